@@ -24,7 +24,7 @@ from compiler.runtime.exact_executor import exact_executor
 from compiler.runtime.executor import Executor, Inputs
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
-from workers.messages import Build
+from workers.messages import Build, EvaluatorName
 from workers.metrics.size import size_figures
 from workers.object_store import ObjectStore
 from workers.process import Stopwatch
@@ -118,7 +118,7 @@ class Builder:
         self._ranges.put(key, run.rounded.ranges)
         return Runnable(
             inputs,
-            _EVALUATORS[build.evaluator](candidate).run,
+            _executor(candidate, build.evaluator).run,
             watch.cpu_s,
             size_figures(candidate, build.form),
             None if candidate.integer is None else candidate.module,
@@ -127,33 +127,17 @@ class Builder:
         )
 
 
-def _simulated(candidate: Candidate) -> Executor:
-    return float_executor(candidate.simulated)
-
-
-def _engine(candidate: Candidate) -> Executor:
-    """The integers by the engine, or by what runs them here instead; the bits are the same."""
-    _, executor, _ = exact_executor(_integer(candidate))
-    return executor
-
-
-def _reference(candidate: Candidate) -> Executor:
-    from compiler.targets.reference.executor import ReferenceExecutor
-
-    return ReferenceExecutor(_integer(candidate))
-
-
-def _integer(candidate: Candidate) -> IRModule:
+def _executor(candidate: Candidate, evaluator: EvaluatorName) -> Executor:
+    """What runs a candidate; without the engine another executor gives the same bits."""
+    if evaluator == "simulated":
+        return float_executor(candidate.simulated)
     if candidate.integer is None:
         raise QuantizeError(
             "the candidate was not realised (do_simulation), so there are no integers to evaluate",
             fix="use the evaluator 'simulated', or do_simulation=False",
         )
-    return candidate.integer
+    if evaluator == "engine":
+        return exact_executor(candidate.integer).executor
+    from compiler.targets.reference.executor import ReferenceExecutor
 
-
-_EVALUATORS: dict[str, Callable[[Candidate], Executor]] = {
-    "simulated": _simulated,
-    "engine": _engine,
-    "reference": _reference,
-}
+    return ReferenceExecutor(candidate.integer)

@@ -379,10 +379,10 @@ def warm_up(pool: RayPool) -> None:
     nothing = EvaluationRequest(Build(b"", {}, None, "engine"), DatasetRef("npz"), Range(0, 32), ())
     for number in range(pool.num_workers):
         pool.submit(("warm", number), nothing)
-    while pool.pending or len(pool.pids) < pool.num_workers:
+    while pool.pending or pool.wait_ready(0.0) < pool.num_workers:
         pool.next_finished(timeout_s=1.0)
-        if not pool.pending and len(pool.pids) < pool.num_workers:
-            pool.submit(("warm", len(pool.pids)), nothing)
+        if not pool.pending and pool.wait_ready(0.0) < pool.num_workers:
+            pool.submit(("warm", pool.wait_ready(0.0)), nothing)
 
 
 if __name__ == "__main__":

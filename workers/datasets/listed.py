@@ -151,16 +151,23 @@ def missing_column(name: str, names: Iterable[str], path: Path, line: str) -> Da
     )
 
 
-def label_column(fields: Mapping[str, Any], names: Collection[str], path: Path) -> str | None:
-    """The column of the labels: the field ``label``, or one of a usual name; None without.
+def named_column(
+    field: str, given: Any, usual: Sequence[str], names: Collection[str], path: Path
+) -> str | None:
+    """The column of a field of ``--preprocess``: as given, or one of a usual name; None without.
 
     Raises:
-        DatasetError: there is no column of the field's name.
+        DatasetError: there is no column of the given name.
     """
-    found = fields.get("label") or next((name for name in LABEL_NAMES if name in names), None)
+    found: str | None = given or next((name for name in usual if name in names), None)
     if found is not None and found not in names:
-        raise missing_column(found, names, path, f"label: {next(iter(names))}")
+        raise missing_column(found, names, path, f"{field}: {next(iter(names))}")
     return found
+
+
+def label_column(fields: Mapping[str, Any], names: Collection[str], path: Path) -> str | None:
+    """The column of the labels; raises as ``named_column``."""
+    return named_column("label", fields.get("label"), LABEL_NAMES, names, path)
 
 
 def column_labels(values: Sequence[Any], places: Sequence[int], name: str, path: Path) -> Array:

@@ -17,7 +17,7 @@ from workers.datasets.listed import (
     csv_rows,
     known_fields,
     label_column,
-    missing_column,
+    named_column,
     optional_package,
 )
 from workers.datasets.protocol import Dataset, InputSpec
@@ -159,17 +159,14 @@ def _texts(path: Path, fields: Mapping[str, Any]) -> tuple[list[tuple[str, ...]]
 
 def _column(field: str, given: Any, usual: Sequence[str], names: Sequence[str], path: Path) -> str:
     """The column of a field: as given, of a usual name, or the only one."""
-    found = given or next((name for name in usual if name in names), None)
-    found = found or (names[0] if len(names) == 1 else None)
-    if found is None:
+    found = named_column(field, given, usual, names, path)
+    if found is None and len(names) > 1:
         raise DatasetError(
             f"which column is the {field}?",
             where=f"{path} has {', '.join(names)}",
             fix=f"give --preprocess pre.yaml with '{field}: {names[0]}'",
         )
-    if found not in names:
-        raise missing_column(found, names, path, f"{field}: {names[0]}")
-    return str(found)
+    return found or names[0]
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

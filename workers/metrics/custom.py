@@ -11,9 +11,9 @@ the float model. Scores are means over samples, so that parts of an evaluation a
 from __future__ import annotations
 
 import inspect
+import pkgutil
 from collections.abc import Callable, Mapping
 from functools import cache
-from importlib import import_module
 from typing import Any, Final
 
 import numpy as np
@@ -88,9 +88,8 @@ def custom_metric(path: str) -> Metric:
     Raises:
         MetricError: it cannot be imported or called.
     """
-    module, _, name = path.partition(":")
     try:
-        found = getattr(import_module(module), name)
+        found = pkgutil.resolve_name(path)
         return found if hasattr(found, "update") else CustomMetric(found, path)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in PACKAGES:

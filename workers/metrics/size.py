@@ -33,21 +33,15 @@ def _c(module: IRModule, _: Candidate) -> int:
     return c_bytes(fuse_for_c(module))
 
 
-def _qdq(module: IRModule, candidate: Candidate) -> int:
-    from compiler.export.to_onnx.narrow_weights import initializer_bytes
-    from compiler.export.to_onnx.qdq import to_qdq_onnx
-
-    return initializer_bytes(to_qdq_onnx(module, maxima=candidate.channel_maxima).model)
-
-
-def _npu(name: str, module: IRModule, _: Candidate) -> int:
+def _qdq(module: IRModule, candidate: Candidate, runtime: str = "onnxruntime") -> int:
     from compiler.export.to_onnx.narrow_weights import initializer_bytes
     from compiler.export.to_onnx.qdq import to_qdq_onnx
     from compiler.targets.npu.profiles import PROFILES
     from compiler.targets.npu.rules import require
 
-    model = to_qdq_onnx(module, name).model
-    require(model, PROFILES[name])  # a candidate without such a file is none
+    model = to_qdq_onnx(module, runtime, maxima=candidate.channel_maxima).model
+    if runtime in PROFILES:
+        require(model, PROFILES[runtime])  # a candidate without such a file is none
     return initializer_bytes(model)
 
 
@@ -73,7 +67,7 @@ FORMS: Final[dict[str, Callable[[IRModule, Candidate], int]]] = {
     "c": _c,
     "qdq": _qdq,
     **dict.fromkeys(LITERT, _tflite),
-    **{npu: partial(_npu, npu) for npu in NPUS},
+    **{npu: partial(_qdq, runtime=npu) for npu in NPUS},
     **dict.fromkeys(CORES, _c),
 }
 """Bytes of the constants of a candidate's module, by the form, or the core, that holds them."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.errors import MetricError
+from workers.metrics.library import Sums
 from workers.metrics.protocol import Outputs, State
 from workers.metrics.registry import Measure, measures, metrics
 
@@ -27,8 +28,11 @@ def answers(output: NDArray[Any]) -> NDArray[np.int64]:
     return np.asarray(np.argmax(rows, axis=axis), np.int64)
 
 
-class Fraction:
-    """Fraction of decisions that are right, of the first output of the model."""
+class Fraction(Sums):
+    """Fraction of decisions that are right, of the first output of the model.
+
+    Its interval follows from its value and the number of samples.
+    """
 
     counted: ClassVar[str]
     """Name of the sum over the right ones; "total" counts all."""
@@ -41,9 +45,6 @@ class Fraction:
         state[self.counted] += float(np.count_nonzero(right))
         state["total"] += float(right.size)
 
-    def standard_error(self, state: Mapping[str, float]) -> float | None:
-        """None: the interval of a fraction follows from its value and the number of samples."""
-
     def result(self, state: Mapping[str, float]) -> float | None:
         return state[self.counted] / state["total"] if state["total"] else None
 
@@ -51,8 +52,6 @@ class Fraction:
 class Top1(Fraction):
     """Fraction of samples whose highest output is the label."""
 
-    needs_labels = True
-    needs_reference = False
     counted = "correct"
 
     def update(

@@ -84,11 +84,6 @@ class ProcessPool(QueuedPool[_Process]):
         self._logs = tempfile.TemporaryDirectory(prefix="qsearch-workers-")
         self._closed = False
 
-    @property
-    def pids(self) -> list[int]:
-        """Process ids of the workers, for tests and the log."""
-        return [process.popen.pid for process in self._slots]
-
     def close(self) -> None:
         self._closed = True
         self._jobs.clear()

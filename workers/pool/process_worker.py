@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import functools
 import os
+import pkgutil
 import resource
 import signal
 import sys
@@ -14,7 +15,6 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from workers.object_store import find
-from workers.pool.queued_pool import load_factory
 from workers.process import code_version
 from workers.worker import answer, with_user_code
 
@@ -36,7 +36,7 @@ def main(fd: int, runner_path: str, memory_bytes: int = 0) -> None:
     threading.Thread(target=_end_after, args=(os.getppid(),), daemon=True).start()
     pipe = Connection(fd)
     values: dict[str, Any] = {}
-    runner = load_factory(runner_path)(functools.partial(find, values))
+    runner = pkgutil.resolve_name(runner_path)(functools.partial(find, values))
     where = f"worker process, pid {os.getpid()}"
     try:
         pipe.send(("ready", code_version()))

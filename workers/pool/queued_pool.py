@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import math
 import os
+import pkgutil
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict, deque
@@ -31,13 +31,6 @@ STEAL_FROM = 2
 """Jobs that a group must have left before a worker of another group takes one."""
 LOG_BYTES = 4096
 """Bytes of the end of a dead worker's log that are kept."""
-
-
-def load_factory(path: str) -> RunnerFactory:
-    """The factory behind ``module:name``."""
-    module, _, name = path.partition(":")
-    factory: RunnerFactory = getattr(importlib.import_module(module), name)
-    return factory
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,7 +405,8 @@ class InlinePool(QueuedPool[Slot]):
 
     def __init__(self, runner: RunnerFactory | str = DEFAULT_RUNNER) -> None:
         super().__init__(num_workers=1, max_attempts=1)
-        self._factory = load_factory(runner) if isinstance(runner, str) else runner
+        found = pkgutil.resolve_name(runner) if isinstance(runner, str) else runner
+        self._factory: RunnerFactory = found
         self._runner: RequestRunner | None = None
 
     def submit(self, tag: Hashable, request: Any, group: Hashable = None, lost: int = 0) -> None:

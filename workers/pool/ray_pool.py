@@ -12,6 +12,7 @@ import contextlib
 import logging
 import math
 import os
+import pkgutil
 import signal
 import subprocess
 import sys
@@ -30,7 +31,6 @@ from workers.pool.queued_pool import (
     Job,
     QueuedPool,
     Slot,
-    load_factory,
     log_tail,
     with_handles,
 )
@@ -63,7 +63,7 @@ class _RayWorker:
     """What runs inside an actor."""
 
     def __init__(self, runner_path: str, code: UserCode) -> None:
-        self._runner = load_factory(runner_path)(_fetch_object)
+        self._runner = pkgutil.resolve_name(runner_path)(_fetch_object)
         if code:
             self._runner = with_user_code(self._runner, code)
         self._where = f"Ray actor, pid {os.getpid()}"
@@ -151,11 +151,6 @@ class RayPool(QueuedPool[_Actor]):
         self._begun: float | None = None
         self._head: subprocess.Popen[str] | None = None
         self._thread = threading.Thread(target=self._serve_ray, name="ray", daemon=True)
-
-    @property
-    def pids(self) -> list[int]:
-        """Process ids of the actors that answered, for tests and the log."""
-        return [actor.pid for actor in self._slots if actor.ready and actor.pid]
 
     def put(self, value: Any) -> Handle:
         """The value goes to Ray's object store with its first use."""
