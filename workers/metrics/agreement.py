@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from workers.metrics.protocol import Outputs, State
-from workers.metrics.registry import Measure, measures, metrics
+from workers.metrics.registry import declare, metrics
 from workers.metrics.top_k import Fraction, answers
 
 
@@ -27,16 +27,14 @@ class Agreement(Fraction):
 
 
 metrics.register("agreement")(Agreement())
-measures.register("agreement")(
-    Measure(
-        "agreement",
-        "agreement",
-        unit="%",
-        interval="wilson",
-        perfect=1.0,
-        place=1,
-        meaning="share of samples that get the same answer as from the float model",
-        template="{:.2%}",
-        loss=lambda sums: sums["total"] - sums["equal"],
-    )
+declare(
+    "agreement",
+    "agreement",
+    unit="%",
+    interval="wilson",
+    perfect=1.0,
+    place=1,
+    meaning="share of samples that get the same answer as from the float model",
+    template="{:.2%}",
+    loss=lambda sums: sums["total"] - sums["equal"],
 )

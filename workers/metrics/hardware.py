@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workers.metrics.registry import Measure, measures
+from workers.metrics.registry import declare
 
 if TYPE_CHECKING:
     from compiler.ir.module import IRModule
@@ -30,14 +30,12 @@ _FIGURES = (
     ("hw_host_calls", "calls on the host", ""),
 )
 for _place, (_name, _words, _unit) in enumerate(_FIGURES, 20):
-    measures.register(_name)(
-        Measure(
-            _name,
-            _name,
-            title=_words,
-            unit=_unit,
-            smaller_is_better=True,
-            needs="hardware",
-            place=_place,
-        )
+    declare(
+        _name,
+        _name,
+        title=_words,
+        unit=_unit,
+        smaller_is_better=True,
+        needs="hardware",
+        place=_place,
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from numpy.typing import NDArray
 
-from workers.metrics.registry import Measure, measures
+from workers.metrics.registry import declare
 
 if TYPE_CHECKING:
     from compiler.ir.module import IRModule
@@ -102,15 +102,13 @@ def _board_ms(module: IRModule, inputs: Inputs, board: str) -> float:
 
 
 for _place, _option, _title in ((12, "latency", "latency"), (13, "c_latency", "latency in C")):
-    measures.register(f"{_option}_ms")(
-        Measure(
-            f"{_option}_ms",
-            _option,
-            title=_title,
-            unit="ms",
-            smaller_is_better=True,
-            needs="compiler",
-            place=_place,
-            template="{:,.4g} ms",
-        )
+    declare(
+        f"{_option}_ms",
+        _option,
+        title=_title,
+        unit="ms",
+        smaller_is_better=True,
+        needs="compiler",
+        place=_place,
+        template="{:,.4g} ms",
     )

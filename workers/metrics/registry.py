@@ -89,6 +89,11 @@ measures: Final[NamedTable[Measure]] = NamedTable(
 """By the key in a score."""
 
 
+def declare(name: str, option: str = "", **about: Any) -> None:
+    """Register the measure of a key, with these attributes."""
+    measures.register(name)(Measure(name, option, **about))
+
+
 def measure(name: str) -> Measure:
     """The measure of a key; one that is not registered (a metric of the user) is shown as it is."""
     return measures.require(name) if name in measures else _others(name)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from compiler.targets.c.cores import CORES
 from compiler.targets.npu import NPUS
-from workers.metrics.registry import Measure, measures
+from workers.metrics.registry import declare
 
 if TYPE_CHECKING:
     from compiler.ir.module import IRModule
@@ -95,24 +95,20 @@ def size_figures(candidate: Candidate, form: str = DEFAULT_FORM) -> dict[str, fl
     return {"model_bytes": float(size), "bit_operations": float(candidate.cost.bit_operations)}
 
 
-measures.register("model_bytes")(
-    Measure(
-        "model_bytes",
-        "size",
-        title="model size",
-        unit="bytes",
-        smaller_is_better=True,
-        place=10,
-        meaning="bytes of the packed constants in the .qmod, or in the form that --for names",
-    )
+declare(
+    "model_bytes",
+    "size",
+    title="model size",
+    unit="bytes",
+    smaller_is_better=True,
+    place=10,
+    meaning="bytes of the packed constants in the .qmod, or in the form that --for names",
 )
-measures.register("bit_operations")(
-    Measure(
-        "bit_operations",
-        "bit_operations",
-        title="bit operations",
-        smaller_is_better=True,
-        place=11,
-        meaning="multiplications of one run, each times the bits of both factors",
-    )
+declare(
+    "bit_operations",
+    "bit_operations",
+    title="bit operations",
+    smaller_is_better=True,
+    place=11,
+    meaning="multiplications of one run, each times the bits of both factors",
 )

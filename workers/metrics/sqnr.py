@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.metrics.protocol import Outputs, State
-from workers.metrics.registry import Measure, measures, metrics
+from workers.metrics.registry import declare, metrics
 
 _SUMS = ("signal", "noise", "samples", "signal_squares", "noise_squares", "products")
 
@@ -142,28 +142,24 @@ def _of_samples(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 metrics.register("sqnr")(Sqnr())
-measures.register("sqnr_db")(
-    Measure(
-        "sqnr_db",
-        "sqnr",
-        title="SQNR",
-        unit="dB",
-        interval="error",
-        infinite=-FLOOR_DB,
-        place=2,
-        meaning="how near the outputs are to those of the float model (signal to quantization "
-        "noise); higher is better, 6 dB more halve the error",
-        template="{:.2f} dB",
-        loss=relative_noise,
-    )
+declare(
+    "sqnr_db",
+    "sqnr",
+    title="SQNR",
+    unit="dB",
+    interval="error",
+    infinite=-FLOOR_DB,
+    place=2,
+    meaning="how near the outputs are to those of the float model (signal to quantization "
+    "noise); higher is better, 6 dB more halve the error",
+    template="{:.2f} dB",
+    loss=relative_noise,
 )
-measures.register("worst_output_db")(
-    Measure(
-        "worst_output_db",
-        title="worst output",
-        unit="dB",
-        place=3,
-        meaning="SQNR of the worst of several outputs",
-        template="{:.2f} dB",
-    )
+declare(
+    "worst_output_db",
+    title="worst output",
+    unit="dB",
+    place=3,
+    meaning="SQNR of the worst of several outputs",
+    template="{:.2f} dB",
 )

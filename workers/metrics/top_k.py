@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from workers.errors import MetricError
 from workers.metrics.library import Sums
 from workers.metrics.protocol import Outputs, State
-from workers.metrics.registry import Measure, measures, metrics
+from workers.metrics.registry import declare, metrics
 
 
 def answers(output: NDArray[Any]) -> NDArray[np.int64]:
@@ -80,17 +80,15 @@ class Top1(Fraction):
 
 
 metrics.register("top1")(Top1())
-measures.register("top1")(
-    Measure(
-        "top1",
-        "top1",
-        title="top-1",
-        unit="%",
-        needs="labels",
-        interval="wilson",
-        place=0,
-        meaning="share of samples whose highest output is the label",
-        template="{:.2%}",
-        loss=lambda sums: sums["total"] - sums["correct"],
-    )
+declare(
+    "top1",
+    "top1",
+    title="top-1",
+    unit="%",
+    needs="labels",
+    interval="wilson",
+    place=0,
+    meaning="share of samples whose highest output is the label",
+    template="{:.2%}",
+    loss=lambda sums: sums["total"] - sums["correct"],
 )
