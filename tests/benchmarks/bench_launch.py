@@ -60,7 +60,7 @@ PHASES: list[tuple[str, tuple[str, ...]]] = [
     ("trials: mark", ("evaluation.py:run", "mark")),
     ("trials: bind", ("evaluation.py:run", "bind_scales")),
     ("trials: realize", ("evaluation.py:run", "build_candidate")),
-    ("trials: plan and pack", ("evaluation.py:run", "_engine")),
+    ("trials: plan and pack", ("evaluation.py:run", "_executor")),
     ("trials: build, rest", ("evaluation.py:run", "candidates.py:_make")),
     ("trials: run", ("evaluation.py:run",)),
     ("proposals", ("trial_queue.py:fill",)),

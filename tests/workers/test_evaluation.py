@@ -177,9 +177,9 @@ def test_a_probe_for_collapse_does_not_change_the_result(study, baseline, scales
 
 def test_a_candidate_is_compiled_once_for_many_shards(study, scales, monkeypatch) -> None:
     compiled = []
-    engine = candidates._EVALUATORS["engine"]
-    monkeypatch.setitem(
-        candidates._EVALUATORS, "engine", lambda made: compiled.append(made) or engine(made)
+    executor = candidates._executor
+    monkeypatch.setattr(
+        candidates, "_executor", lambda made, name: compiled.append(made) or executor(made, name)
     )
     actor = EvaluationActor(ObjectStore(lambda handle: study.blob))
     request = study.evaluation("engine", activation_scales=scales, blob=Handle("blob"))

@@ -1,15 +1,9 @@
-"""The datasets of this package; each registers itself when it is imported."""
+"""The datasets of this package: each file of the folder registers itself when it is imported."""
 
-# ruff: noqa: F401
+from importlib import import_module
+from pkgutil import iter_modules
 
-from workers.datasets import (
-    annotated,
-    audio,
-    image_folder,
-    npz,
-    prepared,
-    synthetic,
-    table,
-    text,
-    variant,
-)
+from workers import datasets
+
+for _module in iter_modules(datasets.__path__, "workers.datasets."):
+    import_module(_module.name)

@@ -11,8 +11,8 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,22 +26,11 @@ from workers.messages import Range
 _LARGE: Final = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
-    """What the file system says of a file; a write or a replacement changes it."""
-
-    device: int
-    inode: int
-    size: int
-    modified_ns: int
-    changed_ns: int
-
-    @staticmethod
-    def of(facts: os.stat_result) -> _State:
-        return _State(
-            facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
-        )
-
+_State = tuple[int, ...]
+_state_of: Callable[[os.stat_result], _State] = attrgetter(
+    "st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns"
+)
+"""What the file system says of a file; a write or a replacement changes it."""
 
 _HASHES: Final[LRUCache[str]] = LRUCache(256)
 """Hashes of the large files of this process, by state."""
@@ -89,7 +78,7 @@ class Contents:
     def is_unchanged(self, path: Path) -> bool:
         """Whether a file still holds what was hashed; it is read again where its state differs."""
         try:
-            state = _State.of(path.stat())
+            state = _state_of(path.stat())
             if state == self._seen.get(path):
                 return True
             given, path = path, path.resolve()
@@ -165,13 +154,14 @@ def _hashed(path: Path) -> tuple[str, _State]:
     """The hash of a file and its state before the first byte was read."""
     try:
         with path.open("rb") as stream:
-            state = _State.of(os.fstat(stream.fileno()))
+            facts = os.fstat(stream.fileno())
+            state = _state_of(facts)
 
             def read() -> str:
                 return hashlib.file_digest(stream, "sha256").hexdigest()
 
-            settled = state.changed_ns + _SETTLED_NS < time.time_ns()
-            sha256 = _HASHES.get(state, read) if settled and state.size > _LARGE else read()
+            settled = facts.st_ctime_ns + _SETTLED_NS < time.time_ns()
+            sha256 = _HASHES.get(state, read) if settled and facts.st_size > _LARGE else read()
     except OSError as error:
         raise DatasetError(
             f"the data {path.name} cannot be read: {error.strerror}",

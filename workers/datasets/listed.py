@@ -1,8 +1,9 @@
-"""Samples that a function makes one by one: what all kinds of data but arrays have in common."""
+"""What kinds of data have in common: checks, samples that a function makes one by one, columns."""
 
 from __future__ import annotations
 
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from csv import DictReader
 from pathlib import Path
@@ -26,16 +27,64 @@ from workers.messages import Range
 Array = NDArray[Any]
 
 
-class ListedDataset:
+class CheckedDataset(ABC):
+    """Samples that are compared with the model's inputs when they are read.
+
+    Args:
+        labels: of all samples, samples on axis 0; or what gives the label of one; or None.
+        files: lists of files that decide the samples: one of all samples, or one of each.
+        specs: the model's inputs.
+        whole: see ``protocol.whole``.
+    """
+
+    _count: int
+
+    def __init__(
+        self,
+        labels: Array | Callable[[int], Array] | None,
+        files: Sequence[Sequence[Path]],
+        specs: Sequence[InputSpec],
+        whole: bool,
+    ) -> None:
+        self._labels, self._files, self._specs = labels, tuple(files), tuple(specs)
+        self._where = str(files[0][0]) if files else "samples that are made"
+        self.has_labels, self.whole = labels is not None, whole
+
+    def __len__(self) -> int:
+        return self._count
+
+    def batch(self, samples: Range) -> Batch:
+        check_range(samples, self._count, self._where)
+        inputs = {}
+        for spec, values in zip(self._specs, self._read(samples), strict=True):
+            check_values(spec, values, samples.start, self._where)
+            inputs[spec.name] = fit_dtype(values, spec, self._where)
+        return Batch(inputs, self.labels(samples))
+
+    @abstractmethod
+    def _read(self, samples: Range) -> Iterator[Array]:
+        """Values of each input in order, samples on axis 0."""
+
+    def labels(self, samples: Range) -> Array | None:
+        if self._labels is None:
+            return None
+        if callable(self._labels):
+            return np.stack([self._labels(place) for place in range(samples.start, samples.stop)])
+        part = self._labels[samples.start : samples.stop]
+        return np.asarray(part, np.float64 if part.dtype.kind == "f" else np.int64)
+
+    def files(self, samples: Range) -> Sequence[Path]:
+        own = [f if len(f) == 1 else f[samples.start : samples.stop] for f in self._files]
+        return [path for paths in own for path in paths]
+
+
+class ListedDataset(CheckedDataset):
     """Samples by number.
 
     Args:
         sample: the inputs of one sample by name, without the batch axis.
-        labels: of all samples, samples on axis 0; or what gives the label of one; or None.
-        files: lists of files that decide the samples: one of all samples, or one of each.
-        specs: the model's inputs.
+        labels, files, specs, whole: as of ``CheckedDataset``.
         count: samples.
-        whole: see ``protocol.whole``.
     Raises:
         DatasetError: there is no sample, or the first does not fit the model.
     """
@@ -49,21 +98,14 @@ class ListedDataset:
         count: int,
         whole: bool = False,
     ) -> None:
-        self._sample, self._labels = sample, labels
-        self._files, self._specs, self._count = tuple(files), tuple(specs), count
-        self._where = str(files[0][0]) if files else "samples that are made"
-        self.has_labels, self.whole = labels is not None, whole
+        super().__init__(labels, files, specs, whole)
+        self._sample, self._count = sample, count
         if not count:
             raise DatasetError("the data is empty: 0 samples", where=self._where)
         self.batch(Range(0, 1))
 
-    def __len__(self) -> int:
-        return self._count
-
-    def batch(self, samples: Range) -> Batch:
-        check_range(samples, self._count, self._where)
+    def _read(self, samples: Range) -> Iterator[Array]:
         rows = [self._sample(place) for place in range(samples.start, samples.stop)]
-        inputs = {}
         for spec in self._specs:
             given = [row[spec.name] for row in rows]
             shape = spec.shape if self.whole else spec.shape[1:]
@@ -73,19 +115,7 @@ class ListedDataset:
                     f"a sample of {spec.name!r} has the shape {list(shapes.pop())}",
                     where=f"{self._where}; the model takes {spec}",
                 )
-            values = np.stack(given) if given else np.zeros((0, *shape), spec.dtype)
-            check_values(spec, values, samples.start, self._where)
-            inputs[spec.name] = fit_dtype(values, spec, self._where)
-        return Batch(inputs, self.labels(samples))
-
-    def labels(self, samples: Range) -> Array | None:
-        if callable(self._labels):
-            return np.stack([self._labels(place) for place in range(samples.start, samples.stop)])
-        return None if self._labels is None else self._labels[samples.start : samples.stop]
-
-    def files(self, samples: Range) -> Sequence[Path]:
-        own = [f if len(f) == 1 else f[samples.start : samples.stop] for f in self._files]
-        return [path for paths in own for path in paths]
+            yield np.stack(given) if given else np.zeros((0, *shape), spec.dtype)
 
 
 def optional_package(name: str, extra: str, what: str) -> Any:

@@ -8,7 +8,7 @@ import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,14 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.runtime.npy import read_header
-from workers.datasets.protocol import (
-    Batch,
-    Dataset,
-    InputSpec,
-    check_range,
-    check_values,
-    fit_dtype,
-)
+from workers.datasets.listed import CheckedDataset
+from workers.datasets.protocol import Dataset, InputSpec, fit_dtype
 from workers.datasets.registry import datasets, take_options
 from workers.errors import DatasetError
 from workers.messages import Range
@@ -118,7 +112,7 @@ def _array(
     return values.reshape(shape, order="F" if fortran else "C")
 
 
-class ArrayDataset:
+class ArrayDataset(CheckedDataset):
     """Arrays with samples on axis 0; those in files are read range by range.
 
     Samples are whole where an array has one axis more than the model's input: (samples, *shape of
@@ -141,62 +135,38 @@ class ArrayDataset:
         inputs: Sequence[InputSpec],
         file: Path,
     ) -> None:
-        self._file = file
-        self._where = where = str(file)
-        self._inputs = tuple(inputs)
-        self.whole = any(
+        if labels is not None and (labels.ndim == 0 or labels.dtype.kind not in "iuf"):
+            raise DatasetError(
+                f"labels are {labels.dtype} of shape {labels.shape}",
+                where=str(file),
+                fix="one class index (or number) per sample",
+            )
+        whole = any(
             spec.name in arrays and arrays[spec.name].shape[1:] == spec.shape for spec in inputs
         )
-        self._arrays = {spec.name: self._checked(spec, arrays) for spec in self._inputs}
+        super().__init__(None if labels is None else labels[:], [[file]], inputs, whole)
+        self._arrays = {spec.name: self._checked(spec, arrays) for spec in self._specs}
         lengths = {name: len(array) for name, array in self._arrays.items()}
         if labels is not None:
-            if labels.ndim == 0 or labels.dtype.kind not in "iuf":
-                raise DatasetError(
-                    f"labels are {labels.dtype} of shape {labels.shape}",
-                    where=where,
-                    fix="one class index (or number) per sample",
-                )
             lengths[LABELS] = len(labels)
         if len(set(lengths.values())) > 1:
             listed = ", ".join(f"{name!r} {count}" for name, count in lengths.items())
             raise DatasetError(
                 f"arrays of unequal length: {listed} samples",
-                where=where,
+                where=self._where,
                 fix="every array has one entry for each sample: cut the longer ones",
             )
-        self._length = next(iter(lengths.values()), 0)
-        if self._length == 0:
+        self._count = next(iter(lengths.values()), 0)
+        if self._count == 0:
             raise DatasetError(
-                "the data is empty: 0 samples", where=where, fix="give at least one sample"
+                "the data is empty: 0 samples", where=self._where, fix="give at least one sample"
             )
-        self._labels = None if labels is None else labels[:]
-        self.has_labels = labels is not None
 
-    def __len__(self) -> int:
-        return self._length
-
-    def batch(self, samples: Range) -> Batch:
-        check_range(samples, self._length, self._where)
-        part = slice(samples.start, samples.stop)
-        inputs: dict[str, NDArray[Any]] = {}
-        for spec in self._inputs:
-            values = np.ascontiguousarray(self._arrays[spec.name][part])
-            check_values(spec, values, samples.start, self._where)
-            if self.whole:
-                values = values.reshape(len(values), *spec.shape)
-            inputs[spec.name] = fit_dtype(values, spec, self._where)
-        return Batch(inputs, self.labels(samples))
-
-    def labels(self, samples: Range) -> NDArray[Any] | None:
-        part = slice(samples.start, samples.stop)
-        if self._labels is None:
-            return None
-        kind = np.float64 if self._labels.dtype.kind == "f" else np.int64
-        return np.asarray(self._labels[part], kind)
-
-    def files(self, samples: Range) -> Sequence[Path]:
-        """The one file; see ``Dataset.files``."""
-        return (self._file,)
+    def _read(self, samples: Range) -> Iterator[NDArray[Any]]:
+        for spec in self._specs:
+            part = self._arrays[spec.name][samples.start : samples.stop]
+            values = np.ascontiguousarray(part)
+            yield values.reshape(len(values), *spec.shape) if self.whole else values
 
     def _checked(self, spec: InputSpec, arrays: Mapping[str, Samples]) -> Samples:
         array = arrays.get(spec.name)
@@ -204,7 +174,7 @@ class ArrayDataset:
             raise DatasetError(
                 f"the data has no array {spec.name!r}",
                 where=f"{self._where} has {', '.join(map(repr, arrays)) or 'no arrays'}; "
-                f"the model takes {', '.join(map(str, self._inputs))}",
+                f"the model takes {', '.join(map(str, self._specs))}",
                 fix="name the arrays as the model's inputs, and labels 'labels'",
             )
         rows = not self.whole or spec.shape[:1] == (1,)  # a batch of one may be left out
@@ -215,7 +185,7 @@ class ArrayDataset:
             for layout, axes in (("NHWC", (0, 3, 1, 2)), ("NCHW", (0, 2, 3, 1))):
                 if array.ndim == 4 and tuple(array.shape[a] for a in axes)[1:] == spec.shape[1:]:
                     fix = f"the data are {layout}; store {spec.name}.transpose{axes}"
-            if self.whole or len({one.shape[:1] for one in self._inputs}) > 1:
+            if self.whole or len({one.shape[:1] for one in self._specs}) > 1:
                 fix = f"axis 0 of the model's inputs counts no samples: give {spec.name} as "
                 fix += f"[samples, {', '.join(map(str, spec.shape))}]"
             raise DatasetError(

@@ -1,7 +1,7 @@
 """Datasets by kind.
 
 To add one: a file beside this one with a function ``open(options, inputs) -> Dataset`` under
-``@datasets.register(kind)``, imported in ``builtin.py``.
+``@datasets.register(kind)``.
 """
 
 from __future__ import annotations
