@@ -201,7 +201,8 @@ class LayerPlan:
 
     def _budget(self, fraction: float) -> float:
         """Bytes of the weights."""
-        least, largest = self.layers.least, sum(map(_most, self.layers.sizes.values()))
+        sizes = self.layers.sizes.values()
+        least, largest = self.layers.least, sum(max(row.values()) for row in sizes)
         if self.most is not None:
             largest = max(least, min(largest, self.most))
         return least + fraction * (largest - least)
@@ -253,10 +254,6 @@ class LayerPlan:
     def _weight_of(self, layer: str) -> float:
         row = self.damage[layer]
         return max(row.values()) - min(row.values())
-
-
-def _most(row: Mapping[int, float]) -> float:
-    return max(row.values())
 
 
 Floats = NDArray[np.float64]

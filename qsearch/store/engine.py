@@ -212,7 +212,7 @@ def parse_url(storage: str) -> URL:
         raise StoreError(
             f"databases of kind {backend!r} are not supported",
             where=masked(url),
-            fix="sqlite:///path/to/study.db or postgresql://user:password@host/database",
+            fix=fix,
         )
     return url.set(drivername="postgresql+psycopg") if backend == "postgresql" else url
 
@@ -300,23 +300,19 @@ def _create(url: URL, *, reader: bool = False) -> Engine:
     return create_engine(url, connect_args=arguments, pool_size=5 if reader else 1)
 
 
+_WAIT: Final = f"busy_timeout={BUSY_TIMEOUT_MS}"
+
+
 def _on_sqlite_connect(connection: Any, _record: Any) -> None:
     connection.isolation_level = None
-    cursor = connection.cursor()
-    for pragma in (
-        f"busy_timeout={BUSY_TIMEOUT_MS}",
-        "journal_mode=WAL",
-        "synchronous=NORMAL",
-        "foreign_keys=ON",
-    ):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
+    for pragma in (_WAIT, "journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}")
 
 
 def _on_sqlite_reader(connection: Any, _record: Any) -> None:
     connection.isolation_level = None
-    connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
-    connection.execute("PRAGMA query_only=ON")
+    for pragma in (_WAIT, "query_only=ON"):
+        connection.execute(f"PRAGMA {pragma}")
 
 
 def _on_sqlite_begin(connection: Connection) -> None:

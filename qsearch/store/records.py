@@ -372,11 +372,6 @@ def columns_of(record: Any, kind: type[Any] | None = None) -> dict[str, Any]:
     return {name: dict(v) if isinstance(v, Mapping) else v for name, v in values.items()}
 
 
-def study_of(row: Any) -> Study:
-    """A row of qs_study as a record."""
-    return record_of(Study, row)
-
-
 def trial_of(row: Any) -> Trial:
     """A row of qs_trial as a record."""
     outcome = record_of(

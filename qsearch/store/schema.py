@@ -25,7 +25,9 @@ def found_revision(connection: Connection) -> str | None:
 
 def make_schema(connection: Connection) -> None:
     """The tables in an empty database, unless another process was quicker; commits."""
-    _take_turns(connection)
+    # Processes that change the schema take turns: SQLite's BEGIN IMMEDIATE does so by itself.
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})")
     if found_revision(connection) is None:
         Table.metadata.create_all(connection)
         connection.exec_driver_sql(
@@ -34,9 +36,3 @@ def make_schema(connection: Connection) -> None:
         )
         connection.exec_driver_sql(f"INSERT INTO {VERSION_TABLE} VALUES ('{SCHEMA}')")
     connection.commit()
-
-
-def _take_turns(connection: Connection) -> None:
-    """Wait for processes that change the schema: SQLite's BEGIN IMMEDIATE does by itself."""
-    if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})")

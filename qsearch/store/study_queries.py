@@ -33,7 +33,6 @@ from qsearch.store.records import (
     StudyState,
     columns_of,
     record_of,
-    study_of,
 )
 
 _COLUMNS = StudyRow.__table__.columns
@@ -66,7 +65,7 @@ class StudyQueries(Database):
     def find_study(self, name: str) -> Study | None:
         """The study of this name, if there is one."""
         rows = self.read(select(*_COLUMNS).where(StudyRow.name == name))
-        return study_of(rows[0]) if rows else None
+        return record_of(Study, rows[0]) if rows else None
 
     def study(self, name: str) -> Study:
         """The study of this name.
@@ -85,7 +84,8 @@ class StudyQueries(Database):
 
     def studies(self) -> list[Study]:
         """All studies, oldest first."""
-        return [study_of(row) for row in self.read(select(*_COLUMNS).order_by(StudyRow.id))]
+        rows = self.read(select(*_COLUMNS).order_by(StudyRow.id))
+        return [record_of(Study, row) for row in rows]
 
     def delete_study(self, study_id: int) -> None:
         """Forget a study with all that belongs to it."""
