@@ -19,14 +19,7 @@ from qsearch.settings import Settings, is_import_path
 from qsearch.store.records import Failure, Outcome
 from workers.batching import hash_outputs
 from workers.errors import LostWorkerError, WorkerError
-from workers.messages import (
-    Build,
-    DatasetRef,
-    EvaluationRequest,
-    EvaluationResult,
-    EvaluatorName,
-    Range,
-)
+from workers.messages import Build, EvaluationRequest, EvaluationResult, EvaluatorName
 from workers.metrics.custom import named_values
 from workers.metrics.latency import TIMED, timed_by
 from workers.metrics.registry import (
@@ -145,44 +138,25 @@ class Evaluator:
     """The part of a request that is the same for all trials of a study.
 
     Attributes:
-        blob: the float module, or the pool's handle of it.
-        dataset: evaluation samples.
-        samples: which of them.
-        name: who computes the outputs of candidates.
-        metrics: names of ``workers.metrics.registry``.
-        reference: outputs of the float model for ``samples``, or the pool's handle of them.
+        whole: the request; what it builds has no configuration yet.
         score_of: merged metric sums → score.
         channels: gives the pool's handle of the channel statistics that a configuration needs.
         parts: requests of one trial, that idle workers may share; see ``merge``.
-        hardware: description whose cost is part of the score, see EvaluationRequest.
-        form: whose bytes are their size, see Build.
-        asked: costs beside the size, see EvaluationRequest.
-        board: where times are measured, see EvaluationRequest.
         compared: what a score of so many samples holds beside the module's own figures.
         seed: of the study; chooses the trials that are spot-checked.
-        head: the pool's handle of the float parts around the module, see EvaluationRequest.
     """
 
-    blob: Any
-    dataset: DatasetRef
-    samples: Range
-    name: EvaluatorName
-    metrics: tuple[str, ...]
-    reference: Any
+    whole: EvaluationRequest
     score_of: ScoreOf
     channels: Callable[[QConfig], Any] | None = None
     parts: int = 1
-    hardware: tuple[str, str] | None = None
-    form: str = "qmod"
-    asked: tuple[str, ...] = ()
-    board: str | None = None
     compared: Callable[[Score, int], Mapping[str, float]] | None = None
     seed: int = 0
-    head: Any = None
 
     def name_for(self, qconfig: Mapping[str, Any]) -> EvaluatorName:
         """The engine holds integers only; a module that may keep float parts is simulated."""
-        return self.name if qconfig["partition_conversions"] == "fully_integral" else "simulated"
+        integral = qconfig["partition_conversions"] == "fully_integral"
+        return self.whole.build.evaluator if integral else "simulated"
 
     def is_checked(self, number: int) -> bool:
         """Whether the reference runs beside this trial: the first, and one of eight by the seed."""
@@ -199,19 +173,12 @@ class Evaluator:
         Args:
             spot_check: compare a few outputs with the reference's.
         """
-        request = EvaluationRequest(
+        request = replace(
+            self.whole,
             build=self.build(qconfig, scales),
-            dataset=self.dataset,
-            samples=self.samples,
-            metrics=self.metrics,
-            reference=self.reference,
-            collapse_after=COLLAPSE_AFTER if len(self.samples) > COLLAPSE_AFTER else None,
-            hardware=self.hardware,
-            asked=self.asked,
-            board=self.board,
+            collapse_after=COLLAPSE_AFTER if len(self.whole.samples) > COLLAPSE_AFTER else None,
             spot_check=spot_check,
             return_rounding=True,
-            head=self.head,
         )
         return split(request, self.parts)
 
@@ -219,8 +186,13 @@ class Evaluator:
         """What runs for a configuration with its activation ranges."""
         fields = qconfig.to_dict()
         channels = self.channels(qconfig) if self.channels and qconfig.needs_channels else None
-        name = self.name_for(fields)
-        return Build(self.blob, fields, scales, name, channels, form=self.form)
+        return replace(
+            self.whole.build,
+            qconfig=fields,
+            activation_scales=scales,
+            evaluator=self.name_for(fields),
+            channels=channels,
+        )
 
     def outcome(
         self, result: EvaluationResult, seconds: float, stopped: str | None = None

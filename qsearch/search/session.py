@@ -79,6 +79,7 @@ from qsearch.settings import is_import_path
 from qsearch.store.artifacts import artifact_store
 from qsearch.store.records import StudyState, Trial
 from workers.errors import BrokenRunError
+from workers.messages import Build, EvaluationRequest
 from workers.metrics.device import DEVICE
 from workers.metrics.latency import TIMED
 from workers.process import Stopwatch, code_version
@@ -262,20 +263,14 @@ class Session:
         costs = (*prepared.objective.names, *prepared.objective.limited)
         costs += DEVICE if prepared.settings.for_ in CORES else ()
         max_drop = prepared.settings.max_drop if "max_drop" in prepared.spec else None
-        return Evaluator(
-            blob=self._baseline.blob,
+        blob, name = self._baseline.blob, prepared.spec["evaluator"]
+        whole = EvaluationRequest(
+            build=Build(blob, {}, None, name, form=prepared.settings.for_),
             dataset=prepared.evaluation.ref,
             samples=prepared.evaluation.samples,
-            name=prepared.spec["evaluator"],
             metrics=metric_names(prepared.has_labels, prepared.metric),
             reference=self._context.pool.put(reference),
-            score_of=score_of,
-            channels=lambda qconfig: self._calib_data.channels_handle(
-                self._calibration.channels(qconfig)
-            ),
-            parts=self._parts(reference),
             hardware=prepared.hardware,
-            form=prepared.settings.for_,
             asked=tuple(
                 name
                 for names, there in ((DEVICE, costs), (TIMED, prepared.spec))
@@ -283,9 +278,17 @@ class Session:
                 if name in there
             ),
             board=prepared.settings.measure,
-            seed=prepared.settings.seed,
-            compared=lambda score, samples: comparisons(score, baseline, samples, max_drop),
             head=self._head,
+        )
+        return Evaluator(
+            whole,
+            score_of,
+            channels=lambda qconfig: self._calib_data.channels_handle(
+                self._calibration.channels(qconfig)
+            ),
+            parts=self._parts(reference),
+            compared=lambda score, samples: comparisons(score, baseline, samples, max_drop),
+            seed=prepared.settings.seed,
         )
 
     def _parts(self, reference: tuple[Any, ...]) -> int:

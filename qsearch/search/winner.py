@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -105,15 +105,9 @@ class Emitted:
 
     def report(self) -> dict[str, Any]:
         """As ``--json`` prints it."""
-        return {
-            **self.score,
-            "equal_outputs": self.equal_outputs,
-            "reference_samples": self.reference_samples,
-            "reference_equal": self.reference_equal,
-            "outputs_sha256": self.outputs_sha256,
-            "steps": list(self.steps),
-            "findings": list(self.findings),
-        }
+        told = asdict(self)
+        del told["cpu_s"]
+        return {**told.pop("score"), **told}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,15 +162,15 @@ def check_winner(
         module: content of the written file.
         run_samples: samples of one run of the model.
     """
-    pool, progress, samples = context.pool, context.progress, evaluator.samples
+    pool, progress, samples = context.pool, context.progress, evaluator.whole.samples
     name = evaluator.name_for(best.qconfig)
     whole = EvaluationRequest(
         build=evaluator.build(QConfig.from_dict(best.qconfig), scales),
-        dataset=evaluator.dataset,
+        dataset=evaluator.whole.dataset,
         samples=samples,
-        metrics=evaluator.metrics,
+        metrics=evaluator.whole.metrics,
         return_outputs=True,
-        head=evaluator.head,
+        head=evaluator.whole.head,
     )
     written = replace(whole.build, module=pool.put(module))
     shipped = replace(whole, build=written)

@@ -21,7 +21,7 @@ from qsearch.search.trial_queue import TrialQueue
 from qsearch.search.trials import StudyTrials
 from qsearch.store.records import NewStudy, Study
 from qsearch.store.repository import Repository
-from workers.messages import DatasetRef, Range
+from workers.messages import Build, DatasetRef, EvaluationRequest, Range
 from workers.pool.queued_pool import WorkerPool
 
 START = QConfig.recommended()
@@ -100,6 +100,8 @@ def pretended(
     context = StudyContext(repository, open_study(repository, name, trials), pool, SilentProgress())
     budget = Budget(trials, clock=clock)
     queue = TrialQueue(context, StudyTrials(objective), timed, NoScales(), {"code": name}, budget)
-    evaluator = Evaluator(b"", DatasetRef("npz"), Range(0, 32), "engine", (), (), score_of)
+    build = Build(b"", {}, None, "engine")
+    whole = EvaluationRequest(build, DatasetRef("npz"), Range(0, 32), (), ())
+    evaluator = Evaluator(whole, score_of)
     driver = Driver(context, queue, Evaluations(pool, evaluator, None), budget)
     return Pretended(driver, timed)

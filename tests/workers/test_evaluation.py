@@ -219,7 +219,7 @@ def test_a_check_by_the_reference_changes_no_result(study, scales, evaluator: st
 def test_an_evaluator_that_is_wrong_ends_with_an_error_that_names_both(
     study, scales, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = candidates._engine
+    right = candidates._executor
 
     class Wrong:
         def __init__(self, right: Executor) -> None:
@@ -231,7 +231,7 @@ def test_an_evaluator_that_is_wrong_ends_with_an_error_that_names_both(
             outputs[0, 2] += 1
             return [outputs]
 
-    monkeypatch.setitem(candidates._EVALUATORS, "engine", lambda c: Wrong(right(c)))
+    monkeypatch.setattr(candidates, "_executor", lambda *asked: Wrong(right(*asked)))
     request = study.evaluation("engine", activation_scales=scales, samples=Range(0, 4))
     evaluate_shard(request)
     with pytest.raises(DifferingOutputsError, match="engine and reference differ: 1 of 5 values"):

@@ -27,7 +27,7 @@ from qsearch.store.engine import open_engine
 from qsearch.store.records import NewStudy, Trial
 from qsearch.store.repository import Repository
 from workers.errors import LostWorkerError
-from workers.messages import DatasetRef, EvaluationRequest, EvaluationResult, Range
+from workers.messages import Build, DatasetRef, EvaluationRequest, EvaluationResult, Range
 from workers.pool.protocol import Finished, Loss
 
 SMALL = Space(
@@ -185,9 +185,9 @@ def search(
     )
     known = StudyTrials(objective)
     queue = TrialQueue(context, known, sampler, scales or Scales(), {"code": code}, budget)
-    evaluator = Evaluator(
-        b"", DatasetRef("npz"), Range(0, 300), "engine", ("agreement",), (), score_of
-    )
+    build = Build(b"", {}, None, "engine")
+    whole = EvaluationRequest(build, DatasetRef("npz"), Range(0, 300), ("agreement",), ())
+    evaluator = Evaluator(whole, score_of)
     driver = Driver(context, queue, Evaluations(pool, evaluator, None), budget)
     return driver.run()
 

@@ -14,7 +14,7 @@ from compiler.qtypes.qconfig import QConfig
 from qsearch.search.evaluations import Evaluations
 from qsearch.search.evaluator import Evaluator
 from qsearch.store.records import Ended, Outcome, Trial
-from workers.messages import DatasetRef, EvaluationResult, Range
+from workers.messages import Build, DatasetRef, EvaluationRequest, EvaluationResult, Range
 from workers.pool.protocol import Finished
 from workers.pool.queued_pool import JobQueue
 
@@ -58,13 +58,9 @@ class StopAfter:
 
 
 def run(order: Sequence[int], stop: StopAfter, collapsed: bool = False) -> Ended:
+    build = Build(b"", {}, None, "engine")
     evaluator = Evaluator(
-        b"",
-        DatasetRef("npz"),
-        Range(0, 96),
-        "engine",
-        ("agreement",),
-        (),
+        EvaluationRequest(build, DatasetRef("npz"), Range(0, 96), ("agreement",), ()),
         lambda sums: {"agreement": sums["agreement"]["equal"] / sums["agreement"]["total"]},
         parts=PARTS,
     )

@@ -423,9 +423,9 @@ def test_a_wrong_evaluator_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             told.append(text)
 
     study = {"model": "digits", "pool": "inline", "space": {"fields": {"calibrate_mode": ["max"]}}}
-    right = candidates._EVALUATORS[SCORER]
+    right = candidates._executor
 
-    monkeypatch.setitem(candidates._EVALUATORS, SCORER, lambda made: Shifted(right(made)))
+    monkeypatch.setattr(candidates, "_executor", lambda *asked: Shifted(right(*asked)))
     with pytest.raises(SearchFailedError):
         qsearch.launch(**study, trials=1, out=tmp_path / "wrong", progress=Told())
     (row,) = qsearch.trials(tmp_path / "wrong")

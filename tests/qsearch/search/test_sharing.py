@@ -35,7 +35,7 @@ from tests.qsearch.search.test_driver import (
     score_of,
     story,
 )
-from workers.messages import DatasetRef, EvaluationRequest, EvaluationResult, Range
+from workers.messages import Build, DatasetRef, EvaluationRequest, EvaluationResult, Range
 
 pytestmark = pytest.mark.slow
 
@@ -64,9 +64,9 @@ def driver(
     )
     budget = Budget(TRIALS)
     queue = TrialQueue(context, StudyTrials(objective), proposes, Scales(), {"code": code}, budget)
-    evaluator = Evaluator(
-        b"", DatasetRef("npz"), Range(0, 300), "engine", ("agreement",), (), score_of
-    )
+    build = Build(b"", {}, None, "engine")
+    whole = EvaluationRequest(build, DatasetRef("npz"), Range(0, 300), ("agreement",), ())
+    evaluator = Evaluator(whole, score_of)
     evaluations = Evaluations(pool, evaluator, None)
     return Driver(context, queue, evaluations, budget, leases=watch or LeaseMonitor())
 

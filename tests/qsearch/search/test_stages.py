@@ -29,7 +29,7 @@ from qsearch.store.engine import open_engine
 from qsearch.store.records import NewStudy
 from qsearch.store.repository import Repository
 from tests.qsearch.search.test_driver import FakePool, made_up
-from workers.messages import DatasetRef, EvaluationRequest, EvaluationResult, Range
+from workers.messages import Build, DatasetRef, EvaluationRequest, EvaluationResult, Range
 
 TRIALS = 20
 
@@ -92,10 +92,10 @@ def damages(folder: Path, noise: Callable[[QConfig], float], bits: tuple[int, ..
         study = repository.create_study(
             NewStudy("study", "m.onnx", "a" * 64, {}, "b" * 64, 3, TRIALS, "c" * 16)
         )
-        samples = DatasetRef("npz"), Range(0, 300)
+        build, samples = Build(b"", {}, None, "engine"), (DatasetRef("npz"), Range(0, 300))
         return Sensitivities(
             StudyContext(repository, study, FakePool(answer=answer), SilentProgress()),
-            Evaluator(b"", *samples, "engine", ("sqnr",), (), lambda _: {}),
+            Evaluator(EvaluationRequest(build, *samples, ("sqnr",), ()), lambda _: {}),
             LayerSpace({"a": 100, "b": 100}, bits),
             bases,
             ranges_of,
