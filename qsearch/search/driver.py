@@ -118,7 +118,7 @@ class Driver:
     def _load(self) -> None:
         """Read the study's trials, and requeue those of dead drivers."""
         study_id = self.context.study_id
-        self._seen_command = self.context.repository.last_command(study_id)
+        self._seen_command = self.context.repository.news_of(study_id).command
         if not self.context.repository.shared:
             # We hold the lock of the database: every other driver, of any study, is gone.
             others = self.context.repository.drivers_of(None, running=True)

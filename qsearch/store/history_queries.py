@@ -29,7 +29,7 @@ class HistoryQueries(Database):
     def save_artifact(self, study_id: int, artifact: StoredArtifact) -> None:
         """Remember a file under its kind and key, in place of an earlier one."""
         values = columns_of(artifact) | {"created_at": self._clock()}
-        self._replace(ArtifactRow, study_id, ("kind", "key"), values)
+        self._replace(ArtifactRow, study_id, ("kind", "key"), [values])
 
     def artifacts_of(self, study_id: int, kind: str | None = None) -> list[StoredArtifact]:
         """Files of a study, of one kind or all."""
@@ -90,7 +90,7 @@ class HistoryQueries(Database):
 
     def save_stage(self, study_id: int, stage: Stage) -> None:
         """Store a stage, in place of what was known of it."""
-        self._replace(StageRow, study_id, ("name",), columns_of(stage))
+        self._replace(StageRow, study_id, ("name",), [columns_of(stage)])
 
     def stages_of(self, study_id: int) -> list[Stage]:
         """Stages in order."""
@@ -103,22 +103,10 @@ class HistoryQueries(Database):
 
     def save_layers(self, study_id: int, layers: Sequence[LayerFigures]) -> None:
         """Store figures about layers, in place of those of the same kind and layer."""
-
-        def work(connection: Connection) -> None:
-            for kind in {figures.kind for figures in layers}:
-                names = [figures.layer for figures in layers if figures.kind == kind]
-                connection.execute(
-                    delete(LayerRow).where(
-                        LayerRow.study_id == study_id,
-                        LayerRow.kind == kind,
-                        LayerRow.layer.in_(names),
-                    )
-                )
-            rows = [{"study_id": study_id, **columns_of(one)} for one in layers]
-            if rows:
-                connection.execute(insert(LayerRow), rows)
-
-        self.write(work)
+        if layers:
+            self._replace(
+                LayerRow, study_id, ("kind", "layer"), [columns_of(one) for one in layers]
+            )
 
     def layers_of(self, study_id: int, kind: str | None = None) -> list[LayerFigures]:
         """Figures about layers, in the order of the model."""
@@ -135,13 +123,13 @@ class HistoryQueries(Database):
         return [record_of(LogExcerpt, row) for row in rows]
 
     def _replace(
-        self, table: Any, study_id: int, key: tuple[str, ...], values: Mapping[str, Any]
+        self, table: Any, study_id: int, key: tuple[str, ...], rows: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Insert a row, or give the row of this key new values; two drivers may do so at once."""
+        """Insert rows, or give those of the same keys new values; two drivers may do so at once."""
         if self.shared:
             from sqlalchemy.dialects.postgresql import insert as upsert
         else:
             from sqlalchemy.dialects.sqlite import insert as upsert  # type: ignore[assignment]
-        row = upsert(table).values(study_id=study_id, **values)
-        changed = {name: value for name, value in values.items() if name not in key}
-        self.execute(row.on_conflict_do_update(index_elements=["study_id", *key], set_=changed))
+        new = upsert(table).values([{"study_id": study_id, **row} for row in rows])
+        changed = {name: new.excluded[name] for name in rows[0] if name not in key}
+        self.execute(new.on_conflict_do_update(index_elements=["study_id", *key], set_=changed))

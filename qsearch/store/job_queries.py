@@ -206,4 +206,4 @@ class JobQueries(Database):
 
 
 def _job_of(row: Any) -> Job:
-    return record_of(Job, row, failure=failure_of(row), cancelled=bool(row.cancelled))
+    return record_of(Job, row, failure=failure_of(row))

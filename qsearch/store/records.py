@@ -377,9 +377,7 @@ def trial_of(row: Any) -> Trial:
     outcome = record_of(
         Outcome,
         row,
-        collapsed=bool(row.collapsed),
         failure=failure_of(row),
-        from_store=bool(row.from_store),
         objective_values=objective_values_of(row),
     )
     return record_of(Trial, row, outcome=outcome)

@@ -5,25 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from sqlalchemy import bindparam, delete, func, insert, select, update
+from sqlalchemy import bindparam, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from compiler.errors import legal_names
 from qsearch.errors import ConflictError, StoreError
 from qsearch.store.database import Database
 from qsearch.store.engine import masked
-from qsearch.store.models import (
-    ArtifactRow,
-    CommandRow,
-    DriverRow,
-    EventRow,
-    LayerRow,
-    LogRow,
-    ShardRow,
-    StageRow,
-    StudyRow,
-    TrialRow,
-)
+from qsearch.store.models import CommandRow, DriverRow, StudyRow
 from qsearch.store.records import (
     Command,
     CommandKind,
@@ -36,7 +25,6 @@ from qsearch.store.records import (
 )
 
 _COLUMNS = StudyRow.__table__.columns
-_PARTS = (ArtifactRow, CommandRow, DriverRow, EventRow, LayerRow, LogRow, StageRow, TrialRow)
 
 
 class StudyQueries(Database):
@@ -88,13 +76,8 @@ class StudyQueries(Database):
         return [record_of(Study, row) for row in rows]
 
     def delete_study(self, study_id: int) -> None:
-        """Forget a study with all that belongs to it."""
-        trials = select(TrialRow.id).where(TrialRow.study_id == study_id)
-        self.execute(
-            delete(ShardRow).where(ShardRow.trial_id.in_(trials)),
-            *(delete(table).where(table.study_id == study_id) for table in _PARTS),
-            delete(StudyRow).where(StudyRow.id == study_id),
-        )
+        """Forget a study with all that belongs to it: rows of other tables go with its own."""
+        self.execute(delete(StudyRow).where(StudyRow.id == study_id))
 
     def save_baseline(self, study_id: int, baseline: Mapping[str, Any]) -> None:
         """Keep what the float model scores."""
@@ -180,11 +163,6 @@ class DriverQueries(Database):
     def add_command(self, study_id: int, kind: CommandKind) -> None:
         """Tell the drivers of a study something."""
         self.execute(insert(CommandRow).values(study_id=study_id, kind=kind, at=self._clock()))
-
-    def last_command(self, study_id: int) -> int:
-        """Id of the newest command; 0 when there is none."""
-        rows = self.read(select(func.max(CommandRow.id)).where(CommandRow.study_id == study_id))
-        return int(rows[0][0] or 0)
 
     def commands_of(self, study_id: int, after: int) -> list[Command]:
         """Commands with an id above ``after``, oldest first."""

@@ -59,10 +59,11 @@ _NUMBER: Final = _T.c.number + literal_column("0")
 _STANDS: Final = or_(*(_T.c.state == state for state in UNFINISHED))
 """Whether a trial has not ended. SQLAlchemy writes a list anew whenever it runs a statement."""
 
+_OF_STUDY: Final = _T.c.study_id == bindparam("of_study")
 _FREE: Final = (
     select(_T.c.id, _T.c.work_hash)
     .where(
-        _T.c.study_id == bindparam("of_study"),
+        _OF_STUDY,
         _STANDS,
         bindparam("below") > _NUMBER,
         or_(
@@ -81,11 +82,8 @@ _FREE: Final = (
 """Trials that a driver may claim: no other runs the same work."""
 
 _FROM: Final = (
-    select(*_COLUMNS)
-    .where(_T.c.study_id == bindparam("of_study"), _T.c.number >= bindparam("first"))
-    .order_by(_T.c.number)
+    select(*_COLUMNS).where(_OF_STUDY, _T.c.number >= bindparam("first")).order_by(_T.c.number)
 )
-_OF_STUDY: Final = _T.c.study_id == bindparam("of_study")
 _COMMAND: Final = select(func.max(CommandRow.id)).where(
     CommandRow.study_id == bindparam("of_study")
 )
@@ -94,7 +92,7 @@ _NEWS: Final = select(
     func.coalesce(select(func.max(_T.c.number)).where(_OF_STUDY).scalar_subquery(), -1) + 1,
     select(func.count()).select_from(_T).where(_OF_STUDY, _STANDS).scalar_subquery(),
 )
-_UNFINISHED: Final = select(_T.c.number).where(_T.c.study_id == bindparam("of_study"), _STANDS)
+_UNFINISHED: Final = select(_T.c.number).where(_OF_STUDY, _STANDS)
 
 _OF_IDS: Final = _T.c.id.in_(bindparam("ids", expanding=True))
 _BY_ID: Final = select(*_COLUMNS).where(_OF_IDS)

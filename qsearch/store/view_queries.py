@@ -153,7 +153,6 @@ def _point_of(row: Any) -> TrialPoint:
         row,
         objective_values=objective_values_of(row),
         cpu_s=_cpu_s(row),
-        from_store=bool(row.from_store),
         error=row.error_what,
     )
 

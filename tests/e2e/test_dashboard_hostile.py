@@ -142,5 +142,5 @@ def test_another_page_cannot_read_or_write(hostile: Path, browser: Any) -> None:
         assert told == ["refused", "refused"]
         page.context.close()
     repository = Repository(open_engine(f"sqlite:///{hostile / 'x' / 'study.db'}"))
-    assert repository.last_command(1) == 0
+    assert repository.news_of(1).command == 0
     repository.close()

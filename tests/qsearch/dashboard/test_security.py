@@ -129,7 +129,7 @@ def test_only_known_hosts_pass():
 def test_a_foreign_page_changes_nothing(client, repository, headers):
     path = f"{client.study}/commands"
     told(client.post(path, json={"kind": "stop"}, headers=headers), 403)
-    assert repository.last_command(1) == 0
+    assert repository.news_of(1).command == 0
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_form_changes_nothing(client, repository, kind):
     path = f"{client.study}/commands"
     body = b'{"kind": "stop"}'
     told(client.post(path, content=body, headers={"Content-Type": kind}), 415)
-    assert repository.last_command(1) == 0
+    assert repository.news_of(1).command == 0
 
 
 def test_commands_reach_the_store(client, repository):

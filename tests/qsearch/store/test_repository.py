@@ -214,7 +214,7 @@ def test_shards_stages_layers_and_commands_come_back(repository: Repository) -> 
     repository.save_layers(study.id, [replace(layers[1], figures={"sqnr_db": 3.0})])
     found = repository.layers_of(study.id, "sensitivity")
     assert [dict(one.figures) for one in found] == [{"sqnr_db": 40.0}, {"sqnr_db": 3.0}]
-    assert repository.last_command(study.id) == 0
+    assert repository.news_of(study.id).command == 0
     repository.add_command(study.id, "pause")
     repository.add_command(study.id, "stop")
     first, second = repository.commands_of(study.id, after=0)
