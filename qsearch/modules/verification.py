@@ -228,7 +228,9 @@ def _verify(
         proof = proof.with_comparison(comparison, "eval")
         against.extend([*comparison.finding("eval"), *found])
     if judge is not None and beside is not None:
-        for name, comparison in _file_comparisons(beside, judge):
+        for name, differing in judge.differing.items():
+            what = f"{beside.name} in {name}"
+            comparison = Comparison(what, judge.runs, judge.elements, differing, judge.runs)
             proof = replace(proof, comparisons=(*proof.comparisons, comparison))
             if name in judge.judges:
                 against.extend(comparison.finding("tflite"))
@@ -257,15 +259,6 @@ def _file_judge(path: Path, module: QModule) -> FileJudge:
         judge.compare(inputs)
     judge.compare_noise(_NOISE)
     return judge
-
-
-def _file_comparisons(path: Path, judge: FileJudge) -> list[tuple[str, Comparison]]:
-    """One for each interpreter."""
-    what, runs, elements = f"{path.name} in", judge.runs, judge.elements
-    return [
-        (name, Comparison(f"{what} {name}", runs, elements, differing, runs))
-        for name, differing in judge.differing.items()
-    ]
 
 
 def _with_record(found: Verification) -> Verification:

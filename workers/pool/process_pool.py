@@ -7,6 +7,7 @@ second import of the user's main script takes place.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import signal
@@ -21,11 +22,8 @@ from pathlib import Path
 
 from workers.errors import WorkerError
 from workers.messages import Handle
-from workers.pool.protocol import WorkerSize
 from workers.pool.queued_pool import (
-    DEFAULT_RUNNER,
     FAILED_STARTS,
-    MAX_ATTEMPTS,
     Job,
     QueuedPool,
     Slot,
@@ -33,7 +31,6 @@ from workers.pool.queued_pool import (
     with_handles,
 )
 from workers.process import code_version, python_path
-from workers.user_code import UserCode
 
 START_TIMEOUT_S = 120.0
 """How long a fresh worker may take until it reports ready."""
@@ -57,32 +54,16 @@ class _Process(Slot):
 
 
 class ProcessPool(QueuedPool[_Process]):
-    """The pool "process". Not for use from several threads at once.
+    """The pool "process", whose workers start with its first use.
 
-    Args:
-        num_workers: processes, started with the first use of the pool.
-        max_attempts: runs of a request whose workers die, before it ends with LostWorkerError.
-        request_timeout_s: a worker busy longer is killed and counts as dead; None waits for ever.
-        runner: import path of what each worker runs.
-        size: memory a worker may allocate, and its threads.
-        code: modules that a worker imports before its first request.
+    Not for use from several threads at once.
     """
 
-    def __init__(
-        self,
-        num_workers: int,
-        max_attempts: int = MAX_ATTEMPTS,
-        request_timeout_s: float | None = None,
-        runner: str = DEFAULT_RUNNER,
-        size: WorkerSize | None = None,
-        code: UserCode = (),
-    ) -> None:
-        super().__init__(num_workers, max_attempts, request_timeout_s)
-        self._code = code
-        self._runner = runner
-        self._size = size or WorkerSize()
-        self._logs = tempfile.TemporaryDirectory(prefix="qsearch-workers-")
-        self._closed = False
+    _closed = False
+
+    @functools.cached_property
+    def _logs(self) -> tempfile.TemporaryDirectory[str]:
+        return tempfile.TemporaryDirectory(prefix="qsearch-workers-")
 
     def close(self) -> None:
         self._closed = True
@@ -131,8 +112,8 @@ class ProcessPool(QueuedPool[_Process]):
         # -P: a folder called workers where the user stands must not hide ours.
         module = ["-P", "-m", "workers.pool.process_worker"]
         limit = str(self._size.memory_bytes or 0)
-        command = [sys.executable, *module, str(theirs.fileno()), self._runner, limit]
-        number = self._next_number()
+        command = [sys.executable, *module, str(theirs.fileno()), self._runner_path, limit]
+        number = next(self._numbers)
         log = Path(self._logs.name) / f"{number}.log"
         try:
             with log.open("wb") as stderr:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import os
 import pkgutil
@@ -18,7 +19,8 @@ from typing import Any, Generic, TypeVar
 from workers.errors import LostWorkerError, WorkerError
 from workers.messages import Handle
 from workers.object_store import content_key, find
-from workers.pool.protocol import Finished, Loss
+from workers.pool.protocol import Finished, Loss, WorkerSize
+from workers.user_code import UserCode
 from workers.worker import Fetch, RequestRunner, answer
 
 RunnerFactory = Callable[[Fetch], RequestRunner]
@@ -233,22 +235,33 @@ class QueuedPool(ABC, Generic[S]):
     Args:
         num_workers: workers at the same time.
         max_attempts: runs of a request whose workers die, before it ends with LostWorkerError.
-        request_timeout_s: a worker busy longer counts as dead; None waits for ever.
+        request_timeout_s: a worker busy longer is killed and counts as dead; None waits for ever.
+        runner: import path of what each worker runs.
+        size: what each worker may use.
+        code: modules that a worker imports before its first request.
     Raises:
         WorkerError: a number below 1.
     """
 
     def __init__(
-        self, num_workers: int, max_attempts: int, request_timeout_s: float | None = None
+        self,
+        num_workers: int,
+        max_attempts: int = MAX_ATTEMPTS,
+        request_timeout_s: float | None = None,
+        runner: str = DEFAULT_RUNNER,
+        size: WorkerSize | None = None,
+        code: UserCode = (),
     ) -> None:
         if num_workers < 1:
             raise WorkerError(f"a pool of {num_workers} workers", fix="at least 1")
         self._count = num_workers
         self._request_timeout_s = request_timeout_s
+        self._runner_path, self._code = runner, code
+        self._size = size or WorkerSize()
         self._jobs = JobQueue(max_attempts)
         self._values: dict[str, Any] = {}
         self._slots: list[S] = []
-        self._numbers = 0
+        self._numbers = itertools.count(1)
         self._failed_starts = 0
 
     @property
@@ -326,10 +339,6 @@ class QueuedPool(ABC, Generic[S]):
     @property
     def _num_ready(self) -> int:
         return sum(slot.ready for slot in self._slots)
-
-    def _next_number(self) -> int:
-        self._numbers += 1
-        return self._numbers
 
     @abstractmethod
     def close(self) -> None:

@@ -25,9 +25,7 @@ from workers.errors import LostClusterError, WorkerError
 from workers.messages import Handle
 from workers.pool.protocol import WorkerSize
 from workers.pool.queued_pool import (
-    DEFAULT_RUNNER,
     FAILED_STARTS,
-    MAX_ATTEMPTS,
     Job,
     QueuedPool,
     Slot,
@@ -112,34 +110,24 @@ class RayPool(QueuedPool[_Actor]):
     starts in a process of its own (``main``).
 
     Args:
-        num_workers: actors.
         address: of a running cluster ("auto", "host:port"), by default the environment variable
             RAY_ADDRESS; without both, a local one is started, or the one this process is
             connected to is used.
-        request_timeout_s: an actor busy longer is killed and counts as dead; None waits for ever.
         start_timeout_s: for Ray to start and actors to answer.
-        runner: import path of what each actor runs.
-        size: what Ray sets aside for each actor: CPUs, GPUs, memory.
-        code: modules that an actor imports when it starts; their bytes travel with it.
+        others: as of ``QueuedPool``; Ray sets the size aside for each actor.
     """
 
     def __init__(
         self,
         num_workers: int,
         address: str | None = None,
-        request_timeout_s: float | None = None,
         start_timeout_s: float = START_TIMEOUT_S,
-        runner: str = DEFAULT_RUNNER,
-        size: WorkerSize | None = None,
-        code: UserCode = (),
+        **others: Any,
     ) -> None:
-        super().__init__(num_workers, MAX_ATTEMPTS, request_timeout_s)
-        self._code = code
+        super().__init__(num_workers, **others)
         # Ray itself would take the variable, and then refuse the options of a local cluster.
         self._address = address or os.environ.get("RAY_ADDRESS") or None
         self._start_timeout_s = start_timeout_s
-        self._runner = runner
-        self._size = size or WorkerSize()
         self._refs: dict[str, Any] = {}
         self._ray: Any = None
         self._monitor: ClusterMonitor | None = None
@@ -293,7 +281,7 @@ class RayPool(QueuedPool[_Actor]):
             options["memory"] = self._size.memory_bytes
         remote_class = self._ray.remote(max_restarts=-1, max_task_retries=0, **options)(_RayWorker)
         actor = _Actor(
-            number=self._next_number(), remote=remote_class.remote(self._runner, self._code)
+            number=next(self._numbers), remote=remote_class.remote(self._runner_path, self._code)
         )
         self._greet(actor)
         return actor
