@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def prepared(of: DatasetRef, pipeline: Pipeline, inputs: Sequence[InputSpec]) ->
         inputs: of the whole model.
     """
     options = {
-        "of": {"kind": of.kind, "options": dict(of.options), "sha256": of.sha256},
+        "of": asdict(of),
         "inputs": [[spec.name, list(spec.shape), spec.dtype] for spec in inputs],
         "before": base64.b64encode(pipeline.before or b"").decode(),
         "beside": list(pipeline.beside),
@@ -126,7 +127,7 @@ def open_prepared(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Da
     )
     if not specs:
         raise DatasetError("a model without inputs has no samples")
-    ref = DatasetRef(of["kind"], of["options"], of["sha256"])
     nothing = Interface((), ())
     pipeline = Pipeline(nothing, nothing, base64.b64decode(before) or None)
-    return PreparedDataset(open_dataset(ref, specs), pipeline, specs, inputs, beside)
+    dataset = open_dataset(DatasetRef(**of), specs)
+    return PreparedDataset(dataset, pipeline, specs, inputs, beside)

@@ -72,7 +72,8 @@ class JobQueue:
         self._held: Counter[Hashable] = Counter()  # group → how many workers are with it
         self._lost: dict[Hashable, int] = {}
         self._losses: list[Loss] = []
-        self._finished: deque[Finished] = deque()
+        self.finished: deque[Finished] = deque()
+        """Ended but not yet reported."""
 
     def __len__(self) -> int:
         return len(self._group_of)
@@ -128,7 +129,7 @@ class JobQueue:
 
     def done(self, job: Job, result: Any, error: Exception | None) -> None:
         """A job ended."""
-        self._finished.append(Finished(job.tag, result, error, job.attempt))
+        self.finished.append(Finished(job.tag, result, error, job.attempt))
 
     def lost(self, job: Job, where: str, why: str, log: str | None = None) -> None:
         """The worker of a job died: try again, or give up after ``max_attempts`` in its group."""
@@ -144,7 +145,7 @@ class JobQueue:
             fix="the configuration may need more memory than a worker has; lower the number of "
             "workers, or see its log with `qsearch show`",
         )
-        self._finished.append(Finished(job.tag, None, error, job.attempt))
+        self.finished.append(Finished(job.tag, None, error, job.attempt))
 
     def take_losses(self) -> list[Loss]:
         losses, self._losses = self._losses, []
@@ -158,23 +159,15 @@ class JobQueue:
                 self._waiting[group] = deque(kept)
                 self._forget_empty(group)
 
-    def give_back(self, finished: Iterable[Finished]) -> None:
-        self._finished.extend(finished)
-
     def next_finished(self) -> Finished | None:
         """The job that ended first and was not reported yet."""
-        return self._finished.popleft() if self._finished else None
-
-    @property
-    def unreported(self) -> int:
-        """Ended but not yet reported."""
-        return len(self._finished)
+        return self.finished.popleft() if self.finished else None
 
     def clear(self) -> None:
         """Forget everything but losses that were not reported."""
         for jobs in (self._waiting, self._group_of, self._holders, self._held, self._lost):
             jobs.clear()
-        self._finished.clear()
+        self.finished.clear()
 
 
 def log_tail(path: str | Path) -> str | None:
@@ -273,7 +266,7 @@ class QueuedPool(ABC, Generic[S]):
     def pending(self) -> int:
         """Requests queued, running, or ended and not reported."""
         running = sum(slot.job is not None for slot in self._slots)
-        return len(self._jobs) + running + self._jobs.unreported
+        return len(self._jobs) + running + len(self._jobs.finished)
 
     def put(self, value: Any) -> Handle:
         """Store a large value once for all workers; the handle may stand for it in a request."""
@@ -334,7 +327,7 @@ class QueuedPool(ABC, Generic[S]):
 
     def give_back(self, finished: Iterable[Finished]) -> None:
         """Return results that belong to another caller; ``next_finished`` gives them again."""
-        self._jobs.give_back(finished)
+        self._jobs.finished.extend(finished)
 
     @property
     def _num_ready(self) -> int:

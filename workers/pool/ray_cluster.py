@@ -70,38 +70,29 @@ def connect(ray: Any, address: str, own: bool = False) -> None:
 def await_resources(
     ray: Any, num_workers: int, size: WorkerSize, address: str | None, stopping: threading.Event
 ) -> None:
-    """``require_resources``, with time for the nodes of a cluster that is coming up to join it.
-
-    Raises:
-        WorkerError: after ``JOIN_S``, or when ``stopping`` is set, there is still too little.
-    """
-    end = time.monotonic() + (0.0 if address is None else JOIN_S)
-    while True:
-        try:
-            return require_resources(ray, num_workers, size, address)
-        except WorkerError:
-            if time.monotonic() >= end or stopping.wait(_LOOK_AGAIN_S):
-                raise
-
-
-def require_resources(ray: Any, num_workers: int, size: WorkerSize, address: str | None) -> None:
     """Refuse more workers than the cluster has room for: Ray would wait for ever, in silence.
 
+    The nodes of a cluster that is coming up have ``JOIN_S`` to join it.
+
     Raises:
-        WorkerError: it has fewer CPUs or GPUs, or less memory.
+        WorkerError: by then, or when ``stopping`` is set, it has fewer CPUs, or less memory.
     """
-    total = ray.cluster_resources()
+    end = time.monotonic() + (0.0 if address is None else JOIN_S)
     each = {"CPU": size.cpus, "memory": size.memory_bytes or 0}
-    for name, amount in each.items():
-        has = total.get(name, 0.0)
-        if has < num_workers * amount:
-            unit = "bytes of memory" if name == "memory" else f"{name}s"
-            raise WorkerError(
-                f"{num_workers} workers need {num_workers * amount:g} {unit}, "
-                f"the Ray cluster has {has:g}",
-                where=f"address {address or 'local'}",
-                fix=f"use --workers {max(int(has / amount), 1)} or add nodes",
-            )
+    while True:
+        total = ray.cluster_resources()
+        short = [n for n, amount in each.items() if total.get(n, 0.0) < num_workers * amount]
+        if not short:
+            return
+        if time.monotonic() >= end or stopping.wait(_LOOK_AGAIN_S):
+            break
+    amount, has = each[short[0]], total.get(short[0], 0.0)
+    unit = "bytes of memory" if short[0] == "memory" else f"{short[0]}s"
+    raise WorkerError(
+        f"{num_workers} workers need {num_workers * amount:g} {unit}, the Ray cluster has {has:g}",
+        where=f"address {address or 'local'}",
+        fix=f"use --workers {max(int(has / amount), 1)} or add nodes",
+    )
 
 
 ASK_EVERY_S = 2.0

@@ -17,7 +17,6 @@ from workers.pool.ray_cluster import (
     await_resources,
     connect,
     divided,
-    require_resources,
     start,
 )
 
@@ -61,11 +60,11 @@ def test_a_cluster_that_cannot_be_joined_is_an_error_with_a_fix() -> None:
 
 
 def test_more_workers_than_there_is_room_for_are_refused() -> None:
-    require_resources(Ray(CPU=4.0), 4, WorkerSize(), None)
+    await_resources(Ray(CPU=4.0), 4, WorkerSize(), None, threading.Event())
     with pytest.raises(
         WorkerError, match=r"5 workers need 5 CPUs, the Ray cluster has 4"
     ) as caught:
-        require_resources(Ray(CPU=4.0), 5, WorkerSize(), None)
+        await_resources(Ray(CPU=4.0), 5, WorkerSize(), None, threading.Event())
     assert "--workers 4" in (caught.value.fix or "")
 
 
