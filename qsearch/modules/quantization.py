@@ -25,10 +25,8 @@ from qsearch.model_file import ModelSource, dims_with, import_model, without_flo
 from qsearch.modules.data_source import Batches, DataSource
 from qsearch.search.winner import build_winner, recorded_proof, samples_of
 from qsearch.settings import CutAt
-from workers.batching import model_batches
 from workers.datasets.protocol import InputSpec
-from workers.datasets.registry import input_specs, open_dataset
-from workers.messages import Range
+from workers.datasets.registry import input_specs
 from workers.metrics.registry import MetricSums
 from workers.metrics.size import RESTRICTED, fields_of
 from workers.process import code_version
@@ -141,19 +139,17 @@ def _quantized(
 
 
 def _closeness(
-    model: IRModule, module: IRModule, data: PreparedData, inputs: Sequence[InputSpec]
+    model: IRModule, module: IRModule, data: PreparedData, inputs: tuple[InputSpec, ...]
 ) -> dict[str, float | None]:
     """SQNR in dB of the float outputs on the first samples, None where they are equal; nothing
     where no output is float, or where both models would be held beside the large module."""
     if member_bytes(constants_of(module)) > _LARGE_BYTES:
         return {}
     float_model, quantized = float_executor(model), QModule(module)
-    first = Range(0, min(_COMPARED, data.count))
     sums = MetricSums(("sqnr",), has_labels=False, has_reference=True)
     compared = 0
-    for batch in model_batches(open_dataset(data.ref, inputs), first, inputs, 1):
-        outputs = quantized.run(batch.inputs)
-        pairs = zip(outputs, float_model.run(batch.inputs), strict=True)
+    for given in Batches(data, inputs, _COMPARED):
+        pairs = zip(quantized.run(given), float_model.run(given), strict=True)
         floats = [pair for pair in pairs if pair[1].dtype.kind == "f"]
         compared += len(floats)
         sums.add([ours for ours, _ in floats], [theirs for _, theirs in floats], None)
@@ -166,7 +162,7 @@ def _closeness(
             "insight --qconfig auto` names the layers that lose; --until and --from leave parts "
             "in float",
             sqnr_db,
-            len(first),
+            min(_COMPARED, data.count),
         )
     return {"sqnr_db": None if sqnr_db is None else round(sqnr_db, 1)}
 

@@ -109,19 +109,16 @@ class Runnable:
     @staticmethod
     def of(module: QModule, executor: str = "auto") -> Runnable:
         """A module."""
-        seen: dict[str, Span] = {}
         run = partial(module.run, executor=executor)
         form = partial(module.form, executor)
         pipeline = module.pipeline
         if pipeline is not None:
-            specs = whole_inputs(pipeline.whole)
-            own = pipeline.sampled
-            judged = pipeline.gives_classes
-            return Runnable(specs, run, seen, own, judged=judged, form=form)
+            own, judged = pipeline.sampled, pipeline.gives_classes
+            return Runnable(whole_inputs(pipeline.whole), run, {}, own, judged=judged, form=form)
+        seen: dict[str, Span] = {}
         for inputs, _ in module.samples:
             _widen(seen, inputs)
-        specs = input_specs(module.module)
-        return Runnable(specs, run, seen, form=form)
+        return Runnable(input_specs(module.module), run, seen, form=form)
 
 
 Span = tuple[float, float]

@@ -46,24 +46,19 @@ def evaluator_of_flag(flag: str) -> EvaluatorName:
     """
     # Kernels and compilers are looked for by a search, not by whoever reads its scores.
     from compiler.targets.c.toolchain import required_compiler
-
-    if flag == "engine" and _is_slow(flag):
-        required_compiler()
-    return "simulated" if flag == "simulated" else "engine"
-
-
-def _is_slow(evaluator: str) -> bool:
-    """Whether this machine has no kernels for the engine."""
     from compiler.targets.engine.library import is_available
 
-    return evaluator == "engine" and not is_available()
+    if flag == "engine" and not is_available():
+        required_compiler()
+    return "simulated" if flag == "simulated" else "engine"
 
 
 def slow_evaluator(evaluator: EvaluatorName) -> tuple[str, ...]:
     """A warning if the engine cannot run the integers here, with the factor and the cure."""
     from compiler.targets.c.toolchain import CURE
+    from compiler.targets.engine.library import is_available
 
-    if not _is_slow(evaluator):
+    if evaluator != "engine" or is_available():
         return ()
     return (f"no C compiler found: trials run {SLOWER}, with the same scores; {CURE}",)
 

@@ -94,7 +94,7 @@ class ArtifactStore:
             raise StoreError(
                 f"{kind} {sha256!r} is no artefact", where="artifacts", fix="give a sha256"
             )
-        return self.root / _file_name(kind, sha256)
+        return self.root / f"{kind}-{sha256[:_LETTERS]}{_SUFFIXES.get(kind, '.npz')}"
 
     def put_arrays(self, kind: str, arrays: Mapping[str, NDArray[Any]]) -> ArtifactId:
         """Store named arrays as one uncompressed .npz with sorted members."""
@@ -106,10 +106,6 @@ class ArtifactStore:
         """Arrays stored by ``put_arrays``."""
         with np.load(io.BytesIO(self.get(kind, sha256)), allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-
-
-def _file_name(kind: str, sha256: str) -> str:
-    return f"{kind}-{sha256[:_LETTERS]}{_SUFFIXES.get(kind, '.npz')}"
 
 
 def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
@@ -170,17 +166,18 @@ class RemoteArtifactStore(ArtifactStore):
         """
         artifact = super().put(kind, data)
         with self._reached():
-            if self._remote(kind, artifact.sha256) is None:
+            place = self._remote(kind, artifact.sha256)
+            if not self._files.exists(place):
                 self._files.makedirs(self._base, exist_ok=True)
-                self._files.pipe_file(f"{self._base}/{_file_name(kind, artifact.sha256)}", data)
+                self._files.pipe_file(place, data)
         return artifact
 
     def get(self, kind: str, sha256: str) -> bytes:
         """The bytes of an artefact, fetched if it is not here; see ``ArtifactStore.get``."""
         if not super().has(kind, sha256):
             with self._reached():
-                remote = self._remote(kind, sha256)
-                data = None if remote is None else self._files.cat_file(remote)
+                place = self._remote(kind, sha256)
+                data = self._files.cat_file(place) if self._files.exists(place) else None
             if data is not None:
                 write_atomically(self.path(kind, sha256), data)
         return super().get(kind, sha256)
@@ -190,13 +187,12 @@ class RemoteArtifactStore(ArtifactStore):
         if super().has(kind, sha256):
             return True
         with self._reached():
-            remote = self._remote(kind, sha256)
-        return remote is not None
+            found = self._files.exists(self._remote(kind, sha256))
+        return bool(found)
 
-    def _remote(self, kind: str, sha256: str) -> str | None:
-        """Where it lies there; None where it is not."""
-        place = f"{self._base}/{_file_name(kind, sha256)}"
-        return place if self._files.exists(place) else None
+    def _remote(self, kind: str, sha256: str) -> str:
+        """Where it lies there."""
+        return f"{self._base}/{self.path(kind, sha256).name}"
 
     @contextlib.contextmanager
     def _reached(self) -> Iterator[None]:

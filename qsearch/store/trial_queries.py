@@ -256,7 +256,8 @@ class TrialQueries(Database):
                     first.setdefault(work_hash, row_id)
             chosen = [*first.values()]
             known = _by_id(connection, _BY_ID, answered)
-            ends = [valued(Ended(t, _again(answers[t.work_hash].outcome))) for t in known]
+            again = {h: replace(a.outcome, attempts=1, from_store=True) for h, a in answers.items()}
+            ends = [valued(Ended(trial, again[trial.work_hash])) for trial in known]
             stored = self._store_ends(connection, study_id, ends)
             leased = _by_id(connection, _LEASE, chosen, driver=driver_id, now=self._clock())
             return Claims(tuple(leased), tuple(stored))
@@ -365,10 +366,6 @@ def _by_id(connection: Connection, statement: Any, ids: Sequence[int], **given: 
     rows = connection.execute(statement, {"ids": ids, **given}) if ids else ()
     found = {row.id: trial_of(row) for row in rows}
     return [found[row_id] for row_id in ids]
-
-
-def _again(outcome: Outcome) -> Outcome:
-    return replace(outcome, attempts=1, from_store=True)
 
 
 def _finished(trial_id: int, outcome: Outcome, now: float) -> Mapping[str, Any]:
