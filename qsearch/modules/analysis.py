@@ -23,9 +23,10 @@ from qsearch.config import resolve
 from qsearch.errors import SettingsError
 from qsearch.frameworks import model_at
 from qsearch.model_file import dims_with, import_model, without_floats
-from qsearch.modules.data_source import Batches, DataSource, PathLike
+from qsearch.modules.data_source import Batches, DataSource
 from qsearch.modules.quantization import changes_of_auto, chosen_config, resolve_qconfig
 from qsearch.modules.views import report_without_data
+from qsearch.run_folder import PathLike
 from qsearch.settings import CutAt
 from qsearch.store.artifacts import write_atomically
 from workers.datasets.protocol import InputSpec

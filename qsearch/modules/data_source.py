@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,12 +13,11 @@ from numpy.typing import NDArray
 
 from compiler.runtime.pipeline import Pipeline
 from qsearch.data import PreparedData, prepare_data, read_preprocess
+from qsearch.run_folder import PathLike
 from workers.batching import ModelBatch, model_batches
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import open_dataset
 from workers.messages import Range
-
-PathLike = str | os.PathLike[str]
 
 _CHUNK: Final = 16
 """Samples that are read at a time."""

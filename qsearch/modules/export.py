@@ -19,9 +19,8 @@ from compiler.pipeline import tflite_file
 from compiler.runtime.artifact import QModule, load_qmod
 from compiler.targets.c.names import c_name
 from qsearch.errors import RunFolderError, SettingsError, system_errors
-from qsearch.modules.data_source import PathLike
 from qsearch.modules.onnx_file import parts_outside, sample_of, write_file, write_onnx
-from qsearch.run_folder import evaluation_data, module_at
+from qsearch.run_folder import PathLike, evaluation_data, module_at
 
 if TYPE_CHECKING:
     import onnx

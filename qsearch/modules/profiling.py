@@ -29,10 +29,10 @@ from compiler.targets.engine.plan import StepInfo
 from compiler.targets.ort.session import ORT_ERRORS, OrtExecutor
 from qsearch.errors import SettingsError
 from qsearch.model_file import find_model
-from qsearch.modules.data_source import PathLike
 from qsearch.modules.onnx_file import noise_for
 from qsearch.modules.running import load
 from qsearch.report.page import plot_page, plot_row
+from qsearch.run_folder import PathLike
 
 Inputs = dict[str, NDArray[Any]]
 

@@ -23,7 +23,7 @@ from qsearch.errors import SettingsError
 from qsearch.frameworks import model_at
 from qsearch.model_file import ModelSource, dims_with, import_model, without_floats
 from qsearch.modules.data_source import Batches, DataSource
-from qsearch.search.winner import build_winner, recorded_proof, samples_of
+from qsearch.search.winner import build_winner, samples_of
 from qsearch.settings import CutAt
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
@@ -114,28 +114,20 @@ def _quantized(
         shipped = build_winner(calibration, config)
         for call in shipped.float_ops:
             log.info("stays float: %s", call)
-        before, after = (None, None) if source.parts is None else source.parts.around
-        return QModule(
-            shipped.module,
-            config,
-            provenance={
-                **_closeness(module, shipped.module, data, inputs),
-                "model_sha256": source.sha256,
-                "module_sha256": digest,
-                "calib_sha256": data.sha256,
-                "seed": int(given.seed),
-                **({"decisions": [str(one) for one in decisions]} if decisions else {}),
-                **({"imports": hashes(code)} if (code := imported_code()) else {}),
-                **kept,
-                **({} if source.pipeline is None else {"cut": str(source.parts)}),
-                "code_version": code_version(),
-                **shipped.provenance,
-            },
-            samples=samples_of(shipped.module, data, inputs),
-            proof=recorded_proof(shipped.module),
-            before=before,
-            after=after,
-        )
+        known = {
+            **_closeness(module, shipped.module, data, inputs),
+            "model_sha256": source.sha256,
+            "module_sha256": digest,
+            "calib_sha256": data.sha256,
+            "seed": int(given.seed),
+            **({"decisions": [str(one) for one in decisions]} if decisions else {}),
+            **({"imports": hashes(code)} if (code := imported_code()) else {}),
+            **kept,
+            **({} if source.pipeline is None else {"cut": str(source.parts)}),
+            "code_version": code_version(),
+        }
+        samples = samples_of(shipped.module, data, inputs)
+        return shipped.packed(config, known, samples, source.parts and source.parts.around)
 
 
 def _closeness(

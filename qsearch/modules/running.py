@@ -17,8 +17,8 @@ from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.runtime.artifact import QModule, load_qmod
 from compiler.runtime.pipeline import Pipeline
 from qsearch.errors import SettingsError
-from qsearch.modules.data_source import Batches, DataSource, PathLike
-from qsearch.run_folder import module_at
+from qsearch.modules.data_source import Batches, DataSource
+from qsearch.run_folder import PathLike, module_at
 from qsearch.settings import UnknownWordError, metric_named
 from workers.batching import batch_size, hash_outputs, rows_of
 from workers.datasets.prepared import whole_inputs

@@ -20,9 +20,8 @@ from compiler.runtime.artifact import QModule, fitting_samples
 from compiler.runtime.interface import KEY as INTERFACE
 from compiler.runtime.pipeline import AFTER, BEFORE
 from qsearch.errors import RunFolderError, SettingsError, StoreError, system_errors
-from qsearch.modules.data_source import PathLike
 from qsearch.report.listing import opened, trial_of
-from qsearch.run_folder import RunFolder, StudyAddress, find_study
+from qsearch.run_folder import PathLike, RunFolder, StudyAddress, find_study
 from qsearch.search.calibration import StoredStatistics, statistics_key
 from qsearch.search.context import StudyArtifacts
 from qsearch.search.session import FLOAT_MODULE
@@ -31,7 +30,6 @@ from qsearch.search.winner import (
     SAMPLES,
     build_winner,
     provenance_of,
-    recorded_proof,
     runs_of,
 )
 from qsearch.store.artifacts import ArtifactStore
@@ -128,16 +126,7 @@ def _built(study: Study, trial: Trial, artifacts: StudyArtifacts) -> QModule:
     interface = json.loads(_bytes(artifacts, INTERFACE))
     known = provenance_of(spec, interface, trial.outcome.outputs_sha256)
     before, after = (_part(artifacts, name.removesuffix(".onnx")) for name in (BEFORE, AFTER))
-    proof = recorded_proof(shipped.module)
-    return QModule(
-        shipped.module,
-        qconfig,
-        {**known, **shipped.provenance},
-        samples,
-        proof,
-        before=before,
-        after=after,
-    )
+    return shipped.packed(qconfig, known, samples, (before, after))
 
 
 def _part(artifacts: StudyArtifacts, kind: str) -> bytes | None:

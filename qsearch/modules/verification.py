@@ -36,10 +36,10 @@ from compiler.runtime.lowered_module import LoweredModule
 from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.target import Target
 from compiler.targets.tflite.interpreters import SHOWN, FileJudge, available
-from qsearch.modules.data_source import DataSource, PathLike
+from qsearch.modules.data_source import DataSource
 from qsearch.modules.onnx_file import parts_outside
 from qsearch.modules.running import Runnable, run_samples
-from qsearch.run_folder import RunFolder, module_at
+from qsearch.run_folder import PathLike, RunFolder, module_at
 from qsearch.signing import (
     SIGNATURE,
     UNSIGNED,

@@ -26,9 +26,9 @@ from compiler.runtime.artifact import QModule, load_qmod
 from compiler.runtime.pipeline import Pipeline
 from qsearch.errors import SettingsError
 from qsearch.model_file import find_model, import_model, named_dims, read_module
-from qsearch.modules.data_source import Batches, DataSource, PathLike
+from qsearch.modules.data_source import Batches, DataSource
 from qsearch.report.page import graph_page
-from qsearch.run_folder import RunFolder, module_at
+from qsearch.run_folder import PathLike, RunFolder, module_at
 from qsearch.settings import CutAt
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs

@@ -136,12 +136,9 @@ class Baseline:
     def outputs(self) -> tuple[NDArray[Any], ...]:
         """One array per output of the model, samples on axis 0."""
         if self._outputs is None:
-            self._outputs = self._stored() or self._run()
+            arrays = self.artifacts.arrays(OUTPUTS, self.data.sha256)
+            self._outputs = outputs_from_arrays(arrays) if arrays else self._run()
         return self._outputs
-
-    def _stored(self) -> tuple[NDArray[Any], ...] | None:
-        arrays = self.artifacts.arrays(OUTPUTS, self.data.sha256)
-        return None if arrays is None else outputs_from_arrays(arrays)
 
     def _run(self) -> tuple[NDArray[Any], ...]:
         pool, progress = self.context.pool, self.context.progress

@@ -24,7 +24,7 @@ from qsearch.frameworks import model_file
 from qsearch.model_file import ModelSource, find_model
 from qsearch.process import imports_kept, interrupts_kept, logging_to
 from qsearch.progress import Progress, SilentProgress, make_progress
-from qsearch.run_folder import RunFolder
+from qsearch.run_folder import PathLike, RunFolder
 from qsearch.search.baseline import examination
 from qsearch.search.context import Callback, Control, PreparedStudy, StudyContext
 from qsearch.search.result import SearchResult
@@ -43,8 +43,6 @@ from workers.user_code import import_user_code
 
 if TYPE_CHECKING:
     from qsearch.store.repository import Repository
-
-PathLike = str | os.PathLike[str]
 
 log = logging.getLogger("qsearch.search.launch")
 

@@ -124,6 +124,30 @@ class Shipped:
     float_ops: tuple[str, ...]
     provenance: Mapping[str, Any]
 
+    def packed(
+        self,
+        qconfig: QConfig,
+        known: Mapping[str, Any],
+        samples: Sequence[Sample],
+        around: tuple[bytes | None, bytes | None] | None,
+    ) -> QModule:
+        """The module as a file holds it.
+
+        Args:
+            known: provenance beside its own.
+            around: the float parts in front of it and behind it.
+        """
+        before, after = around or (None, None)
+        return QModule(
+            self.module,
+            qconfig,
+            {**known, **self.provenance},
+            samples,
+            recorded_proof(self.module),
+            before=before,
+            after=after,
+        )
+
 
 def build_winner(
     calibration: Calibration, qconfig: QConfig, rounding: Mapping[str, NDArray[Any]] | None = None
@@ -253,16 +277,8 @@ def write_winner(
     """
     source = prepared.source
     known = provenance_of(prepared.spec, source.kept, outputs_sha256)
-    before, after = (None, None) if source.parts is None else source.parts.around
-    made = QModule(
-        shipped.module,
-        qconfig,
-        {**known, **shipped.provenance},
-        samples=samples_of(shipped.module, prepared.calib, prepared.inputs),
-        proof=recorded_proof(shipped.module),
-        before=before,
-        after=after,
-    )
+    samples = samples_of(shipped.module, prepared.calib, prepared.inputs)
+    made = shipped.packed(qconfig, known, samples, source.parts and source.parts.around)
     partial = folder.module.with_suffix(".part")
     made.save(partial)
     if signer is not None:
@@ -308,7 +324,7 @@ def text_of(file: Path) -> dict[str, Any]:
 
 
 def provenance_of(
-    spec: Mapping[str, Any], kept: Mapping[str, Any] | None, outputs_sha256: str | None
+    spec: Mapping[str, Any], kept: Mapping[str, Any], outputs_sha256: str | None
 ) -> dict[str, Any]:
     """The provenance that a module of a study holds.
 
@@ -324,7 +340,7 @@ def provenance_of(
         "seed": spec["seed"],
         "code_version": code_version(),
         **({"imports": spec["imports"]} if "imports" in spec else {}),
-        **(kept or {}),
+        **kept,
     }
 
 

@@ -361,14 +361,9 @@ def record_of(kind: type[R], row: Any, **given: Any) -> R:
     return kind(**given, **columns)
 
 
-def columns_of(record: Any, kind: type[Any] | None = None) -> dict[str, Any]:
-    """The fields of a record as values of the columns of the same names.
-
-    Args:
-        record: whose fields.
-        kind: the base class whose fields alone are meant; None is the class of the record.
-    """
-    values = {name: getattr(record, name) for name in names_of(kind or type(record))}
+def columns_of(record: Any) -> dict[str, Any]:
+    """The fields of a record as values of the columns of the same names."""
+    values = {name: getattr(record, name) for name in names_of(type(record))}
     return {name: dict(v) if isinstance(v, Mapping) else v for name, v in values.items()}
 
 

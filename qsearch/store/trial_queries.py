@@ -155,7 +155,7 @@ class TrialQueries(Database):
         now = self._clock()
         rows = [
             {
-                **columns_of(trial, NewTrial),
+                **columns_of(trial),
                 "study_id": study_id,
                 "state": "waiting",
                 "created_at": now,

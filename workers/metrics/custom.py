@@ -91,24 +91,19 @@ def custom_metric(path: str) -> Metric:
     try:
         found = pkgutil.resolve_name(path)
         return found if hasattr(found, "update") else CustomMetric(found, path)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in PACKAGES:
-            raise _unusable(path, error) from error
-        raise MetricError(
-            f"this metric needs the package {error.name}",
-            where="metric",
-            fix="pip install 'qsearch[metrics]'",
-        ) from error
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise _unusable(path, error) from error
-
-
-def _unusable(path: str, error: Exception) -> MetricError:
-    return MetricError(
-        f"metric {path} cannot be used: {error}",
-        where="metric",
-        fix="package.module:function, importable where the command runs and on every worker",
-    )
+        missing = str(error.name) if isinstance(error, ModuleNotFoundError) else ""
+        if missing.partition(".")[0] in PACKAGES:
+            raise MetricError(
+                f"this metric needs the package {missing}",
+                where="metric",
+                fix="pip install 'qsearch[metrics]'",
+            ) from error
+        raise MetricError(
+            f"metric {path} cannot be used: {error}",
+            where="metric",
+            fix="package.module:function, importable where the command runs and on every worker",
+        ) from error
 
 
 def named_values(path: str, sums: Mapping[str, float]) -> dict[str, float]:
