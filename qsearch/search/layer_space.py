@@ -19,9 +19,9 @@ import ctypes
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -223,22 +223,18 @@ class LayerPlan:
                 choices = self.layers.bits
                 place = choices.index(moved.get(layer, bits[layer])) + step
                 moved[layer] = choices[min(max(place, 0), len(choices) - 1)]
-        return self._allocated(fraction, moved) if self.binding and moved else {**bits, **moved}
+        if self.binding and moved:
+            return self._allocated(fraction, *sorted(moved.items()))
+        return {**bits, **moved}
 
     @cached_property
-    def _solved(self) -> dict[tuple[object, ...], dict[str, int]]:
-        """Integer programmes that were solved; the search for an unseen point needs all of them."""
-        return {}
+    def _allocated(self) -> Callable[..., dict[str, int]]:
+        """``_programme``, kept: the search for an unseen point needs all that were solved."""
+        return cache(self._programme)
 
-    def _allocated(self, fraction: float, given: Mapping[str, int] | None = None) -> dict[str, int]:
+    def _programme(self, fraction: float, *layers: tuple[str, int]) -> dict[str, int]:
         """Bits of all layers where some are given; those that exceed the budget are dropped."""
-        key = (fraction, *sorted((given or {}).items()))
-        if key not in self._solved:
-            self._solved[key] = self._programme(fraction, given or {})
-        return self._solved[key]
-
-    def _programme(self, fraction: float, given: Mapping[str, int]) -> dict[str, int]:
-        sizes = self.layers.sizes
+        given, sizes = dict(layers), self.layers.sizes
         budget = self._budget(fraction)
         kept = {
             n: {given[n]: row[given[n]]} if n in given else row for n, row in self.damage.items()
