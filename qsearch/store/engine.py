@@ -112,6 +112,7 @@ def open_engine(
     storage: str,
     *,
     create: bool = True,
+    reader: bool = False,
     retry: RetryPolicy | None = None,
 ) -> Engine:
     """Connect, and make the tables in an empty database.
@@ -119,6 +120,7 @@ def open_engine(
     Args:
         storage: ``sqlite:///path`` or ``postgresql://user:password@host/database``.
         create: False refuses a database that does not exist yet.
+        reader: as of ``open_reader``.
         retry: with a lock that another process holds.
     Raises:
         StoreError: no such URL, driver or server; or a schema of another version.
@@ -128,7 +130,7 @@ def open_engine(
         _require_file(url)
 
     def attempt() -> Engine:
-        engine = _create(url)
+        engine = _create(url, reader=reader)
         if not _is_current(engine, url, create):
             with engine.connect() as connection:
                 make_schema(connection)
@@ -144,15 +146,7 @@ def open_reader(storage: str, *, retry: RetryPolicy | None = None) -> Engine:
         EmptyStoreError: the database has no schema yet.
         StoreError: as ``open_engine``; and where there is no database.
     """
-    url = parse_url(storage)
-    _require_file(url)
-
-    def attempt() -> Engine:
-        engine = _create(url, reader=True)
-        _is_current(engine, url, create=False)
-        return engine
-
-    return (retry or RetryPolicy()).run(url, attempt)
+    return open_engine(storage, create=False, reader=True, retry=retry)
 
 
 def require_folder(storage: str) -> None:
