@@ -127,7 +127,8 @@ def _quantized(
             "code_version": code_version(),
         }
         samples = samples_of(shipped.module, data, inputs)
-        return shipped.packed(config, known, samples, source.parts and source.parts.around)
+        around = None if source.parts is None else source.parts.around
+        return shipped.packed(config, known, samples, around)
 
 
 def _closeness(

@@ -99,16 +99,6 @@ def float_requests(
     ]
 
 
-def outputs_to_arrays(outputs: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Outputs as named arrays, for the artefact store."""
-    return {f"output_{index:04d}": array for index, array in enumerate(outputs)}
-
-
-def outputs_from_arrays(arrays: dict[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
-    """Inverse of ``outputs_to_arrays``."""
-    return tuple(arrays[name] for name in sorted(arrays))
-
-
 @dataclass(slots=True)
 class Baseline:
     """The float model on the evaluation data, run once per study and kept.
@@ -137,7 +127,8 @@ class Baseline:
         """One array per output of the model, samples on axis 0."""
         if self._outputs is None:
             arrays = self.artifacts.arrays(OUTPUTS, self.data.sha256)
-            self._outputs = outputs_from_arrays(arrays) if arrays else self._run()
+            stored = () if arrays is None else tuple(arrays[name] for name in sorted(arrays))
+            self._outputs = stored or self._run()
         return self._outputs
 
     def _run(self) -> tuple[NDArray[Any], ...]:
@@ -149,7 +140,7 @@ class Baseline:
         found = evaluate_split(pool, requests, progress, "baseline")
         self.cpu_s += found.cpu_s
         self.context.repository.save_baseline(self.context.study_id, baseline_score(found.sums))
-        outputs = outputs_to_arrays(found.outputs)
+        outputs = {f"output_{place:04d}": array for place, array in enumerate(found.outputs)}
         self.artifacts.keep(OUTPUTS, self.data.sha256, outputs, found.cpu_s)
         return found.outputs
 

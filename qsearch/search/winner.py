@@ -278,7 +278,8 @@ def write_winner(
     source = prepared.source
     known = provenance_of(prepared.spec, source.kept, outputs_sha256)
     samples = samples_of(shipped.module, prepared.calib, prepared.inputs)
-    made = shipped.packed(qconfig, known, samples, source.parts and source.parts.around)
+    around = None if source.parts is None else source.parts.around
+    made = shipped.packed(qconfig, known, samples, around)
     partial = folder.module.with_suffix(".part")
     made.save(partial)
     if signer is not None:

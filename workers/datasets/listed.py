@@ -17,7 +17,6 @@ from workers.datasets.protocol import (
     LABEL_NAMES,
     Batch,
     InputSpec,
-    check_range,
     check_values,
     fit_dtype,
 )
@@ -54,7 +53,9 @@ class CheckedDataset(ABC):
         return self._count
 
     def batch(self, samples: Range) -> Batch:
-        check_range(samples, self._count, self._where)
+        if not 0 <= samples.start <= samples.stop <= self._count:
+            asked = f"samples {samples.start} to {samples.stop} were asked for"
+            raise DatasetError(f"{asked}, there are {self._count}", where=self._where)
         inputs = {}
         for spec, values in zip(self._specs, self._read(samples), strict=True):
             check_values(spec, values, samples.start, self._where)

@@ -85,19 +85,6 @@ def padded(rows: NDArray[Any], count: int) -> NDArray[Any]:
     return np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)]) if missing > 0 else rows
 
 
-def check_range(samples: Range, length: int, where: str) -> None:
-    """Refuse a range that leaves the dataset.
-
-    Raises:
-        DatasetError: it does.
-    """
-    if not 0 <= samples.start <= samples.stop <= length:
-        raise DatasetError(
-            f"samples {samples.start} to {samples.stop} were asked for, there are {length}",
-            where=where,
-        )
-
-
 def check_values(spec: InputSpec, values: NDArray[Any], start: int, where: str) -> None:
     """Refuse NaN and infinity, and rows that no table has, naming the sample.
 
