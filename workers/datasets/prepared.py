@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from compiler.runtime.interface import Interface
 from compiler.runtime.pipeline import Pipeline
-from workers.batching import model_batches
-from workers.datasets.protocol import Batch, Dataset, InputSpec, check_values, whole
+from workers.datasets.protocol import Batch, Dataset, InputSpec, check_values, padded, whole
 from workers.datasets.registry import datasets, open_dataset, take_options
 from workers.errors import DatasetError
 from workers.messages import DatasetRef, Range
@@ -67,23 +66,24 @@ class PreparedDataset:
     Args:
         dataset: samples as the whole model takes them.
         before: the part in front.
-        taken: inputs of the whole model.
         inputs: of the core.
         beside: what the head reads that the core does not give.
+        size: samples that the part takes at a time; 0 is any number.
     """
 
     def __init__(
         self,
         dataset: Dataset,
         before: Pipeline,
-        taken: Sequence[InputSpec],
         inputs: Sequence[InputSpec],
         beside: Sequence[str],
+        size: int,
     ) -> None:
         self._dataset = dataset
         self._before = before
-        self._taken, self._inputs = tuple(taken), tuple(inputs)
+        self._inputs = tuple(inputs)
         self._names = tuple(dict.fromkeys([*(spec.name for spec in inputs), *beside]))
+        self._size = size
         self.has_labels = dataset.has_labels
         self.whole = whole(dataset)
 
@@ -92,17 +92,23 @@ class PreparedDataset:
 
     def batch(self, samples: Range) -> Batch:
         """The samples of a range; raises as the dataset does."""
+        read = self._dataset.batch(samples)
+        step = 1 if self.whole else self._size or len(samples)
         parts = []
-        for run in model_batches(self._dataset, samples, self._taken, len(samples)):
-            made = self._before.prepare(run.inputs)
+        for start in range(0, len(samples), step):
+            rows = {n: padded(all_[start : start + step], step) for n, all_ in read.inputs.items()}
+            if self.whole:
+                rows = {name: values[0] for name, values in rows.items()}
+            made = self._before.prepare(rows)
             parts.append({n: value[None] for n, value in made.items()} if self.whole else made)
         values = {name: np.concatenate([part[name] for part in parts]) for name in self._names}
         for spec in self._inputs:  # the part may give float16
             if (given := values[spec.name]).dtype.kind == "f":
                 values[spec.name] = given.astype(spec.dtype, copy=False)
             check_values(spec, values[spec.name], samples.start, "behind the part in front")
-        values = {name: rows[: len(samples)] for name, rows in values.items()}
-        return Batch(values, self.labels(samples))
+        if self._size:
+            values = {name: rows[: len(samples)] for name, rows in values.items()}
+        return Batch(values, read.labels)
 
     def labels(self, samples: Range) -> NDArray[Any] | None:
         return self._dataset.labels(samples)
@@ -129,5 +135,6 @@ def open_prepared(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Da
         raise DatasetError("a model without inputs has no samples")
     nothing = Interface((), ())
     pipeline = Pipeline(nothing, nothing, base64.b64decode(before) or None)
+    size = specs[0].shape[0] if specs[0].shape else 0
     dataset = open_dataset(DatasetRef(**of), specs)
-    return PreparedDataset(dataset, pipeline, specs, inputs, beside)
+    return PreparedDataset(dataset, pipeline, inputs, beside, size)
