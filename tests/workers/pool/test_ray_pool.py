@@ -68,7 +68,7 @@ def test_ray_is_started_by_another_process_than_the_one_that_computes(cluster: R
 
 def test_a_pool_that_nobody_used_is_closed_at_once() -> None:
     pool = RayPool(2, address="127.0.0.1:9", runner=RUNNER)
-    assert pool.pids == []
+    assert pool.pending == 0
     pool.close()
 
 
