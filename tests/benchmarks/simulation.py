@@ -199,7 +199,7 @@ class SimulatedPool(QueuedPool[SimulatedWorker]):
         held = self._cluster.held
         # What others still hold is theirs until they are done with it, as with actors of Ray.
         while len(self._slots) < self._may and sum(held.values()) < self._cluster.cpus:
-            self._slots.append(SimulatedWorker(self._next_number(), ready=True))
+            self._slots.append(SimulatedWorker(next(self._numbers), ready=True))
             held[self._name] += 1
             self._cluster.most_held = max(self._cluster.most_held, sum(held.values()))
         self._watch_share(now)

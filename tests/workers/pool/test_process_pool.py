@@ -207,7 +207,7 @@ def test_workers_end_soon_after_a_driver_that_was_killed(tmp_path: Path) -> None
         "pool = ProcessPool(2, runner='pool_runner:Runner')\n"
         "pool.submit(0, Ask('sleep', 600.0, sys.argv[2])); pool.submit(1, Ask('pid'))\n"
         "pool.next_finished()\n"
-        "print(*pool.pids, flush=True); time.sleep(600)\n"
+        "print(*(slot.popen.pid for slot in pool._slots), flush=True); time.sleep(600)\n"
     )
     root = HERE.parents[2]
     driver = subprocess.Popen(
