@@ -33,6 +33,8 @@ _IMPORTED: Final = re.compile(r"^# imported: (.+)$", re.MULTILINE)
 _MODEL: Final = re.compile(r"^model: (.+?)(?:  #.*)?$", re.MULTILINE)
 _LONGEST: Final = 4000
 """Letters of a setting that is read from a configuration."""
+_MAX_CONFIG: Final = 1 << 20
+"""Letters of a configuration; no run writes a longer one."""
 
 
 class _Entry:
@@ -144,7 +146,8 @@ class RunFolder:
 
     def _config_text(self) -> str:
         try:
-            return self.config.read_text(encoding="utf-8")
+            with self.config.open(encoding="utf-8") as stream:
+                return stream.read(_MAX_CONFIG)
         except (OSError, UnicodeDecodeError):
             return ""
 
