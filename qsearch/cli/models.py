@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from qsearch.cli import options
-from qsearch.cli.options import INPUT, OUTPUT, Command, argument, grouped, option
+from qsearch.cli.options import INPUT, OUTPUT, Command, argument, option
 from qsearch.cli.output import print_coloured, print_legend, print_table, wrapped, write_text
 from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
 
@@ -57,11 +57,8 @@ def _qconfig(help: str, default: str = "") -> options.Decorator:
 def doctor_command(
     model: str | None,
     qconfig: str,
-    hw: str | None,
-    dim: tuple[str, ...],
-    space_out: str | None,
     as_json: bool,
-    **search: Any,
+    **asked: Any,
 ) -> int:
     """List which operators of a model become integer, which stay in float, and how to change it.
 
@@ -70,7 +67,7 @@ def doctor_command(
     from qsearch.modules.analysis import doctor
 
     given = options.named_model(model)
-    found = doctor(given, qconfig, dim=dim, hw=hw, space_out=space_out, **search)
+    found = doctor(given, qconfig, **asked)
     if as_json:
         print(json.dumps(found.to_dict()))
     else:
@@ -153,21 +150,11 @@ def _nodes(names: Any) -> str:
 # compile ----------------------------------------------------------------------------------------
 
 
-def _data_source(calib: str | None, preprocess: str | None, seed: int) -> DataSource:
-    from qsearch.modules.data_source import DataSource
-
-    return DataSource(calib, preprocess, seed)
-
-
 @click.command(cls=Command)
 @options.model
-@grouped(
-    "calib",
-    _data_source,
-    options.calib,
-    options.preprocess,
-    options.seed,
-)
+@options.calib
+@options.preprocess
+@options.seed
 @_qconfig(
     "changes to the recommended configuration (lists: skip_conv_layers=[0,3]), or a "
     "qconfig.json; auto chooses from the calibration data and gives reasons, auto,nbit_weight=4 "
@@ -188,11 +175,12 @@ def _data_source(calib: str | None, preprocess: str | None, seed: int) -> DataSo
 @options.verbosity
 def compile_command(
     model: str | None,
-    calib: DataSource,
+    calib: str | None,
+    preprocess: str | None,
+    seed: int,
     qconfig: str,
     out: str | None,
     sign: str | None,
-    dim: tuple[str, ...],
     dump_ir: str | None,
     **cut: Any,
 ) -> int:
@@ -201,6 +189,7 @@ def compile_command(
     out = out or f"{Path(given).stem}.qmod"
     from compiler.runtime.artifact import refuse_onnx_name
     from compiler.transform import DumpDir, PassContext
+    from qsearch.modules.data_source import DataSource
     from qsearch.modules.quantization import quantize
     from qsearch.process import logging_to
     from qsearch.signing import private_key, sign_file
@@ -211,7 +200,7 @@ def compile_command(
     # Without their constants: a model of 20 MB in thirty files is for reading, not for parsing.
     dumps = (DumpDir(Path(dump_ir), show_meta=False),) if dump_ir else ()
     with logging_to(verbosity), PassContext(instruments=dumps):
-        module = quantize(given, calib, qconfig, dim=dim, **cut)
+        module = quantize(given, DataSource(calib, preprocess, seed), qconfig, **cut)
     if dump_ir:
         from compiler.fusion.fuse_ops import fuse_report
 
@@ -243,22 +232,12 @@ def compile_command(
 # insight ----------------------------------------------------------------------------------------
 
 
-def _data_sources(
-    calib: str | None, eval: str | None, preprocess: str | None, seed: int
-) -> tuple[DataSource, DataSource]:
-    return _data_source(calib, preprocess, seed), _data_source(eval, preprocess, seed)
-
-
 @click.command(cls=Command)
 @options.model
-@grouped(
-    "data",
-    _data_sources,
-    options.calib,
-    option("--eval", metavar="E", help="evaluation data (the calibration data)", panel=INPUT),
-    options.preprocess,
-    options.seed,
-)
+@options.calib
+@option("--eval", metavar="E", help="evaluation data (the calibration data)", panel=INPUT)
+@options.preprocess
+@options.seed
 @_qconfig(
     "changes to the recommended configuration, a qconfig.json, a .qmod made with it, or auto, as "
     "compile chooses"
@@ -279,28 +258,29 @@ def _data_sources(
 @options.verbosity
 def insight_command(
     model: str | None,
-    data: tuple[DataSource, DataSource],
+    calib: str | None,
+    eval: str | None,
+    preprocess: str | None,
+    seed: int,
     qconfig: str,
-    samples: int,
-    dim: tuple[str, ...],
     as_json: bool,
     out: str | None,
-    **cut: Any,
+    **asked: Any,
 ) -> int:
     """Find the layers and tensors of a quantized model that lose accuracy."""
     given = options.named_model(model)
     from qsearch.modules.analysis import insight
+    from qsearch.modules.data_source import DataSource
     from qsearch.report.insight import layer_rows, output_told
 
     quiet = options.given_verbosity() == -1 or not sys.stderr.isatty()
     found = insight(
         given,
-        *data,
+        DataSource(calib, preprocess, seed),
+        DataSource(eval, preprocess, seed),
         qconfig,
-        samples=samples,
-        dim=dim,
         progress=(lambda _done, _of: None) if quiet else _show_layers,
-        **cut,
+        **asked,
     )
     if out is not None:
         write_text(Path(out), found.html())
@@ -326,20 +306,13 @@ def _show_layers(done: int, of: int) -> None:
 # show -------------------------------------------------------------------------------------------
 
 
-def _hardware_groups(hw: str | None, matcher: str | None) -> tuple[str | None, str | None]:
-    from qsearch.errors import SettingsError
-
-    if matcher is not None and hw is None:
-        raise SettingsError("--matcher draws hardware groups", where="show", fix="add --hw opu_q")
-    return hw, matcher
-
-
 @click.command(cls=Command)
 @argument("file", "M.onnx|M.qmod", "what to print", type=options.Suggested("FILE"))
 @option("--after", metavar="PASS", help="run these passes first: FoldConstant,FuseOps{max_depth=2}")
 @options.dims
 @options.cuts
-@grouped("groups", _hardware_groups, options.hardware, options.matcher)
+@options.hardware
+@options.matcher
 @option(
     "--format",
     metavar="text|dot|svg|html|json",
@@ -353,7 +326,8 @@ def _hardware_groups(hw: str | None, matcher: str | None) -> tuple[str | None, s
 @options.verbosity
 def show_command(
     file: str,
-    groups: tuple[str | None, str | None],
+    hw: str | None,
+    matcher: str | None,
     format: str,
     full: bool,
     out: str | None,
@@ -363,9 +337,11 @@ def show_command(
 
     Constants are abbreviated; --full prints them.
     """
+    from qsearch.errors import SettingsError
     from qsearch.modules.views import draw, show_hardware, show_text
 
-    hw, matcher = groups
+    if matcher is not None and hw is None:
+        raise SettingsError("--matcher draws hardware groups", where="show", fix="add --hw opu_q")
     if hw is not None:
         shown = show_hardware(file, hw, format, matcher=matcher, **prepared)
     elif format == TEXT:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from qsearch.cli import options
-from qsearch.cli.options import COUNT, INPUT, OUTPUT, Choice, Command, argument, grouped, option
+from qsearch.cli.options import COUNT, INPUT, OUTPUT, Choice, Command, argument, option
 from qsearch.cli.output import print_table, write_text
 from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
 
@@ -175,68 +175,64 @@ def _only_of(format: str, formats: Sequence[str], given: Mapping[str, object]) -
 
 @click.command(cls=Command)
 @argument("module", "M.qmod", "what `launch` or `compile` wrote, or a run folder")
-@grouped(
-    "format",
-    _export_format,
-    option(
-        "--format",
-        metavar="c|onnx|qdq|tflite|float|commands",
-        default="c",
-        help="c: C99 source with a self check; onnx: exact integers in their own dtypes; qdq: for "
-        "the 8 bit kernels of --for; tflite: a LiteRT file with the integers of a module of "
-        "requantization=tflite, for TFLM; float: a module that is not on integers; commands: what "
-        "the accelerator --hw and its host run, in order (c)",
-        panel=OUTPUT,
-    ),
-    option(
-        "--for",
-        "runtime",
-        metavar="RUNTIME",
-        help="with qdq: onnxruntime, openvino, tensorrt, or an NPU, ryzenai or qnn (onnxruntime)",
-        panel=OUTPUT,
-    ),
-    option(
-        "--reduce-range",
-        help="with qdq: 7-bit weights, for processors without VNNI, whose 8-bit kernels saturate",
-        panel=OUTPUT,
-    ),
-    option(
-        "--wide-sums",
-        help="with qdq: keep values of 16 bits in float: more exact, slower (narrowed to 8 bits)",
-        panel=OUTPUT,
-    ),
-    option(
-        "--opset",
-        metavar="17|21|25",
-        type=click.IntRange(17, 25),
-        help="with qdq: the newest that the runtime takes; weights of up to 2 bits take 2 from "
-        "opset 25 on, of up to 4 bits 4 from 21 on (25; 17 for openvino and tensorrt)",
-        panel=OUTPUT,
-    ),
-    option(
-        "--unpack",
-        metavar="run|load",
-        type=Choice(["run", "load"]),
-        help="with c: unpack constants in every run, or once, which takes more RAM and less time; "
-        "the header says how much (run)",
-        panel=OUTPUT,
-    ),
-    option(
-        "--io",
-        metavar="int8|int16|uint8|float",
-        type=Choice(["int8", "int16", "uint8", "float"]),
-        help="with tflite: what the file takes and gives (the module's integers)",
-        panel=OUTPUT,
-    ),
-    option(
-        "--fully-connected",
-        help="with tflite: dense layers as FULLY_CONNECTED, equal in TFLM only (CONV_2D, equal in "
-        "LiteRT's reference kernels, too)",
-        panel=OUTPUT,
-    ),
-    options.hardware,
-    options.matcher,
+@option(
+    "--format",
+    metavar="c|onnx|qdq|tflite|float|commands",
+    default="c",
+    help="c: C99 source with a self check; onnx: exact integers in their own dtypes; qdq: for "
+    "the 8 bit kernels of --for; tflite: a LiteRT file with the integers of a module of "
+    "requantization=tflite, for TFLM; float: a module that is not on integers; commands: what "
+    "the accelerator --hw and its host run, in order (c)",
+    panel=OUTPUT,
 )
+@option(
+    "--for",
+    "runtime",
+    metavar="RUNTIME",
+    help="with qdq: onnxruntime, openvino, tensorrt, or an NPU, ryzenai or qnn (onnxruntime)",
+    panel=OUTPUT,
+)
+@option(
+    "--reduce-range",
+    help="with qdq: 7-bit weights, for processors without VNNI, whose 8-bit kernels saturate",
+    panel=OUTPUT,
+)
+@option(
+    "--wide-sums",
+    help="with qdq: keep values of 16 bits in float: more exact, slower (narrowed to 8 bits)",
+    panel=OUTPUT,
+)
+@option(
+    "--opset",
+    metavar="17|21|25",
+    type=click.IntRange(17, 25),
+    help="with qdq: the newest that the runtime takes; weights of up to 2 bits take 2 from "
+    "opset 25 on, of up to 4 bits 4 from 21 on (25; 17 for openvino and tensorrt)",
+    panel=OUTPUT,
+)
+@option(
+    "--unpack",
+    metavar="run|load",
+    type=Choice(["run", "load"]),
+    help="with c: unpack constants in every run, or once, which takes more RAM and less time; "
+    "the header says how much (run)",
+    panel=OUTPUT,
+)
+@option(
+    "--io",
+    metavar="int8|int16|uint8|float",
+    type=Choice(["int8", "int16", "uint8", "float"]),
+    help="with tflite: what the file takes and gives (the module's integers)",
+    panel=OUTPUT,
+)
+@option(
+    "--fully-connected",
+    help="with tflite: dense layers as FULLY_CONNECTED, equal in TFLM only (CONV_2D, equal in "
+    "LiteRT's reference kernels, too)",
+    panel=OUTPUT,
+)
+@options.hardware
+@options.matcher
 @options.output(
     metavar="PATH",
     help="output folder; for ONNX also a file, x.onnx; for tflite x.tflite, or x.cc, a C array "
@@ -254,17 +250,19 @@ def _only_of(format: str, formats: Sequence[str], given: Mapping[str, object]) -
 @options.verbosity
 def export_command(
     module: str,
-    format: str | C | Qdq | Tflite | Commands,
+    format: str,
     out: str | None,
     batch: int | None,
     name: str | None,
     as_json: bool,
+    **asked: Any,
 ) -> int:
     """Write a .qmod as C source, as ONNX, as a LiteRT file, or as commands of an accelerator."""
-    from qsearch.modules.export import ONNX_FORMATS, export, format_name
+    from qsearch.modules.export import ONNX_FORMATS, export
 
-    _only_of(format_name(format), ONNX_FORMATS, {"--batch": batch})
-    found = export(module, format, out, name=name, batch=batch)
+    form = _export_format(format, **asked)
+    _only_of(format, ONNX_FORMATS, {"--batch": batch})
+    found = export(module, form, out, name=name, batch=batch)
     if as_json:
         print(json.dumps(found.to_dict()))
         return EXIT_OK

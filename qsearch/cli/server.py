@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,16 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from qsearch.cli import options
-from qsearch.cli.options import STUDY, Choice, Command, argument, grouped, option
+from qsearch.cli.options import STUDY, Choice, Command, argument, option
 from qsearch.process import EXIT_OK
 from qsearch.settings import POOLS
 
 if TYPE_CHECKING:
     from qsearch.server.submission import ServerOptions
     from qsearch.server.tokens import May, Tokens
-
-Serve = Callable[..., None]
-"""``serve(folder, storage, server, tokens)``: serves until it is interrupted."""
 
 SERVER: Final = "Server"
 SEARCHES: Final = "Searches"
@@ -31,30 +27,33 @@ _DASHBOARD_STUDIES: Final = 4
 """Searches that a dashboard with --allow-launch runs at a time."""
 
 
-def _make_serve(
-    host: str, port: int, token: str | None, allow_host: tuple[str, ...], max_upload: str
-) -> Serve:
-    def serve(
-        folder: str | None,
-        storage: str | None,
-        server: ServerOptions | None,
-        tokens: Tokens | None = None,
-    ) -> None:
-        from qsearch.dashboard.security import Policy
-        from qsearch.dashboard.server import dashboard
-        from qsearch.process import logging_to
+def _serve(
+    folder: str | None,
+    storage: str | None,
+    server: ServerOptions | None,
+    tokens: Tokens | None = None,
+    *,
+    host: str,
+    port: int,
+    token: str | None,
+    allow_host: tuple[str, ...],
+    max_upload: str,
+) -> int:
+    """Serve until interrupted; the keywords are the options of ``listening``."""
+    from qsearch.dashboard.security import Policy
+    from qsearch.dashboard.server import dashboard
+    from qsearch.process import logging_to
 
-        with logging_to(options.given_verbosity() or 0):
-            policy = Policy(
-                host=host,
-                token=token or os.environ.get("QSEARCH_TOKEN") or None,
-                allowed_hosts=tuple(name.lower() for name in allow_host),
-                max_upload_bytes=_bytes(max_upload, "--max-upload"),
-                tokens=tokens,
-            )
-            dashboard(folder, storage, port, policy, server)
-
-    return serve
+    with logging_to(options.given_verbosity() or 0):
+        policy = Policy(
+            host=host,
+            token=token or os.environ.get("QSEARCH_TOKEN") or None,
+            allowed_hosts=tuple(name.lower() for name in allow_host),
+            max_upload_bytes=_bytes(max_upload, "--max-upload"),
+            tokens=tokens,
+        )
+        dashboard(folder, storage, port, policy, server)
+    return EXIT_OK
 
 
 def _bytes(size: str, where: str) -> int:
@@ -71,9 +70,7 @@ _on_server: Final = partial(option, panel=SERVER)
 _on_searches: Final = partial(option, panel=SEARCHES)
 _on_quota: Final = partial(option, panel=QUOTA)
 
-listening: Final = grouped(
-    "serve",
-    _make_serve,
+listening: Final = options.stacked(
     _on_server("--host", metavar="H", default="127.0.0.1", help="listen address (127.0.0.1)"),
     _on_server("--port", metavar="P", type=int, default=8090, help="port; 0: a free one (8090)"),
     _on_server(
@@ -89,7 +86,7 @@ listening: Final = grouped(
     ),
     _on_server("--max-upload", metavar="SIZE", default="256M", help="largest upload (256M)"),
 )
-"""Where a server listens, and whom it answers: the parameter ``serve``."""
+"""Where a server listens, and whom it answers: what ``_serve`` is told."""
 
 
 @click.command(cls=Command)
@@ -107,9 +104,9 @@ listening: Final = grouped(
 def dashboard_command(
     folder: str | None,
     storage: str | None,
-    serve: Serve,
     allow_launch: bool,
     launch_pool: str,
+    **listens: Any,
 ) -> int:
     """Show studies in a browser, live, until interrupted."""
     from qsearch.run_folder import RUNS
@@ -126,42 +123,7 @@ def dashboard_command(
             workers=_cores(),
             pools=(launch_pool,),
         )
-    serve(folder, storage, server)
-    return EXIT_OK
-
-
-def _searches(
-    max_studies: int | None,
-    workers: int | None,
-    pool: tuple[str, ...],
-    address: str | None,
-    max_memory: str | None,
-) -> dict[str, Any]:
-    """How searches run, as fields of ``ServerOptions``.
-
-    Raises:
-        SettingsError: an address without the pool ray, or too little memory.
-    """
-    from qsearch.errors import SettingsError
-
-    if address is not None and "ray" not in pool:
-        raise SettingsError(
-            "only the pool ray joins a cluster", where="--address", fix="add --pool ray"
-        )
-    most = max_studies or 1
-    memory = None if max_memory is None else _bytes(max_memory, "--max-memory")
-    if memory is not None and memory < LEAST_MEMORY:
-        least = f"{LEAST_MEMORY >> 20}M"
-        raise SettingsError(
-            f"no driver starts with {max_memory}", where="--max-memory", fix=f"{least} or more"
-        )
-    return {
-        "max_studies": most,
-        "workers": workers or max(1, _cores() // most),
-        "pools": tuple(dict.fromkeys(pool)) or ("process",),
-        "address": address,
-        "max_memory": memory,
-    }
+    return _serve(folder, storage, server, **listens)
 
 
 @click.command(cls=Command)
@@ -178,37 +140,37 @@ def _searches(
 @_on_server(
     "--tokens", metavar="FILE", help="file with the users and their tokens (DIR/tokens.json)"
 )
-@grouped(
-    "searches",
-    _searches,
-    _on_searches(
-        "--max-studies", help="number of studies that run at the same time (1)", **options.COUNT
-    ),
-    _on_searches(
-        "--workers",
-        help="number of workers per study, at most (cores / --max-studies)",
-        **options.COUNT,
-    ),
-    _on_searches(
-        "--pool",
-        type=Choice(("process", "ray")),
-        multiple=True,
-        help="allowed pool; repeatable, the first one is the default (process)",
-    ),
-    _on_searches("--address", metavar="A", help="address of the Ray cluster for --pool ray"),
-    _on_searches(
-        "--max-memory",
-        metavar="SIZE",
-        help="memory of each process of a study on this machine: 2G (no limit)",
-    ),
+@_on_searches(
+    "--max-studies", help="number of studies that run at the same time (1)", **options.COUNT
+)
+@_on_searches(
+    "--workers",
+    help="number of workers per study, at most (cores / --max-studies)",
+    **options.COUNT,
+)
+@_on_searches(
+    "--pool",
+    type=Choice(("process", "ray")),
+    multiple=True,
+    help="allowed pool; repeatable, the first one is the default (process)",
+)
+@_on_searches("--address", metavar="A", help="address of the Ray cluster for --pool ray")
+@_on_searches(
+    "--max-memory",
+    metavar="SIZE",
+    help="memory of each process of a study on this machine: 2G (no limit)",
 )
 @options.verbosity
 def serve_command(
     folder: str | None,
     storage: str | None,
     tokens: str | None,
-    searches: dict[str, Any],
-    serve: Serve,
+    max_studies: int | None,
+    workers: int | None,
+    pool: tuple[str, ...],
+    address: str | None,
+    max_memory: str | None,
+    **listens: Any,
 ) -> int:
     """Run a server: users submit studies to its queue. Ctrl-C ends it.
 
@@ -225,6 +187,16 @@ def serve_command(
     from qsearch.server.submission import ServerOptions
     from qsearch.server.tokens import TOKENS_FILE, Tokens
 
+    if address is not None and "ray" not in pool:
+        raise SettingsError(
+            "only the pool ray joins a cluster", where="--address", fix="add --pool ray"
+        )
+    memory = None if max_memory is None else _bytes(max_memory, "--max-memory")
+    if memory is not None and memory < LEAST_MEMORY:
+        least = f"{LEAST_MEMORY >> 20}M"
+        raise SettingsError(
+            f"no driver starts with {max_memory}", where="--max-memory", fix=f"{least} or more"
+        )
     root = Path(folder or RUNS)
     file = Path(tokens) if tokens else root / TOKENS_FILE
     if tokens and not file.is_file():
@@ -237,11 +209,19 @@ def serve_command(
         raise SettingsError(f"{root} is no folder", where="DIR", fix="name a folder, or a new one")
     root.mkdir(parents=True, exist_ok=True)
     storage = storage or os.environ.get("QSEARCH_STORAGE") or None
-    server = ServerOptions(root=root, storage=storage, **searches)
+    most = max_studies or 1
+    server = ServerOptions(
+        root=root,
+        storage=storage,
+        max_studies=most,
+        workers=workers or max(1, _cores() // most),
+        pools=tuple(dict.fromkeys(pool)) or ("process",),
+        address=address,
+        max_memory=memory,
+    )
     known = Tokens(file)
     known.users()  # a file that cannot be read is told now
-    serve(str(root), storage, server, known)
-    return EXIT_OK
+    return _serve(str(root), storage, server, known, **listens)
 
 
 def _cores() -> int:
@@ -249,14 +229,6 @@ def _cores() -> int:
 
 
 # Users ------------------------------------------------------------------------------------------
-
-
-def _limits(
-    max_bytes: str | None, max_trials: str | None, max_seconds: str | None
-) -> dict[str, float | None]:
-    from qsearch.server.tokens import limits_of
-
-    return limits_of({"max_bytes": max_bytes, "max_trials": max_trials, "max_seconds": max_seconds})
 
 
 @click.command(cls=Command)
@@ -270,13 +242,9 @@ def _limits(
 )
 @option("--remove", help="remove the token at once")
 @option("--keep-token", help="change --may and the quota only; the token stays valid")
-@grouped(
-    "limits",
-    _limits,
-    _on_quota("--max-bytes", metavar="B", help="largest size of all uploads: 2G (no limit)"),
-    _on_quota("--max-trials", metavar="N", help="trials in 24 hours (no limit)"),
-    _on_quota("--max-seconds", metavar="N", help="running time in 24 hours (no limit)"),
-)
+@_on_quota("--max-bytes", metavar="B", help="largest size of all uploads: 2G (no limit)")
+@_on_quota("--max-trials", metavar="N", help="trials in 24 hours (no limit)")
+@_on_quota("--max-seconds", metavar="N", help="running time in 24 hours (no limit)")
 @options.verbosity
 def token_command(
     name: str,
@@ -285,7 +253,7 @@ def token_command(
     may: May | None,
     remove: bool,
     keep_token: bool,
-    limits: dict[str, Any],
+    **given: Any,
 ) -> int:
     """Create the token of a user of a server and print it. The file keeps only its hash.
 
@@ -293,8 +261,9 @@ def token_command(
     are not given; `--max-trials none` removes a limit.
     """
     from qsearch.run_folder import RUNS
-    from qsearch.server.tokens import TOKENS_FILE, Quota, Tokens
+    from qsearch.server.tokens import TOKENS_FILE, Quota, Tokens, limits_of
 
+    limits: dict[str, Any] = limits_of(given)
     users = Tokens(Path(tokens) if tokens else Path(folder or RUNS) / TOKENS_FILE)
     if remove:
         users.remove(name)
