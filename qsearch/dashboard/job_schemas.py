@@ -97,29 +97,17 @@ class JobOut(Out):
     retry_at: float | None
 
     @classmethod
-    def of(
-        cls,
-        job: Job,
-        position: int | None,
-        study: str | None,
-        finished: int | None,
-        *,
-        mine: bool,
-    ) -> JobOut:
-        """From the store."""
-        own = ("error", "finished", "mine", "position", "settings", "study")
-        why = job.failure
+    def of_job(cls, job: Job, *, mine: bool, **given: Any) -> JobOut:
+        """From the store; ``given`` are position, study and finished."""
         # An upload goes by its hash, and that is its owner's.
         left_out = () if mine else FILES
         secret = {name for name in left_out if len(str(job.settings.get(name))) > _SHA256}
-        return cls(
-            **{name: getattr(job, name) for name in cls.model_fields if name not in own},
+        return cls.of(
+            job,
             settings={k: v for k, v in job.settings.items() if k != BEFORE and k not in secret},
-            position=position,
-            finished=finished,
-            study=study,
             mine=mine,
-            error=None if why is None else ErrorOut(what=why.what, where=why.where, fix=why.fix),
+            error=None if job.failure is None else ErrorOut.of(job.failure),
+            **given,
         )
 
 

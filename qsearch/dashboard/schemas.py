@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from qsearch.server.uploads import HIDDEN
 from qsearch.store.engine import without_passwords
-from qsearch.store.records import Event, Stage
 from qsearch.store.view_queries import Note, TrialPoint
 
 API_VERSION = "1.9"
@@ -25,6 +24,12 @@ class Out(BaseModel):
     """An answer."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @classmethod
+    def of(cls, record: Any, **given: Any) -> Self:
+        """From a record; fields that are not given are those of the same names."""
+        names = cls.model_fields.keys() - given.keys()
+        return cls(**given, **{name: getattr(record, name) for name in names})
 
 
 class In(BaseModel):
@@ -61,12 +66,6 @@ class StageOut(Out):
     finished: int
     started_at: float | None
     finished_at: float | None
-
-    @classmethod
-    def of(cls, stage: Stage, finished: int) -> StageOut:
-        """From the store, with how many of its trials ended."""
-        fields = {name: getattr(stage, name) for name in cls.model_fields if name != "finished"}
-        return cls(finished=finished, **fields)
 
 
 class DriverOut(Out):
@@ -221,7 +220,7 @@ class TrialRow(Out):
     tags: list[str] = []
 
     @classmethod
-    def of(cls, point: TrialPoint, front: Container[int], note: Note | None) -> TrialRow:
+    def of_point(cls, point: TrialPoint, front: Container[int], note: Note | None) -> TrialRow:
         """From the snapshot; ``front`` holds the numbers of the trials on it."""
         row = cls.model_validate(point, from_attributes=True)
         row.front = point.number in front
@@ -308,11 +307,6 @@ class EventOut(Out):
     trial: int | None
     data: dict[str, Any] | None
     at: float
-
-    @classmethod
-    def of(cls, event: Event) -> EventOut:
-        """From the store."""
-        return cls.model_validate(event, from_attributes=True)
 
 
 class ImportancesOut(Out):

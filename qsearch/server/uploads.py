@@ -130,7 +130,11 @@ class Uploads:
         except BaseException as error:
             Path(name).unlink(missing_ok=True)
             if isinstance(error, OSError) and error.errno in _FULL:
-                raise full(self.folder) from error
+                raise DiskFullError(
+                    "the disk of the server is full",
+                    where=self.folder.name,
+                    fix="its operator has to free space; then send the same again",
+                ) from error
             raise
         return Path(name), digest.hexdigest()
 
@@ -189,15 +193,6 @@ def place_of(folder: Path, sha256: str, kind: str) -> Path:
 def blocks(size: int) -> int:
     """Bytes that a file or a folder of so many bytes counts."""
     return max(-(-size // BLOCK_BYTES), 1) * BLOCK_BYTES
-
-
-def full(folder: Path) -> DiskFullError:
-    """The disk of the server is full."""
-    return DiskFullError(
-        "the disk of the server is full",
-        where=folder.name,
-        fix="its operator has to free space; then send the same again",
-    )
 
 
 def _beyond(most: int) -> SizeQuotaError:

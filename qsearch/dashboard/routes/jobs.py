@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path as FilePath
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from qsearch.dashboard.job_schemas import (
     JobIn,
@@ -18,6 +18,7 @@ from qsearch.dashboard.job_schemas import (
     UploadedOut,
     UploadOut,
 )
+from qsearch.dashboard.routes.artifacts import Sha256
 from qsearch.dashboard.schemas import API_VERSION
 from qsearch.dashboard.security import SUBMIT_PATH, UPLOAD_PATH
 from qsearch.dashboard.sources import NotFoundError, study_key
@@ -34,128 +35,10 @@ from workers.metrics.size import FORMS
 router = APIRouter(tags=["queue"])
 
 Name = Annotated[str, Path(pattern=STUDY_NAME)]
-Sha256 = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
 Kind = Annotated[str, Query(pattern=f"^({KINDS})$")]
 
 
-@router.get("/api/v1/me")
-def get_me(found: SharedDep, user: UserDep) -> MeOut:
-    """The user, the user's rights, and how much of the quota is used."""
-    queue = found.queue
-    used = None if queue is None else queue.usage(user)
-    return MeOut(
-        name=user.name,
-        may=user.may,
-        api=API_VERSION,
-        quota=user.quota.model_dump(),
-        used={} if used is None else asdict(used),
-        queue=None
-        if queue is None
-        else QueueOut(
-            max_studies=queue.options.max_studies,
-            workers=queue.options.workers,
-            pools=list(queue.options.pools),
-            costs={cost.option: cost.words for cost in costs() if cost.needs != "hardware"},
-            forms=list(FORMS),
-            max_upload_bytes=found.policy.max_upload_bytes,
-        ),
-    )
-
-
-# Uploads ----------------------------------------------------------------------------------------
-
-
-@router.post(UPLOAD_PATH, status_code=201)
-async def upload(request: Request, found: SharedDep, user: UserDep, kind: Kind) -> UploadOut:
-    """The bytes of a model or of data; kept if they can be read. A zip holds a folder of images."""
-    queue = require_queue(found)
-    claimed = int(request.headers.get("content-length", 0))
-    room = await found.uploading(queue.uploads.room, user, claimed)
-    file, digest = await queue.uploads.receive(request.stream(), user, room)
-    try:
-        about, kept = await found.uploading(_keep, found, queue, user, (file, digest, kind))
-    finally:
-        file.unlink(missing_ok=True)
-    return UploadOut(upload=digest, kind=kept.kind, bytes=kept.bytes, about=about)
-
-
-@router.get(UPLOAD_PATH)
-def list_uploads(found: SharedDep, user: UserDep) -> list[UploadedOut]:
-    """What the user uploaded, oldest first."""
-    queue = require_queue(found)
-    listed = queue.repository.uploads_of(queue.server, user.name)
-    return [UploadedOut(upload=one.sha256, kind=one.kind, bytes=one.bytes) for one in listed]
-
-
-@router.get(UPLOAD_PATH + "/{sha256}")
-def get_upload(sha256: Sha256, kind: Kind, found: SharedDep, user: UserDep) -> UploadedOut:
-    """Whether the user uploaded this file before: then it needs not be sent again."""
-    kept = require_queue(found).uploads.owned(user, sha256, kind)
-    if kept is None:
-        raise NotFoundError("you have not uploaded this file", where=sha256)
-    return UploadedOut(upload=kept.sha256, kind=kept.kind, bytes=kept.bytes)
-
-
-@router.post(UPLOAD_PATH + "/{sha256}/delete", status_code=204, responses={204: {}})
-def delete_upload(sha256: Sha256, found: SharedDep, user: UserDep) -> Response:
-    """Forget a file that no study of the user needs any more."""
-    require_queue(found).forget_upload(user, sha256)
-    return Response(status_code=204)
-
-
-# Jobs -------------------------------------------------------------------------------------------
-
-
-@router.post(SUBMIT_PATH, status_code=201)
-def submit(asked: JobIn, found: SharedDep, user: UserDep) -> JobOut:
-    """Queue a study with the settings of ``qsearch launch``; files are named by their uploads.
-
-    The same submission once more goes on with the study that is there.
-    """
-    queue = require_queue(found)
-    job = queue.submit(
-        user, asked.settings, name=asked.name, stem=asked.stem, priority=asked.priority
-    )
-    return _told(found, queue, user, job)
-
-
-@router.get("/api/v1/jobs")
-def list_jobs(
-    found: SharedDep, user: UserDep, ended: Annotated[int, Query(ge=0, le=1000)] = 50
-) -> list[JobOut]:
-    """All jobs that wait or run, in the order in which they run, then the last that ended."""
-    queue = require_queue(found)
-    jobs = queue.jobs()
-    running = [(job, place) for job, place in jobs if job.state == "running"]
-    waiting = sorted((each for each in jobs if each[1] is not None), key=lambda each: each[1] or 0)
-    over = [each for each in jobs if each[0].state not in ("queued", "running")]
-    over.sort(key=lambda each: -(each[0].finished_at or 0.0))
-    shown = [*running, *waiting, *over[:ended]]
-    return [_job_out(found, queue, user, job, place) for job, place in shown]
-
-
-@router.get("/api/v1/jobs/{name}")
-def get_job(name: Name, found: SharedDep, user: UserDep) -> JobOut:
-    """One job: where it stands, why it failed, and the key of its study."""
-    queue = require_queue(found)
-    return _told(found, queue, user, queue.job(name))
-
-
-@router.post("/api/v1/jobs/{name}/cancel")
-def cancel_job(name: Name, found: SharedDep, user: UserDep) -> JobOut:
-    """End a job; a running one first writes the best module so far."""
-    queue = require_queue(found)
-    return _told(found, queue, user, queue.cancel(name, user))
-
-
-@router.post("/api/v1/jobs/{name}/priority")
-def set_priority(name: Name, asked: PriorityIn, found: SharedDep, user: UserDep) -> JobOut:
-    """Move a job that waits: greater goes first."""
-    queue = require_queue(found)
-    return _told(found, queue, user, queue.set_priority(name, user, asked.priority))
-
-
-def require_queue(found: Shared) -> JobQueue:
+def require_queue(found: SharedDep) -> JobQueue:
     """The queue of this server.
 
     Raises:
@@ -168,6 +51,123 @@ def require_queue(found: Shared) -> JobQueue:
             fix="start it with --allow-launch, or start `qsearch serve`",
         )
     return found.queue
+
+
+QueueDep = Annotated[JobQueue, Depends(require_queue)]
+
+
+@router.get("/api/v1/me")
+def get_me(found: SharedDep, user: UserDep) -> MeOut:
+    """The user, the user's rights, and how much of the quota is used."""
+    queue = found.queue
+    used = None if queue is None else queue.usage(user)
+    return MeOut.of(
+        user,
+        api=API_VERSION,
+        quota=user.quota.model_dump(),
+        used={} if used is None else asdict(used),
+        queue=None
+        if queue is None
+        else QueueOut.of(
+            queue.options,
+            costs={cost.option: cost.words for cost in costs() if cost.needs != "hardware"},
+            forms=list(FORMS),
+            max_upload_bytes=found.policy.max_upload_bytes,
+        ),
+    )
+
+
+# Uploads ----------------------------------------------------------------------------------------
+
+
+@router.post(UPLOAD_PATH, status_code=201)
+async def upload(
+    request: Request, found: SharedDep, queue: QueueDep, user: UserDep, kind: Kind
+) -> UploadOut:
+    """The bytes of a model or of data; kept if they can be read. A zip holds a folder of images."""
+    claimed = int(request.headers.get("content-length", 0))
+    room = await found.uploading(queue.uploads.room, user, claimed)
+    file, digest = await queue.uploads.receive(request.stream(), user, room)
+    try:
+        about, kept = await found.uploading(_keep, found, queue, user, (file, digest, kind))
+    finally:
+        file.unlink(missing_ok=True)
+    return UploadOut.of(kept, upload=digest, about=about)
+
+
+@router.get(UPLOAD_PATH)
+def list_uploads(queue: QueueDep, user: UserDep) -> list[UploadedOut]:
+    """What the user uploaded, oldest first."""
+    listed = queue.repository.uploads_of(queue.server, user.name)
+    return [UploadedOut.of(one, upload=one.sha256) for one in listed]
+
+
+@router.get(UPLOAD_PATH + "/{sha256}")
+def get_upload(sha256: Sha256, kind: Kind, queue: QueueDep, user: UserDep) -> UploadedOut:
+    """Whether the user uploaded this file before: then it needs not be sent again."""
+    kept = queue.uploads.owned(user, sha256, kind)
+    if kept is None:
+        raise NotFoundError("you have not uploaded this file", where=sha256)
+    return UploadedOut.of(kept, upload=sha256)
+
+
+@router.post(UPLOAD_PATH + "/{sha256}/delete", status_code=204, responses={204: {}})
+def delete_upload(sha256: Sha256, queue: QueueDep, user: UserDep) -> Response:
+    """Forget a file that no study of the user needs any more."""
+    queue.forget_upload(user, sha256)
+    return Response(status_code=204)
+
+
+# Jobs -------------------------------------------------------------------------------------------
+
+
+@router.post(SUBMIT_PATH, status_code=201)
+def submit(asked: JobIn, found: SharedDep, queue: QueueDep, user: UserDep) -> JobOut:
+    """Queue a study with the settings of ``qsearch launch``; files are named by their uploads.
+
+    The same submission once more goes on with the study that is there.
+    """
+    job = queue.submit(
+        user, asked.settings, name=asked.name, stem=asked.stem, priority=asked.priority
+    )
+    return _told(found, queue, user, job)
+
+
+@router.get("/api/v1/jobs")
+def list_jobs(
+    found: SharedDep,
+    queue: QueueDep,
+    user: UserDep,
+    ended: Annotated[int, Query(ge=0, le=1000)] = 50,
+) -> list[JobOut]:
+    """All jobs that wait or run, in the order in which they run, then the last that ended."""
+    jobs = queue.jobs()
+    running = [(job, place) for job, place in jobs if job.state == "running"]
+    waiting = sorted((each for each in jobs if each[1] is not None), key=lambda each: each[1] or 0)
+    over = [each for each in jobs if each[0].state not in ("queued", "running")]
+    over.sort(key=lambda each: -(each[0].finished_at or 0.0))
+    shown = [*running, *waiting, *over[:ended]]
+    return [_job_out(found, queue, user, job, place) for job, place in shown]
+
+
+@router.get("/api/v1/jobs/{name}")
+def get_job(name: Name, found: SharedDep, queue: QueueDep, user: UserDep) -> JobOut:
+    """One job: where it stands, why it failed, and the key of its study."""
+    return _told(found, queue, user, queue.job(name))
+
+
+@router.post("/api/v1/jobs/{name}/cancel")
+def cancel_job(name: Name, found: SharedDep, queue: QueueDep, user: UserDep) -> JobOut:
+    """End a job; a running one first writes the best module so far."""
+    return _told(found, queue, user, queue.cancel(name, user))
+
+
+@router.post("/api/v1/jobs/{name}/priority")
+def set_priority(
+    name: Name, asked: PriorityIn, found: SharedDep, queue: QueueDep, user: UserDep
+) -> JobOut:
+    """Move a job that waits: greater goes first."""
+    return _told(found, queue, user, queue.set_priority(name, user, asked.priority))
 
 
 def _keep(
@@ -195,7 +195,8 @@ def _job_out(found: Shared, queue: JobQueue, user: User, job: Job, place: int | 
     key, finished = None, None
     if job.started_at is not None:
         key, finished = _study_of(found, queue, job)
-    return JobOut.of(job, place, key, finished, mine=user.owns(job.owner))
+    mine = user.owns(job.owner)
+    return JobOut.of_job(job, mine=mine, position=place, study=key, finished=finished)
 
 
 def _study_of(found: Shared, queue: JobQueue, job: Job) -> tuple[str | None, int | None]:

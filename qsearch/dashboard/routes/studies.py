@@ -35,7 +35,6 @@ from qsearch.report.view import (
     StudyView,
     constant_names,
     importances_of,
-    measure_out,
     parameter_names,
     spark,
     trials_as_columns,
@@ -72,7 +71,7 @@ def list_studies(
     chosen = StudyFilter(find, state, sort, device)
     shown, total, devices = found.snapshots.page(offset, limit, chosen)
     return StudiesPage(
-        studies=[StudyOut(**_summary(each, found)) for each in shown],
+        studies=[StudyOut.of(each.study, **_summary(each, found)) for each in shown],
         total=total,
         devices=devices,
         allow_launch=found.queue is not None and user.submits,
@@ -87,27 +86,19 @@ def get_study(study: SnapshotDep, found: SharedDep, user: UserDep) -> StudyDetai
     spec = row.spec
     stages = repository.stages_of(row.id)
     drivers = repository.drivers_of(row.id)
-    return StudyDetail(
+    return StudyDetail.of(
+        row,
         **_summary(study, found),
         model_sha256=row.model_sha256 if found.may_see_hashes(study, user) else None,
         storage=study.source.shown,
-        seed=row.seed,
-        code_version=row.code_version,
         evaluator=_text(spec.get("evaluator")),
         sampler=_text(spec.get("sampler")),
-        emitted=None if row.emitted is None else dict(row.emitted),
-        measures=[MeasureOut(**measure_out(measure)) for measure in study.measures.all],
+        measures=list(map(MeasureOut.of, study.measures.all)),
         parameters=study.derive("parameters", lambda: parameter_names(study.points)),
         constant=_constant(study),
         stages=_stages(study, stages),
         drivers=[
-            DriverOut(
-                id=driver.id,
-                name=driver.name,
-                workers=driver.workers,
-                state=driver.state,
-                silent_s=max(0.0, time.time() - driver.beat_at),
-            )
+            DriverOut.of(driver, silent_s=max(0.0, time.time() - driver.beat_at))
             for driver in drivers[-20:]
         ],
         layer_kinds=sorted({figures.kind for figures in repository.layers_of(row.id)}),
@@ -154,7 +145,7 @@ def list_failures(study: SnapshotDep) -> list[FailureOut]:
 def list_layers(study: SnapshotDep, kind: str | None = None) -> list[LayerOut]:
     """Figures about layers, such as their sensitivities, in the order of the model."""
     found = study.repository.layers_of(study.study.id, kind)
-    return [LayerOut.model_validate(layer, from_attributes=True) for layer in found]
+    return [LayerOut.of(layer) for layer in found]
 
 
 @router.get("/{key}/points")
@@ -203,13 +194,10 @@ def _summary(study: Snapshot, found: Shared) -> dict[str, Any]:
         "model": row.model_name,
         "device": device_of(row),
         "paused": row.state == "paused",
-        "stopped": row.stopped,
         **head,
         "rate_per_min": study.derive("rate", lambda: study.rate_per_min),
         "listening": view.listening,
         "silent": view.silent,
-        "created_at": row.created_at,
-        "updated_at": row.updated_at,
         "version": study.version,
         "spark": study.derive("spark", lambda: spark(study.measures, study.points)),
         "note": "" if note is None else note.note,
@@ -252,7 +240,7 @@ def _stages(study: Snapshot, stages: Sequence[Stage]) -> list[StageOut]:
     ended: Mapping[str, int] = study.derive(
         "ended", lambda: Counter(point.stage for point in study.points if point.finished)
     )
-    return [StageOut.of(stage, ended.get(stage.name, 0)) for stage in stages]
+    return [StageOut.of(stage, finished=ended.get(stage.name, 0)) for stage in stages]
 
 
 def _reason(points: Sequence[TrialPoint]) -> str:

@@ -81,30 +81,20 @@ def get_trial(study: SnapshotDep, number: Number, shared: SharedDep) -> TrialDet
     outcome, failure = trial.outcome, trial.outcome.failure
     best = study.best
     files = measurements(shared, study, trial)
-    return TrialDetail(
+    return TrialDetail.of(
+        trial,
         **_rows(study, [TrialPoint.of(trial)])[0].model_dump(),
-        batch=trial.batch,
-        qconfig=dict(trial.qconfig),
-        config_hash=trial.config_hash,
-        work_hash=trial.work_hash,
         outputs_sha256=outcome.outputs_sha256,
         peak_rss_bytes=outcome.peak_rss_bytes,
-        created_at=trial.created_at,
         error_where=_masked(failure.where if failure else None),
         error_fix=_masked(failure.fix if failure else None),
         intervals=intervals(outcome.score or {}, outcome.samples),
         shards=[
-            ShardOut(
-                shard=s.shard,
-                shards=s.shards,
-                samples=s.samples,
-                score=score_of(s.sums),
-                cpu_s=s.cpu_s,
-            )
-            for s in study.repository.shards_of(study.study.id, number)
+            ShardOut.of(shard, score=score_of(shard.sums))
+            for shard in study.repository.shards_of(study.study.id, number)
         ],
         logs=[
-            LogOut(source=log.source, excerpt=without_passwords(log.excerpt), at=log.at)
+            LogOut.of(log, excerpt=without_passwords(log.excerpt))
             for log in study.repository.logs_of(study.study.id, number)
         ],
         is_best=best is not None and best.number == number,
@@ -162,7 +152,7 @@ def _trial(study: Snapshot, number: int) -> Trial:
 
 def _rows(study: Snapshot, points: Sequence[TrialPoint]) -> list[TrialRow]:
     front = set(study.front)
-    return [TrialRow.of(point, front, study.notes.get(point.number)) for point in points]
+    return [TrialRow.of_point(point, front, study.notes.get(point.number)) for point in points]
 
 
 def _chosen(
