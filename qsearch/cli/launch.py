@@ -97,7 +97,7 @@ def launch_command(dashboard: bool, config: str | None, **given: Any) -> int:
         planned = plan(resolved)
         print(json.dumps(planned) if settings.as_json else _lines(planned))
         return 0
-    with dashboard_beside(settings, dashboard):
+    with dashboard_beside(settings) if dashboard else contextlib.nullcontext():
         progress = make_progress(settings.verbosity)
         result = run_search(resolved, progress=progress)
     if settings.as_json:
@@ -182,17 +182,11 @@ def export_step(place: str, conversions: str, form: str = "c") -> str:
 
 
 @contextlib.contextmanager
-def dashboard_beside(settings: Settings, wanted: bool = True) -> Iterator[None]:
+def dashboard_beside(settings: Settings) -> Iterator[None]:
     """A dashboard of the search that the block runs, in a process that ends with it.
 
     It listens on this machine only, on port 8090 or any that is free, and says where on stderr.
-
-    Args:
-        wanted: False starts none.
     """
-    if not wanted:
-        yield
-        return
     from qsearch.model_file import find_model
     from qsearch.search.launch import run_folder
 

@@ -19,7 +19,7 @@ import click
 from click.shell_completion import get_completion_class, shell_complete
 
 from qsearch import ForeignPackageError, __version__, check_own_packages
-from qsearch.cli.options import Choice, Command, argument, unknown_option, with_hyphens
+from qsearch.cli.options import Choice, Command, argument, unknown_option
 from qsearch.process import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_OK, EXIT_SEARCH_FAILED
 
 SEARCH: Final = "Search"
@@ -144,7 +144,7 @@ def _commands_that(word: str) -> str:
 
 @click.command(cls=Command)
 @argument("shell", "SHELL", "bash, zsh or fish", type=Choice(("bash", "zsh", "fish")))
-def completion_command(shell: str) -> int:
+def completion_command(shell: str) -> None:
     """Print the script that makes a shell complete commands and flags.
 
     \b
@@ -154,7 +154,6 @@ def completion_command(shell: str) -> int:
     kind = get_completion_class(shell)
     assert kind is not None
     print(kind(qsearch, {}, "qsearch", COMPLETE).source())
-    return EXIT_OK
 
 
 _SYSTEM_SAYS_NO: Final = frozenset(
@@ -184,7 +183,7 @@ def parse(words: Sequence[str]) -> click.Context:
         SettingsError: the words mean nothing.
         click.exceptions.Exit: help was asked for, and printed.
     """
-    root = qsearch.make_context("qsearch", with_hyphens(words))
+    root = qsearch.make_context("qsearch", list(words))
     if root.params.get("version"):
         print(f"qsearch {__version__}")
         root.exit()
@@ -239,9 +238,9 @@ def run(words: Sequence[str]) -> int:
             return shell_complete(qsearch, {}, "qsearch", COMPLETE, instruction)
         context = parse(words)
         with context:
-            code = int(context.command.invoke(context))
+            code = context.command.invoke(context)
             sys.stdout.flush()
-            return code
+            return EXIT_OK if code is None else int(code)  # most commands succeed or raise
     except click.exceptions.Exit as ended:  # --help and --version
         return ended.exit_code
     except KeyboardInterrupt:

@@ -183,7 +183,7 @@ def compile_command(
     sign: str | None,
     dump_ir: str | None,
     **cut: Any,
-) -> int:
+) -> None:
     """Quantize a model with one configuration, without a search, and write a .qmod."""
     given = options.named_model(model)
     out = out or f"{Path(given).stem}.qmod"
@@ -226,7 +226,6 @@ def compile_command(
         export = export_step(place, module.qconfig.partition_conversions)
         # Beside stdout, where scripts read the path.
         print(f"next: qsearch verify {place}\nnext: {export}", file=sys.stderr)
-    return EXIT_OK
 
 
 # insight ----------------------------------------------------------------------------------------
@@ -266,7 +265,7 @@ def insight_command(
     as_json: bool,
     out: str | None,
     **asked: Any,
-) -> int:
+) -> None:
     """Find the layers and tensors of a quantized model that lose accuracy."""
     given = options.named_model(model)
     from qsearch.modules.analysis import insight
@@ -286,7 +285,7 @@ def insight_command(
         write_text(Path(out), found.html())
     if as_json:
         print(json.dumps(found.to_dict()))
-        return EXIT_OK
+        return
     figures = found.insight
     print_table(layer_rows(figures.layers), "--json has them")
     print(wrapped("output SQNR dB, agreement %: of the network with this layer alone quantized"))
@@ -296,7 +295,6 @@ def insight_command(
     print_legend(("SQNR", "agreement"))
     if out is not None:
         print(out)
-    return EXIT_OK
 
 
 def _show_layers(done: int, of: int) -> None:
@@ -332,7 +330,7 @@ def show_command(
     full: bool,
     out: str | None,
     **prepared: Any,
-) -> int:
+) -> None:
     """Print the text of a model or module, or draw it.
 
     Constants are abbreviated; --full prints them.
@@ -354,7 +352,6 @@ def show_command(
         print_coloured(shown)
     else:
         print(shown.rstrip("\n"))
-    return EXIT_OK
 
 
 # diff -------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ _SIGNATURES: Final = {
 @options.verbosity
 def run_command(
     module: str, data: DataSource, executor: str, metric: str | None, as_json: bool
-) -> int:
+) -> None:
     """Run a .qmod or an exported .onnx file on data; print the score and a hash of the outputs.
 
     The samples run one after the other.
@@ -92,7 +92,6 @@ def run_command(
         print("\n".join(f"{key:<16} {value}" for key, value in rows.items()))
         for warning in warnings:
             print(f"warning: {warning}", file=sys.stderr)
-    return EXIT_OK
 
 
 @click.command(cls=Command)
@@ -110,7 +109,7 @@ def run_command(
 @options.verbosity
 def profile_command(
     module: str, model: str | None, rounds: int, as_json: bool, out: str | None
-) -> int:
+) -> None:
     """Measure the CPU time of every layer of a .qmod on the integer engine, with one thread."""
     from qsearch.modules.profiling import profile
 
@@ -119,13 +118,12 @@ def profile_command(
         write_text(Path(out), found.html())
     if as_json:
         print(json.dumps(found.to_dict()))
-        return EXIT_OK
+        return
     print_table(found.rows(), "--json has them")
     for name, value in found.facts().items():
         print(f"{name}: {value}")
     for note in found.notes:
         print(f"note: {note}")
-    return EXIT_OK
 
 
 def _export_format(
@@ -256,7 +254,7 @@ def export_command(
     name: str | None,
     as_json: bool,
     **asked: Any,
-) -> int:
+) -> None:
     """Write a .qmod as C source, as ONNX, as a LiteRT file, or as commands of an accelerator."""
     from qsearch.modules.export import ONNX_FORMATS, export
 
@@ -265,7 +263,7 @@ def export_command(
     found = export(module, form, out, name=name, batch=batch)
     if as_json:
         print(json.dumps(found.to_dict()))
-        return EXIT_OK
+        return
     for path in found.files:
         print(f"wrote {path}")
     for fact, value in found.facts.items():
@@ -274,7 +272,6 @@ def export_command(
         print(f"next: {found.hint}")
     if found.python:
         print(f"in Python:\n{found.python}")
-    return EXIT_OK
 
 
 @click.command(cls=Command)
@@ -283,7 +280,7 @@ def export_command(
     help="file for the private key; the public key is FILE.pub (qsearch.key)",
 )
 @options.verbosity
-def keygen_command(out: str) -> int:
+def keygen_command(out: str) -> None:
     """Make a pair of Ed25519 keys: the private key signs modules, the public key checks them."""
     from qsearch.signing import keygen
 
@@ -293,14 +290,13 @@ def keygen_command(out: str) -> int:
         f"public key:  {public}; hand it out, check with qsearch verify M.qmod --key {public}\n"
         f"fingerprint: {fingerprint}"
     )
-    return EXIT_OK
 
 
 @click.command(cls=Command)
 @argument("module", "M.qmod", "a .qmod that qsearch refuses because another program packed it anew")
 @options.output(metavar="FILE", help="the .qmod to write (in the place of M.qmod)")
 @options.verbosity
-def repack_command(module: str, out: str | None) -> int:
+def repack_command(module: str, out: str | None) -> None:
     """Write the members of a .qmod in the one form that qsearch reads.
 
     The members stay as they are, and so does a signature of them. A member that was changed is not
@@ -311,7 +307,6 @@ def repack_command(module: str, out: str | None) -> int:
     target = Path(out or module)
     other = repack(Path(module), target)
     print(f"{target}: {f'written anew; {module} differed at {other}' if other else 'as it was'}")
-    return EXIT_OK
 
 
 @click.command(cls=Command)

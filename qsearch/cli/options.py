@@ -32,7 +32,18 @@ COUNT: Final[dict[str, Any]] = {"metavar": "N", "type": click.IntRange(1)}
 PRIORITY: Final[dict[str, Any]] = {"metavar": "N", "type": click.IntRange(-10, 10)}
 """Of an option that takes the priority of a study of a server."""
 _GIVEN: Final = "qsearch.words"
-_HELP: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+def _with_hyphens(name: str) -> str:
+    """``--max_drop`` and ``--max-drop`` are the same."""
+    return name.replace("_", "-")
+
+
+_HELP: Final = {
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": 100,
+    "token_normalize_func": _with_hyphens,
+}
 
 
 class Option(click.Option):
@@ -133,7 +144,8 @@ def _check_options(ctx: click.Context, words: Sequence[str], params: Sequence[ob
     valued = {name for o in options if not (o.is_flag or o.count) for name in o.opts}
     place = 0
     while place < len(words) and words[place] != "--":
-        name, equals, _ = words[place].partition("=")
+        given, equals, _ = words[place].partition("=")
+        name = _with_hyphens(given)
         if name.startswith("--") and name not in known:
             raise unknown_option(ctx, name, known)
         if name in valued and not equals:
@@ -180,19 +192,6 @@ def _refusal(error: click.UsageError, ctx: click.Context) -> SettingsError:
         return refused(ctx, f"{spelled} is missing")
     what = error.message.rstrip(".")
     return refused(ctx, f"{spelled}: {what}" if spelled else what)
-
-
-def with_hyphens(words: Sequence[str]) -> list[str]:
-    """``--max_drop=1%`` and ``--max-drop=1%`` are the same."""
-    result: list[str] = []
-    for index, word in enumerate(words):
-        if word == "--":
-            return [*result, *words[index:]]
-        if word.startswith("--"):
-            name, equals, value = word.partition("=")
-            word = name.replace("_", "-") + equals + value
-        result.append(word)
-    return result
 
 
 # Declarations -----------------------------------------------------------------------------------

@@ -148,7 +148,7 @@ def _finish(client: Client, job: dict[str, Any], out: str | None, quiet: bool) -
 @option("--forget", metavar="UPLOAD", help="delete an upload that no unfinished study needs")
 @option("--json", "as_json", help="print one JSON array", panel=OUTPUT)
 @options.verbosity
-def queue_command(name: str | None, server: str, as_json: bool, **asked: Any) -> int:
+def queue_command(name: str | None, server: str, as_json: bool, **asked: Any) -> None:
     """List the studies of a server: running, waiting in their order, and recently ended."""
     from qsearch.errors import SettingsError
     from qsearch.server.client import Client
@@ -174,7 +174,6 @@ def queue_command(name: str | None, server: str, as_json: bool, **asked: Any) ->
     for why in [job.get("error") for job in jobs if name is not None and not as_json]:
         if why is not None:
             print(_failure(why), file=sys.stderr)
-    return EXIT_OK
 
 
 def _row(job: dict[str, Any]) -> dict[str, Any]:

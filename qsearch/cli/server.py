@@ -12,7 +12,6 @@ import click
 
 from qsearch.cli import options
 from qsearch.cli.options import STUDY, Choice, Command, argument, option
-from qsearch.process import EXIT_OK
 from qsearch.settings import POOLS
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def _serve(
     token: str | None,
     allow_host: tuple[str, ...],
     max_upload: str,
-) -> int:
+) -> None:
     """Serve until interrupted; the keywords are the options of ``listening``."""
     from qsearch.dashboard.security import Policy
     from qsearch.dashboard.server import dashboard
@@ -53,7 +52,6 @@ def _serve(
             tokens=tokens,
         )
         dashboard(folder, storage, port, policy, server)
-    return EXIT_OK
 
 
 def _bytes(size: str, where: str) -> int:
@@ -107,7 +105,7 @@ def dashboard_command(
     allow_launch: bool,
     launch_pool: str,
     **listens: Any,
-) -> int:
+) -> None:
     """Show studies in a browser, live, until interrupted."""
     from qsearch.run_folder import RUNS
     from qsearch.server.submission import ServerOptions
@@ -123,7 +121,7 @@ def dashboard_command(
             workers=_cores(),
             pools=(launch_pool,),
         )
-    return _serve(folder, storage, server, **listens)
+    _serve(folder, storage, server, **listens)
 
 
 @click.command(cls=Command)
@@ -171,7 +169,7 @@ def serve_command(
     address: str | None,
     max_memory: str | None,
     **listens: Any,
-) -> int:
+) -> None:
     """Run a server: users submit studies to its queue. Ctrl-C ends it.
 
     \b
@@ -221,7 +219,7 @@ def serve_command(
     )
     known = Tokens(file)
     known.users()  # a file that cannot be read is told now
-    return _serve(str(root), storage, server, known, **listens)
+    _serve(str(root), storage, server, known, **listens)
 
 
 def _cores() -> int:
@@ -254,7 +252,7 @@ def token_command(
     remove: bool,
     keep_token: bool,
     **given: Any,
-) -> int:
+) -> None:
     """Create the token of a user of a server and print it. The file keeps only its hash.
 
     A running server reads the file at once. A user who has a token keeps the rights and limits that
@@ -277,7 +275,6 @@ def token_command(
         earlier = "; the earlier token is invalid now" if known else ""
         told = f"{users.users()[name]}{earlier}; this is shown once. Written: {users.path}"
         print(f"{told}. For the client:\nexport QSEARCH_TOKEN=…", file=sys.stderr)
-    return EXIT_OK
 
 
 @click.command(cls=Command)
@@ -288,7 +285,7 @@ def token_command(
 @options.verbosity
 def users_command(
     folder: str | None, tokens: str | None, storage: str | None, as_json: bool
-) -> int:
+) -> None:
     """List the users of a server: rights, what each one uses, and limits.
 
     Run it on the server's machine, also while the server runs. Trials and seconds are those of the
@@ -315,4 +312,3 @@ def users_command(
         print(f"no users yet: qsearch token NAME {root}", file=sys.stderr)
     else:
         print(json_text(rows) if as_json else table(rows))
-    return EXIT_OK

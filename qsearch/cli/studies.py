@@ -92,7 +92,7 @@ given_study: Final = grouped(
 @options.verbosity
 def status_command(
     folder: str | None, storage: str | None, study: str | None, server: str | None, as_json: bool
-) -> int:
+) -> None:
     """List the studies of a run folder or storage and their progress, one line each."""
     if server is not None:
         from qsearch.server.client import Client
@@ -106,7 +106,6 @@ def status_command(
         print(json.dumps(rows))
     else:
         print_table(without_empty(rows, _SELDOM), "--json has them")
-    return EXIT_OK
 
 
 @click.command(cls=Command)
@@ -137,7 +136,7 @@ def trials_command(
     limit: int | None,
     params: bool,
     format: str,
-) -> int:
+) -> None:
     """List the trials of a study."""
     if server is not None:
         from qsearch.server.client import Client
@@ -148,7 +147,6 @@ def trials_command(
 
         rows = stored.trials(**study.found(), filter=filter, sort=sort, limit=limit)
     _print_with_params(rows, format, params, "number")
-    return EXIT_OK
 
 
 def _print_with_params(
@@ -209,7 +207,7 @@ def best_command(
     qconfig: bool,
     out: str | None,
     as_json: bool,
-) -> int:
+) -> None:
     """Print the winner of a study, or another trial: its scores, parameters and module."""
     extreme = "smallest" if smallest else "fastest" if fastest else None
     if extreme is not None and (server is not None or trial is not None or (smallest and fastest)):
@@ -241,7 +239,6 @@ def best_command(
         print(json.dumps(found))
     else:
         print_best(found, extreme or ("best" if trial is None else "chosen"))
-    return EXIT_OK
 
 
 def best_on_server(client: Client, name: str, trial: int | None, out: str | None) -> dict[str, Any]:
@@ -301,24 +298,22 @@ def _shown(value: Any) -> str:
 @options.verbosity
 def compare_command(
     studies: tuple[str, ...], storage: str | None, params: bool, format: str
-) -> int:
+) -> None:
     """Print studies side by side, one row each."""
     from qsearch import studies as stored
 
     _print_with_params(stored.compare(studies, storage=storage), format, params, "study")
-    return EXIT_OK
 
 
 @click.command(cls=Command)
 @given_study
 @options.output(default="report.html", help="the page to write (report.html)")
 @options.verbosity
-def report_command(study: GivenStudy, out: str) -> int:
+def report_command(study: GivenStudy, out: str) -> None:
     """Write a study as one HTML page with all plots."""
     from qsearch.report.html import report
 
     print(f"wrote {report(study.folder, out, storage=study.storage, study=study.name)}")
-    return EXIT_OK
 
 
 # Changing ---------------------------------------------------------------------------------------
@@ -330,7 +325,7 @@ def report_command(study: GivenStudy, out: str) -> int:
 @option("--pause", help="start no more trials until --resume")
 @option("--resume", help="continue after --pause")
 @options.verbosity
-def stop_command(study: GivenStudy, server: str | None, pause: bool, resume: bool) -> int:
+def stop_command(study: GivenStudy, server: str | None, pause: bool, resume: bool) -> None:
     """End, pause or resume a running search, wherever it runs.
 
     The command is written to the store, which the drivers read every second.
@@ -350,7 +345,6 @@ def stop_command(study: GivenStudy, server: str | None, pause: bool, resume: boo
 
         name, listening = stored.stop(**study.found(), kind=kind)
     print(f"{kind}: study {name}, {listening} driver(s) listening")
-    return EXIT_OK
 
 
 @click.command(cls=Command)
@@ -386,7 +380,7 @@ def delete_command(study: GivenStudy, yes: bool, force: bool) -> int:
 @option("--storage", metavar="URL", help="storage of qsearch that holds the study", panel=STUDY)
 @option("--name", metavar="NAME", help="name of the study in the Optuna storage (the same name)")
 @options.verbosity
-def export_optuna_command(study: str, url: str, storage: str | None, name: str | None) -> int:
+def export_optuna_command(study: str, url: str, storage: str | None, name: str | None) -> None:
     """Write a study for optuna-dashboard and other tools that read Optuna storages."""
     from qsearch.studies import export_optuna
 
@@ -398,4 +392,3 @@ def export_optuna_command(study: str, url: str, storage: str | None, name: str |
     there = shutil.which("optuna-dashboard") is not None
     install = "" if there else "pip install optuna-dashboard && "
     print(f"next: {install}optuna-dashboard {shlex.quote(url)}")
-    return EXIT_OK

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from qsearch.cli.main import COMMANDS, run
-from qsearch.cli.options import with_hyphens
+from qsearch.cli.main import COMMANDS, parse, run
 
 HEAVY = {
     "ray",
@@ -59,15 +58,10 @@ def test_importing_the_package_is_cheap() -> None:
 
 
 def test_underscores_in_flags_are_hyphens_and_values_are_left_alone() -> None:
-    words = ["launch", "--max_drop=a_b", "--dry_run", "file_name", "--", "--x_y"]
-    assert with_hyphens(words) == [
-        "launch",
-        "--max-drop=a_b",
-        "--dry-run",
-        "file_name",
-        "--",
-        "--x_y",
-    ]
+    words = ["export", "--wide_sums", "--name=a_b", "--hw", "opu_q", "--", "--x_y"]
+    given = parse(words).params
+    assert given["wide_sums"]
+    assert (given["name"], given["hw"], given["module"]) == ("a_b", "opu_q", "--x_y")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
