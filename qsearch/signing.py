@@ -24,15 +24,13 @@ from compiler.runtime.archive import (
     write_archive,
 )
 from qsearch.errors import SettingsError, system_errors
+from qsearch.run_folder import PathLike
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (
         Ed25519PrivateKey,
         Ed25519PublicKey,
     )
-
-PathLike = str | os.PathLike[str]
-
 
 SIGNATURE: Final = "signature.json"
 _DOMAIN: Final = b"qsearch .qmod signature 1\n"

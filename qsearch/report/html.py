@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections import Counter
 from dataclasses import asdict
@@ -24,13 +23,11 @@ from qsearch.report.view import (
     parameter_names,
     trials_as_columns,
 )
-from qsearch.run_folder import RunFolder, StudyAddress, find_study
+from qsearch.run_folder import PathLike, RunFolder, StudyAddress, find_study
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.records import Study
 from qsearch.store.repository import Repository
 from workers.metrics.registry import Measure
-
-PathLike = str | os.PathLike[str]
 
 _NAME: Final = "report.html"
 

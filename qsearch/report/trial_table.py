@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from operator import attrgetter
+from operator import attrgetter, ge, gt, le, lt
 from typing import Any, Final
 
 from compiler.errors import legal_names
@@ -37,6 +37,7 @@ _TERM: Final = re.compile(
 )
 _NUMBER: Final = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(k|M|G|%)?", re.IGNORECASE)
 _FACTOR: Final = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "%": 0.01}
+_COMPARE: Final[dict[str, Callable[[Any, float], bool]]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 _WORDS: Final = {"none": None, "true": True, "false": False}
 
 Value = Callable[[TrialPoint], Any]
@@ -150,14 +151,11 @@ class TrialTable:
                 fix="compare with a number: 35, 1.5M, 98.5%",
             )
         number, _ = limit
+        holds = _COMPARE[operator]
 
         def compare(point: TrialPoint) -> bool:
             value = column.value(point)
-            if isinstance(value, str) or value is None:
-                return False
-            if operator.startswith("<"):
-                return bool(value < number or (operator == "<=" and value == number))
-            return bool(value > number or (operator == ">=" and value == number))
+            return not isinstance(value, str | None) and holds(value, number)
 
         return compare
 

@@ -23,7 +23,7 @@ from qsearch.data import check_exists
 from qsearch.errors import SearchError, SearchFailedError, SettingsError
 from qsearch.frameworks import model_file
 from qsearch.model_file import SHIPPED
-from qsearch.run_folder import FOLDER_NAMES, is_folder_name
+from qsearch.run_folder import FOLDER_NAMES, PathLike, is_folder_name
 from qsearch.server.connection import (
     Connection,
     NotFoundError,
@@ -39,7 +39,6 @@ from qsearch.server.uploads import HIDDEN
 if TYPE_CHECKING:
     from qsearch.modules.verification import Verification
 
-PathLike = str | os.PathLike[str]
 T = TypeVar("T")
 
 API: Final = "1."
@@ -77,7 +76,7 @@ class Client:
 
     def me(self) -> dict[str, Any]:
         """The user of the token, the user's rights, and how much of the quota is used."""
-        found: dict[str, Any] = self._server.ask("/me")
+        found = self._server.ask("/me")
         if not str(found["api"]).startswith(API):
             raise UnreachableError(
                 f"the server speaks version {found['api']}, and this client {API}x",
@@ -146,8 +145,7 @@ class Client:
         names["model"] = Path(model).name if isinstance(model, str | os.PathLike) else file.name
         names = {n: re.sub(rf"[\\\t\n{HIDDEN}]", "_", name) for n, name in names.items()}
         asked = {**wanted, "name": study, "stem": stem, "priority": priority, NAMES: names}
-        job: dict[str, Any] = self._server.ask("/studies", asked)
-        return job
+        return self._server.ask("/studies", asked)
 
     def upload(self, path: PathLike) -> str:
         """Send a file unless the server has it from this user; its reference, ``SHA256.KIND``."""
@@ -170,8 +168,7 @@ class Client:
 
     def uploads(self) -> list[dict[str, Any]]:
         """What this user uploaded: ``upload``, ``kind``, ``bytes``."""
-        found: list[dict[str, Any]] = self._server.ask("/uploads")
-        return found
+        return self._server.listed("/uploads")
 
     def forget_upload(self, sha256: str) -> None:
         """Delete an upload that no unfinished study needs, and make room in the quota."""
@@ -181,13 +178,11 @@ class Client:
 
     def queue(self) -> list[dict[str, Any]]:
         """Jobs that run, that wait in their order, and the last that ended."""
-        found: list[dict[str, Any]] = self._server.ask("/jobs")
-        return found
+        return self._server.listed("/jobs")
 
     def job(self, name: str) -> dict[str, Any]:
         """One job: ``state``, ``position``, ``error``, ``exit_code``, ``study``, …"""
-        found: dict[str, Any] = self._server.ask(f"/jobs/{_quoted(name)}")
-        return found
+        return self._server.ask(f"/jobs/{_quoted(name)}")
 
     def studies(self, name: str | None = None) -> list[dict[str, Any]]:
         """One row per study that has begun, or the one of a name; columns as ``qsearch.status``."""
@@ -198,8 +193,7 @@ class Client:
 
     def status(self, name: str) -> dict[str, Any]:
         """How a study stands: ``finished``, ``target_trials``, ``best``, ``verdict``, ``phase``."""
-        found: dict[str, Any] = self._server.ask(f"/studies/{self._key(name)}")
-        return found
+        return self._server.ask(f"/studies/{self._key(name)}")
 
     def trials(
         self, name: str, filter: str = "", sort: str = "number", limit: int | None = None
@@ -244,7 +238,7 @@ class Client:
             after: id of the last event that is known.
         """
         path = f"/studies/{self._key(name)}/events"
-        while page := self._server.ask(f"{path}?{urlencode({'after': after, 'limit': 1000})}"):
+        while page := self._server.listed(f"{path}?{urlencode({'after': after, 'limit': 1000})}"):
             yield from page
             after = page[-1]["id"]
 
@@ -287,8 +281,7 @@ class Client:
 
     def cancel(self, name: str) -> dict[str, Any]:
         """End a job; a running one first writes the best module so far."""
-        found: dict[str, Any] = self._server.ask(f"/jobs/{_quoted(name)}/cancel", {})
-        return found
+        return self._server.ask(f"/jobs/{_quoted(name)}/cancel", {})
 
     def command(self, name: str, kind: str) -> int:
         """Send ``stop``, ``pause`` or ``resume`` to the drivers of a study; how many read it."""
@@ -297,10 +290,7 @@ class Client:
 
     def set_priority(self, name: str, priority: int) -> dict[str, Any]:
         """Move a job that waits: -10 to 10; greater goes first."""
-        found: dict[str, Any] = self._server.ask(
-            f"/jobs/{_quoted(name)}/priority", {"priority": priority}
-        )
-        return found
+        return self._server.ask(f"/jobs/{_quoted(name)}/priority", {"priority": priority})
 
     def download(self, name: str, path: PathLike) -> Verification:
         """Fetch the winner's module and verify it here; a file that is refuted is not kept.

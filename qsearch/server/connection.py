@@ -69,11 +69,17 @@ class Connection:
         self._timeout_s = timeout_s
         self._opener = build_opener(_NoRedirect)
 
-    def ask(self, path: str, body: Any = None) -> Any:
-        """Send a request, with a body as JSON; the answer, read from JSON."""
+    def ask(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Send a request, with a body as JSON; the answer, a JSON object where there is one."""
         data = None if body is None else json.dumps(body).encode()
         headers = {} if data is None else {"Content-Type": "application/json"}
-        return self._answered(path, data, headers)
+        found: dict[str, Any] = self._answered(path, data, headers)
+        return found
+
+    def listed(self, path: str) -> list[dict[str, Any]]:
+        """The answer to a request without a body, a JSON array."""
+        found: Any = self.ask(path)
+        return list(found)
 
     def send(self, path: str, stream: IO[bytes], size: int) -> Any:
         """Send a file of ``size`` bytes; the answer, read from JSON."""

@@ -12,23 +12,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from qsearch.config import read_config_file, resolve
-from qsearch.errors import DataError, ModelFileError, RunFolderError, SettingsError
+from qsearch.errors import DataError, ModelFileError, RunFolderError, SettingsError, system_errors
 from qsearch.model_file import dims_with, find_model, import_model
 from qsearch.object_data import objects_to_npz
+from qsearch.run_folder import PathLike
 from qsearch.server.submission import MAPPINGS, SUBMITTED
 from qsearch.settings import CutAt
 from workers.datasets.image_folder import IMAGE_SUFFIXES
 from workers.datasets.prepared import whole_inputs
 from workers.datasets.registry import input_specs
 
-PathLike = str | os.PathLike[str]
-
-_MODELS: Final = ".onnx"
-_STAMP: Final = (1980, 1, 1, 0, 0, 0)
 _STEM: Final = 55
 
 
-def sent_model(model: str | os.PathLike[str], folder: Path) -> tuple[Path, str]:
+def sent_model(model: PathLike, folder: Path) -> tuple[Path, str]:
     """A file without parts elsewhere, and a name for its study.
 
     Raises:
@@ -56,7 +53,7 @@ def sent_model(model: str | os.PathLike[str], folder: Path) -> tuple[Path, str]:
             where=str(source.path),
             fix="give an .onnx file; one of more than 2 GiB cannot be sent",
         ) from error
-    if source.path.suffix.lower() == _MODELS:
+    if source.path.suffix.lower() == ".onnx":
         return source.path, stem
     path = folder / "model.onnx"
     shutil.copyfile(source.path, path)
@@ -121,7 +118,7 @@ def _zipped(images: Path, target: Path) -> Path:
             hidden = any(part.startswith(".") for part in name.parts)
             wanted = path.suffix.lower() in IMAGE_SUFFIXES or str(name) == "classes.txt"
             if wanted and not hidden:
-                info = zipfile.ZipInfo(name.as_posix(), _STAMP)
+                info = zipfile.ZipInfo(name.as_posix())  # of no time
                 with path.open("rb") as source, archive.open(info, "w", force_zip64=True) as out:
                     shutil.copyfileobj(source, out)
     return target
@@ -150,14 +147,15 @@ def check_target(path: PathLike) -> Path:
 @contextlib.contextmanager
 def part_of(target: Path) -> Iterator[Path]:
     """A file beside the target, which is the target if all goes well."""
-    try:
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".part-") as folder:
-            part = Path(folder) / (target.name if target.suffix == ".qmod" else "best.qmod")
-            yield part
-            part.replace(target)
-    except OSError as error:
-        raise RunFolderError(
-            f"the module cannot be written: {error.strerror or error}",
+    with (
+        system_errors(
+            RunFolderError,
+            "the module cannot be written",
             where=str(target),
             fix="make room, or name another file; the server keeps the module",
-        ) from error
+        ),
+        tempfile.TemporaryDirectory(dir=target.parent, prefix=".part-") as folder,
+    ):
+        part = Path(folder) / (target.name if target.suffix == ".qmod" else "best.qmod")
+        yield part
+        part.replace(target)
