@@ -7,24 +7,25 @@ study is looked for in QSEARCH_STORAGE, the working directory and ``runs``.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Sequence
 from typing import Any
 
-from qsearch.errors import NoModuleError, SettingsError
-from qsearch.report.build import trial_details
-from qsearch.report.listing import (
-    opened,
-    rows_of_studies,
-    study_row,
-    trial_of,
-    trial_rows,
-    with_all_columns,
-)
+from qsearch.errors import NoModuleError, SettingsError, StoreError
+from qsearch.report.build import trial_details, trial_row
+from qsearch.report.listing import opened, trial_of, with_all_columns
+from qsearch.report.measures import Measures, front_numbers
 from qsearch.report.pareto import extremes, front_of
+from qsearch.report.trial_table import TrialTable
 from qsearch.run_folder import PathLike, RunFolder, StudyAddress, find_studies, find_study
 from qsearch.search.objectives import Objective, accuracies_in
 from qsearch.search.space import Space
-from qsearch.store.records import CommandKind, listening
+from qsearch.store.engine import open_reader
+from qsearch.store.records import CommandKind, Study, listening
+from qsearch.store.repository import Repository
+from qsearch.store.view_queries import Note, TrialPoint
+
+log = logging.getLogger("qsearch.studies")
 
 
 def status(
@@ -32,10 +33,31 @@ def status(
 ) -> list[dict[str, Any]]:
     """One row per study of a run folder, a folder of run folders, or a storage.
 
+    State, finished of wanted trials, the best score, the run folder. Of several places those that
+    cannot be read are passed over, and named in the log.
+
     Raises:
         StoreError: nothing was searched there, or none of it can be read.
     """
-    return rows_of_studies(find_studies(folder, storage, study))
+    rows: list[dict[str, Any]] = []
+    problems: list[StoreError] = []
+    addresses = find_studies(folder, storage, study)
+    for address in addresses:
+        where = None if address.folder is None else str(address.folder)
+        try:
+            with contextlib.closing(Repository(open_reader(address.url))) as repository:
+                name = address.name
+                studies = repository.studies() if name is None else [repository.study(name)]
+                found = [_study_row(repository, each) for each in studies]
+        except StoreError as error:
+            problems.append(error)
+            continue
+        rows += [{**row, "folder": where} for row in found]
+    if problems and len(problems) == len(addresses):
+        raise problems[0]
+    for problem in problems:
+        log.warning("passed over: %s", problem)
+    return rows
 
 
 def trials(
@@ -54,7 +76,44 @@ def trials(
         sort: columns separated by commas, ``-`` before one for the greatest first.
         limit: how many at most.
     """
-    return trial_rows(find_study(folder, storage, study), filter, sort, limit)
+    with opened(find_study(folder, storage, study)) as (repository, named):
+        trials = {t.number: t for t in repository.trials_of(named.id)}
+        points = [TrialPoint.of(trial) for trial in trials.values()]
+        notes, measures = repository.newest_notes(named.id), Measures.of(named, points)
+        table = TrialTable(points, measures, front_numbers(measures, points), notes)
+        numbers = [point.number for point in table.chosen(filter, sort)[:limit]]
+        return with_all_columns(
+            [{**trial_row(trials[n]), **_written(notes.get(n))} for n in numbers]
+        )
+
+
+def _study_row(repository: Repository, study: Study) -> dict[str, Any]:
+    """How a study stands, in a row."""
+    counts = repository.count_trials(study.id)
+    objective = Objective.of(study.spec)
+    trials = repository.trials_of(study.id, states=["complete", "pruned"])
+    best = objective.best(trials)
+    return {
+        "study": study.name,
+        "model": study.model_name,
+        "state": study.state,
+        "stopped": study.stopped,
+        "trials": f"{counts.finished}/{study.target_trials}",
+        "metric": objective.metric,
+        "best": objective.shown(best.outcome.score or {}) if best is not None else None,
+        "best_trial": best.number if best is not None else None,
+        "drivers": len(repository.drivers_of(study.id, running=True)),
+        **counts.report(),
+        **_written(repository.newest_notes(study.id).get(None)),
+    }
+
+
+def _written(note: Note | None) -> dict[str, str]:
+    """What people wrote in the dashboard, as columns."""
+    return {
+        "note": "" if note is None else note.note,
+        "tags": "" if note is None else " ".join(note.tags),
+    }
 
 
 def best(
@@ -122,7 +181,7 @@ def compare(studies: Sequence[PathLike], *, storage: str | None = None) -> list[
             objective = Objective.of(study.spec)
             complete = repository.trials_of(study.id, states=["complete"])
             best = objective.best(complete)
-            row = study_row(repository, study)
+            row = _study_row(repository, study)
             spent = [t.outcome.run_cpu_s or 0.0 for t in complete if not t.outcome.from_store]
             rows.append(
                 {

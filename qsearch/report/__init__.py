@@ -1,1 +1,1 @@
-"""What is shown of studies: rows (listing, view), report.json (build), HTML pages (page, html)."""
+"""What is shown of studies: state (view), trials (trial_table), report.json (build), HTML pages."""
