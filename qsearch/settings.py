@@ -509,11 +509,9 @@ class Settings(BaseModel):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as reports and ``config.resolved.yaml`` hold them; passwords are hidden."""
-        values = {key: getattr(self, name) for key, name in names_of_keys().items()}
+        values = self.model_dump(mode="json", by_alias=True)
         values["max_drop"] = str(self.max_drop)
         values["dim"] = dict(self.dim)
-        lists = ("passes", "import", "minimize", "until", "from", "set_input")
-        values |= {key: list(values[key]) for key in lists}
         values["at_most"] = dict(self.at_most)
         if self.storage is not None:
             values["storage"] = _PASSWORD.sub(r"\1***@", self.storage)
