@@ -35,7 +35,6 @@ from qsearch.server.queue import ForbiddenError, JobQueue, UnknownJobError
 from qsearch.server.submission import ServerOptions
 from qsearch.server.tokens import OPERATOR
 from qsearch.server.uploads import DiskFullError, QuotaError, SizeQuotaError
-from qsearch.store.engine import without_passwords
 
 PAGES: Final = (
     "/",
@@ -238,10 +237,7 @@ def _fix_of(error: Mapping[str, Any]) -> str:
 
 
 def _told(status: int, what: str, where: str | None, fix: str | None) -> JSONResponse:
-    def clean(text: str | None) -> str | None:
-        return None if text is None else without_passwords(text)
-
-    told = ErrorOut(what=without_passwords(what), where=clean(where), fix=clean(fix))
+    told = ErrorOut(what=what, where=where, fix=fix)
     return JSONResponse(told.model_dump(), status_code=status)
 
 

@@ -58,11 +58,8 @@ def _thresholds(chosen: NDArray[Any] | None, point: int, count: int) -> dict[str
     """Both ends of the range that quantization keeps."""
     if chosen is None or chosen.size not in (count, 3 * count):
         return {"threshold_low": None, "threshold_high": None}
-    if chosen.size == count:
-        threshold = float(chosen[point])
-        return {"threshold_low": -threshold, "threshold_high": threshold}
-    rows = chosen.reshape(3, count)
-    return {"threshold_low": float(rows[1, point]), "threshold_high": float(rows[2, point])}
+    low, high = (-chosen, chosen) if chosen.size == count else chosen.reshape(3, count)[1:]
+    return {"threshold_low": float(low[point]), "threshold_high": float(high[point])}
 
 
 def _thinned(hist: NDArray[np.int64], low: float, high: float) -> list[int]:

@@ -92,7 +92,10 @@ class Live:
         newest = await asyncio.to_thread(repository.last_event, study_id)
         if self.clients >= STREAMS:  # others came since the route asked for room
             return
-        channel = self._join(study, queue, newest)
+        channel = self._channels.setdefault(study.key, _Channel())
+        channel.queues.add(queue)
+        if channel.task is None or channel.task.done():
+            channel.task = asyncio.create_task(self._follow(channel, study, newest))
         try:
             yield {"retry": RETRY_MS}
             yield _fields((newest, "hello", {"last_event": newest}))
@@ -116,15 +119,6 @@ class Live:
         if len(events) > REPLAYED:
             return [(newest, "reload", {})]
         return [_message(event) for event in events if event.id <= newest]
-
-    def _join(
-        self, study: Snapshot, queue: asyncio.Queue[_Message | None], newest: int
-    ) -> _Channel:
-        channel = self._channels.setdefault(study.key, _Channel())
-        channel.queues.add(queue)
-        if channel.task is None or channel.task.done():
-            channel.task = asyncio.create_task(self._follow(channel, study, newest))
-        return channel
 
     async def _follow(self, channel: _Channel, study: Snapshot, last: int) -> None:
         """Read the event table and hand what is new to every client."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from qsearch.server.uploads import HIDDEN
 from qsearch.store.engine import without_passwords
@@ -18,6 +18,8 @@ LARGEST_ID = 2**63 - 1
 """What a column of ids holds."""
 
 Score = dict[str, float | None]
+Masked = Annotated[str, AfterValidator(without_passwords)]
+"""A text of an error or a log, without the passwords in its URLs."""
 
 
 class Out(BaseModel):
@@ -41,9 +43,9 @@ class In(BaseModel):
 class ErrorOut(Out):
     """Why a request failed, and what to do."""
 
-    what: str
-    where: str | None = None
-    fix: str | None = None
+    what: Masked
+    where: Masked | None = None
+    fix: Masked | None = None
 
 
 class MeasureOut(Out):
@@ -213,7 +215,7 @@ class TrialRow(Out):
     driver_id: int | None
     started_at: float | None
     finished_at: float | None
-    error: str | None
+    error: Masked | None
     front: bool = False
     note: str = ""
     note_by: str = ""
@@ -226,8 +228,6 @@ class TrialRow(Out):
         row.front = point.number in front
         if note is not None:
             row.note, row.note_by, row.tags = note.note, note.author, list(note.tags)
-        if row.error is not None:
-            row.error = without_passwords(row.error)
         return row
 
 
@@ -254,7 +254,7 @@ class LogOut(Out):
     """The end of a log."""
 
     source: str
-    excerpt: str
+    excerpt: Masked
     at: float
 
 
@@ -271,8 +271,8 @@ class TrialDetail(TrialRow):
     outputs_sha256: str | None
     peak_rss_bytes: int | None
     created_at: float
-    error_where: str | None
-    error_fix: str | None
+    error_where: Masked | None
+    error_fix: Masked | None
     intervals: dict[str, tuple[float, float]]
     shards: list[ShardOut]
     logs: list[LogOut]
@@ -285,7 +285,7 @@ class FailureOut(Out):
     """Trials that ended for the same reason."""
 
     state: str
-    what: str
+    what: Masked
     count: int
     trials: list[int]
 

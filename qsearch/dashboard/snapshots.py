@@ -9,7 +9,7 @@ import gc
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -210,7 +210,7 @@ class Snapshots:
     def _refresh(self, known: Snapshot, study: Study) -> None:
         points, open_ones = known.points, known.open_ones
         if len(open_ones) <= MOST_OPEN:
-            start, kept = _after(points), len(points)
+            start, kept = points[-1].number + 1 if points else 0, len(points)
         else:
             start, kept = next(iter(open_ones.items()))
         read = known.repository.points_of(study.id, start, [n for n in open_ones if n < start])
@@ -242,7 +242,3 @@ class Snapshots:
                 gc.freeze()
                 known.settled = len(renewed)
         known.read_at = time.monotonic()
-
-
-def _after(points: Sequence[TrialPoint]) -> int:
-    return points[-1].number + 1 if points else 0

@@ -39,8 +39,7 @@ from qsearch.report.view import (
     spark,
     trials_as_columns,
 )
-from qsearch.store.engine import without_passwords
-from qsearch.store.records import DriverRecord, Stage
+from qsearch.store.records import Stage
 from qsearch.store.view_queries import TrialPoint
 from workers.metrics.registry import Measure
 
@@ -133,7 +132,7 @@ def list_failures(study: SnapshotDep) -> list[FailureOut]:
     return [
         FailureOut(
             state=state,
-            what=without_passwords(_reason(points) or COLLAPSED),
+            what=_reason(points) or COLLAPSED,
             count=len(points),
             trials=[point.number for point in points[:20]],
         )
@@ -183,9 +182,17 @@ def importances_kept(study: Snapshot, measure: Measure) -> tuple[dict[str, float
 
 def _summary(study: Snapshot, found: Shared) -> dict[str, Any]:
     module = study.module
-    row = study.study
-    drivers = study.repository.drivers_of(row.id)
-    view = view_of(study, drivers)
+    row, repository, best = study.study, study.repository, study.best
+    view = StudyView(
+        row,
+        study.measures,
+        study.points,
+        repository.stages_of(row.id),
+        repository.drivers_of(row.id),
+        study.folder,
+        None if study.source.folder is not None else study.source.url,
+        [] if best is None else repository.beside_of(row.id, best.number),
+    )
     # What depends on the time is told anew; the rest once a version.
     head = study.derive(("head", view.phase, view.resume), view.head)
     note = study.notes.get(None)
@@ -220,20 +227,6 @@ def _proof(study: Snapshot, found: Shared, module: Path | None) -> str | None:
         )
     found.prepare(module)
     return None
-
-
-def view_of(study: Snapshot, drivers: Sequence[DriverRecord]) -> StudyView:
-    """The study with those who search it."""
-    return StudyView(
-        study.study,
-        study.measures,
-        study.points,
-        study.repository.stages_of(study.study.id),
-        drivers,
-        study.folder,
-        None if study.source.folder is not None else study.source.url,
-        [] if study.best is None else study.repository.beside_of(study.study.id, study.best.number),
-    )
 
 
 def _stages(study: Snapshot, stages: Sequence[Stage]) -> list[StageOut]:

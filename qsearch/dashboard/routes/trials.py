@@ -23,7 +23,6 @@ from qsearch.dashboard.sources import NotFoundError
 from qsearch.dashboard.state import SharedDep, SnapshotDep, slug
 from qsearch.report.build import intervals
 from qsearch.search.evaluator import score_of
-from qsearch.store.engine import without_passwords
 from qsearch.store.records import Trial
 from qsearch.store.view_queries import TrialPoint
 
@@ -86,17 +85,14 @@ def get_trial(study: SnapshotDep, number: Number, shared: SharedDep) -> TrialDet
         **_rows(study, [TrialPoint.of(trial)])[0].model_dump(),
         outputs_sha256=outcome.outputs_sha256,
         peak_rss_bytes=outcome.peak_rss_bytes,
-        error_where=_masked(failure.where if failure else None),
-        error_fix=_masked(failure.fix if failure else None),
+        error_where=failure.where if failure else None,
+        error_fix=failure.fix if failure else None,
         intervals=intervals(outcome.score or {}, outcome.samples),
         shards=[
             ShardOut.of(shard, score=score_of(shard.sums))
             for shard in study.repository.shards_of(study.study.id, number)
         ],
-        logs=[
-            LogOut.of(log, excerpt=without_passwords(log.excerpt))
-            for log in study.repository.logs_of(study.study.id, number)
-        ],
+        logs=[LogOut.of(log) for log in study.repository.logs_of(study.study.id, number)],
         is_best=best is not None and best.number == number,
         can_measure=files.complete,
         has_ranges=files.statistics is not None,
@@ -179,7 +175,3 @@ def _download(text: str, kind: str, study: Snapshot) -> Response:
     name = f"{slug(study.study.name)}-trials.{kind}"
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return Response(text, media_type=media, headers=headers)
-
-
-def _masked(text: str | None) -> str | None:
-    return None if text is None else without_passwords(text)
