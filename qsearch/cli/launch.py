@@ -72,7 +72,6 @@ def given_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     help="yaml, toml or json with the names of the options",
     panel=OUTPUT,
 )
-@options.verbosity
 def launch_command(dashboard: bool, config: str | None, **given: Any) -> int:
     """Search for the best quantization of a model. Run the same command again to resume.
 

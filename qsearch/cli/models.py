@@ -53,7 +53,6 @@ def _qconfig(help: str, default: str = "") -> options.Decorator:
 @options.searched
 @options.as_json
 @options.imports
-@options.verbosity
 def doctor_command(
     model: str | None,
     qconfig: str,
@@ -172,7 +171,6 @@ def _nodes(names: Any) -> str:
     panel=OUTPUT,
 )
 @options.imports
-@options.verbosity
 def compile_command(
     model: str | None,
     calib: str | None,
@@ -254,7 +252,6 @@ def compile_command(
 @options.as_json
 @options.output(metavar="FILE.html", help="write a page with plots")
 @options.imports
-@options.verbosity
 def insight_command(
     model: str | None,
     calib: str | None,
@@ -321,7 +318,6 @@ def _show_layers(done: int, of: int) -> None:
 @option("--full", help="print every constant in full; the text can be parsed again", panel=OUTPUT)
 @options.output(help="write the full text or drawing to this file")
 @options.imports
-@options.verbosity
 def show_command(
     file: str,
     hw: str | None,
@@ -370,7 +366,6 @@ def show_command(
 @options.dims
 @options.as_json
 @options.imports
-@options.verbosity
 def diff_command(a: str, b: str, data: DataSource, as_json: bool, **asked: Any) -> int:
     """Run two modules on the same inputs and name the first node that differs.
 

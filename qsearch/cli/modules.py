@@ -61,7 +61,6 @@ _SIGNATURES: Final = {
 )
 @options.as_json
 @options.imports
-@options.verbosity
 def run_command(
     module: str, data: DataSource, executor: str, metric: str | None, as_json: bool
 ) -> None:
@@ -106,7 +105,6 @@ def run_command(
 @options.as_json
 @options.output(metavar="FILE.html", help="write a page with plots")
 @options.imports
-@options.verbosity
 def profile_command(
     module: str, model: str | None, rounds: int, as_json: bool, out: str | None
 ) -> None:
@@ -245,7 +243,6 @@ def _only_of(format: str, formats: Sequence[str], given: Mapping[str, object]) -
 )
 @options.as_json
 @options.imports
-@options.verbosity
 def export_command(
     module: str,
     format: str,
@@ -279,7 +276,6 @@ def export_command(
     default="qsearch.key",
     help="file for the private key; the public key is FILE.pub (qsearch.key)",
 )
-@options.verbosity
 def keygen_command(out: str) -> None:
     """Make a pair of Ed25519 keys: the private key signs modules, the public key checks them."""
     from qsearch.signing import keygen
@@ -295,7 +291,6 @@ def keygen_command(out: str) -> None:
 @click.command(cls=Command)
 @argument("module", "M.qmod", "a .qmod that qsearch refuses because another program packed it anew")
 @options.output(metavar="FILE", help="the .qmod to write (in the place of M.qmod)")
-@options.verbosity
 def repack_command(module: str, out: str | None) -> None:
     """Write the members of a .qmod in the one form that qsearch reads.
 
@@ -327,7 +322,6 @@ def repack_command(module: str, out: str | None) -> None:
 @option("--allow-large", help="also verify a small file whose module needs much work")
 @option("--json", "as_json", help="print proof.json instead of the report", panel=OUTPUT)
 @options.imports
-@options.verbosity
 def verify_command(
     module: str,
     data: DataSource,

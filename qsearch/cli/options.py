@@ -98,12 +98,16 @@ class Choice(click.Choice[str]):
 
 
 class Command(click.Command):
-    """A command whose options stand under headings, and whose errors are ours."""
+    """A command whose options stand under headings, and whose errors are ours.
+
+    Each has ``-q`` and ``-v``, behind its own options.
+    """
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         attributes["context_settings"] = {**_HELP, "allow_extra_args": True}
         attributes.setdefault("epilog", "Defaults are in parentheses.")
         super().__init__(*args, **attributes)
+        self.params += _VERBOSITY_OPTIONS
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse a whole command line; unknown options name the nearest known ones.
@@ -416,10 +420,10 @@ def given_verbosity() -> int | None:
 
 
 _KEPT: Final[dict[str, Any]] = {"expose_value": False, "callback": _set_verbosity}
-verbosity: Decorator = stacked(
-    option("-q", "--quiet", help="print errors only", panel=OUTPUT, **_KEPT),
-    option(
-        *("-v", "--verbose"),
+_VERBOSITY_OPTIONS: Final = (
+    Option(["-q", "--quiet"], is_flag=True, help="print errors only", panel=OUTPUT, **_KEPT),
+    Option(
+        ["-v", "--verbose"],
         help="print more to stderr; -vv: everything, with tracebacks",
         panel=OUTPUT,
         type=int,
@@ -427,7 +431,6 @@ verbosity: Decorator = stacked(
         **_KEPT,
     ),
 )
-"""``-q`` and ``-v``, as every command has them."""
 
 server: Decorator = option(
     "--server",

@@ -45,7 +45,6 @@ _server: Final = option(
 @options.stacked(*setting_options(without=_NOT_SENT))
 @option("-c", "--config", metavar="FILE", help="yaml, toml or json with the names of the options")
 @option("--json", "as_json", help="print the job as one JSON object", panel=OUTPUT)
-@options.verbosity
 def submit_command(
     server: str,
     priority: int,
@@ -147,7 +146,6 @@ def _finish(client: Client, job: dict[str, Any], out: str | None, quiet: bool) -
 @option("--uploads", help="list the files that you uploaded instead")
 @option("--forget", metavar="UPLOAD", help="delete an upload that no unfinished study needs")
 @option("--json", "as_json", help="print one JSON array", panel=OUTPUT)
-@options.verbosity
 def queue_command(name: str | None, server: str, as_json: bool, **asked: Any) -> None:
     """List the studies of a server: running, waiting in their order, and recently ended."""
     from qsearch.errors import SettingsError

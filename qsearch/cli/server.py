@@ -98,7 +98,6 @@ listening: Final = options.stacked(
     default="process",
     help="pool of these searches (process)",
 )
-@options.verbosity
 def dashboard_command(
     folder: str | None,
     storage: str | None,
@@ -158,7 +157,6 @@ def dashboard_command(
     metavar="SIZE",
     help="memory of each process of a study on this machine: 2G (no limit)",
 )
-@options.verbosity
 def serve_command(
     folder: str | None,
     storage: str | None,
@@ -243,7 +241,6 @@ def _cores() -> int:
 @_on_quota("--max-bytes", metavar="B", help="largest size of all uploads: 2G (no limit)")
 @_on_quota("--max-trials", metavar="N", help="trials in 24 hours (no limit)")
 @_on_quota("--max-seconds", metavar="N", help="running time in 24 hours (no limit)")
-@options.verbosity
 def token_command(
     name: str,
     folder: str | None,
@@ -282,7 +279,6 @@ def token_command(
 @option("--tokens", metavar="FILE", help="file with the tokens (DIR/tokens.json)", panel=SERVER)
 @option("--storage", metavar="URL", help="storage of the server (QSEARCH_STORAGE)", panel=SERVER)
 @option("--json", "as_json", help="print one JSON array", panel=options.OUTPUT)
-@options.verbosity
 def users_command(
     folder: str | None, tokens: str | None, storage: str | None, as_json: bool
 ) -> None:

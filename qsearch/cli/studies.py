@@ -89,7 +89,6 @@ given_study: Final = grouped(
 @option("--study", metavar="NAME", help="only this study", panel=STUDY)
 @options.server
 @option("--json", "as_json", help="print one JSON array", panel=OUTPUT)
-@options.verbosity
 def status_command(
     folder: str | None, storage: str | None, study: str | None, server: str | None, as_json: bool
 ) -> None:
@@ -127,7 +126,6 @@ def status_command(
 @option("--limit", help="at most N rows", panel=OUTPUT, **COUNT)
 @option("--params", help="also print the parameters of each trial", panel=OUTPUT)
 @options.rows_format
-@options.verbosity
 def trials_command(
     study: GivenStudy,
     server: str | None,
@@ -197,7 +195,6 @@ def _told(params: Mapping[str, Any]) -> str:
 @options.output(help="also write the module of the trial: t.qmod")
 @options.as_json
 @options.imports
-@options.verbosity
 def best_command(
     study: GivenStudy,
     server: str | None,
@@ -295,7 +292,6 @@ def _shown(value: Any) -> str:
 @option("--storage", metavar="URL", help="storage that holds the studies", panel=STUDY)
 @option("--params", help="also print the parameters of each best trial", panel=OUTPUT)
 @options.rows_format
-@options.verbosity
 def compare_command(
     studies: tuple[str, ...], storage: str | None, params: bool, format: str
 ) -> None:
@@ -308,7 +304,6 @@ def compare_command(
 @click.command(cls=Command)
 @given_study
 @options.output(default="report.html", help="the page to write (report.html)")
-@options.verbosity
 def report_command(study: GivenStudy, out: str) -> None:
     """Write a study as one HTML page with all plots."""
     from qsearch.report.html import report
@@ -324,7 +319,6 @@ def report_command(study: GivenStudy, out: str) -> None:
 @options.server
 @option("--pause", help="start no more trials until --resume")
 @option("--resume", help="continue after --pause")
-@options.verbosity
 def stop_command(study: GivenStudy, server: str | None, pause: bool, resume: bool) -> None:
     """End, pause or resume a running search, wherever it runs.
 
@@ -351,7 +345,6 @@ def stop_command(study: GivenStudy, server: str | None, pause: bool, resume: boo
 @given_study
 @option("-y", "--yes", help="do not ask for confirmation")
 @option("--force", help="also delete while a search seems to run")
-@options.verbosity
 def delete_command(study: GivenStudy, yes: bool, force: bool) -> int:
     """Delete a study. Asks for confirmation on a terminal; elsewhere --yes is required."""
     from qsearch import studies as stored
@@ -379,7 +372,6 @@ def delete_command(study: GivenStudy, yes: bool, force: bool) -> int:
 @argument("url", "URL", "Optuna storage to write to: sqlite:///optuna.db")
 @option("--storage", metavar="URL", help="storage of qsearch that holds the study", panel=STUDY)
 @option("--name", metavar="NAME", help="name of the study in the Optuna storage (the same name)")
-@options.verbosity
 def export_optuna_command(study: str, url: str, storage: str | None, name: str | None) -> None:
     """Write a study for optuna-dashboard and other tools that read Optuna storages."""
     from qsearch.studies import export_optuna
