@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path as FilePath
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 
 from qsearch.dashboard.job_schemas import (
     JobIn,
@@ -38,24 +38,6 @@ Name = Annotated[str, Path(pattern=STUDY_NAME)]
 Kind = Annotated[str, Query(pattern=f"^({KINDS})$")]
 
 
-def require_queue(found: SharedDep) -> JobQueue:
-    """The queue of this server.
-
-    Raises:
-        ForbiddenError: it has none.
-    """
-    if found.queue is None:
-        raise ForbiddenError(
-            "searches cannot be started from here",
-            where="qsearch dashboard",
-            fix="start it with --allow-launch, or start `qsearch serve`",
-        )
-    return found.queue
-
-
-QueueDep = Annotated[JobQueue, Depends(require_queue)]
-
-
 @router.get("/api/v1/me")
 def get_me(found: SharedDep, user: UserDep) -> MeOut:
     """The user, the user's rights, and how much of the quota is used."""
@@ -81,10 +63,9 @@ def get_me(found: SharedDep, user: UserDep) -> MeOut:
 
 
 @router.post(UPLOAD_PATH, status_code=201)
-async def upload(
-    request: Request, found: SharedDep, queue: QueueDep, user: UserDep, kind: Kind
-) -> UploadOut:
+async def upload(request: Request, found: SharedDep, user: UserDep, kind: Kind) -> UploadOut:
     """The bytes of a model or of data; kept if they can be read. A zip holds a folder of images."""
+    queue = require_queue(found)
     claimed = int(request.headers.get("content-length", 0))
     room = await found.uploading(queue.uploads.room, user, claimed)
     file, digest = await queue.uploads.receive(request.stream(), user, room)
@@ -96,25 +77,26 @@ async def upload(
 
 
 @router.get(UPLOAD_PATH)
-def list_uploads(queue: QueueDep, user: UserDep) -> list[UploadedOut]:
+def list_uploads(found: SharedDep, user: UserDep) -> list[UploadedOut]:
     """What the user uploaded, oldest first."""
+    queue = require_queue(found)
     listed = queue.repository.uploads_of(queue.server, user.name)
     return [UploadedOut.of(one, upload=one.sha256) for one in listed]
 
 
 @router.get(UPLOAD_PATH + "/{sha256}")
-def get_upload(sha256: Sha256, kind: Kind, queue: QueueDep, user: UserDep) -> UploadedOut:
+def get_upload(sha256: Sha256, kind: Kind, found: SharedDep, user: UserDep) -> UploadedOut:
     """Whether the user uploaded this file before: then it needs not be sent again."""
-    kept = queue.uploads.owned(user, sha256, kind)
+    kept = require_queue(found).uploads.owned(user, sha256, kind)
     if kept is None:
         raise NotFoundError("you have not uploaded this file", where=sha256)
     return UploadedOut.of(kept, upload=sha256)
 
 
 @router.post(UPLOAD_PATH + "/{sha256}/delete", status_code=204, responses={204: {}})
-def delete_upload(sha256: Sha256, queue: QueueDep, user: UserDep) -> Response:
+def delete_upload(sha256: Sha256, found: SharedDep, user: UserDep) -> Response:
     """Forget a file that no study of the user needs any more."""
-    queue.forget_upload(user, sha256)
+    require_queue(found).forget_upload(user, sha256)
     return Response(status_code=204)
 
 
@@ -122,11 +104,12 @@ def delete_upload(sha256: Sha256, queue: QueueDep, user: UserDep) -> Response:
 
 
 @router.post(SUBMIT_PATH, status_code=201)
-def submit(asked: JobIn, found: SharedDep, queue: QueueDep, user: UserDep) -> JobOut:
+def submit(asked: JobIn, found: SharedDep, user: UserDep) -> JobOut:
     """Queue a study with the settings of ``qsearch launch``; files are named by their uploads.
 
     The same submission once more goes on with the study that is there.
     """
+    queue = require_queue(found)
     job = queue.submit(
         user, asked.settings, name=asked.name, stem=asked.stem, priority=asked.priority
     )
@@ -135,12 +118,10 @@ def submit(asked: JobIn, found: SharedDep, queue: QueueDep, user: UserDep) -> Jo
 
 @router.get("/api/v1/jobs")
 def list_jobs(
-    found: SharedDep,
-    queue: QueueDep,
-    user: UserDep,
-    ended: Annotated[int, Query(ge=0, le=1000)] = 50,
+    found: SharedDep, user: UserDep, ended: Annotated[int, Query(ge=0, le=1000)] = 50
 ) -> list[JobOut]:
     """All jobs that wait or run, in the order in which they run, then the last that ended."""
+    queue = require_queue(found)
     jobs = queue.jobs()
     running = [(job, place) for job, place in jobs if job.state == "running"]
     waiting = sorted((each for each in jobs if each[1] is not None), key=lambda each: each[1] or 0)
@@ -151,23 +132,39 @@ def list_jobs(
 
 
 @router.get("/api/v1/jobs/{name}")
-def get_job(name: Name, found: SharedDep, queue: QueueDep, user: UserDep) -> JobOut:
+def get_job(name: Name, found: SharedDep, user: UserDep) -> JobOut:
     """One job: where it stands, why it failed, and the key of its study."""
+    queue = require_queue(found)
     return _told(found, queue, user, queue.job(name))
 
 
 @router.post("/api/v1/jobs/{name}/cancel")
-def cancel_job(name: Name, found: SharedDep, queue: QueueDep, user: UserDep) -> JobOut:
+def cancel_job(name: Name, found: SharedDep, user: UserDep) -> JobOut:
     """End a job; a running one first writes the best module so far."""
+    queue = require_queue(found)
     return _told(found, queue, user, queue.cancel(name, user))
 
 
 @router.post("/api/v1/jobs/{name}/priority")
-def set_priority(
-    name: Name, asked: PriorityIn, found: SharedDep, queue: QueueDep, user: UserDep
-) -> JobOut:
+def set_priority(name: Name, asked: PriorityIn, found: SharedDep, user: UserDep) -> JobOut:
     """Move a job that waits: greater goes first."""
+    queue = require_queue(found)
     return _told(found, queue, user, queue.set_priority(name, user, asked.priority))
+
+
+def require_queue(found: Shared) -> JobQueue:
+    """The queue of this server.
+
+    Raises:
+        ForbiddenError: it has none.
+    """
+    if found.queue is None:
+        raise ForbiddenError(
+            "searches cannot be started from here",
+            where="qsearch dashboard",
+            fix="start it with --allow-launch, or start `qsearch serve`",
+        )
+    return found.queue
 
 
 def _keep(
