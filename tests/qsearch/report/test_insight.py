@@ -47,7 +47,7 @@ def insight(name: str = "conv_0") -> Insight:
         LayerInsight(0, "nn.conv2d", (name,), 0, "", (0, 1), 33.3, 0.975),
         LayerInsight(1, "add", (), None, "", (0,), None, 1.0),
     )
-    return Insight(16, (point, weight), layers, OutputInsight(28.0, 0.97), OutputInsight(None, 1.0))
+    return Insight(16, OutputInsight(28.0, 0.97), OutputInsight(None, 1.0), layers, (point, weight))
 
 
 def page(name: str = "conv_0") -> str:

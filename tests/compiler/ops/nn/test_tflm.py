@@ -25,7 +25,7 @@ def softmax_file(rows: int, count: int, scale: float) -> bytes:
     writer = FileWriter()
     data = writer.tensor("x", (rows, count), "int8", Grid((scale,), 3))
     made = writer.tensor("y", (rows, count), "int16", Grid((2.0**-16,), -(1 << 15)))
-    writer.operator("SOFTMAX", [data], made, "SoftmaxOptions", beta=1.0)
+    writer.operator("SOFTMAX", [data], made, beta=1.0)
     return writer.finish({"x": data}, {"y": made})
 
 
