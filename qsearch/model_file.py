@@ -275,6 +275,7 @@ def _sizes_in(given: Any, inputs: Sequence[Port], known: Collection[str]) -> dic
     """
     if not any(isinstance(dim, str) for port in inputs for dim in port.dims[1:]):
         return {}
+    is_item = isinstance(given, list | tuple)
     while isinstance(given, list | tuple) and given:
         given = given[0]
     if isinstance(given, str | os.PathLike):
@@ -291,7 +292,7 @@ def _sizes_in(given: Any, inputs: Sequence[Port], known: Collection[str]) -> dic
     for port in inputs:
         shape = shapes.get(port.name, ())
         whole = len(shape) == len(port.dims) + 1  # samples on an axis of their own
-        alone = len(shape) == len(port.dims) - 1  # one sample
+        alone = is_item and len(shape) == len(port.dims) - 1  # one sample
         shape = shape[1:] if whole else (0,) * alone + tuple(shape)
         for axis, (dim, size) in enumerate(zip(port.dims, shape)):
             place = f"{port.name}:{axis}"

@@ -135,6 +135,12 @@ def test_arrays_tell_the_sizes_that_a_model_leaves_open(kind: str, tmp_path: Pat
     assert [layer.op for layer in found.layers] == ["nn.conv2d"]
 
 
+def test_an_array_with_an_axis_too_few_tells_no_sizes(tmp_path: Path) -> None:
+    convolution_of_open_sizes(tmp_path / "m.onnx")
+    with pytest.raises(CompilerError, match="has no value"):
+        qsearch.quantize(tmp_path / "m.onnx", np.zeros((8, 5, 6), np.float32))
+
+
 def _saved(module: qsearch.QModule, folder: Path) -> Path:
     module.save(folder / "m.qmod")
     return folder / "m.qmod"
