@@ -11,8 +11,6 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-import numpy as np
-
 import compiler.export.to_tflite.moves  # noqa: F401  (fills the table of rules)
 import compiler.export.to_tflite.rules as rules
 from compiler.core.legalize import words_of
@@ -215,7 +213,7 @@ def _limited(graph: TfliteEmitter, held: Tensor, part: Taken) -> Tensor:
     low, high = (end - held.offset for end in part.ends)
     if high == integer_range(held.dtype)[1]:
         return held
-    return graph.limited(held, np.array([low]), np.array([high]))
+    return graph.limited(held, low, high)
 
 
 def _given(graph: TfliteEmitter, name: str, held: Tensor, io: str | None) -> int:

@@ -234,7 +234,7 @@ class TensorWriter:
             below = self.operator("LESS", [places, self.number(0)], like, places.shape)
             more = self.arithmetic("MUL", self.cast(below, "int32"), self.number(size))
             places = self.arithmetic("ADD", places, more)
-        return self.limited(places, np.array([0]), np.array([size - 1]))
+        return self.limited(places, 0, size - 1)
 
     def limited(self, made: Tensor, low: Limit, high: Limit) -> Tensor:
         """MAXIMUM and MINIMUM with numbers that count as the tensor does."""
