@@ -19,11 +19,19 @@ _CLONES: Final = (
     "defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && !defined(__AVX2__) \\\n"
     f"    && {_GNU}6 && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)"
 )
-"""Where the program can have two versions of a function and choose when it starts."""
+"""Where the program can have versions of a function and choose when it starts."""
+
+
+def _versions(*targets: str) -> str:
+    named = ", ".join(f'"{target}"' for target in targets)
+    return f"__attribute__((noinline, target_clones({named})))"
+
+
 _MACROS: Final = {
     ROLLED: ((f"{_GNU}8", '_Pragma("GCC unroll 1")'), ("", "")),
     APART: (
-        (_CLONES, '__attribute__((noinline, target_clones("avx2", "default")))'),
+        (f"{_CLONES} && {_GNU}12", _versions("arch=x86-64-v4", "avx2", "default")),
+        (_CLONES, _versions("avx2", "default")),
         (f"{_GNU}3", "__attribute__((noinline))"),
         ("", ""),
     ),
