@@ -92,7 +92,7 @@ def test_a_part_times_what_ships_and_changes_no_score(study, baseline, scales) -
     assert [len(both & set(cost)) for cost in times] == [2] * LOOKS[0] + [0] * (8 - LOOKS[0])
     whole = merge([evaluate_shard(one) for one in split(timed, 2)])
     assert all(cost[name] > 0 for cost in times[:2] for name in both)
-    expected = evaluate_shard(plain)
+    expected = merge([evaluate_shard(one) for one in split(plain, 2)])
     assert (whole.sums, whole.outputs_sha256) == (expected.sums, expected.outputs_sha256)
     assert set(whole.cost) - set(expected.cost) == both
     of_float = replace(timed.build, evaluator="float")
