@@ -31,6 +31,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -174,7 +175,9 @@ def measure_tool(
         out.mkdir(parents=True, exist_ok=True)
         np.save(out / "calib.npy", calib.images)
         np.save(out / "eval.npy", dev.images)
-        paths = [str(path.resolve()) for path in (model, out / "calib.npy", out / "eval.npy", out)]
+        # A copy: onnx2tf writes what it repairs into the file that it is given.
+        copy = Path(shutil.copyfile(model, out / model.name))
+        paths = [str(path.resolve()) for path in (copy, out / "calib.npy", out / "eval.npy", out)]
         script = str(Path(quantization_tools.__file__).resolve())
         python = environment(folder, tool)
         told = subprocess.run(
