@@ -43,6 +43,7 @@ from tests.benchmarks.unseen_networks import Network
 
 TOO_LARGE: Final = ("vgg", "painter", "upsampler", "convnext", "sequence")
 """Of the unseen networks: more constants or memory than the boards have, or minutes under QEMU."""
+REWEIGHTED: Final = 30
 PACKED: Final = "densenet"
 """The one that is fitted with weights of 4 bits, too."""
 
@@ -436,6 +437,9 @@ def packaged(
 def fitted(rows: Sequence[tuple[list[float], float]], least: float) -> dict[str, float]:
     """Weights of the kinds, none below 0, with small relative errors.
 
+    Least absolute errors, by reweighted least squares: kernels whose work the kinds describe badly
+    move the others' weights less.
+
     Args:
         rows: counts of the kinds, and what they take together.
         least: below it an error counts as if the sum were that.
@@ -444,7 +448,11 @@ def fitted(rows: Sequence[tuple[list[float], float]], least: float) -> dict[str,
 
     counts, wanted = np.array([c for c, _ in rows]), np.array([w for _, w in rows])
     trust = np.maximum(wanted, least) ** -0.75
-    weights, _ = nnls(counts * trust[:, None], wanted * trust)
+    even = np.ones(len(wanted))
+    for _ in range(REWEIGHTED):
+        weights, _ = nnls(counts * (trust * even)[:, None], wanted * trust * even)
+        errors = np.abs(counts @ weights - wanted) * trust
+        even = np.maximum(errors, np.median(errors) / 10 + 1e-9) ** -0.5
     return {kind: round(float(w), 3) for kind, w in zip(KINDS, weights) if w > 5e-4}
 
 
@@ -495,11 +503,12 @@ def fit(cores: Sequence[str], folder: Path) -> None:
                     times.append((list(work.times.values()), instructions))
                     places.append((list(work.places.values()), float(size)))
             for unpacker in _unpackers(text):
-                sizes = re.findall(rf"^ +{unpacker}\(\s*[^,]+,\s+(\d+),", text, re.M)
-                if sizes and unpacker in found:
-                    mean = sum(map(int, sizes)) / len(sizes)
+                calls = re.findall(rf"^ +{unpacker}\(\s*[^,]+,\s+(\d+),\s+(\d+),", text, re.M)
+                if calls and unpacker in found:
+                    sizes, bits = np.array(calls, float).T
                     kind = "wide_unpacked" if "64" in unpacker else "unpacked"
-                    one = {**dict.fromkeys(KINDS, 0.0), kind: mean}
+                    one = dict.fromkeys(KINDS, 0.0)
+                    one |= {kind: sizes.mean(), f"{kind}_byte": (sizes * bits).mean() / 8}
                     times.append((list(one.values()), found[unpacker][0]))
         print(f"{core}: {len(times)} kernels", flush=True)
         table += f"\n[{core}]\ncompiler = {json.dumps(' '.join(BOARDS[core].compiler))}\n"

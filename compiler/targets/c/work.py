@@ -39,7 +39,9 @@ KINDS: Final = {
     "tap": "a product of a sum that is written out",
     "far_tap": "one that lies too far from the first for one register",
     "unpacked": "a constant unpacked, of at most 32 bits",
-    "wide_unpacked": "one of 64",
+    "unpacked_byte": "a byte that such constants are read from",
+    "wide_unpacked": "a constant of 64 bits unpacked",
+    "wide_unpacked_byte": "a byte of those",
 }
 """Kinds of work, and what they count."""
 
@@ -80,7 +82,7 @@ _OPERATIONS: Final = {
     ("division", "wide_division"): re.compile(r" [/%] "),
 }
 """Operators of at most 32 bits, and the same ones of 64."""
-_LONG = re.compile(r"\b(unpack_[iu]64|unpack|widen|dots|row_dots)\w*\(.*?, (\d+)[,)]")
+_LONG = re.compile(r"\b(unpack_[iu]64|unpack|widen|dots|row_dots)\w*\(.*?, (\d+)[,)](?: (\d+),)?")
 _LONG_KINDS: Final = {
     "unpack_i64": "wide_unpacked", "unpack_u64": "wide_unpacked", "unpack": "unpacked",
     "widen": "widened", "dots": "dots", "row_dots": "row_dots",
@@ -185,6 +187,7 @@ class _Reader:
                 done = "far_dots"
             if done.endswith("unpacked"):
                 add("call", times)
+                self.work.times[f"{done}_byte"] += times * float(often[2]) * int(often[3]) / 8
             self.work.times[done] += times * float(often[2])
             self.work.places[done] += 1
             return
