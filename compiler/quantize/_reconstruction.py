@@ -48,9 +48,10 @@ def reconstructed(rows: Floats, gram: Floats, ends: tuple[int, int]) -> Floats:
     hessian = np.take_along_axis(hessian.reshape(groups, -1), places, 1).reshape(hessian.shape)
     found = _made_up_for(rows, hessian, ends)
     nearest = on_grid(rows, ends)
-    worse = _error(rows - found, hessian) >= _error(rows - nearest, hessian)
+    # Of errors a and b of a row, a H a - b H b is (a - b) H (a + b).
+    more = np.einsum("gok,gok->go", (nearest - found) @ hessian, 2 * rows - found - nearest)
     result = np.empty_like(found)
-    np.put_along_axis(result, columns, np.where(worse[:, :, None], nearest, found), axis=2)
+    np.put_along_axis(result, columns, np.where(more[:, :, None] >= 0, nearest, found), axis=2)
     return result
 
 
@@ -61,10 +62,6 @@ def damped(gram: Floats, part: float = _DAMPING) -> Floats:
     # A group that has seen zeros only: every choice is as good, so the nearest is taken.
     extra = np.where(mean > 0, part * mean, 1.0)
     return gram + extra[:, None, None] * np.eye(gram.shape[1])
-
-
-def _error(difference: Floats, hessian: Floats) -> Floats:
-    return np.asarray(np.einsum("gok,gok->go", difference @ hessian, difference))
 
 
 def _made_up_for(rows: Floats, hessian: Floats, ends: tuple[int, int]) -> Floats:

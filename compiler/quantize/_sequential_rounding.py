@@ -35,6 +35,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+import scipy  # loads its parts when they are first used
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
@@ -165,8 +166,9 @@ def _rounded(held: PointRows, seen: _Seen, centred: bool) -> RoundedWeight:
     rows = cut_rows(held.rows, seen.products.shape[1])
     hessian = seen.shrunk(_Seen.gram, centred)
     cross = seen.shrunk(_Seen.cross, centred)
-    wanted = (rows @ cross).transpose(0, 2, 1)
-    moved = rows + np.linalg.solve(damped(hessian, _DAMPING), wanted).transpose(0, 2, 1)
+    moved = rows.copy()
+    for row, one, wanted in zip(moved, damped(hessian, _DAMPING), rows @ cross):
+        row += scipy.linalg.lapack.dposv(one.T, wanted.T)[1].T
     signs, ends = np.ones((*moved.shape[:2], 1)), (-held.limit, held.limit)
     if held.own_scales and held.limit < _FEW_LEVELS:
         ends = (-held.limit - 1, held.limit)
