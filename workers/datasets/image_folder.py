@@ -66,6 +66,12 @@ def _decode(path: Path, preprocess: Preprocess) -> NDArray[np.uint8]:
                     f"an image of {image.width}x{image.height} pixels is too large",
                     where=str(path),
                 )
+            if image.mode[0] in "IF":  # Pillow would cut every value at 255
+                raise DatasetError(
+                    f"the values of the image are not 0 to 255 (mode {image.mode})",
+                    where=str(path),
+                    fix="save it with 8 bits a channel, scaled as in training, or give an .npz",
+                )
             return preprocess.pixels(image, str(path))
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise DatasetError(f"cannot decode the image: {error}", where=str(path)) from error

@@ -159,3 +159,10 @@ def test_two_inputs_cannot_be_fed_from_images(tmp_path: Path) -> None:
     ref = DatasetRef("image_folder", {"path": str(tmp_path), "preprocess": PLAIN})
     with pytest.raises(DatasetError, match="one float32 input"):
         open_dataset(ref, [SPEC, InputSpec("mask", (1, 8), "float32")])
+
+
+@pytest.mark.parametrize(("dtype", "name"), [("<u2", "a.png"), ("<i4", "a.tif"), ("<f4", "a.tif")])
+def test_values_beyond_eight_bits_are_refused(tmp_path: Path, dtype: str, name: str) -> None:
+    Image.fromarray(np.arange(64).reshape(8, 8).astype(dtype)).save(tmp_path / name)
+    with pytest.raises(DatasetError, match="not 0 to 255"):
+        opened(tmp_path)
