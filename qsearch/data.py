@@ -18,7 +18,7 @@ from qsearch.errors import DataError
 from qsearch.object_data import objects_to_npz
 from workers.datasets import audio, table, text
 from workers.datasets.annotated import BOXES, MASKS
-from workers.datasets.contents import Contents
+from workers.datasets.contents import Contents, files_below
 from workers.datasets.prepared import prepared, whole_inputs
 from workers.datasets.protocol import Dataset as OpenDataset
 from workers.datasets.protocol import InputSpec, whole
@@ -214,7 +214,7 @@ def _kind(path: Path, preprocess: Mapping[str, Any], inputs: Sequence[InputSpec]
                 )
             return kind
     if path.is_dir():
-        sounds = any(each.suffix.lower() in audio.SUFFIXES for each in path.rglob("*"))
+        sounds = any(each.suffix.lower() in audio.SUFFIXES for each in files_below(path))
         return "audio" if sounds else "image_folder"
     suffix = path.suffix.lower()
     tokenized = len(inputs) > 1 or (path.parent / "tokenizer.json").is_file()

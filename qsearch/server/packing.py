@@ -18,6 +18,7 @@ from qsearch.object_data import objects_to_npz
 from qsearch.run_folder import PathLike
 from qsearch.server.submission import MAPPINGS, SUBMITTED
 from qsearch.settings import CutAt
+from workers.datasets.contents import files_below
 from workers.datasets.image_folder import IMAGE_SUFFIXES
 from workers.datasets.prepared import whole_inputs
 from workers.datasets.registry import input_specs
@@ -111,9 +112,8 @@ def data_file(
 
 def _zipped(images: Path, target: Path) -> Path:
     """A folder of images as a zip that is equal for equal folders."""
-    files = sorted(path for path in images.rglob("*") if path.is_file())
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED, strict_timestamps=False) as archive:
-        for path in files:
+        for path in files_below(images):
             name = path.relative_to(images)
             hidden = any(part.startswith(".") for part in name.parts)
             wanted = path.suffix.lower() in IMAGE_SUFFIXES or str(name) == "classes.txt"

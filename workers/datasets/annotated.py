@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from workers.datasets.contents import files_below
 from workers.datasets.image_folder import IMAGE_SUFFIXES, image_dataset, image_input
 from workers.datasets.listed import Array
 from workers.datasets.preprocess import Preprocess
@@ -70,7 +71,7 @@ def open_detection(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> D
             fix="it holds images (id, file_name), annotations (image_id, category_id, bbox) and "
             "categories (id, name)",
         ) from error
-    there = {path.relative_to(root).as_posix(): path for path in root.rglob("*")}
+    there = {path.relative_to(root).as_posix(): path for path in files_below(root)}
     there |= {path.name: path for path in there.values()}
     for name in images.values():
         if name not in there:
@@ -117,7 +118,7 @@ def open_segmentation(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -
     root, masks, made, spec = _opened(MASKS, options, inputs)
     images = [
         path
-        for path in sorted(root.rglob("*"))
+        for path in files_below(root)
         if path.suffix.lower() in IMAGE_SUFFIXES and masks not in path.parents
     ]
     if not images:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
@@ -39,6 +39,13 @@ _SETTLED_NS: Final = 1_000_000_000
 """A file that was changed less than this ago may change again and keep its state."""
 
 
+def files_below(root: Path) -> Iterator[Path]:
+    """Files of a folder in order; the folders directly in it may be links to others."""
+    for entry in sorted(root.iterdir()):
+        found = sorted(entry.rglob("*")) if entry.is_dir() else [entry]
+        yield from (path for path in found if path.is_file())
+
+
 class Contents:
     """The sha256 of a file, or of every file of a folder, and when it was taken.
 
@@ -55,12 +62,10 @@ class Contents:
         self._states: dict[Path, _State] = {}
         self._seen: dict[Path, _State] = {}  # as named; a link to another file has its state
         self._names: dict[str, Path] = {}
-        folder = root.is_dir()
-        for path in sorted(root.rglob("*")) if folder else [root]:
-            if not folder or path.is_file():
-                real = path.resolve()
-                self._names[path.relative_to(root).as_posix()] = real
-                self._hashes[real], self._states[real] = _hashed(path)
+        for path in files_below(root) if root.is_dir() else [root]:
+            real = path.resolve()
+            self._names[path.relative_to(root).as_posix()] = real
+            self._hashes[real], self._states[real] = _hashed(path)
 
     @property
     def sha256(self) -> str:

@@ -140,3 +140,16 @@ def test_a_file_is_the_same_by_whatever_path_it_was_hashed(
     renamed_over(tmp_path / "d.npy", 1)
     with pytest.raises(DataChangedError):
         dataset.batch(Range(0, 2))
+
+
+def test_class_folders_may_be_links(tmp_path: Path) -> None:
+    real, linked, copied = (tmp_path / name for name in ("real", "linked", "copied"))
+    for folder in (real / "0", linked, copied / "0"):
+        folder.mkdir(parents=True)
+    for folder in (real, copied):
+        Image.new("L", (4, 4)).save(folder / "0" / "a.png")
+    (linked / "0").symlink_to(real / "0")
+    contents = Contents(linked)
+    assert contents.sha256 == Contents(copied).sha256
+    ref = DatasetRef("image_folder", {"path": str(linked), "preprocess": {}}, contents.sha256)
+    assert open_dataset(ref, IMAGES).batch(Range(0, 1)).labels.tolist() == [0]
