@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -72,10 +73,12 @@ def open_detection(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> D
             "categories (id, name)",
         ) from error
     there = {path.relative_to(root).as_posix(): path for path in files_below(root)}
-    there |= {path.name: path for path in there.values()}
+    times = Counter(path.name for path in there.values())
+    there = {path.name: path for path in there.values() if times[path.name] == 1} | there
     for name in images.values():
         if name not in there:
-            raise DatasetError(f"the image {name} of {file.name} is not there", where=str(root))
+            several = f"in {times[name]} folders" if times[name] else "not there"
+            raise DatasetError(f"the image {name} of {file.name} is {several}", where=str(root))
     if not images:
         raise DatasetError("the data is empty: 0 images", where=str(file))
     paths = [there[name] for name in images.values()]

@@ -229,3 +229,24 @@ def test_an_image_without_a_mask_is_named(tmp_path: Path) -> None:
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path / "i.png")
     with pytest.raises(DatasetError, match=r"i\.png has no mask m/i\.png"):
         opened("segmentation", tmp_path, IMAGE, preprocess={"masks": "m"})
+
+
+def test_boxes_belong_to_the_image_of_exactly_their_path(tmp_path: Path) -> None:
+    for name, level in (("1.png", 10), ("thumbs/1.png", 20), ("thumbs/2.png", 30)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (8, 8), (level, level, level)).save(tmp_path / name)
+    coco: dict[str, Any] = {"categories": [], "annotations": []}
+    fields = {"boxes": "a.json", "mean": 0}
+
+    def levels(*names: str) -> list[float]:
+        coco["images"] = [{"id": n, "file_name": name} for n, name in enumerate(names)]
+        (tmp_path / "a.json").write_text(json.dumps(coco))
+        data = opened("detection", tmp_path, IMAGE, preprocess=fields)
+        return [float(one.max()) for one in data.batch(Range(0, len(names))).inputs["image"]]
+
+    assert levels("1.png", "thumbs/1.png", "2.png") == [10, 20, 30]
+    (tmp_path / "1.png").rename(tmp_path / "thumbs" / "3.png")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "thumbs" / "1.png").rename(tmp_path / "other" / "2.png")
+    with pytest.raises(DatasetError, match=r"2\.png of a\.json is in 2 folders"):
+        levels("2.png")
