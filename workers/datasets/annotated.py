@@ -47,7 +47,8 @@ def open_detection(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> D
     ``boxes``, the name of a COCO file in the folder.
 
     Labels are float64 (samples, most boxes of an image, 5): class from 0 in the order of the
-    category ids, then left, top, right, bottom in pixels of the input; class -1 is no box.
+    category ids, then left, top, right, bottom in pixels of the input; class -1 is no box, and
+    -2 - class a crowd of it (``iscrowd``).
 
     Raises:
         DatasetError: a file is missing, is no COCO file, or names an image that is not there.
@@ -63,8 +64,9 @@ def open_detection(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> D
         boxes: dict[Any, list[list[float]]] = {name: [] for name in images}
         for each in coco["annotations"]:
             x, y, width, height = map(float, each["bbox"])
-            row = [float(classes[each["category_id"]]), x, y, x + width, y + height]
-            boxes[each["image_id"]].append(row)
+            kind = classes[each["category_id"]]
+            kind = -2 - kind if each.get("iscrowd") else kind
+            boxes[each["image_id"]].append([float(kind), x, y, x + width, y + height])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DatasetError(
             f"{file.name} is no COCO file: {type(error).__name__} {error}",

@@ -24,6 +24,8 @@ from workers.metrics.library import Sums, needed
 from workers.metrics.protocol import Outputs, State
 
 _OBJECTS, _FOUND = "objects", "found"
+_NEITHER = 2
+"""Beside 0 and 1, missed and hit: what was found of a crowd counts as neither."""
 
 
 class MeanAveragePrecision(Sums):
@@ -34,7 +36,7 @@ class MeanAveragePrecision(Sums):
     ) -> None:
         """Match the boxes of each image."""
         for boxes, scores, classes, wanted in zip(*_detections(outputs), needed(labels)):
-            truth = [_row(row[1:], int(row[0])) for row in wanted if row[0] >= 0]
+            truth = [_row(row[1:], int(row[0])) for row in wanted if row[0] != -1]
             kept = np.isfinite(boxes).all(axis=1) & (classes >= 0) & (scores > 0)
             found = [
                 _row(box, int(kind)) | {"score": float(score)}
@@ -46,10 +48,10 @@ class MeanAveragePrecision(Sums):
                 if image is None:
                     continue
                 key = f"{_OBJECTS}:{kind}"
-                state[key] = state.get(key, 0.0) + len(image["gtIds"])
-                hits = np.asarray(image["dtMatches"]).T > 0
+                state[key] = state.get(key, 0.0) + np.count_nonzero(image["gtIgnore"] == 0)
+                hits = np.where(image["dtIgnore"], _NEITHER, np.asarray(image["dtMatches"]) > 0).T
                 for score, hit in zip(image["dtScores"], hits):
-                    key = f"{_FOUND}:{kind}:{score.hex()}:{''.join('01'[int(one)] for one in hit)}"
+                    key = f"{_FOUND}:{kind}:{score.hex()}:{''.join(map(str, hit))}"
                     state[key] = state.get(key, 0.0) + 1.0
 
     def result(self, state: Mapping[str, float]) -> float | None:
@@ -71,7 +73,7 @@ class MeanAveragePrecision(Sums):
             image = {
                 "dtScores": scores,
                 "dtMatches": matches,
-                "dtIgnore": np.zeros_like(matches),
+                "dtIgnore": matches == _NEITHER,
                 "gtIgnore": np.zeros(objects),
             }
             judge.evalImgs.append(image)
@@ -103,8 +105,8 @@ def _judge(truth: list[dict[str, Any]], found: list[dict[str, Any]], kinds: list
 def _row(box: NDArray[Any], kind: int) -> dict[str, Any]:
     left, top, right, low = map(float, box)
     sides = [left, top, right - left, low - top]
-    row = {"image_id": 0, "category_id": kind, "bbox": sides, "area": sides[2] * sides[3]}
-    return {**row, "iscrowd": 0, "ignore": 0}
+    row = {"image_id": 0, "category_id": max(kind, -2 - kind), "bbox": sides}
+    return {**row, "area": sides[2] * sides[3], "iscrowd": int(kind < -1)}
 
 
 def _detections(outputs: Outputs) -> tuple[Any, Any, Any]:

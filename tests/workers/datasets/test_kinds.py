@@ -151,13 +151,14 @@ def test_boxes_move_with_the_resize_and_the_crop(tmp_path: Path) -> None:
         "annotations": [
             {"image_id": 7, "category_id": 3, "bbox": [8, 4, 8, 4]},
             {"image_id": 7, "category_id": 1, "bbox": [0, 0, 4, 4]},
+            {"image_id": 7, "category_id": 3, "bbox": [8, 0, 16, 16], "iscrowd": 1},
         ],
     }
     (tmp_path / "boxes.json").write_text(json.dumps(coco))
     fields = {"boxes": "boxes.json", "resize": 8}
     labels = opened("detection", tmp_path, IMAGE, preprocess=fields).labels(Range(0, 1))
     assert labels is not None
-    assert labels.tolist() == [[[1, 0, 2, 4, 4]]], "the other box is beside the crop"
+    assert labels.tolist() == [[[1, 0, 2, 4, 4], [-3, 0, 0, 8, 8]]], "one box is beside the crop"
 
 
 def test_masks_are_resized_without_new_classes(tmp_path: Path) -> None:

@@ -90,18 +90,19 @@ def test_map_is_that_of_pycocotools_in_one_piece() -> None:
     kinds = RNG.integers(0, 3, (12, 4))
     labels = np.concatenate([kinds[..., None], boxes], axis=2)
     labels[::3, 3] = -1
+    labels[1::3, :2, 0] = -2 - labels[1::3, :2, 0]  # crowds
     found = boxes + RNG.normal(size=boxes.shape) * 2
     scores, answers = RNG.random((12, 4)), np.where(RNG.random((12, 4)) < 0.8, kinds, 0)
 
     def rows(boxes: NDArray[Any], kinds: NDArray[Any], scores: NDArray[Any]) -> list[Any]:
         listed: list[Any] = []
         for image, place in np.ndindex(kinds.shape):
-            if kinds[image, place] < 0:
+            if (kind := int(kinds[image, place])) == -1:
                 continue
             x, y, right, low = boxes[image, place].tolist()
             sides = [x, y, right - x, low - y]
-            row = {"image_id": image, "category_id": int(kinds[image, place]), "bbox": sides}
-            more = {"id": len(listed) + 1, "area": sides[2] * sides[3], "iscrowd": 0}
+            row = {"image_id": image, "category_id": max(kind, -2 - kind), "bbox": sides}
+            more = {"id": len(listed) + 1, "area": sides[2] * sides[3], "iscrowd": int(kind < -1)}
             listed.append({**row, **more, "score": float(scores[image, place])})
         return listed
 
