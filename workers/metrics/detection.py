@@ -63,7 +63,8 @@ class MeanAveragePrecision(Sums):
         judge.params.imgIds, judge.params.maxDets = [0], [1 << 30]
         judge._paramsEval = judge.params
         judge.evalImgs = []
-        rows = [(key.split(":"), int(count)) for key, count in state.items()]
+        # Equal scores stand in an order of their own, not in that of parts.
+        rows = [(key.split(":"), int(count)) for key, count in sorted(state.items())]
         for kind in kinds:
             own = [(parts, n) for parts, n in rows if parts[0] == _FOUND and int(parts[1]) == kind]
             scores = [float.fromhex(parts[2]) for parts, n in own for _ in range(n)]

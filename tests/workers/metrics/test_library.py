@@ -131,6 +131,16 @@ def test_map_is_that_of_pycocotools_in_one_piece() -> None:
     assert scored("map", together, labels) == pytest.approx(judge.stats[0])
 
 
+def test_map_of_equal_scores_is_the_same_in_every_order_of_parts() -> None:
+    labels = np.asarray([[[0.0, 0, 0, 10, 10]]])
+    hit, miss = ([np.asarray([[[x, x, x + 10, x + 10, 0.5, 0]]])] for x in (0.0, 50.0))
+    orders = [MetricSums([LIBRARY["map"]], has_labels=True, has_reference=False) for _ in "ab"]
+    for sums, parts in zip(orders, ((hit, miss), (miss, hit))):
+        for part in parts:
+            sums.add(part, None, labels)
+    assert orders[0].results() == orders[1].results()
+
+
 @pytest.mark.parametrize("word", LIBRARY)
 def test_labels_that_are_missing_or_of_another_kind_are_told(word: str) -> None:
     for labels in (None, np.zeros((60, 11, 2), np.int64)):
