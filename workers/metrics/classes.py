@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import f1_score, roc_auc_score
 
-from workers.metrics.library import Sums, count_answers, counted_answers, needed
+from workers.metrics.library import Sums, classes, count_answers, counted_answers
 from workers.metrics.protocol import Outputs, State
 from workers.metrics.top_k import answers
 
@@ -24,7 +24,7 @@ class F1(Sums):
     def update(
         self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
     ) -> None:
-        count_answers(state, needed(labels).reshape(-1), _classes(outputs[0]).reshape(-1))
+        count_answers(state, classes(labels).reshape(-1), _classes(outputs[0]).reshape(-1))
 
     def result(self, state: Mapping[str, float]) -> float | None:
         if not state:
@@ -40,12 +40,14 @@ class Auc(Sums):
     def update(
         self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
     ) -> None:
-        wanted = needed(labels).reshape(-1)
+        wanted = classes(labels).reshape(-1)
         rows = np.asarray(outputs[0], np.float64).reshape(len(wanted), -1)
         if rows.shape[1] > 2:
             raise ValueError(f"it is for two classes, and the output has {rows.shape[1]} scores")
         # Of two logits or probabilities the difference orders samples as the second does.
         scores = rows[:, -1] - (rows[:, 0] if rows.shape[1] == 2 else 0.0)
+        if not np.isfinite(scores).all():
+            raise ValueError("a score is not finite")
         for score, label in zip(scores.tolist(), wanted.tolist()):
             key = f"{score.hex()}:{label}"
             state[key] = state.get(key, 0.0) + 1.0

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_softmax
 
-from workers.metrics.library import Ratio, needed
+from workers.metrics.library import Ratio, classes
 from workers.metrics.protocol import Outputs, State
 
 
@@ -30,7 +30,7 @@ class Bits(Ratio):
         Raises:
             ValueError: the first output is not of shape (samples, [tokens,] vocabulary).
         """
-        wanted, logits = needed(labels), np.asarray(outputs[0], np.float64)
+        wanted, logits = classes(labels), np.asarray(outputs[0], np.float64)
         if logits.shape[:-1] != wanted.shape:
             raise ValueError(f"labels of shape {wanted.shape} for logits of shape {logits.shape}")
         kept = wanted >= 0

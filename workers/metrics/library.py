@@ -114,6 +114,15 @@ def needed(labels: NDArray[Any] | None) -> NDArray[Any]:
     return labels
 
 
+def classes(labels: NDArray[Any] | None) -> NDArray[np.int64]:
+    """The labels as classes; raises ValueError where one is no whole number."""
+    given = needed(labels)
+    found = given.astype(np.int64)
+    if (found != given).any():
+        raise ValueError("the labels are no classes")
+    return found
+
+
 def flat(output: NDArray[Any], labels: NDArray[Any] | None) -> tuple[NDArray[Any], NDArray[Any]]:
     """Outputs and labels of the same numbers, as float64 (samples, values)."""
     wanted = np.asarray(needed(labels), np.float64)

@@ -242,7 +242,7 @@ class MetricSums:
                 metric.update(self.sums[name], outputs, reference, labels)
             except CompilerError:
                 raise
-            except ValueError as error:  # of a library: data that it does not take
+            except (ValueError, IndexError) as error:  # of a library: data that it does not take
                 raise MetricError(
                     f"the metric {measure(name).words} cannot be computed: {error}",
                     where=f"outputs {[list(out.shape) for out in outputs]}",

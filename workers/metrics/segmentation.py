@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 from sklearn.metrics import jaccard_score
 
-from workers.metrics.library import Sums, count_answers, counted_answers, needed
+from workers.metrics.library import Sums, classes, count_answers, counted_answers
 from workers.metrics.protocol import Outputs, State
 from workers.metrics.top_k import answers
 
@@ -24,12 +24,12 @@ class MeanIou(Sums):
         Raises:
             ValueError: the output has other sizes than the masks, or fewer classes.
         """
-        wanted, found = needed(labels), answers(outputs[0])
+        wanted, found = classes(labels), answers(outputs[0])
         if found.shape != wanted.shape:
             raise ValueError(f"masks of shape {wanted.shape} for answers of shape {found.shape}")
-        if outputs[0].ndim > wanted.ndim and wanted.size and wanted.max() >= outputs[0].shape[1]:
-            classes = outputs[0].shape[1]
-            raise ValueError(f"a mask holds {wanted.max()}, the model has {classes} classes")
+        most = outputs[0].shape[1 if outputs[0].ndim >= 4 else -1]
+        if outputs[0].ndim > wanted.ndim and wanted.size and wanted.max() >= most:
+            raise ValueError(f"a mask holds {wanted.max()}, the model has {most} classes")
         count_answers(state, wanted.reshape(-1), found.reshape(-1))
 
     def result(self, state: Mapping[str, float]) -> float | None:

@@ -14,7 +14,7 @@ import jiwer
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.metrics.library import Sums, needed
+from workers.metrics.library import Sums, classes
 from workers.metrics.protocol import Outputs, State
 from workers.metrics.top_k import answers
 
@@ -30,7 +30,7 @@ class WordErrors(Sums):
     def update(
         self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
     ) -> None:
-        for row, wanted in zip(answers(outputs[0]), needed(labels)):
+        for row, wanted in zip(answers(outputs[0]), classes(labels)):
             merged = row[np.flatnonzero(np.diff(row, prepend=-1))]
             said = " ".join(str(token) for token in merged if token != _BLANK)
             told = " ".join(str(token) for token in wanted if token >= 0)

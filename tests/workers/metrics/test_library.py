@@ -19,7 +19,7 @@ CLASSES = (LOGITS[:, 1] - LOGITS[:, 0] + RNG.normal(size=60) > 0).astype(np.int6
 NUMBERS = RNG.normal(size=(60, 1))
 WANTED = NUMBERS[:, 0] + 0.3 * RNG.normal(size=60)
 TOKENS = RNG.integers(-1, 5, (60, 7))
-TOKEN_LOGITS = RNG.normal(size=(60, 7, 5))
+TOKEN_LOGITS = RNG.normal(size=(60, 7, 9))
 IMAGES = RNG.random((60, 3, 8, 8))
 NOISY = IMAGES + 0.05 * RNG.normal(size=IMAGES.shape)
 MASKS = RNG.integers(-1, 3, (60, 8, 8))
@@ -170,3 +170,19 @@ def test_a_mask_of_a_class_that_the_model_does_not_have_is_told() -> None:
     masks[1, 2, 2] = 4
     with pytest.raises(MetricError, match="a mask holds 4, the model has 4 classes"):
         scored("miou", logits, masks)
+
+
+@pytest.mark.parametrize("word", ["f1", "auc", "miou", "bits", "perplexity", "wer"])
+def test_classes_may_be_stored_as_floats(word: str) -> None:
+    logits = TOKEN_LOGITS[:, 0, :2] if word in ("f1", "auc") else TOKEN_LOGITS
+    labels = np.arange(logits[..., 0].size).reshape(logits.shape[:-1]) % logits.shape[-1]
+    assert scored(word, logits, labels.astype(np.float32)) == scored(word, logits, labels)
+    with pytest.raises(MetricError, match="no classes"):
+        scored(word, logits, labels + 0.5)
+
+
+def test_a_label_beyond_the_vocabulary_and_scores_that_are_nan_are_told() -> None:
+    with pytest.raises(MetricError, match="out of bounds"):
+        scored("bits", TOKEN_LOGITS, np.full((60, 7), 9))
+    with pytest.raises(MetricError, match="not finite"):
+        scored("auc", np.full((2, 2), np.nan), np.asarray([0, 1]))
