@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import mean_absolute_error
 
-from workers.metrics.library import Sums, flat
+from workers.metrics.library import Ratio, Sums, flat
 from workers.metrics.protocol import Outputs, State
 
 
@@ -21,20 +21,37 @@ def mae(outputs: Outputs, labels: NDArray[Any] | None) -> NDArray[Any]:
     return -np.asarray(each, np.float64)
 
 
-class _Squares(Sums):
-    """Sums of squares, from which RMSE and R2 follow for all samples together."""
-
-    def init(self) -> State:
-        return dict.fromkeys(("count", "residual", "fourth", "sum", "square"), 0.0)
+class Rmse(Ratio):
+    """Negative root of the mean squared error; samples are independent, not their values."""
 
     def update(
         self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
     ) -> None:
         found, wanted = flat(outputs[0], labels)
         squares = (found - wanted) ** 2
+        self.add(state, -squares.sum(axis=1), np.full(len(squares), float(squares.shape[1])))
+
+    def result(self, state: Mapping[str, float]) -> float | None:
+        squares = super().result(state)
+        return None if squares is None else -math.sqrt(-squares)
+
+    def standard_error(self, state: Mapping[str, float]) -> float | None:
+        value, error = self.result(state), super().standard_error(state)
+        return error / (2 * -value) if value and error is not None else None
+
+
+class R2(Sums):
+    """Share of the variance of the labels that the outputs explain; 1 is all."""
+
+    def init(self) -> State:
+        return dict.fromkeys(("count", "residual", "sum", "square"), 0.0)
+
+    def update(
+        self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
+    ) -> None:
+        found, wanted = flat(outputs[0], labels)
         state["count"] += float(wanted.size)
-        state["residual"] += float(squares.sum())
-        state["fourth"] += float((squares**2).sum())
+        state["residual"] += float(((found - wanted) ** 2).sum())
         state["sum"] += float(wanted.sum())
         state["square"] += float((wanted**2).sum())
 
@@ -42,25 +59,6 @@ class _Squares(Sums):
     def loss(state: Mapping[str, float]) -> float:
         """What a part loses."""
         return state["residual"]
-
-
-class Rmse(_Squares):
-    """Negative root of the mean squared error."""
-
-    def result(self, state: Mapping[str, float]) -> float | None:
-        return -math.sqrt(state["residual"] / state["count"]) if state["count"] else None
-
-    def standard_error(self, state: Mapping[str, float]) -> float | None:
-        """By the delta method on the mean of the squares."""
-        count, value = state["count"], self.result(state)
-        if count < 2 or not value:
-            return None
-        spread = state["fourth"] / count - (state["residual"] / count) ** 2
-        return math.sqrt(max(spread, 0.0) / (count - 1)) / (2 * -value)
-
-
-class R2(_Squares):
-    """Share of the variance of the labels that the outputs explain; 1 is all."""
 
     def result(self, state: Mapping[str, float]) -> float | None:
         count = state["count"]

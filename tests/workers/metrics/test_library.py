@@ -186,3 +186,17 @@ def test_a_label_beyond_the_vocabulary_and_scores_that_are_nan_are_told() -> Non
         scored("bits", TOKEN_LOGITS, np.full((60, 7), 9))
     with pytest.raises(MetricError, match="not finite"):
         scored("auc", np.full((2, 2), np.nan), np.asarray([0, 1]))
+
+
+def test_the_interval_of_rmse_counts_samples_and_not_their_values() -> None:
+    rmse = find_metric(LIBRARY["rmse"])
+    errors = np.abs(np.random.default_rng(1).normal(size=(300, 50, 1)))
+    found = []
+    for error in errors:  # the hundred values of a sample are equally wrong
+        sums = MetricSums([LIBRARY["rmse"]], has_labels=True, has_reference=False)
+        sums.add([error * np.ones(100)], None, np.zeros((50, 100)))
+        state = sums.sums[LIBRARY["rmse"]]
+        found.append((rmse.result(state) or 0.0, rmse.standard_error(state) or 0.0))
+    values, told = np.asarray(found).T
+    # Both are estimates from 300 draws.
+    assert told.mean() == pytest.approx(values.std(), rel=0.1)
