@@ -34,7 +34,8 @@ class WordErrors(Sums):
             merged = row[np.flatnonzero(np.diff(row, prepend=-1))]
             said = " ".join(str(token) for token in merged if token != _BLANK)
             told = " ".join(str(token) for token in wanted if token >= 0)
-            if not told:
+            if not told:  # jiwer takes no silence
+                state["errors"] += len(said.split())
                 continue
             found = jiwer.process_words(told, said)
             state["errors"] += found.substitutions + found.deletions + found.insertions

@@ -200,3 +200,8 @@ def test_the_interval_of_rmse_counts_samples_and_not_their_values() -> None:
     values, told = np.asarray(found).T
     # Both are estimates from 300 draws.
     assert told.mean() == pytest.approx(values.std(), rel=0.1)
+
+
+def test_words_that_are_heard_in_silence_are_errors() -> None:
+    heard = np.eye(4)[[[1, 2, 3], [1, 0, 2]]]
+    assert scored("wer", heard, np.asarray([[1, 2, 3], [-1, -1, -1]]), parts=1) == -2 / 3
