@@ -174,7 +174,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield from csv_rows(path)
         return
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise DatasetError(
             f"cannot read {path.name}: {error}", where=str(path), fix="save it as UTF-8"

@@ -62,6 +62,13 @@ def test_pairs_of_columns_and_labels_are_read(texts: Path) -> None:
     assert labels.tolist() == [1, 0]
 
 
+def test_only_line_feeds_end_a_text(texts: Path) -> None:
+    (texts / "t.txt").write_text("a\u2028b\x0cc\x85a\r\nb\n")
+    (texts / "t.jsonl").write_text(json.dumps({"text": "a\u2028b"}, ensure_ascii=False))
+    assert len(opened("text", texts / "t.txt", TOKENS)) == 2
+    assert len(opened("text", texts / "t.jsonl", TOKENS)) == 1
+
+
 def test_the_label_of_a_token_may_be_the_next_token(texts: Path) -> None:
     data = opened("text", texts / "t.txt", TOKENS, preprocess={"label": "next"})
     labels = data.labels(Range(0, 2))
