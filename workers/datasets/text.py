@@ -61,7 +61,7 @@ def open_text(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Datase
             f"preprocess length cannot be {length!r}", fix=f"1 to {most} tokens, as the model takes"
         )
     file = Path(fields.get("tokenizer") or path.parent / "tokenizer.json")
-    tokenizer = _tokenizer(file, length, path)
+    tokenizer = _tokenizer(file, length, most, path)
     texts, labels = _texts(path, fields)
 
     @cache  # every trial of a study asks for the same samples
@@ -71,19 +71,16 @@ def open_text(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Datase
             "ids": np.asarray(found.ids),
             "mask": np.asarray(found.attention_mask),
             "types": np.asarray(found.type_ids),
-            "positions": np.arange(length),
+            "positions": np.arange(most),
         }
-        return {
-            spec.name: np.pad(rows[roles[spec.name]], (0, most - length)).astype(spec.dtype)
-            for spec in inputs
-        }
+        return {spec.name: rows[roles[spec.name]].astype(spec.dtype) for spec in inputs}
 
     if fields.get("label") == NEXT:
-        name = next(name for name, role in roles.items() if role == "ids")
         labels = np.full((len(texts), most), -1, np.int64)
-        for place, text in enumerate(texts):
-            real = sum(tokenizer.encode(*text).attention_mask)
-            labels[place, : real - 1] = sample(place)[name][1:real]
+        for text, row in zip(texts, labels):
+            found = tokenizer.encode(*text)
+            real = np.asarray(found.attention_mask, bool)  # padding may stand on either side
+            row[:-1] = np.where(real[:-1] & real[1:], found.ids[1:], -1)
     return ListedDataset(sample, labels, [[path]], inputs, len(texts))
 
 
@@ -108,7 +105,7 @@ def _role(spec: InputSpec) -> str:
     return "ids" if spec.dtype.startswith("int") else ""
 
 
-def _tokenizer(file: Path, length: int, data: Path) -> Any:
+def _tokenizer(file: Path, length: int, most: int, data: Path) -> Any:
     tokenizers = optional_package("tokenizers", "text", "a data set of texts")
     if not file.is_file():
         raise DatasetError(
@@ -128,7 +125,7 @@ def _tokenizer(file: Path, length: int, data: Path) -> Any:
         known = [(found.token_to_id(pad), pad) for pad in _PADS]
         number, pad = next(((n, pad) for n, pad in known if n is not None), (0, _PADS[0]))
         padding = {"pad_id": number, "pad_token": pad}
-    padding |= {"length": length, "pad_to_multiple_of": None}
+    padding |= {"length": most, "pad_to_multiple_of": None}
     found.enable_padding(**padding)
     found.enable_truncation(length)
     return found

@@ -62,6 +62,22 @@ def test_pairs_of_columns_and_labels_are_read(texts: Path) -> None:
     assert labels.tolist() == [1, 0]
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_texts_are_padded_where_and_with_what_the_tokenizer_says(texts: Path, side: str) -> None:
+    tokenizer = Tokenizer.from_file(str(texts / "tokenizer.json"))
+    tokenizer.enable_padding(direction=side, pad_id=1, pad_token="<pad>")
+    tokenizer.save(str(texts / "tokenizer.json"))
+    (texts / "t.jsonl").write_text('{"text": ""}\n{"text": "a b c a"}')
+    fields = {"label": "next", "length": 3}
+    batch = opened("text", texts / "t.jsonl", TOKENS, preprocess=fields).batch(Range(0, 2))
+    words, wanted = [2, 3, 4], [3, 4, -1]
+    ids = [1, 1, 1, *words] if side == "left" else [*words, 1, 1, 1]
+    labels = [-1, -1, -1, *wanted] if side == "left" else [*wanted, -1, -1, -1]
+    assert batch.inputs["input_ids"].tolist() == [[1] * 6, ids]
+    assert batch.labels is not None
+    assert batch.labels.tolist() == [[-1] * 6, labels]
+
+
 def test_only_line_feeds_end_a_text(texts: Path) -> None:
     (texts / "t.txt").write_text("a\u2028b\x0cc\x85a\r\nb\n")
     (texts / "t.jsonl").write_text(json.dumps({"text": "a\u2028b"}, ensure_ascii=False))
