@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from csv import DictReader
 from pathlib import Path
@@ -156,6 +157,9 @@ def csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
             reader = DictReader(stream, strict=True)
+            names = Counter(reader.fieldnames or ())
+            if twice := [name for name, times in names.items() if times > 1]:
+                raise DatasetError(f"several columns are named {twice[0]!r}", where=str(path))
             for row in reader:
                 if None in row or None in row.values():
                     raise DatasetError(

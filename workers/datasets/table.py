@@ -128,10 +128,12 @@ def _input(
                     where=str(path),
                     fix="fill gaps as in training, or remove the line",
                 )
-    dtype = np.dtype(spec.dtype)
-    if dtype.kind in "iu" and (rows != np.floor(rows)).any():
-        row = int(np.argmax((rows != np.floor(rows)).any(axis=1)))
+    with np.errstate(invalid="ignore"):
+        made = rows.astype(spec.dtype)
+    if made.dtype.kind != "f" and (changed := (made != rows).any(axis=1)).any():
         raise DatasetError(
-            f"line {lines[row]}: the input {spec} takes whole numbers", where=str(path)
+            f"line {lines[int(np.argmax(changed))]}: the input {spec} does not hold the value",
+            where=str(path),
+            fix=f"give whole numbers that {spec.dtype} has",
         )
-    return rows.astype(dtype).reshape(-1, *spec.shape[1:])
+    return made.reshape(-1, *spec.shape[1:])

@@ -22,6 +22,7 @@ TOKENS = InputSpec("input_ids", (1, 6), "int64")
 MASK = InputSpec("attention_mask", (1, 6), "int64")
 TYPES = InputSpec("token_type_ids", (1, 6), "int64")
 ROW = InputSpec("x", (1, 2), "float32")
+BYTES = InputSpec("x", (1, 2), "int8")
 WAVE = InputSpec("wave", (1, 1, 800), "float32")
 FRAMES = InputSpec("x", (1, 5, 8), "float32")
 IMAGE = InputSpec("image", (1, 3, 8, 8), "float32")
@@ -212,6 +213,9 @@ REFUSED: dict[str, tuple[str, str, InputSpec, Any, str]] = {
     "many": ("table", "t.csv:a,b,c\n1,2,3", ROW, None, "3 columns for the input"),
     "unknown": ("table", "t.csv:a,b\n1,2", ROW, {"columns": ["a", "z"]}, "no column 'z'"),
     "parquet": ("table", "t.parquet:no", ROW, None, "cannot read t.parquet"),
+    "too large": ("table", "t.csv:a,b\n1,2\n300,2", BYTES, None, "line 3: the input x: int8"),
+    "half": ("table", "t.csv:a,b\n1.5,2", BYTES, None, "line 2: the input x: int8"),
+    "twice": ("table", "t.csv:a,a\n1,2", ROW, None, "several columns are named 'a'"),
     "no row": ("table", "t.csv:a,b", ROW, None, "0 rows"),
     "rate": ("audio", "w/a.wav:no", WAVE, None, "'rate: 16000'"),
     "no wave": ("audio", "w/a.wav:no", WAVE, RATE, "cannot read the sound"),
