@@ -129,6 +129,8 @@ def open_segmentation(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -
     if not images:
         raise DatasetError(f"no image in {root}", fix="put them beside the folder of the masks")
     paths = [masks / f"{path.stem}.png" for path in images]
+    if twice := [mask.name for mask, times in Counter(paths).items() if times > 1]:
+        raise DatasetError(f"several images have the mask {masks.name}/{twice[0]}", where=str(root))
     for path, mask in zip(images, paths):
         if not mask.is_file():
             raise DatasetError(

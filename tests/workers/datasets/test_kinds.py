@@ -278,3 +278,11 @@ def test_boxes_belong_to_the_image_of_exactly_their_path(tmp_path: Path) -> None
     (tmp_path / "thumbs" / "1.png").rename(tmp_path / "other" / "2.png")
     with pytest.raises(DatasetError, match=r"2\.png of a\.json is in 2 folders"):
         levels("2.png")
+
+
+def test_a_mask_of_two_images_is_refused(tmp_path: Path) -> None:
+    for name in ("m/i.png", "i.png", "other/i.jpg"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("L", (8, 8)).save(tmp_path / name)
+    with pytest.raises(DatasetError, match=r"several images have the mask m/i\.png"):
+        opened("segmentation", tmp_path, IMAGE, preprocess={"masks": "m", "mean": 0})
