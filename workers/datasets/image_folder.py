@@ -155,7 +155,11 @@ def labelled_files(
 def _class_index(root: Path, names: Sequence[str]) -> dict[str, int]:
     listing = root / _LISTING
     if listing.is_file():
-        lines = [line.strip() for line in listing.read_text(encoding="utf-8").splitlines()]
+        try:
+            text = listing.read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise DatasetError(f"{_LISTING} is no UTF-8: {error}", where=str(listing)) from error
+        lines = [line.strip() for line in text.split("\n")]
         index = {name: number for number, name in enumerate(lines) if name}
         foreign = [name for name in names if name not in index]
         if foreign:

@@ -53,6 +53,15 @@ def test_classes_txt_gives_the_index_by_line(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
+def test_classes_txt_may_begin_with_a_mark_and_is_utf8(tmp_path: Path) -> None:
+    draw(tmp_path / "café" / "a.png")
+    (tmp_path / "classes.txt").write_text("café\r\n", encoding="utf-8-sig")
+    assert opened(tmp_path).batch(Range(0, 1)).labels.tolist() == [0]
+    (tmp_path / "classes.txt").write_text("café\n", encoding="latin-1")
+    with pytest.raises(DatasetError, match=r"classes\.txt is no UTF-8"):
+        opened(tmp_path)
+
+
 def test_loose_images_have_no_labels(tmp_path: Path) -> None:
     draw(tmp_path / "b.png", seed=1)
     first = draw(tmp_path / "a.png", seed=2)
