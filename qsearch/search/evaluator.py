@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -275,14 +276,15 @@ def _accuracies() -> list[Measure]:
 
 
 def _custom(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
-    """Scores of the user's own metrics: under their import path, and what else they gave."""
+    """Scores of the user's own metrics: under their import path, and what else they gave; None
+    where they are not finite."""
     found: dict[str, float | None] = {}
     for name, state in sums.items():
         if is_import_path(name):
             found[name] = results({name: state})[name]
             found[name + UNCERTAIN] = find_metric(name).standard_error(state)
             found.update(named_values(name, state))
-    return found
+    return {name: v if v is not None and math.isfinite(v) else None for name, v in found.items()}
 
 
 def baseline_score(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:

@@ -155,7 +155,9 @@ class Objective:
             if cost is None or not score.get(KEEPS_ACCURACY):
                 return _LOST_ACCURACY * (2.0 - accuracy_of(score)[1])
             return -_compared(self.metric, cost)
-        value = metric.finite(score.get(metric.name)) or 0.0
+        value = metric.finite(score.get(metric.name))
+        if value is None:
+            return _LOST_ACCURACY
         steps = self._steps_lost(score)
         if steps is None:
             return value
@@ -195,7 +197,7 @@ class Objective:
         """The metric and the costs as they were measured; see ``smaller_is_better``."""
         metric = self.shown(score)
         if metric is None:
-            metric = -_NO_COST if by_option(self.metric).smaller_is_better else 0.0
+            metric = -_NO_COST if by_option(self.metric).smaller_is_better else _LOST_ACCURACY
         return (metric, *self.costs(score))
 
     @property
@@ -231,10 +233,8 @@ class Objective:
 
     def shown(self, score: Score) -> float | None:
         """The metric as people read it: a cost as it is, not its negative."""
-        if by_option(self.metric).smaller_is_better:
-            return score.get(score_key(self.metric))
         metric = by_option(self.metric)
-        return metric.finite(score.get(metric.name)) or 0.0
+        return metric.finite(score.get(metric.name))
 
     def described(self, score: Score) -> str:
         """The metric and the costs in words, for a line of progress."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -378,11 +379,12 @@ def _target(
     """The limits of a search, and the accuracy that the winner loses."""
     name, value = accuracy_of(score)
     before = float(baseline.get(name) or 0.0)
+    drop = before - value if math.isfinite(value) else None
     return {
         "measure": name,
         "max_drop": str(prepared.settings.max_drop),
-        "drop": before - value,
-        "relative_drop": (before - value) / before if before else None,
+        "drop": drop,
+        "relative_drop": drop / before if before and drop is not None else None,
         "max_size": prepared.objective.max_size,
         "at_most": dict(prepared.objective.at_most),
     }

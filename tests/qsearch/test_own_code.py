@@ -72,6 +72,14 @@ def test_a_metric_of_ones_own_is_what_the_search_maximises(
 
 
 @pytest.mark.slow
+def test_a_metric_that_gives_nan_is_no_score(own_code: Any, tmp_path: Path) -> None:
+    result = search(tmp_path, metric=own_code.without_number)
+    scores = [trial.outcome.score or {} for trial in result.trials]
+    assert [score["own_code:without_number"] for score in scores] == [None] * 3
+    assert result.summary["baseline"]["own_code:without_number"] == -1.0
+
+
+@pytest.mark.slow
 def test_a_metric_with_a_value_per_sample_is_the_same_on_processes(
     own_code: Any, tmp_path: Path
 ) -> None:

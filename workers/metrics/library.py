@@ -129,4 +129,6 @@ def flat(output: NDArray[Any], labels: NDArray[Any] | None) -> tuple[NDArray[Any
     found = np.asarray(output, np.float64)
     if found.size != wanted.size:
         raise ValueError(f"labels of shape {wanted.shape} for outputs of shape {found.shape}")
+    if not np.isfinite(wanted).all():
+        raise ValueError("a label is not finite")
     return found.reshape(len(wanted), -1), wanted.reshape(len(wanted), -1)

@@ -13,6 +13,7 @@ from qsearch.search.objectives import (
     weighs_accuracy,
 )
 from qsearch.settings import MaxDrop
+from workers.metrics.library import LIBRARY
 
 SAMPLES = 480
 FLOAT: Score = {"top1": 430 / SAMPLES, "agreement": 1.0}
@@ -86,6 +87,14 @@ def test_ties_go_to_sqnr_then_agreement_then_the_earlier_trial() -> None:
         objective.rank({**base, "top1": 0.84, "agreement": 1.0}, 0),
     ]
     assert ranked == sorted(ranked, reverse=True)
+
+
+def test_a_score_that_is_not_known_is_behind_every_other() -> None:
+    objective = Objective(LIBRARY["perplexity"])
+    known: Score = {objective.metric: -9.0, "sqnr_db": 3.0}
+    unknown: Score = {objective.metric: None, "sqnr_db": 30.0}
+    assert objective.rank(known, 1) > objective.rank(unknown, 0)
+    assert objective.values(known) > objective.values(unknown)
 
 
 def test_an_infinite_sqnr_beats_every_finite_one() -> None:

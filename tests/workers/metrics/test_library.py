@@ -184,6 +184,8 @@ def test_classes_may_be_stored_as_floats(word: str) -> None:
 def test_a_label_beyond_the_vocabulary_and_scores_that_are_nan_are_told() -> None:
     with pytest.raises(MetricError, match="out of bounds"):
         scored("bits", TOKEN_LOGITS, np.full((60, 7), 9))
+    with pytest.raises(MetricError, match="a label is not finite"):
+        scored("rmse", NUMBERS, np.full(60, np.nan))
     with pytest.raises(MetricError, match="not finite"):
         scored("auc", np.full((2, 2), np.nan), np.asarray([0, 1]))
 
