@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -210,6 +211,11 @@ class Evaluations:
 
 
 def _shards(results: Sequence[EvaluationResult], parts: int) -> tuple[Shard, ...]:
+    """None of sums that are not finite: no JSON holds them, and every trial loses against them."""
+    if not all(
+        math.isfinite(v) for r in results for sums in r.sums.values() for v in sums.values()
+    ):
+        return ()
     return tuple(
         Shard(part, parts, r.samples, r.sums, r.compile_cpu_s + r.run_cpu_s)
         for part, r in enumerate(results)

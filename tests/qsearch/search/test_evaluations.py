@@ -57,7 +57,7 @@ class StopAfter:
         return "worse than the best" if len(parts) == self.parts else None
 
 
-def run(order: Sequence[int], stop: StopAfter, collapsed: bool = False) -> Ended:
+def run(order: Sequence[int], stop: StopAfter, collapsed: bool = False, more: float = 0.0) -> Ended:
     build = Build(b"", {}, None, "engine")
     evaluator = Evaluator(
         EvaluationRequest(build, DatasetRef("npz"), Range(0, 96), ("agreement",), ()),
@@ -84,6 +84,7 @@ def run(order: Sequence[int], stop: StopAfter, collapsed: bool = False) -> Ended
     assert len(pool) == PARTS
     for part in order:
         found = result(part, collapsed and part == 0)
+        found = replace(found, sums={"agreement": {**found.sums["agreement"], "more": more}})
         end = evaluations.take(Finished((5, part), found), now=2.0)
         if end is not None:
             assert len(evaluations) == len(pool) == 0
@@ -119,3 +120,7 @@ def test_a_collapse_in_the_first_part_ends_the_trial_with_that_part(
     end = run(order, StopAfter(9), collapsed=True)
     assert (end.outcome.state, end.outcome.samples) == ("pruned", 32)
     assert end.outcome.collapsed
+
+
+def test_sums_that_are_not_finite_are_not_kept_to_compare_others_with() -> None:
+    assert run(range(PARTS), StopAfter(9), more=float("inf")).shards == ()
