@@ -131,8 +131,7 @@ class TrialQueue:
         """Whether so many trials as patience allows ended since the last better one."""
         if self.budget.patience is None:
             return False
-        ended = self.trials.next_number - self.trials.unfinished
-        return ended - 1 - self.trials.last_better >= self.budget.patience
+        return self.trials.settled - 1 - self.trials.last_better >= self.budget.patience
 
     def _may_propose(self, running: int, reserve: int) -> bool:
         if self.exhausted or self.out_of_patience or self.trials.next_number >= self.budget.trials:

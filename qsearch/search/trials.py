@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from qsearch.search.objectives import Objective, Score
+from qsearch.search.objectives import Objective
 from qsearch.store.records import Trial
 
 
@@ -25,6 +25,11 @@ class _Rival:
         return all(mine <= theirs for mine, theirs in zip(self.costs, other.costs))
 
 
+def _reaches(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    """Whether one is as good in every objective."""
+    return all(a >= b for a, b in zip(one, other))
+
+
 @dataclass(slots=True)
 class StudyTrials:
     """What the driver knows of the trials.
@@ -35,7 +40,8 @@ class StudyTrials:
         finished: how many of them are.
         best: the best complete trial.
         most: the largest value of the metric within all limits, by luck or not.
-        last_better: number of the newest trial that no earlier one beat or equalled.
+        settled: how many ended from number 0 on without a gap, whatever the order they ended in.
+        last_better: number of the newest of these that no earlier one beat or equalled.
     """
 
     objective: Objective
@@ -43,12 +49,14 @@ class StudyTrials:
     finished: int = 0
     best: Trial | None = None
     most: float = -math.inf
+    settled: int = 0
     last_better: int = 0
     _batches: dict[int, list[int]] = field(default_factory=dict)
     _open: dict[int, int] = field(default_factory=dict)
     _unfinished: set[int] = field(default_factory=set)
     _next: int = 0
     _best_rank: tuple[float, ...] = ()
+    _settled_rank: tuple[float, ...] = ()
     _front: list[tuple[float, ...]] = field(default_factory=list)
     _rivals: list[_Rival] = field(default_factory=list)
 
@@ -69,6 +77,9 @@ class StudyTrials:
         self._open[trial.batch] -= 1
         if trial.state == "complete":
             self._compare(trial)
+        while (first := self.by_number.get(self.settled)) is not None and first.finished:
+            self._weigh(first)
+            self.settled += 1
         return True
 
     def _compare(self, trial: Trial) -> None:
@@ -79,21 +90,24 @@ class StudyTrials:
             self.best, self._best_rank = trial, rank
         if self.objective.feasible(score):
             self.most = max(self.most, self.objective.shown(score) or 0.0)
-            self._weigh(trial, score)
             self._contend(_Rival(trial, rank, self.objective.costs(score)))
-        elif self.best is trial:
-            self.last_better = max(self.last_better, trial.number)
 
-    def _weigh(self, trial: Trial, score: Score) -> None:
-        """Update the front of trials within all limits."""
-        values = self.objective.rankings(score)
-        if any(all(a >= b for a, b in zip(held, values)) for held in self._front):
+    def _weigh(self, trial: Trial) -> None:
+        """Compare a trial with all of lower numbers, and update the front of those within all
+        limits."""
+        score = trial.outcome.score
+        if trial.state != "complete" or score is None:
             return
-        self._front = [
-            held for held in self._front if not all(b >= a for a, b in zip(held, values))
-        ]
-        self._front.append(values)
-        self.last_better = max(self.last_better, trial.number)
+        rank = self.objective.rank(score, trial.number)
+        better, self._settled_rank = rank > self._settled_rank, max(rank, self._settled_rank)
+        if self.objective.feasible(score):
+            values = self.objective.rankings(score)
+            better = not any(_reaches(held, values) for held in self._front)
+            if better:
+                self._front = [held for held in self._front if not _reaches(values, held)]
+                self._front.append(values)
+        if better:
+            self.last_better = trial.number
 
     def _contend(self, new: _Rival) -> None:
         """Keep a trial as a rival of later ones, unless an earlier one is better and no dearer."""

@@ -38,9 +38,9 @@ def ended(number: int, top1: float) -> Trial:
     ("scores", "best", "last_better"),
     [
         ([(0, 0.5), (1, 0.6), (2, 0.6), (3, 0.4)], 1, 1),
-        # A trial of a lower number that ends late is no newer than one that ended before.
-        ([(5, 0.5), (3, 0.7)], 3, 5),
-        ([(0, 0.9), (7, 0.1)], 0, 0),
+        # Numbers decide, and not the order in which trials end.
+        ([(2, 0.6), (1, 0.7), (0, 0.5)], 1, 1),
+        ([(0, 0.9), (7, 1.0)], 7, 0),
     ],
 )
 def test_the_newest_trial_that_was_better_is_known(
