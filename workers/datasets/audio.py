@@ -63,6 +63,7 @@ def open_audio(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Datas
         )
     across = mel is not None and sizes[0] == mel.width  # bands by frames
     length = mel.samples(sizes[1 if across else 0]) if mel else sizes[0]
+    most = length + (mel.hop_length - 1 if mel and mel.center else 0)
     paths, labels = labelled_files(root, SUFFIXES, "sound")
     soundfile = optional_package("soundfile", "audio", "a data set of sounds")
 
@@ -81,7 +82,9 @@ def open_audio(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Datas
 
             common = gcd(own_rate, rate)
             mono = resample_poly(mono, rate // common, own_rate // common)
-        mono = np.pad(mono[:length], (0, max(length - len(mono), 0)))
+        # Samples behind the middle of the last frame are a part of it.
+        kept = len(mono) if len(mono) <= most else length
+        mono = np.pad(mono[:kept], (0, max(length - kept, 0)))
         found = mono if mel is None else mel.features(mono)
         found = found.T if across else found
         return {spec.name: found.astype(spec.dtype).reshape(spec.shape[1:])}

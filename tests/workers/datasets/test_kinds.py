@@ -13,6 +13,7 @@ import soundfile
 from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from workers.datasets.log_mel import LogMel
 from workers.datasets.protocol import Dataset, InputSpec
 from workers.datasets.registry import open_dataset
 from workers.errors import DatasetError
@@ -139,6 +140,18 @@ def test_sounds_become_the_features_that_others_compute(tmp_path: Path, scale: s
     found = opened("audio", tones(tmp_path), spec, preprocess=fields).batch(Range(0, 1))
     wanted = (np.array(FOURTH_COSINES[scale]) - 1) / 2
     np.testing.assert_allclose(found.inputs["x"][0, 3], wanted, atol=2e-3)
+
+
+@pytest.mark.parametrize("samples", [600, 640, 700, 767])
+def test_the_last_centred_frame_hears_the_whole_sound(tmp_path: Path, samples: int) -> None:
+    wave = np.random.default_rng(0).uniform(-0.5, 0.5, samples).astype(np.float32)
+    soundfile.write(tmp_path / "s.wav", wave, 8000, subtype="FLOAT")
+    mel = {"n_fft": 256, "hop_length": 128, "n_mels": 8}
+    spec = InputSpec("x", (1, 6, 8), "float32")
+    fields = {"rate": 8000, "log_mel": mel}
+    found = opened("audio", tmp_path, spec, preprocess=fields).batch(Range(0, 1)).inputs["x"][0]
+    wanted = LogMel.of(mel, 8000).features(np.pad(wave, (0, max(640 - samples, 0))))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
 def test_frames_that_are_not_centred_fill_the_sound(tmp_path: Path) -> None:
