@@ -31,6 +31,7 @@ from qsearch.search.layer_space import LayerSpace, choice_of
 from qsearch.search.space import layer_parameter, to_qconfig
 from qsearch.store.records import LayerFigures, Stage
 from workers.messages import EvaluationRequest, EvaluationResult
+from workers.metrics.sqnr import relative_noise
 
 if TYPE_CHECKING:
     from qsearch.store.repository import Repository
@@ -46,6 +47,9 @@ MEASURED_BITS: Final = 4
 from the step size: four times less for every bit."""
 _LEAST_SHARE: Final = 1 / 16
 """Of the median, that a layer adds at least: what few samples do not show is not nothing."""
+
+_MOST_NOISE: Final = 1e12
+"""Stands for outputs that are not finite; programmes take finite damages."""
 
 Damage = dict[str, dict[int, float]]
 Ranges = tuple[float, ...] | None
@@ -239,7 +243,7 @@ class StageTracker:
 
 
 def _noise(state: Mapping[str, float]) -> float:
-    return state["noise"] / state["signal"] if state["signal"] else 0.0
+    return min(relative_noise(state), _MOST_NOISE)
 
 
 def _bytes(result: EvaluationResult) -> float:

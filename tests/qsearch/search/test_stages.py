@@ -69,7 +69,22 @@ def test_all_stages_and_sensitivities_are_in_the_store(two_objectives: SearchRes
         assert damage[4] > damage[8] == 0.0
 
 
-def damages(folder: Path, noise: Callable[[QConfig], float], bits: tuple[int, ...]) -> Damage:
+def alone(noise: float) -> dict[str, float]:
+    """Sums of a model with one output."""
+    return {"signal": 1.0, "noise": noise}
+
+
+def in_the_second(noise: float) -> dict[str, float]:
+    """Sums of a model with two outputs, where the second one, of small values, errs."""
+    return {"signal": 1.0, "noise": 0.0, "signal.1": 0.001, "noise.1": 0.002 * noise}
+
+
+def damages(
+    folder: Path,
+    noise: Callable[[QConfig], float],
+    bits: tuple[int, ...],
+    sums_of: Callable[[float], dict[str, float]] = alone,
+) -> Damage:
     """What is measured of layers a and b where a configuration errs by ``noise``."""
     start = QConfig.recommended(partition_conversions="enabled")
     ranges: dict[QConfig, tuple[float, ...]] = {start: (1.0,)}
@@ -84,7 +99,7 @@ def damages(folder: Path, noise: Callable[[QConfig], float], bits: tuple[int, ..
         qconfig = QConfig.from_dict(request.build.qconfig)
         owner = qconfig if qconfig.layers.float_layers else qconfig.with_overrides(layers={})
         assert request.build.activation_scales == ranges[owner]
-        sums = {**made_up(request).sums, "sqnr": {"signal": 1.0, "noise": noise(qconfig)}}
+        sums = {**made_up(request).sums, "sqnr": sums_of(noise(qconfig))}
         return replace(made_up(request), sums=sums)
 
     repository = Repository(open_engine(f"sqlite:///{folder / 'study.db'}"))
@@ -118,8 +133,11 @@ def noise_of_layers(qconfig: QConfig) -> float:
     )
 
 
-def test_what_a_layer_adds_is_measured_in_the_base_that_errs_least(tmp_path: Path) -> None:
-    assert damages(tmp_path, noise_of_layers, (4, 8)) == {
+@pytest.mark.parametrize("sums_of", [alone, in_the_second])
+def test_what_a_layer_adds_is_measured_in_the_base_that_errs_least(
+    tmp_path: Path, sums_of: Callable[[float], dict[str, float]]
+) -> None:
+    assert damages(tmp_path, noise_of_layers, (4, 8), sums_of) == {
         "a": {4: pytest.approx(0.025), 8: 0.0},
         "b": {4: pytest.approx(0.0125), 8: 0.0},
     }
