@@ -136,7 +136,7 @@ def _texts(path: Path, fields: Mapping[str, Any]) -> tuple[list[tuple[str, ...]]
     rows = list(_rows(path))
     if not rows:
         raise DatasetError("the data is empty: 0 texts", where=str(path))
-    names = list(rows[0][1])
+    names = list(dict.fromkeys(name for _, row in rows for name in row))
     text = _column("text", fields.get("text"), _TEXT_COLUMNS, names, path)
     asked = [text] + (
         [_column("pair", fields["pair"], (), names, path)] if "pair" in fields else []

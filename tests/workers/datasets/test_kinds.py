@@ -229,6 +229,10 @@ REFUSED: dict[str, tuple[str, str, InputSpec, Any, str]] = {
     "too large": ("table", "t.csv:a,b\n1,2\n300,2", BYTES, None, "line 3: the input x: int8"),
     "half": ("table", "t.csv:a,b\n1.5,2", BYTES, None, "line 2: the input x: int8"),
     "twice": ("table", "t.csv:a,a\n1,2", ROW, None, "several columns are named 'a'"),
+    "no label": (
+        *("text", 't.jsonl:{"text": "a"}\n{"text": "b", "label": 1}', TOKENS, None),
+        "line 1: the label None is no number",
+    ),
     "no row": ("table", "t.csv:a,b", ROW, None, "0 rows"),
     "rate": ("audio", "w/a.wav:no", WAVE, None, "'rate: 16000'"),
     "no wave": ("audio", "w/a.wav:no", WAVE, RATE, "cannot read the sound"),
