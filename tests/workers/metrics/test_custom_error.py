@@ -62,3 +62,10 @@ def test_a_name_that_only_some_parts_have_is_summed_over_those() -> None:
 def test_a_function_of_the_user_needs_neither_labels_nor_the_float_model() -> None:
     metric = CustomMetric(per_call, "mine:answer")
     assert (metric.needs_labels, metric.needs_reference) == (False, False)
+
+
+def test_parameters_that_are_only_named_are_the_functions_own() -> None:
+    def scaled(outputs: Any, labels: Any, *, factor: float = 2.0, **more: Any) -> float:
+        return factor if labels is None else 0.0
+
+    assert state_of(scaled, 1)["value"] == 2.0 * len(VALUES)
