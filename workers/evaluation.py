@@ -23,6 +23,7 @@ from workers.metrics.hardware import hardware_figures
 from workers.metrics.latency import TIMED, latency_figures
 from workers.metrics.protocol import Outputs
 from workers.metrics.registry import MetricSums, of_answers
+from workers.metrics.sqnr import relative_noise
 from workers.object_store import ObjectStore
 from workers.process import Stopwatch, peak_rss_bytes
 
@@ -151,9 +152,11 @@ class _Evaluation:
         indices = [self._runs[probe * runs // probes] for probe in range(probes)]
         self._probed = {index: self._run(index) for index in indices}
         outputs, reference, labels = _joined([self._given(*run) for run in self._probed.values()])
-        candidate = self._new_sums(("agreement",))
+        candidate = self._new_sums(("agreement", "sqnr"))
         candidate.add(outputs, reference, labels)
-        kept = candidate.results()["agreement"] or 0.0
+        # Of waves or images the place of the highest value says little.
+        signal = 1.0 - relative_noise(candidate.sums["sqnr"])
+        kept = max(candidate.results()["agreement"] or 0.0, signal)
         if self._dataset.has_labels and "top1" in self.sums.sums:
             ours, base = (self._top1(rows, labels) for rows in (outputs, reference))
             kept = ours / base if base else kept

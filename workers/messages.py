@@ -146,7 +146,8 @@ class EvaluationRequest:
             the samples on axis 0, or their handle; None for the baseline itself.
         collapse_after: compute the metrics once after so many samples, spread evenly over the
             range, and stop if the candidate collapsed; None never stops.
-        collapse_below: agreement (or top-1 relative to the baseline) that counts as collapse.
+        collapse_below: top-1 relative to the baseline, or without labels agreement and share of
+            the signal that is no noise, that count as collapse.
         return_outputs: send the outputs back (baseline and final check).
         part: (k, n): of the model's runs over the samples, only numbers k, k+n, k+2n …, so that
             every part is spread over them. ``run_samples`` of the result says how to put the

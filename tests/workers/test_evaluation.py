@@ -165,6 +165,16 @@ def test_a_collapsed_candidate_stops_early(study, baseline, scales) -> None:
     assert (full.collapsed, full.samples) == (False, 48)
 
 
+def test_outputs_that_are_near_have_not_collapsed_where_the_highest_is_another(study) -> None:
+    request = study.evaluation("float", metrics=("sqnr",), return_outputs=True)
+    (wanted,) = evaluate_shard(replace(request, metrics=())).outputs
+    second = np.argsort(wanted, axis=1)[:, -2:-1]
+    np.put_along_axis(wanted, second, wanted.max(axis=1, keepdims=True) + 1e-3, 1)
+    found = evaluate_shard(replace(request, reference=(wanted,), collapse_after=12))
+    assert (found.collapsed, found.samples) == (False, 48)
+    assert (results(found.sums)["sqnr"] or 0.0) > 3.0
+
+
 def test_a_probe_for_collapse_does_not_change_the_result(study, baseline, scales) -> None:
     request = study.evaluation(
         "engine", activation_scales=scales, metrics=ALL, reference=baseline.outputs
