@@ -280,7 +280,7 @@ def _sizes_in(given: Any, inputs: Sequence[Port], known: Collection[str]) -> dic
         given = given[0]
     if isinstance(given, str | os.PathLike):
         path = Path(given)
-        shapes = shapes_in(path) if path.suffix in (".npz", ".npy") else {}
+        shapes = shapes_in(path) if path.suffix.lower() in (".npz", ".npy") else {}
     elif isinstance(given, np.ndarray):
         shapes = {"": given.shape}
     else:

@@ -214,7 +214,7 @@ def open_npz(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dataset
             f"no data file {given}", fix="give an .npz, an .npy or a folder of images"
         )
     try:
-        if path.suffix == ".npy":
+        if path.suffix.lower() == ".npy":
             arrays: dict[str, Samples] = {inputs[0].name: StoredArray.at(path, 0)}
             if len(inputs) > 1:
                 raise DatasetError(
@@ -240,7 +240,7 @@ def shapes_in(path: Path) -> dict[str, tuple[int, ...]]:
     """Shape of every array by its name, "" in an .npy; nothing of a file that cannot be read."""
     shapes: dict[str, tuple[int, ...]] = {}
     try:
-        if path.suffix == ".npy":
+        if path.suffix.lower() == ".npy":
             with path.open("rb") as file:
                 return {"": _checked_header(file)[0]}
         with zipfile.ZipFile(path) as archive:

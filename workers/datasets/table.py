@@ -58,7 +58,7 @@ def open_table(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Datas
 
 def _columns(path: Path) -> tuple[dict[str, list[Any]], list[int]]:
     """Values by column, and the line of each row."""
-    if path.suffix == ".csv":
+    if path.suffix.lower() == ".csv":
         rows = list(csv_rows(path))
         names = list(rows[0][1]) if rows else []
         return {name: [row[name] for _, row in rows] for name in names}, [at for at, _ in rows]

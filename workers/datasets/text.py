@@ -167,7 +167,7 @@ def _column(field: str, given: Any, usual: Sequence[str], names: Sequence[str], 
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    if path.suffix == ".csv":
+    if path.suffix.lower() == ".csv":
         yield from csv_rows(path)
         return
     try:
@@ -179,7 +179,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for place, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        if path.suffix == ".txt":
+        if path.suffix.lower() == ".txt":
             yield place, {"text": line}
             continue
         try:

@@ -303,3 +303,14 @@ def test_a_mask_of_two_images_is_refused(tmp_path: Path) -> None:
         Image.new("L", (8, 8)).save(tmp_path / name)
     with pytest.raises(DatasetError, match=r"several images have the mask m/i\.png"):
         opened("segmentation", tmp_path, IMAGE, preprocess={"masks": "m", "mean": 0})
+
+
+def test_endings_of_files_may_be_capitals(texts: Path) -> None:
+    np.save(texts / "d.npy", np.zeros((3, 2), np.float32))
+    (texts / "t2.csv").write_text("a,b\n1,2\n")
+    given = (("npz", "d.npy", ROW), ("table", "t2.csv", ROW), ("text", "t.txt", TOKENS))
+    for kind, name, spec in (*given, ("text", "t.csv", TOKENS)):
+        path = (texts / name).rename((texts / name).with_suffix(Path(name).suffix.upper()))
+        preprocess = {"text": "one"} if name == "t.csv" else None
+        options = {"path": str(path)} | ({} if kind == "npz" else {"preprocess": preprocess})
+        assert len(open_dataset(DatasetRef(kind, options), [spec])) > 0
