@@ -21,6 +21,8 @@ from workers.errors import DatasetError
 
 BOXES, MASKS = "boxes", "masks"
 """Fields of ``--preprocess``: a file, and a folder, in the folder of the data."""
+_UPRIGHT = 4
+"""Orientations of EXIF beyond it swap width and height."""
 IGNORED = 255
 """Of a mask: no class; the label is -1."""
 
@@ -61,6 +63,7 @@ def open_detection(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> D
             for place, each in enumerate(sorted(coco["categories"], key=lambda each: each["id"]))
         }
         images = {each["id"]: str(each["file_name"]) for each in coco["images"]}
+        sizes = {each["id"]: (each.get("width"), each.get("height")) for each in coco["images"]}
         boxes: dict[Any, list[list[float]]] = {name: [] for name in images}
         for each in coco["annotations"]:
             x, y, width, height = map(float, each["bbox"])
@@ -85,7 +88,7 @@ def open_detection(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> D
         raise DatasetError("the data is empty: 0 images", where=str(file))
     paths = [there[name] for name in images.values()]
     placed = [np.asarray(boxes[name], np.float64).reshape(-1, 5) for name in images]
-    rows = [_moved(made, path, own) for path, own in zip(paths, placed)]
+    rows = [_moved(made, *one) for one in zip(paths, placed, sizes.values())]
     most = max(1, *map(len, rows))
     labels = np.full((len(rows), most, 5), -1.0)
     for place, own in enumerate(rows):
@@ -93,14 +96,25 @@ def open_detection(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> D
     return image_dataset(paths, labels, made, spec, [file])
 
 
-def _moved(made: Preprocess, path: Path, boxes: Array) -> Array:
-    """Boxes of an image in pixels of the input; those outside of the crop are left out."""
-    from PIL import Image
+def _moved(made: Preprocess, path: Path, boxes: Array, told: tuple[Any, Any]) -> Array:
+    """Boxes of an image in pixels of the input; those outside of the crop are left out.
+
+    Args:
+        told: width and height that the boxes were drawn on; None where the file does not say.
+    """
+    from PIL import ExifTags, Image
 
     try:
         with Image.open(path) as image:
             (width, height), (left, top) = made.placement(image.size)
             scale = np.asarray([width / image.width, height / image.height] * 2)
+            turned = image.getexif().get(ExifTags.Base.Orientation, 1) > _UPRIGHT
+            if turned and image.size != told == image.size[::-1]:
+                raise DatasetError(
+                    "the boxes were drawn on the image as its EXIF turns it",
+                    where=str(path),
+                    fix="write the pixels as they are shown: PIL.ImageOps.exif_transpose",
+                )
     except OSError as error:
         raise DatasetError(f"cannot decode the image: {error}", where=str(path)) from error
     low, high = made.crop or (height, width)

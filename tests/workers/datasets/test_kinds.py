@@ -314,3 +314,18 @@ def test_endings_of_files_may_be_capitals(texts: Path) -> None:
         preprocess = {"text": "one"} if name == "t.csv" else None
         options = {"path": str(path)} | ({} if kind == "npz" else {"preprocess": preprocess})
         assert len(open_dataset(DatasetRef(kind, options), [spec])) > 0
+
+
+def test_boxes_of_an_image_that_exif_turns_are_refused(tmp_path: Path) -> None:
+    image = Image.new("RGB", (16, 8))
+    image.getexif()[0x0112] = 6
+    image.save(tmp_path / "i.jpg", exif=image.getexif())
+    fields = {"boxes": "a.json", "mean": 0}
+    for width, height in ((16, 8), (8, 16)):
+        drawn = {"id": 0, "file_name": "i.jpg", "width": width, "height": height}
+        coco = {"images": [drawn], "annotations": [], "categories": []}
+        (tmp_path / "a.json").write_text(json.dumps(coco))
+        if width == 16:
+            assert len(opened("detection", tmp_path, IMAGE, preprocess=fields)) == 1
+    with pytest.raises(DatasetError, match="as its EXIF turns it"):
+        opened("detection", tmp_path, IMAGE, preprocess=fields)
