@@ -17,12 +17,12 @@ from workers.metrics.registry import declare, metrics
 def answers(output: NDArray[Any]) -> NDArray[np.int64]:
     """Index of the highest value per decision, first of equals.
 
-    An int64 output, as ArgMax gives it, holds these already. Otherwise classes lie on the last axis
-    for outputs of rank up to 3 (samples, [positions,] classes), on axis 1 for images (samples,
-    classes, height, width). An output of rank 1 is one decision.
+    An output of int64 or int32, as ArgMax gives it, holds these already. Otherwise classes lie on
+    the last axis for outputs of rank up to 3 (samples, [positions,] classes), on axis 1 for images
+    (samples, classes, height, width). An output of rank 1 is one decision.
     """
-    if output.dtype == np.int64:
-        return output
+    if output.dtype in (np.int64, np.int32):
+        return output.astype(np.int64, copy=False)
     axis = 1 if output.ndim >= 4 else -1
     rows = output.reshape(-1, 1) if output.ndim == 1 else output
     return np.asarray(np.argmax(rows, axis=axis), np.int64)

@@ -41,9 +41,10 @@ def test_answers_are_counted_that_only_one_of_the_two_has_right() -> None:
     assert alone.sums["top1"] == {"correct": state["correct"], "total": 50.0}
 
 
-def test_a_model_that_ends_in_argmax_scores_as_its_logits_do() -> None:
+@pytest.mark.parametrize("dtype", ["int64", "int32"])
+def test_a_model_that_ends_in_argmax_scores_as_its_logits_do(dtype: str) -> None:
     sums = MetricSums(("top1", "agreement"), has_labels=True, has_reference=True)
-    sums.add((OUTPUTS.argmax(1),), (REFERENCE.argmax(1),), LABELS)
+    sums.add((OUTPUTS.argmax(1).astype(dtype),), (REFERENCE.argmax(1).astype(dtype),), LABELS)
     scores = sums_over(slice(None)).results()
     assert sums.results() == {name: scores[name] for name in ("top1", "agreement")}
 
