@@ -272,8 +272,8 @@ def check_labels(dataset: OpenDataset, classes: int | None, where: str) -> None:
         fix = "leave out samples without a label, or add 1 where labels count from -1"
     elif classes == 1:
         fix = (
-            "a model with one output has no classes: give --eval without labels, or --metric "
-            "module:name, a metric of your own"
+            "a model with one output has no classes: give --metric auc, f1, or one of your own "
+            "(module:name), or --eval without labels"
         )
     raise DataError(
         f"sample {wrong[0]} has the label {wrong[1]}, and the model has {classes} classes "

@@ -196,8 +196,10 @@ def doubtful_data(
 def classes_of(module: IRModule) -> int | None:
     """How many classes the first output tells apart; None where it holds no scores of classes."""
     (output, *_) = tensor_fields(module["main"].body.checked_type)
-    if len(output.shape) < 2 or not output.dtype.startswith("float"):
+    if not output.dtype.startswith("float"):
         return None
+    if len(output.shape) < 2:
+        return 1
     size = output.shape[1 if len(output.shape) >= 4 else -1]
     return int(size) if isinstance(size, int) else None
 

@@ -103,6 +103,8 @@ def prepare_study(
         classes = None if own_labels else classes_of(module)
         eval_data = prepare_data(eval_given, inputs, name="eval", classes=classes, **options)
     has_labels = eval_data is not calib_data and eval_data.has_labels
+    if source.pipeline is None:
+        has_labels = has_labels and classes_of(module) != 1
     if source.pipeline is not None and source.pipeline.after is not None:
         has_labels = has_labels and not own_metric and source.pipeline.gives_classes
     if own_metric:

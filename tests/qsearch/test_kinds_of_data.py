@@ -128,3 +128,27 @@ def test_a_tokenizer_is_looked_for_beside_the_preprocess_file(regression: Path) 
     path.write_text("tokenizer: away/tokenizer.json\n")
     with pytest.raises(CompilerError, match=r"no tokenizer away/tokenizer\.json"):
         launch(regression, preprocess=path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("squeezed", [False, True])
+def test_an_only_score_has_no_top1(tmp_path: Path, squeezed: bool) -> None:
+    weight = RNG.normal(size=(4, 1)).astype(np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "a"], ["h"]), helper.make_node("Sigmoid", ["h"], "p")]
+    nodes += [helper.make_node("Squeeze", ["p", "axis"], ["y"])] if squeezed else []
+    ports = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4]),
+        helper.make_tensor_value_info("y" if squeezed else "p", TensorProto.FLOAT, None),
+    ]
+    weights = [from_array(weight, "a"), from_array(np.asarray([1]), "axis")]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    rows = RNG.normal(size=(64, 4)).astype(np.float32)
+    labels = (rows @ weight)[:, 0] > 0
+    given: Any = {"calib": rows, "eval": (rows, labels.astype(np.int64)), "pool": "inline"}
+    given |= {"trials": 1, "out": tmp_path / "run"}
+    with pytest.raises(CompilerError, match="--metric auc, f1"):
+        qsearch.launch(model, **given)
+    result = qsearch.launch(model, metric="auc", **given)
+    assert "top-1" not in result.text()
+    assert result.summary["baseline"][LIBRARY["auc"]] == 1.0
