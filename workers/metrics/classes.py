@@ -7,7 +7,7 @@ They have no interval, and early stopping compares SQNR where it can.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,13 @@ from workers.metrics.library import Sums, classes, count_answers, counted_answer
 from workers.metrics.protocol import Outputs, State
 from workers.metrics.top_k import answers
 
+_BANDS: Final = (-0.01, 0.0, 0.5, 1.01)
+"""Only logits lie beyond the first or the last; quantized probabilities may miss 0 and 1 a bit."""
+
 
 class F1(Sums):
-    """F1 of every class, their mean. An only output is a class from 0 on, or a logit."""
+    """F1 of every class, their mean. An only output is a class from 0 on, or a score: a probability
+    where all samples have one from 0 to 1, else a logit."""
 
     def update(
         self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
@@ -30,6 +34,9 @@ class F1(Sums):
         if not state:
             return None
         wanted, found, counts = counted_answers(state)
+        if (found < 0).any():
+            logits = found.min() == -len(_BANDS) - 1 or found.max() == -1
+            found = (found > (-4 if logits else -3)).astype(np.int64)
         score = f1_score(wanted, found, sample_weight=counts, average="macro", zero_division=0)
         return float(score)
 
@@ -62,10 +69,11 @@ class Auc(Sums):
 
 
 def _classes(output: NDArray[Any]) -> NDArray[Any]:
-    """Classes of an output: its own, those of logits, or the highest scores."""
+    """Classes of an output: its own, or the highest scores. An only score is told by its place
+    among ``_BANDS``, from -5 on: all samples say what it is."""
     rows = output.reshape(len(output), -1)
     if rows.shape[1] == 1 and rows.dtype.kind == "f":
-        return (rows > 0).astype(np.int64)
+        return np.asarray(np.digitize(rows, _BANDS, right=True) - len(_BANDS) - 1, np.int64)
     return answers(output)
 
 

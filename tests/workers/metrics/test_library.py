@@ -207,3 +207,10 @@ def test_the_interval_of_rmse_counts_samples_and_not_their_values() -> None:
 def test_words_that_are_heard_in_silence_are_errors() -> None:
     heard = np.eye(4)[[[1, 2, 3], [1, 0, 2]]]
     assert scored("wer", heard, np.asarray([[1, 2, 3], [-1, -1, -1]]), parts=1) == -2 / 3
+
+
+def test_an_only_score_is_a_logit_or_a_probability() -> None:
+    logits = (LOGITS[:, 1:] - LOGITS[:, :1]).astype(np.float32)
+    wanted = sklearn_metrics.f1_score(CLASSES, logits[:, 0] > 0, average="macro")
+    assert scored("f1", logits, CLASSES) == pytest.approx(wanted)
+    assert scored("f1", 1 / (1 + np.exp(-logits)), CLASSES) == pytest.approx(wanted)
