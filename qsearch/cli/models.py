@@ -188,7 +188,7 @@ def compile_command(
     from compiler.runtime.artifact import refuse_onnx_name
     from compiler.transform import DumpDir, PassContext
     from qsearch.modules.data_source import DataSource
-    from qsearch.modules.quantization import quantize
+    from qsearch.modules.quantization import form_of_auto, quantize
     from qsearch.process import logging_to
     from qsearch.signing import private_key, sign_file
 
@@ -221,7 +221,7 @@ def compile_command(
         from qsearch.cli.launch import export_step
 
         place = shlex.quote(str(Path(out)))
-        export = export_step(place, module.qconfig.partition_conversions)
+        export = export_step(place, module.qconfig.partition_conversions, form_of_auto(qconfig))
         # Beside stdout, where scripts read the path.
         print(f"next: qsearch verify {place}\nnext: {export}", file=sys.stderr)
 

@@ -128,6 +128,7 @@ class ExportTarget:
     Attributes:
         name: base of the file names.
         folder: it is there.
+        module: the .qmod.
         batch: samples at a time, of ONNX; None takes any number.
         options: those of the format, where it has any.
         as_array: a LiteRT file is written as a C array.
@@ -135,6 +136,7 @@ class ExportTarget:
 
     name: str
     folder: Path
+    module: Path
     batch: int | None = None
     options: C | Qdq | Tflite | Commands | None = None
     as_array: bool = False
@@ -202,7 +204,7 @@ def export(
     with system_errors(RunFolderError, what, where="-o", fix="name another folder"):
         folder.mkdir(parents=True, exist_ok=True)
     as_array = out is not None and Path(out).suffix == ".cc"
-    return exporter(module, ExportTarget(name or base, folder, batch, options, as_array))
+    return exporter(module, ExportTarget(name or base, folder, found, batch, options, as_array))
 
 
 def _place(module: Path, format: str, form: str, out: Path | None) -> tuple[Path, str]:
@@ -444,7 +446,7 @@ def export_tflite(module: QModule, to: ExportTarget) -> ExportedFiles:
         "self_check": f"0 of {judge.elements} integers differ in {' and '.join(judge.judges)}",
         **({"outside": parts_outside(module)} if module.pipeline is not None else {}),
     }
-    verifies = f"qsearch verify M.qmod --tflite {shlex.quote(str(path))}"
+    verifies = shlex.join(["qsearch", "verify", str(to.module), "--tflite", str(path)])
     judged = not to.as_array and asked.io != "float"
     return ExportedFiles("tflite", (path,), facts, verifies if judged else "")
 

@@ -28,7 +28,7 @@ from qsearch.settings import CutAt
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
 from workers.metrics.registry import MetricSums
-from workers.metrics.size import RESTRICTED, fields_of
+from workers.metrics.size import DEFAULT_FORM, RESTRICTED, fields_of
 from workers.process import code_version
 from workers.user_code import hashes, imported_code
 
@@ -180,9 +180,9 @@ def changes_of_auto(given: QConfig | Mapping[str, Any] | str | None) -> dict[str
     """
     if given is None or given == AUTO:
         return {}
-    if not isinstance(given, str) or not given.startswith(f"{AUTO},"):
+    changes = _told_to_auto(given) if isinstance(given, str) else None
+    if changes is None:
         return None
-    changes = QConfig.parse_overrides(given.removeprefix(f"{AUTO},"), ("for",))
     form = changes.pop("for", None)
     if form is not None and form not in RESTRICTED:
         raise SettingsError(
@@ -196,6 +196,17 @@ def changes_of_auto(given: QConfig | Mapping[str, Any] | str | None) -> dict[str
         # What would be chosen has 16 bits at some layers; these files have not.
         changes.setdefault("layers", {})
     return changes
+
+
+def form_of_auto(given: str) -> str:
+    """The form that ``auto,for=FORM`` names; the default where it names none."""
+    return str((_told_to_auto(given) or {}).get("for", DEFAULT_FORM))
+
+
+def _told_to_auto(given: str) -> dict[str, Any] | None:
+    """The assignments behind ``auto,``; None where there are none."""
+    found = given.removeprefix(f"{AUTO},")
+    return None if found == given else QConfig.parse_overrides(found, ("for",))
 
 
 def resolve_qconfig(given: QConfig | Mapping[str, Any] | str | None) -> QConfig:

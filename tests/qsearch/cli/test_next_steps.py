@@ -15,6 +15,7 @@ import qsearch
 from qsearch.cli.launch import after_launch
 from qsearch.cli.main import parse, run
 from qsearch.settings import Settings
+from tests.needs import missing
 from tests.qsearch.quick import QUICK_SPACE
 
 pytestmark = pytest.mark.usefixtures("quick_space")
@@ -133,6 +134,25 @@ def test_compile_prints_next_commands_on_stderr(
     paste(lines[1])
     assert run(["compile", "--model", "digits", "-q"]) == 0
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("form", "told"), [("tflite", "tflite"), ("ryzenai", "qdq --for ryzenai")])
+def test_compile_for_a_form_ends_with_the_export_of_that_form(
+    form: str, told: str, tmp_path: Path, capfd: Output
+) -> None:
+    out = str(tmp_path / "m.qmod")
+    assert run(["compile", "digits", "--qconfig", f"auto,for={form}", "-o", out]) == 0
+    assert f"qsearch export {out} --format {told}" in next_lines(capfd.readouterr().err)
+
+
+def test_export_of_litert_ends_with_a_command_that_works(tmp_path: Path, capfd: Output) -> None:
+    for package in ("ai_edge_litert", "tflite_micro"):
+        pytest.importorskip(package, reason=missing("the Python packages of the tests"))
+    module = tmp_path / "my m.qmod"
+    qsearch.quantize("digits", qconfig="auto,for=tflite").save(module)
+    assert run(["export", str(module), "--format", "tflite"]) == 0
+    (line,) = next_lines(capfd.readouterr().out)
+    paste(line)
 
 
 def test_what_comes_next_follows_how_the_search_ended() -> None:
