@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from qsearch.cli import options
-from qsearch.cli.options import COUNT, OUTPUT, STUDY, Command, argument, grouped, option
+from qsearch.cli.options import COUNT, OUTPUT, STUDY, Command, Decorator, argument, grouped, option
 from qsearch.cli.output import (
     COUNTED,
     print_legend,
@@ -71,13 +71,20 @@ class GivenStudy:
         return name
 
 
-given_study: Final = grouped(
-    "study",
-    lambda folder, storage, study: GivenStudy(folder, storage, study),
-    argument("folder", "DIR", "run folder (the only one in runs)", required=False),
-    option("--storage", metavar="URL", help="storage, instead of a run folder's", panel=STUDY),
-    option("--study", metavar="NAME", help="name of the study, if there are several", panel=STUDY),
-)
+def _named_study(folder: str) -> Decorator:
+    """The study that a command names; ``folder`` is the help of its run folder."""
+    return grouped(
+        "study",
+        lambda folder, storage, study: GivenStudy(folder, storage, study),
+        argument("folder", "DIR", folder, required=False),
+        option("--storage", metavar="URL", help="storage, instead of a run folder's", panel=STUDY),
+        option(
+            "--study", metavar="NAME", help="name of the study, if there are several", panel=STUDY
+        ),
+    )
+
+
+given_study: Final = _named_study("run folder (the only one in runs)")
 
 
 # Looking ----------------------------------------------------------------------------------------
@@ -342,7 +349,7 @@ def stop_command(study: GivenStudy, server: str | None, pause: bool, resume: boo
 
 
 @click.command(cls=Command)
-@given_study
+@_named_study("run folder; either it or --study is named")
 @option("-y", "--yes", help="do not ask for confirmation")
 @option("--force", help="also delete while a search seems to run")
 def delete_command(study: GivenStudy, yes: bool, force: bool) -> int:

@@ -236,6 +236,10 @@ def test_stop_pause_and_resume_are_left_for_the_drivers(
 def test_a_study_is_deleted_after_a_yes_only(
     copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert run(["delete"]) == 2
+    assert "delete what?" in capsys.readouterr().err
+    assert run(["delete", "--help"]) == 0
+    assert "the only one" not in capsys.readouterr().out
     assert run(["delete", str(copied)]) == 2
     assert "--yes" in capsys.readouterr().err
     asked(capsys, "delete", copied, "--yes")
