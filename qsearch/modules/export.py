@@ -321,7 +321,7 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
         "opset": made.model.opset_import[0].version,
         "constant_bytes": initializer_bytes(made.model),
         f"in_{RUNTIMES[options.runtime].bits}_bits": (
-            f"{1 - share:.1%} of {made.macs:,} multiplications"
+            f"{1 - share:.2%} of {made.macs:,} multiplications"
         ),
     }
     if made.float_products:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -239,7 +240,9 @@ def test_qdq_is_scored_as_the_module_is(
     assert run([*words, "-o", file]) == 0
     found = json.loads(capfd.readouterr().out)
     # All but the dense layer, which reads more bits.
-    assert found["in_8_bits"].startswith("99.9% of ")
+    (dense,) = found["products_in_float"]
+    shares = [float(share) for share in re.findall(r"([\d.]+)%", found["in_8_bits"] + dense)]
+    assert sum(shares) == pytest.approx(100.0, abs=1e-9)
     scored = []
     for each in (file, str(digits)):
         assert run(["run", each, "--eval", data, "--json"]) == 0
