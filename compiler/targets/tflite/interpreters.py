@@ -57,7 +57,9 @@ def interpreter(name: str, data: bytes) -> tuple[Run, tuple[str, ...]]:
         missing = isinstance(error, ImportError)
         raise TfliteExportError(
             f"{name} does not run the file: {lines[-1]}",
-            fix="pip install 'qsearch[tflite]'" if missing else None,
+            fix="pip install 'qsearch[tflite]'"
+            if missing
+            else "give a file that `qsearch export --format tflite` wrote",
         ) from error
 
 

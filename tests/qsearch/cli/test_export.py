@@ -346,6 +346,8 @@ def test_verify_counts_the_integers_of_a_file_of_another_module(
     assert run(["verify", str(for_tflm), "--tflite", str(target), "-o", str(proof)]) == 1
     found = json.loads(proof.read_text())
     assert {one["check"] for one in found["findings"]} == {"tflite"}
+    assert run(["verify", str(for_tflm), "--tflite", str(other)]) == 2
+    assert "fix: " in capfd.readouterr().err
 
 
 def test_a_litert_file_comes_as_a_c_array_too(
