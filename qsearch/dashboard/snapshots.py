@@ -102,12 +102,18 @@ class Snapshot:
 
     @property
     def rate_per_min(self) -> float:
-        """Trials that ended in the last minutes of the study's activity, by minutes."""
-        ends = sorted(p.finished_at for p in self.points if p.finished_at and not p.from_store)
-        ended = [end for end in ends if end > ends[-1] - RATE_WINDOW_S]
-        if len(ended) < 2 or ended[-1] <= ended[0]:
+        """Trials that ended in the last minutes of the newest driver, by minutes."""
+        spans = sorted(
+            (p.finished_at, p.started_at or p.finished_at, p.driver_id or 0)
+            for p in self.points
+            if p.finished_at and not p.from_store
+        )
+        if not spans:
             return 0.0
-        return 60.0 * (len(ended) - 1) / (ended[-1] - ended[0])
+        newest, _, driver = spans[-1]
+        began = min(start for _, start, its in spans if its == driver)
+        ended = [end for end, _, _ in spans if end >= max(began, newest - RATE_WINDOW_S)]
+        return 60.0 * (len(ended) - 1) / (newest - ended[0]) if newest > ended[0] else 0.0
 
     def derive(self, name: Any, compute: Callable[[], T]) -> T:
         """A value of this version, computed once."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from qsearch.dashboard.app import DashboardOptions
-from qsearch.dashboard.snapshots import FRESH_S
+from qsearch.dashboard.snapshots import FRESH_S, Snapshot
 from qsearch.report.measures import Measures, measure_of
 from qsearch.report.view import importances_of
 from qsearch.store.engine import open_engine
@@ -66,6 +66,19 @@ def test_the_version_of_a_study_grows_over_a_restart_of_the_server(folder, repos
     repository.add_trials(1, [new_trial(30)])
     with served(options) as client:
         assert client.get(client.study).json()["version"] > before["version"]
+
+
+def test_the_rate_leaves_out_the_time_between_two_runs(repository):
+    ends = {1: (10.0, 20.0, 30.0), 2: (210.0, 220.0, 230.0, 240.0)}
+    made = [(driver, end) for driver, times in ends.items() for end in times]
+    points = [
+        replace(point, driver_id=driver, started_at=end - 9.0, finished_at=end)
+        for point, (driver, end) in zip(repository.points_of(1), made, strict=False)
+    ]
+    study = repository.study("digits")
+    assert Snapshot("k", None, repository, study, None, points).rate_per_min == 6.0
+    two = [replace(point, driver_id=point.number % 2) for point in points[3:]]
+    assert Snapshot("k", None, repository, study, None, two).rate_per_min == 6.0
 
 
 def test_failures_are_grouped_by_reason(client):
