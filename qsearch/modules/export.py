@@ -250,11 +250,9 @@ def export_c(module: QModule, to: ExportTarget) -> ExportedFiles:
     unpack = to.options.unpack if isinstance(to.options, C) else "run"
     sample = ordered, outputs
     package = c_package(lowered, to.name, sample, exact=exact, remark=outside, unpack=unpack)
-    main = package.entries["main"].placement
     facts = {
         "arena_bytes": package.arena_bytes,
-        "arena_lower_bound_bytes": main.lower_bound_bytes,
-        "arena_ratio": round(main.ratio, 4),
+        "arena_lower_bound_bytes": package.entries["main"].placement.lower_bound_bytes,
         "constant_bytes": package.constant_bytes,
         "loaded_bytes": package.loaded_bytes,
         "kernels": package.kernels,

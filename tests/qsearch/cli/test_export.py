@@ -38,7 +38,7 @@ def test_c_comes_with_a_self_check_and_its_memory(
     shown = capfd.readouterr().out
     names = {"digits.h", "digits.c", "main.c"}
     assert {path.name for path in (tmp_path / "new").iterdir()} == names
-    for word in (*names, "arena_bytes", "arena_lower_bound_bytes", "arena_ratio", "next: "):
+    for word in (*names, "arena_bytes", "arena_lower_bound_bytes", "next: "):
         assert word in shown
     command = find_compiler()
     if command is None:
