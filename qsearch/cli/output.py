@@ -25,7 +25,7 @@ def print_rows(rows: Rows, format: str) -> None:
     if format == "table":
         print_table(rows, "--format csv has them")
     elif format == "json":
-        print(json_text(rows))
+        print(json.dumps(list(rows), indent=1))
     elif rows:
         writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
         writer.writeheader()
@@ -118,11 +118,6 @@ def without_empty(rows: Rows, counts: Collection[str] = ()) -> list[dict[str, An
         and not (name in counts and not any(row[name] for row in rows))
     ]
     return [{name: row[name] for name in shown} for row in rows]
-
-
-def json_text(rows: Rows) -> str:
-    """One JSON array."""
-    return json.dumps(list(rows), indent=1)
 
 
 def _cell(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from functools import partial
@@ -289,7 +290,7 @@ def users_command(
     """
     import time
 
-    from qsearch.cli.output import json_text, table
+    from qsearch.cli.output import table
     from qsearch.errors import SettingsError
     from qsearch.run_folder import RUNS
     from qsearch.server.submission import ServerOptions
@@ -307,4 +308,4 @@ def users_command(
     if not rows and not as_json:
         print(f"no users yet: qsearch token NAME {root}", file=sys.stderr)
     else:
-        print(json_text(rows) if as_json else table(rows))
+        print(json.dumps(rows) if as_json else table(rows))

@@ -301,7 +301,8 @@ def test_an_operator_lists_users_limits_and_use_and_no_secret(
         sent = Upload("a" * 64, "onnx", 1000, 0.0)
         queue.repository.add_upload(queue.server, "eve", sent)
         shown = asked(capsys, "users", root, "--json")
-        rows = {row["user"]: row for row in json.loads(shown)}
+        (line,) = shown.splitlines()
+        rows = {row["user"]: row for row in json.loads(line)}
         assert list(rows) == ["ann", "bob", "eve"]
         assert (rows["ann"]["queued"], rows["ann"]["trials_used"]) == (1, 8)
         assert (rows["ann"]["seconds_used"], rows["ann"]["max_bytes"]) == (3, 2 << 30)
