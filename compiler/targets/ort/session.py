@@ -155,6 +155,7 @@ class OrtExecutor:
             raise EvaluationError(
                 f"input {name!r} is {array.dtype} {array.shape}",
                 where=f"the model takes {self._dtypes[name]} {declared}",
+                fix="give inputs of these, or the model that the inputs are for",
             )
 
 
