@@ -129,7 +129,8 @@ def doctor(
 
                 settings = resolve(search).settings
                 text = described_space(settings, module, source.name)
-                write_atomically(Path(space_out), text.encode())
+                elsewhere = "name another file with --space-out"
+                write_atomically(Path(space_out), text.encode(), fix=elsewhere)
             return ModelDiagnosis(
                 source.name,
                 declared_interface(source.content).inputs,

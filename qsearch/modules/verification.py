@@ -142,7 +142,7 @@ class Verification:
         Raises:
             RunFolderError: it cannot be written there.
         """
-        write_atomically(path, json_bytes(self.to_dict()))
+        write_atomically(path, json_bytes(self.to_dict()), fix="name another file with -o")
 
 
 def verify(

@@ -53,7 +53,8 @@ def report(
     """
     told = study_data(find_study(folder, storage, study))
     file = Path(out)
-    write_atomically(file, page(told["study"]["name"], told).encode())
+    text = page(told["study"]["name"], told)
+    write_atomically(file, text.encode(), fix="name another file with -o")
     return file
 
 

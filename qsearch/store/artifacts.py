@@ -108,14 +108,20 @@ class ArtifactStore:
             return {name: archive[name] for name in archive.files}
 
 
-def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
+_KEPT: Final = (
+    "free space, or make the folder writable, and run the same command again: finished trials are "
+    "kept"
+)
+
+
+def write_atomically(path: Path, data: bytes, mode: int = 0o644, fix: str = _KEPT) -> None:
     """Write a file that is complete or absent, whenever the process ends.
 
+    Args:
+        fix: what to do where it cannot be written.
     Raises:
         RunFolderError: the disk is full, or the folder may not be written; names the file.
     """
-    fix = "free space, or make the folder writable, and run the same command again: finished "
-    fix += "trials are kept"
     with system_errors(RunFolderError, f"{path.name} cannot be written", where=str(path), fix=fix):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".part-")

@@ -16,6 +16,7 @@ from onnx.numpy_helper import from_array
 from compiler.passes import fold_constant
 from qsearch.cli.main import run
 from qsearch.model_file import find_model
+from qsearch.modules.quantization import quantize
 
 pytestmark = pytest.mark.usefixtures("quick_space")
 
@@ -395,3 +396,17 @@ def test_a_weight_that_folding_leaves_alone(
         message = refused(command, "--model", tmp_path / "m.onnx", "-o", tmp_path / "o")
     assert "full" in message
     assert "params=" not in message
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [(("verify", "M", "-o"), "-o"), (("doctor", "digits", "--space-out"), "--space-out")],
+)
+def test_a_result_that_cannot_be_written_asks_for_another_place(
+    refused: Refusal, tmp_path: Path, words: tuple[str, ...], option: str
+) -> None:
+    module = tmp_path / "m.qmod"
+    quantize("digits").save(module)
+    told = refused(*(module if word == "M" else word for word in words), tmp_path)
+    assert f"name another file with {option}" in told
+    assert "trials" not in told
