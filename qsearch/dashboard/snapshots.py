@@ -112,8 +112,8 @@ class Snapshot:
             return 0.0
         newest, _, driver = spans[-1]
         began = min(start for _, start, its in spans if its == driver)
-        ended = [end for end, _, _ in spans if end >= max(began, newest - RATE_WINDOW_S)]
-        return 60.0 * (len(ended) - 1) / (newest - ended[0]) if newest > ended[0] else 0.0
+        since = max(began, newest - RATE_WINDOW_S)
+        return 60.0 * sum(end > since for end, _, _ in spans) / ((newest - since) or 1.0)
 
     def derive(self, name: Any, compute: Callable[[], T]) -> T:
         """A value of this version, computed once."""

@@ -72,7 +72,7 @@ def test_the_rate_leaves_out_the_time_between_two_runs(repository):
     ends = {1: (10.0, 20.0, 30.0), 2: (210.0, 220.0, 230.0, 240.0)}
     made = [(driver, end) for driver, times in ends.items() for end in times]
     points = [
-        replace(point, driver_id=driver, started_at=end - 9.0, finished_at=end)
+        replace(point, driver_id=driver, started_at=end - 10.0, finished_at=end)
         for point, (driver, end) in zip(repository.points_of(1), made, strict=False)
     ]
     study = repository.study("digits")
