@@ -45,6 +45,8 @@ def corrected(
     if not ranges or cfg.weight_rounding == "nearest":
         return simulated
     if cfg.sequential:
+        import scipy.linalg  # noqa: F401  what is loaded later would keep its threads
+
         # More threads win nothing for matrices of this size and burn several times the CPU; and
         # the last bits of a solution depend on their number.
         with threadpool_limits(1, user_api="blas"):

@@ -51,9 +51,12 @@ def test_contributing_lists_what_the_tests_need_and_ci_installs_it() -> None:
 
 def test_ci_runs_the_tests_where_only_the_readme_was_followed() -> None:
     ci = (ROOT / ".ci" / "run").read_text("utf-8")
-    before, _, tests = ci.partition('step "tests"')
+    before, _, check = ci.partition("\ncheck() (\n")
+    check, _, tests = check.partition("\n)\n")
     assert re.search(r"(?m)^commands=.* README\.md\)$", before)
     assert ci.count("pip install") == 1, "of lint; the README's own lines do for the tests"
-    assert "pip install -q -e '.[test,dev]'" in before
+    assert "pip install -q -e '.[test,dev]'" in check
+    assert '. "$work/lint/bin/activate"' in check, "a subshell: the tests never see it"
     assert 'python3 -m venv "$work/tests"' in before
-    assert '. "$work/tests/bin/activate"\nbash -ec' in tests
+    assert '. "$work/tests/bin/activate"\nbash -ec' in before
+    assert "activate" not in tests
