@@ -123,6 +123,15 @@ def hashes(code: UserCode) -> dict[str, str]:
     return {module.name: module.sha256 for module in code}
 
 
+def code_behind(path: str) -> UserModule:
+    """The files of ``module:name``, which was imported; none of ours and of installed packages."""
+    name = path.partition(":")[0]
+    top = name.partition(".")[0]
+    folder = None if top in _OURS or top not in sys.modules else _folder_of(sys.modules[top])
+    sources = () if folder is None or _is_installed(folder) else _sources(name, folder)
+    return UserModule(name, path, sources)
+
+
 def _importable(path: Path) -> str:
     """The name under which a file can be imported now, and the files beside it too."""
     name, home = path.stem, path.resolve()

@@ -45,15 +45,15 @@ from workers.metrics.latency import TIMED
 from workers.metrics.library import LIBRARY
 from workers.metrics.size import DEFAULT_FORM
 from workers.process import code_version
-from workers.user_code import hashes, import_user_code
+from workers.user_code import code_behind, hashes, import_user_code
 
 if TYPE_CHECKING:
     from qsearch.store.repository import Repository
 
-SOMETIMES_SCORED = ("cut", "hw", "for", "ram", *TIMED, "max_drop", "imports")
+SOMETIMES_SCORED = ("cut", "hw", "for", "ram", *TIMED, "max_drop", "imports", "metric_code")
 """Parts of the spec that decide scores where they are there: the accelerator of ``--hw``, the form
 whose bytes count, whether memory is counted, the machine that latency is measured on, the accuracy
-that may be lost, the user's modules."""
+that may be lost, the user's modules, and the module of a metric."""
 
 
 def prepare_study(
@@ -215,6 +215,8 @@ def _spec(study: PreparedStudy, evaluator: str) -> dict[str, Any]:
         spec["cut"] = study.source.parts.sha256
     if study.code:
         spec["imports"] = hashes(study.code)
+    if is_import_path(study.metric) and (code := code_behind(study.metric)).sources:
+        spec["metric_code"] = code.sha256
     if settings.minimize:
         spec["minimize"] = list(settings.minimize)
     if settings.max_size is not None:

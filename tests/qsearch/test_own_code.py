@@ -13,9 +13,10 @@ import pytest
 
 import qsearch
 from qsearch.cli.main import run
-from qsearch.errors import SearchFailedError, SettingsError
+from qsearch.errors import RunFolderError, SearchFailedError, SettingsError
 from qsearch.model_file import find_model
 from qsearch.store.records import Trial
+from workers.metrics.custom import custom_metric
 
 pytestmark = pytest.mark.usefixtures("quick_space")
 
@@ -104,6 +105,35 @@ def test_the_command_finds_own_code_in_the_working_directory(
     finally:
         sys.modules.pop("beside", None)
     assert qsearch.best(Path("run"))["number"] == 0
+
+
+@pytest.mark.slow
+def test_scores_of_an_edited_metric_are_not_mixed_with_those_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def scores(value: float, folder: str, trials: int = 1) -> list[float]:
+        text = f"def one(outputs, labels):\n    return {value}\n"
+        (tmp_path / "edited_metric.py").write_text(text)
+        sys.modules.pop("edited_metric", None)
+        custom_metric.cache_clear()
+        storage = f"sqlite:///{tmp_path}/all.db"
+        made = search(
+            tmp_path / folder,
+            metric="edited_metric:one",
+            storage=storage,
+            study=folder,
+            trials=trials,
+        )
+        return [(t.outcome.score or {})["edited_metric:one"] for t in made.trials]
+
+    assert scores(1.0, "a") == [1.0]
+    with pytest.raises(RunFolderError, match="other settings: metric_code"):
+        scores(2.0, "a", 2)
+    assert scores(2.0, "b") == [2.0], "not from the storage"
+    assert scores(1.0, "a", 2) == [1.0, 1.0]
 
 
 def test_a_metric_that_fails_says_so(own_code: Any, tmp_path: Path) -> None:
