@@ -242,7 +242,7 @@ class Objective:
         for name in self.names:
             value = self.shown(score) if name == self.metric else score.get(score_key(name))
             told = "unknown" if value is None else by_option(name).formatted(value)
-            parts.append(f"{name} {told}")
+            parts.append(f"{TITLES.get(name, name)} {told}")
             if name == self.metric and self.decides(score) != name:
                 parts.append(f"sqnr {measure('sqnr_db').formatted(sqnr_value(score))}")
         return ", ".join(parts)

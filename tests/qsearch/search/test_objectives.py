@@ -143,6 +143,8 @@ def test_a_cost_is_shown_as_it_is_and_not_as_its_negative() -> None:
     both = Objective("sqnr", ("hw_traffic",))
     assert both.described(score) == "sqnr 31.26 dB, hw_traffic 15,580"
     assert both.values(score) == (31.256, 15580.0)
+    library = Objective(LIBRARY["f1"])
+    assert library.described({library.metric: 0.9838}) == "f1 0.9838"
     assert both.rankings(score) == (31.256, -15580.0)
 
 
