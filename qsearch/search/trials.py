@@ -89,7 +89,8 @@ class StudyTrials:
         if trial.outcome.score is not None and rank > self._best_rank:
             self.best, self._best_rank = trial, rank
         if self.objective.feasible(score):
-            self.most = max(self.most, self.objective.shown(score) or 0.0)
+            if (value := self.objective.shown(score)) is not None:
+                self.most = max(self.most, value)
             self._contend(_Rival(trial, rank, self.objective.costs(score)))
 
     def _weigh(self, trial: Trial) -> None:

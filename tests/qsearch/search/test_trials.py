@@ -55,6 +55,15 @@ def test_the_newest_trial_that_was_better_is_known(
     assert (trials.best.number, trials.last_better) == (best, last_better)
 
 
+def test_a_score_that_is_unknown_is_not_above_one_below_zero() -> None:
+    trials = StudyTrials(Objective("own:loss"))
+    for number, loss in enumerate((-3.0, None)):
+        trial = ended(number, 0.5)
+        score = {**(trial.outcome.score or {}), "own:loss": loss}
+        trials.note(replace(trial, outcome=replace(trial.outcome, score=score)))
+    assert trials.most == -3.0
+
+
 @pytest.mark.parametrize(
     ("objective", "most"), [(Objective("top1"), 20), (Objective("top1", ("size",), 80.0), 200)]
 )
