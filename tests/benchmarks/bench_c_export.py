@@ -145,7 +145,7 @@ def measure(folder: Path, name: str, inputs: int, changes: str) -> dict[str, Any
         "kernels": package.kernels,
         "arena_bytes": core.arena_bytes,
         "lower_bound_bytes": core.lower_bound_bytes,
-        "ratio": core.ratio,
+        "ratio": core.arena_bytes / max(core.lower_bound_bytes, 1),
         "differing": {},
         "messages": {},
         "compile_s": {},

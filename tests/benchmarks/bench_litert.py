@@ -46,8 +46,6 @@ MODELS = (
 )
 GOAL_DB = 1.0
 FORMS = {"ours, int8": "tflite", "ours, int16x8": "tflite-16x8"}
-
-
 ZOO = Path(__file__).parents[1] / "e2e" / "zoo"
 
 
@@ -59,8 +57,9 @@ def network(name: str, args: argparse.Namespace, folder: Path) -> tuple[Path, Sp
         return args.data / f"{name}.onnx", calib, read_split(args.data, name, "dev", None, batch)
     path = folder / f"{name}.onnx"
     if name in mlperf_tiny.MODELS:
-        onnx.save(mlperf_tiny.MODELS[name](), path)
-        shape = [d.dim_value for d in onnx.load(path).graph.input[0].type.tensor_type.shape.dim]
+        model = mlperf_tiny.MODELS[name]()
+        onnx.save(model, path)
+        shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
         drawn = np.random.default_rng(0).normal(size=(args.calib + 32, *shape[1:]))
         parts = np.split(drawn.astype(np.float32), [args.calib])
     else:

@@ -166,7 +166,7 @@ def test_main_job_runs_in_an_empty_environment(wheel: Path, source: Path, tmp_pa
     again = ("--no-compile", "--no-deps", "--force-reinstall", source)
     replaced = run(*pip, "install", "-q", *again, cwd=tmp_path, PATH=str(tools), CC="")
     assert replaced.returncode == 0, replaced.stderr
-    (tags,) = home.glob("lib/python*/site-packages/qsearch-*.dist-info/WHEEL")
+    (tags,) = packages.glob("qsearch-*.dist-info/WHEEL")
     assert "Tag: py3-none-any\n" in tags.read_text()
     done = run(*asked, cwd=tmp_path, **bare)
     assert (done.returncode, done.stdout.strip()) == (0, "auto"), done.stderr

@@ -37,11 +37,6 @@ class Placement:
     arena_bytes: int
     lower_bound_bytes: int
 
-    @property
-    def ratio(self) -> float:
-        """Arena over lower bound."""
-        return self.arena_bytes / self.lower_bound_bytes if self.lower_bound_bytes else 1.0
-
 
 def place(
     program: Program, kernels: Mapping[str, PrimFunc], called: Mapping[str, Placement]
