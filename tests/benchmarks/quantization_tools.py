@@ -194,6 +194,44 @@ def quark(path: Path, calib: Array, out: Path, images: Array, train: bool) -> Ma
         yield f"{name}, {title}", model, simulated(model)
 
 
+def quark_four(path: Path, calib: Array, out: Path, images: Array, train: bool) -> Made:
+    """AMD Quark's 4 bits of weights: MX4 and MXFP4, whose neighbours share exponents (its ONNX path
+    has no integers of 4 bits, and AdaRound leaves these alone); activations of 8 bits."""
+    from quark.onnx import (
+        AdaQuantConfig,
+        CalibMethod,
+        ModelQuantizer,
+        MX4Spec,
+        MXFP4E2M1Spec,
+        QConfig,
+        QLayerConfig,
+        UInt8Spec,
+        get_library_path,
+    )
+
+    blocks = {"axis": 1, "rounding_mode": 2}
+    halves = {"bfp_method": "to_bfp_prime", "sub_block_size": 2, "sub_block_shift_bits": 1}
+    forms = {
+        "MX4": (MX4Spec, "BFPAttributes", {**blocks, **halves, "bit_width": 11, "block_size": 16}),
+        "MXFP4": (
+            MXFP4E2M1Spec,
+            "MXAttributes",
+            {**blocks, "element_dtype": "fp4_e2m1", "block_size": 32},
+        ),
+    }
+    for (name, (spec, key, told)), algorithms in product(forms.items(), ([], [AdaQuantConfig()])):
+        layer = QLayerConfig(
+            activation=UInt8Spec(calibration_method=CalibMethod.MinMax), weight=spec()
+        )
+        options = {"ForceQuantizeNoInputCheck": True, "UseBFPBias": False, key: told}
+        config = QConfig(global_config=layer, algo_config=algorithms, extra_options=options)
+        reader = Batches(_input(path), calib, 1)
+        ModelQuantizer(config).quantize_model(str(path), str(out / "quark.onnx"), reader)
+        model = with_wide_outputs(onnx.load(out / "quark.onnx"))
+        title = f"{name}, AdaQuant" if algorithms else name
+        yield title, model, simulated(model, (get_library_path(),))
+
+
 def nncf(path: Path, calib: Array, out: Path, images: Array, train: bool) -> Made:
     """Intel NNCF: both presets, two kinds of ranges, fast and full bias correction."""
     import nncf as tool
@@ -393,9 +431,12 @@ TOOLS: dict[str, Callable[[Path, Array, Path, Array, bool], Made]] = {
     "modelopt": modelopt,
     "litert": litert,
 }
-FOUR: dict[str, Callable[[Path, Array, Path, Array, bool], Made]] = {"aimet": aimet_four}
-"""Those that give the weights of any layer 4 bits: NNCF refuses other bits than 8 beside quantized
-activations, and of ONNX models Quark gives them to weights of MatMul only."""
+FOUR: dict[str, Callable[[Path, Array, Path, Array, bool], Made]] = {
+    "aimet": aimet_four,
+    "quark": quark_four,
+}
+"""Those that give the weights of any layer 4 bits. NNCF 3.4 keeps 8 beside quantized activations,
+and onnxruntime does not run its int4 weights of convolutions."""
 
 
 def _input(path: Path) -> str:
