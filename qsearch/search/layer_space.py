@@ -91,6 +91,11 @@ class LayerSpace:
         )
 
     @cached_property
+    def weights(self) -> int:
+        """Number of weights."""
+        return sum(self.elements.values())
+
+    @cached_property
     def least(self) -> float:
         """Bytes with the fewest bits everywhere."""
         return sum(min(row.values()) for row in self.sizes.values())
@@ -146,13 +151,16 @@ class LayerPlan:
     full: int = 8
 
     @cached_property
-    def binding(self) -> bool:
-        """Whether the limit can be kept, but not with ``full`` bits everywhere."""
-        if self.most is None:
-            return False
+    def breaks(self) -> bool:
+        """Whether ``full`` bits everywhere break the limit."""
         sizes = self.layers.sizes.values()
         whole = sum(row.get(self.full, max(row.values())) for row in sizes)
-        return self.layers.least <= self.most < whole
+        return self.most is not None and self.most < whole
+
+    @cached_property
+    def binding(self) -> bool:
+        """Whether the limit can be kept, but not with ``full`` bits everywhere."""
+        return self.breaks and self.layers.least <= (self.most or 0.0)
 
     @cached_property
     def space(self) -> Space:
@@ -165,9 +173,9 @@ class LayerPlan:
         """Points that are tried in front of those that a sampler proposes.
 
         Where bytes are no objective, or have a limit, the largest budgets come first; if it binds,
-        one layer is moved in each. Else budgets halve the gap between the smallest that keeps all
-        limits and the next below it; once there is none between, single layers of that one lose a
-        choice.
+        one layer is moved in each but the first. Else budgets halve the gap between the smallest
+        that keeps all limits and the next below it; once there is none between, single layers of
+        that one lose a choice.
 
         Args:
             kept: whether budgets that were tried keep the limits; None: bytes are no objective.
@@ -176,7 +184,7 @@ class LayerPlan:
         if self.most is not None or kept is None:
             points = [{**_WHOLE, BUDGET: fraction} for fraction in reversed(_FRACTIONS)]
             if self.binding:
-                points[:1] = [{**_WHOLE, FLIPS[0]: flip} for flip in flips]
+                points[1:1] = [{**_WHOLE, FLIPS[0]: flip} for flip in flips]
             yield from points[:_PROGRAMMES]
             return
         known: dict[float, bool | None] = {**dict.fromkeys((0.0, 1.0)), **kept}

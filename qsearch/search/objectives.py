@@ -253,24 +253,35 @@ class Objective:
         ties = (sqnr_value(score), score.get("agreement") or 0.0)
         return (-broken, *self.rankings(score), *ties, -number)
 
-    def base_for_bits(self, trials: Iterable[Trial], weights: int) -> Trial | None:
-        """The complete trial on which fewer bits of single layers should be tried.
+    @property
+    def beside_bits(self) -> Objective:
+        """The objective without costs and limits that bits of weights pay for, such as flash."""
+        kept = tuple((name, limit) for name, limit in self.at_most if name != "flash")
+        return replace(self, minimize=(), max_size=None, at_most=kept)
 
-        The most accurate one of those that keep the limits which bits hardly change, such as RAM;
-        but bytes beside the weights are as good as bits of weights, of which each is worth 6 dB.
+    def paid_in_bits(self, score: Score, weights: int) -> Score:
+        """The score where bits of weights have paid for bytes, of which each bit is worth 6 dB.
 
         Args:
             weights: their number.
         """
-        alone = replace(self, minimize=(), max_size=None, at_most=())
-        kept = [_AT_MOST + name for name, _ in self.at_most if name != "flash"]
+        found = self.bytes_of(score) or weights
+        paid = sqnr_value(score) - _DB_OF_A_BIT * 8 * (found - weights) / weights
+        return {**score, "sqnr_db": paid}
+
+    def base_for_bits(self, trials: Iterable[Trial], weights: int) -> Trial | None:
+        """The complete trial on which fewer bits of single layers should be tried.
+
+        The most accurate one of those that keep the limits which bits hardly change, such as RAM,
+        once bits have paid for its bytes.
+
+        Args:
+            weights: their number.
+        """
 
         def worth(trial: Trial) -> tuple[float, ...]:
-            score = dict(trial.outcome.score or {})
-            others = (score.get("model_bytes") or weights) - weights
-            broken = sum(max(self.violations(score)[name], 0.0) for name in kept)
-            score["sqnr_db"] = sqnr_value(score) - _DB_OF_A_BIT * 8 * others / weights
-            return (-broken, *alone.rank(score, trial.number))
+            score = self.paid_in_bits(trial.outcome.score or {}, weights)
+            return self.beside_bits.rank(score, trial.number)
 
         complete = (t for t in trials if t.state == "complete" and t.outcome.score is not None)
         return max(complete, key=worth, default=None)

@@ -26,9 +26,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from qsearch.search.objectives import Objective
+from qsearch.search.objectives import Objective, Score
 from qsearch.search.trials import StudyTrials
-from qsearch.store.records import Shard, Trial
+from qsearch.store.records import GLOBAL, Shard, Trial
 from workers.messages import EvaluationResult
 from workers.metrics.registry import by_option, find_metric
 
@@ -91,12 +91,20 @@ class SignFlipPruner:
         )
 
     def _rival(self, trial: Trial, cost: Mapping[str, float]) -> Trial | None:
-        """The best earlier trial that breaks no limit and costs no more."""
-        mine = self.objective.costs(cost)
-        fit = []
+        """The best earlier trial that breaks no limit and costs no more.
+
+        What holds for all layers is the base of bits, for which it may leave more bytes.
+        """
+        leaves = trial.stage == GLOBAL and self.objective.most_bytes is not None
+
+        def costs(score: Score) -> tuple[float, ...]:
+            left = ((self.objective.bytes_of(score) or 0.0),) if leaves else ()
+            return (*self.objective.costs(score), *left)
+
+        mine, fit = costs(cost), []
         for other in self.earlier.before(trial.batch):
             score = other.outcome.score or {}
-            cheaper = all(a <= b for a, b in zip(self.objective.costs(score), mine, strict=True))
+            cheaper = all(a <= b for a, b in zip(costs(score), mine, strict=True))
             if cheaper and self.objective.feasible(score):
                 fit.append(other)
         return self.objective.best(fit)

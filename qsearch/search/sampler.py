@@ -32,15 +32,15 @@ from qsearch.search.optuna_study import (
 from qsearch.search.space import (
     Params,
     Space,
+    Value,
     config_hash,
     input_layer,
     is_layer_weight,
     to_qconfig,
     value_in,
 )
-from qsearch.search.stages import GLOBAL, LAYERS
 from qsearch.search.surrogate import Refinement
-from qsearch.store.records import Trial
+from qsearch.store.records import GLOBAL, LAYERS, Trial
 
 WARM_UP: Final = 8
 """Trials of the global stage before layers differ: what holds for all layers decides most."""
@@ -50,6 +50,8 @@ _EXPLORES_FROM: Final = 16
 """Trial from which on TPE proposes: of fewer trials it learns nothing."""
 _COSTLY_AT: Final = (15, 63, 255)
 """Places of trials that are the best one with a costly choice: the last of 16, two further ones."""
+_BESIDE_WEIGHTS: Final = "weight_granularity"
+"""Parameter that decides most about the bytes beside weights: a scale and a bias each."""
 _FINE: Final[Params] = {"calibrate_mode": "mse", "weight_scale": "mse"}
 _ASYMMETRIC: Final[Params] = {**_FINE, "activation_scheme": "asymmetric"}
 _REPAIRING: Final[Params] = {**_ASYMMETRIC, "weight_rounding": "sequential"}
@@ -197,10 +199,15 @@ class StudySampler:
         self._points = chain(map(space.params_of, [start]), space.points())
         self._next: list[Proposal] = []
         self._best: Trial | None = None
-        self._base: Trial | None = None
+        self._bases: dict[Value, Trial] = {}
+        self._leads: Trial | None = None
         self._budgets: dict[float, bool | None] = {}
-        self._others = 0.0
-        self._refinement = Refinement(space, start, objective)
+        self._others: dict[Value, float] = {}
+        self._plan_of: dict[Value, LayerPlan] = {}
+        self._kind: Value = None
+        self._pays = plan is not None and plan.breaks
+        refined = objective.beside_bits if self._pays else objective
+        self._refinement = Refinement(space, start, refined)
         with quiet_optuna():
             self._global = _StageSampler(new_study(objective), space, dict, GLOBAL)
             self._layers = (
@@ -224,14 +231,12 @@ class StudySampler:
                 self._tell(stage, trial)
                 if of_layers:
                     self._note_budget(trial)
+                    self._leads = self._best_base(self._leads, trial)
                 else:
                     self._best = self.objective.best(filter(None, (self._best, trial)))
-                    if self.plan is not None:
-                        known = filter(None, (self._base, trial))
-                        weights = sum(self.plan.layers.elements.values())
-                        self._base = self.objective.base_for_bits(known, weights)
+                    self._note_base(trial)
                     if self.spec.sampler == AUTO:
-                        self._refinement.note(trial)
+                        self._refinement.note(self._paid(trial))
                 self._note_bytes(trial, of_layers)
 
     def stage_of(self, batch: int) -> str:
@@ -254,7 +259,6 @@ class StudySampler:
     def _asked_of(self, stage: _StageSampler, batch: int) -> list[Proposal]:
         seen = _Seen(self._seen)
         proposals: list[Proposal] = []
-        plans = self._plans(seen) if stage.name == LAYERS else iter(())
         place = stage.told if self.spec.needs_history else batch * self.spec.batch_size
         with quiet_optuna():
             name = "tpe" if self.spec.sampler == AUTO else self.spec.sampler
@@ -267,8 +271,10 @@ class StudySampler:
             for slot in range(self.spec.batch_size):
                 proposal = self._costly(stage, place + slot, seen)
                 if proposal is None:
-                    given = next(plans, None) if stage.name == LAYERS else None
-                    if stage.name == GLOBAL:
+                    if stage.name == LAYERS:
+                        self._kind = self._base_at(place + slot)
+                        given = next(self._plans(seen), None)
+                    else:
                         given = self._given(batch, place + slot, slot, seen)
                     stage.study.sampler = sampler if given is None else for_given
                     if given is not None:
@@ -279,6 +285,14 @@ class StudySampler:
                 seen.now.add(proposal.config_hash)
                 proposals.append(proposal)
         return proposals
+
+    def _paid(self, trial: Trial) -> Trial:
+        """The trial as global stages compare it: where a limit of bytes binds, bits pay for it."""
+        score = trial.outcome.score
+        if self.plan is None or score is None or not self._pays:
+            return trial
+        paid = self.objective.paid_in_bits(score, self.plan.layers.weights)
+        return replace(trial, outcome=replace(trial.outcome, score=paid))
 
     def _tell(self, stage: _StageSampler, trial: Trial) -> None:
         asked = stage.asked.pop(trial.config_hash, None)
@@ -308,26 +322,55 @@ class StudySampler:
             fits = trial.state == "complete" and self.objective.feasible(trial.outcome.score or {})
             self._budgets[float(trial.params[BUDGET] or 0.0)] = fits
 
+    def _kind_of(self, trial: Trial) -> Value:
+        """Where a limit of bytes binds, kinds of bases differ in bytes beside the weights."""
+        return trial.params.get(_BESIDE_WEIGHTS) if self._pays else None
+
+    def _best_base(self, *trials: Trial | None) -> Trial | None:
+        assert self.plan is not None
+        return self.objective.base_for_bits(filter(None, trials), self.plan.layers.weights)
+
+    def _note_base(self, trial: Trial) -> None:
+        """Keep the best base of each kind, the best kind first."""
+        if self.plan is None:
+            return
+        kind = self._kind_of(trial)
+        if best := self._best_base(self._bases.get(kind), trial):
+            bases = [*(self._bases | {kind: best}).values()]
+            first = self._best_base(*bases)
+            bases.sort(key=lambda base: base is not first)
+            self._bases = {self._kind_of(base): base for base in bases}
+
+    def _base_at(self, place: int) -> Value:
+        """The kind of base of a point of layers: each that may win, then that of the best."""
+        keeps = self.objective.beside_bits.feasible
+        kinds = [kind for kind, base in self._bases.items() if keeps(base.outcome.score or {})]
+        kinds = kinds or [*self._bases][:1] or [None]
+        if place < len(kinds) or self._leads is None:
+            return kinds[min(place, len(kinds) - 1)]
+        return self._kind_of(self._leads)
+
     def _note_bytes(self, trial: Trial, of_layers: bool) -> None:
-        """Leave weights the bytes that a limit leaves beside what modules of the base have: code,
+        """Leave weights the bytes that a limit leaves beside what modules of a base have: code,
         tables and biases are known once one is built."""
         most, score = self.objective.most_bytes, trial.outcome.score
         if self.plan is None or most is None or score is None or trial.state != "complete":
             return
-        found = self.objective.bytes_of(score)
-        if found is None or not (of_layers or trial is self._base):
+        kind, found = self._kind_of(trial), self.objective.bytes_of(score)
+        if found is None or not (of_layers or trial is self._bases.get(kind)):
             return
         others = found - self.plan.layers.packed(QConfig.stored(trial.qconfig))
-        self._others = max(self._others, others) if of_layers else others
-        self.plan = replace(self.plan, most=max(most - self._others, self.plan.layers.least))
-        self.start = self.plan.within(self._plain)
+        self._others[kind] = max(self._others.get(kind, 0.0), others) if of_layers else others
+        left = max(most - self._others[kind], self.plan.layers.least)
+        self._plan_of[kind] = replace(self.plan, most=left)
+        best = next(iter(self._bases), kind)
+        self.start = self._plan_of.get(best, self.plan).within(self._plain)
 
     def _plans(self, seen: _Seen) -> Iterator[Params]:
         """Points of bits that are tried without asking Optuna."""
-        assert self.plan is not None
         assert self._layers is not None
         kept = self._budgets if self.objective.minimize else None
-        for point in self.plan.first_points(kept):
+        for point in self._plan.first_points(kept):
             if self._proposal(self._layers, point).config_hash not in seen:
                 yield point
 
@@ -344,10 +387,15 @@ class StudySampler:
 
     def _of_layers(self, point: Params) -> Params:
         """The point for all layers that is the base of bits, with a point of ``plan`` on top."""
-        assert self.plan is not None
-        base = self._base
+        base = self._bases.get(self._kind)
         known = self.space.params_of(self.start) if base is None else base.params
-        return {**known, **point, **self.plan.params_of(point)}
+        return {**known, **point, **self._plan.params_of(point)}
+
+    @property
+    def _plan(self) -> LayerPlan:
+        """The plan with the bytes that the base leaves to weights."""
+        assert self.plan is not None
+        return self._plan_of.get(self._kind, self.plan)
 
     def _ask(self, stage: _StageSampler, batch: int, slot: int, seen: _Seen) -> Proposal | None:
         trial = stage.study.ask()
@@ -386,6 +434,7 @@ class StudySampler:
     def _proposal(self, stage: _StageSampler, point: Params) -> Proposal:
         params = stage.decode(point)
         fields = {n: v for n, v in params.items() if n not in PLAN_NAMES}
-        qconfig = to_qconfig(fields, self.start)
+        # A point of layers gives each its bits, whatever the limit gave it before.
+        qconfig = to_qconfig(fields, self._plain if stage.name == LAYERS else self.start)
         shown = {n: v for n, v in params.items() if stage.name == GLOBAL or not is_layer_weight(n)}
         return Proposal(shown, qconfig, config_hash(qconfig.to_dict()), stage.name)

@@ -61,7 +61,7 @@ from qsearch.search.result import SearchResult, finish
 from qsearch.search.sampler import SamplerSpec, StudySampler, first_points
 from qsearch.search.space import to_qconfig
 from qsearch.search.space_file import faster_layers
-from qsearch.search.stages import LAYERS, SENSITIVITY, STAGES, Base, Sensitivities, StageTracker
+from qsearch.search.stages import Base, Sensitivities, StageTracker
 from qsearch.search.study import SOMETIMES_SCORED
 from qsearch.search.trial_queue import TrialQueue
 from qsearch.search.trials import StudyTrials
@@ -77,7 +77,7 @@ from qsearch.search.winner import (
 )
 from qsearch.settings import is_import_path
 from qsearch.store.artifacts import artifact_store
-from qsearch.store.records import StudyState, Trial
+from qsearch.store.records import LAYERS, SENSITIVITY, STAGES, StudyState, Trial
 from workers.errors import BrokenRunError
 from workers.messages import Build, EvaluationRequest
 from workers.metrics.device import DEVICE

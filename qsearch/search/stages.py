@@ -29,18 +29,12 @@ from qsearch.search.evaluations import await_workers, run_requests
 from qsearch.search.evaluator import Evaluator
 from qsearch.search.layer_space import LayerSpace, choice_of
 from qsearch.search.space import layer_parameter, to_qconfig
-from qsearch.store.records import LayerFigures, Stage
+from qsearch.store.records import SENSITIVITY, STAGES, LayerFigures, Stage
 from workers.messages import EvaluationRequest, EvaluationResult
 from workers.metrics.sqnr import relative_noise
 
 if TYPE_CHECKING:
     from qsearch.store.repository import Repository
-
-SENSITIVITY: Final = "sensitivity"
-GLOBAL: Final = "global"
-LAYERS: Final = "layers"
-STAGES: Final = (SENSITIVITY, GLOBAL, LAYERS)
-
 
 MEASURED_BITS: Final = 4
 """Of the choices below the base's the nearest to it is measured; the noise of the others follows

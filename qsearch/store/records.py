@@ -17,6 +17,12 @@ FINISHED: Final[tuple[TrialState, ...]] = ("complete", "pruned", "failed", "infe
 REPEATABLE: Final[tuple[TrialState, ...]] = ("complete", "infeasible")
 """How the same work would end again; so would one that collapsed."""
 
+SENSITIVITY: Final = "sensitivity"
+GLOBAL: Final = "global"
+LAYERS: Final = "layers"
+STAGES: Final = (SENSITIVITY, GLOBAL, LAYERS)
+"""Of a search, see ``qsearch.search.stages``."""
+
 
 R = TypeVar("R")
 
@@ -69,7 +75,7 @@ class NewTrial:
     qconfig: Mapping[str, Any]
     config_hash: str
     work_hash: str
-    stage: str = "global"
+    stage: str = GLOBAL
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,9 +73,11 @@ def stop(known: Known, objective: Objective | None = None, alpha: float = ALPHA)
     )
 
 
-def stopped_after(test: SignFlipPruner, noises: Sequence[float], size: float = 100.0) -> int | None:
+def stopped_after(
+    test: SignFlipPruner, noises: Sequence[float], size: float = 100.0, stage: str = "global"
+) -> int | None:
     parts = [part(noise, size=size) for noise in noises]
-    newcomer = trial(9, batch=2)
+    newcomer = replace(trial(9, batch=2), stage=stage)
     for seen in range(1, len(parts)):
         if test.reason_to_prune(newcomer, parts[:seen]) is not None:
             return seen
@@ -129,6 +131,14 @@ def test_a_trial_that_costs_less_than_every_better_one_is_never_stopped() -> Non
     worse = np.full(PARTS, 2.0) + np.arange(PARTS) / 100
     assert stopped_after(test, worse, size=99.0) is None
     assert stopped_after(test, worse, size=100.0) == LOOKS[0]
+
+
+def test_what_leaves_bytes_to_bits_is_not_stopped_where_bytes_have_a_limit() -> None:
+    test = stop(Known((trial(0, 0, size=180.0), np.ones(PARTS))), Objective("sqnr", max_size=200.0))
+    worse = np.full(PARTS, 2.0) + np.arange(PARTS) / 100
+    assert stopped_after(test, worse, size=170.0) is None
+    assert stopped_after(test, worse, size=180.0) == LOOKS[0]
+    assert stopped_after(test, worse, size=170.0, stage="layers") == LOOKS[0]
 
 
 def test_a_trial_that_breaks_a_limit_stops_no_other_trial() -> None:

@@ -179,6 +179,69 @@ def test_weights_have_what_the_code_of_a_built_module_leaves_and_the_base_keeps_
     assert all(layers)
 
 
+def test_a_limit_of_bytes_that_bits_pay_for_does_not_draw_a_search_from_accuracy() -> None:
+    objective = Objective("sqnr", max_size=2400.0)
+    plan = LayerPlan(LAYERS, PLAN.damage, most=2400.0)
+    current = study_sampler(plan=plan, objective=objective)
+    # The first trials break the limit by some bytes, the least accurate one by the fewest.
+    sqnr_db = {"corrected": 20.0, "sequential": 35.0}
+    first = []
+    for number, one in enumerate(current.propose(0)):
+        trial = ended(one, number, sqnr_db=sqnr_db[str(one.params["weight_rounding"])])
+        above = 8.0 if trial.params["weight_rounding"] == "sequential" else 4.0
+        trial.outcome.score["model_bytes"] = 2400.0 + above  # type: ignore[index]
+        first.append(trial)
+    assert {trial.params["weight_rounding"] for trial in first} == {*sqnr_db}
+    current.add_history(first)
+    roundings = [one.params["weight_rounding"] for one in current.propose(1)]
+    assert roundings.count("sequential") > roundings.count("corrected")
+
+
+def test_few_bytes_are_tried_with_one_scale_for_a_tensor_and_one_for_each_channel() -> None:
+    objective = Objective("sqnr", max_size=2400.0)
+    plan = LayerPlan(LAYERS, PLAN.damage, most=2000.0)
+
+    def sized(trial: Trial) -> Trial:
+        fine = trial.params["weight_granularity"] == "channel"
+        packed = LAYERS.packed(QConfig.stored(trial.qconfig))
+        # A scale for each channel takes 400 bytes, for which weights could have more bits.
+        score = {"model_bytes": packed + (500 if fine else 100)}
+        score["sqnr_db"] = packed / 100 + (1 if fine else 0)
+        return replace(trial, outcome=Outcome(state="complete", score=score))
+
+    current, trials = study_sampler(plan=plan, objective=objective), list[Trial]()
+    for batch in range(6):
+        new = [ended(p, len(trials) + i) for i, p in enumerate(current.propose(batch))]
+        new = [*map(sized, new)]
+        current.add_history(new)
+        trials += new
+    kinds = [t.params["weight_granularity"] for t in trials if t.stage == "layers"]
+    assert {*kinds[:2]} == {"channel", "tensor"}
+    assert {*kinds[4:]} == {"tensor"}
+    best = objective.best(trials)
+    assert best is not None
+    assert best.params["weight_granularity"] == "tensor"
+    assert objective.fits(best.outcome.score or {})
+
+
+def test_equal_bits_are_not_tried_again_because_a_limit_had_taken_them_before() -> None:
+    start = START.with_overrides(layers={"conv_7": {"nbit_input": 16}})
+    plan = LayerPlan(LAYERS, PLAN.damage, most=1900.0)
+    assert plan.within(start).layers["conv_7"].nbit_weight == 4
+    objective, spec = Objective("sqnr", max_size=3400.0), SamplerSpec("auto", 5, batch_size=4)
+    current, trials = StudySampler(default_space(), start, objective, spec, plan), list[Trial]()
+    for batch in range(4):
+        new = [ended(p, len(trials) + i) for i, p in enumerate(current.propose(batch))]
+        for trial in new:  # less stands beside weights than was foreseen
+            packed = LAYERS.packed(QConfig.stored(trial.qconfig))
+            trial.outcome.score["model_bytes"] = packed + 10  # type: ignore[index]
+        current.add_history(new)
+        trials += new
+    layers = [t.qconfig["layers"]["conv_7"] for t in trials if t.stage == "layers"]
+    assert {"nbit_input": 16} in layers
+    assert {"nbit_input": 16, "nbit_weight": 8} not in layers
+
+
 def test_the_first_proposal_is_the_recommended_configuration() -> None:
     assert study_sampler().propose(0)[0].qconfig == START
 
