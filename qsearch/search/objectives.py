@@ -51,6 +51,7 @@ _SIZE_STEPS: Final = 128
 """Steps of the size of a module, at least, that trials are told apart by."""
 _NO_COST: Final = -1e18
 
+_SIGNAL: Final = "sqnr_db"
 _LEAST_STEP: Final = 4.0
 _CHANGED_ANSWERS: Final = 0.01
 _MOST_DB: Final = 100.0
@@ -153,7 +154,7 @@ class Objective:
         if metric.smaller_is_better:
             cost = score.get(metric.name)
             if cost is None or not score.get(KEEPS_ACCURACY):
-                return _LOST_ACCURACY * (2.0 - accuracy_of(score)[1])
+                return _LOST_ACCURACY * (1.0 + lost(*accuracy_of(score), 1.0))
             return -_compared(self.metric, cost)
         value = metric.finite(score.get(metric.name))
         if value is None:
@@ -418,26 +419,31 @@ def comparisons(
 
 def accuracy_of(score: Score) -> tuple[str, float]:
     """What ``--max-drop`` looks at: the metric of a library that was asked for, top-1 where there
-    are labels, else agreement."""
+    are labels, else agreement; SQNR where the output is a lone number."""
     for name in TITLES.keys() & score.keys():
         return name, -math.inf if (value := score[name]) is None else value
-    top1 = score.get("top1")
-    if top1 is not None:
-        return "top1", top1
-    return "agreement", score.get("agreement") or 0.0
+    for name in ("top1", "agreement"):
+        if (value := score.get(name)) is not None:
+            return name, value
+    return _SIGNAL, sqnr_value(score)
+
+
+def lost(name: str, value: float, before: float) -> float:
+    """How much of an accuracy is lost; of SQNR the noise as a share of the signal."""
+    return 10.0 ** (-value / 10.0) if name == _SIGNAL else before - value
 
 
 def keeps_accuracy(score: Score, baseline: Score, max_drop: MaxDrop) -> bool:
     """Whether ``score`` stays within ``max_drop`` of the float model."""
     name, value = accuracy_of(score)
     before = float(baseline.get(name) or 0.0)
+    whole = 1.0 if name == _SIGNAL else before
+    allowed = whole - max_drop.floor(whole)
     if name in TITLES:
-        amount = max_drop.amount
         whole = abs(before) if max_drop.relative or name not in SHARES else 1.0
-        return value >= before - amount * whole - 1e-9
-    floor = max_drop.floor(before)
+        allowed = max_drop.amount * whole
     # Fractions of a few hundred samples: the last bit of the subtraction must not decide.
-    return value >= floor - 1e-9
+    return lost(name, value, before) <= allowed + 1e-9
 
 
 def float_warning(diagnosis: Diagnosis, start: QConfig) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from qsearch.search.objectives import (
     Objective,
     accuracy_of,
     keeps_accuracy,
+    lost,
     option_of,
     own_scores,
 )
@@ -185,9 +186,10 @@ class SearchResult:
         """What limits the best trial misses, which trial stays within them, and what to do."""
         score = self._best().outcome.score or {}
         name, value = accuracy_of(score)
-        before = float((self.summary["baseline"] or {}).get(name) or 0.0)
+        before = (self.summary["baseline"] or {}).get(name)
         told = measure(name)
-        parts = [f"{told.words} {told.formatted(value)} (float {told.formatted(before)})"]
+        float_told = "infinite" if before is None else told.formatted(before)
+        parts = [f"{told.words} {told.formatted(value)} (float {float_told})"]
         parts += [
             f"{option_of(limit)} exceeded by {amount:.0%}"
             for limit, amount in self.objective.violations(score).items()
@@ -379,7 +381,7 @@ def _target(
     """The limits of a search, and the accuracy that the winner loses."""
     name, value = accuracy_of(score)
     before = float(baseline.get(name) or 0.0)
-    drop = before - value if math.isfinite(value) else None
+    drop = lost(name, value, before) if math.isfinite(value) else None
     return {
         "measure": name,
         "max_drop": str(prepared.settings.max_drop),

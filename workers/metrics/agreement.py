@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from workers.metrics.protocol import Outputs, State
 from workers.metrics.registry import declare, metrics
-from workers.metrics.top_k import Fraction, answers
+from workers.metrics.top_k import Fraction, answers, is_lone
 
 
 class Agreement(Fraction):
@@ -21,9 +21,10 @@ class Agreement(Fraction):
     def update(
         self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
     ) -> None:
-        """Count decisions that equal those of the float model."""
+        """Count decisions that equal those of the float model; a lone number decides nothing."""
         assert reference is not None  # needs_reference
-        self.add(state, answers(outputs[0]) == answers(reference[0]))
+        if not is_lone(outputs[0]):
+            self.add(state, answers(outputs[0]) == answers(reference[0]))
 
 
 metrics.register("agreement")(Agreement())

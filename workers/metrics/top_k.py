@@ -28,6 +28,12 @@ def answers(output: NDArray[Any]) -> NDArray[np.int64]:
     return np.asarray(np.argmax(rows, axis=axis), np.int64)
 
 
+def is_lone(output: NDArray[Any]) -> bool:
+    """Whether an output has one number where scores of classes would lie, as of a regression."""
+    axis = 1 if output.ndim >= 4 else -1
+    return output.dtype.kind == "f" and (output.ndim < 2 or output.shape[axis] == 1)
+
+
 class Fraction(Sums):
     """Fraction of decisions that are right, of the first output of the model.
 

@@ -124,6 +124,16 @@ def test_without_labels_max_drop_looks_at_agreement() -> None:
     assert not keeps_accuracy({"top1": None, "agreement": 0.98}, baseline, MaxDrop(0.01))
 
 
+def test_of_a_lone_number_the_noise_may_be_so_large_a_share_of_the_signal() -> None:
+    for drop in (MaxDrop(0.01), MaxDrop(0.01, relative=True)):
+        assert keeps_accuracy({"agreement": None, "sqnr_db": 20.1}, {}, drop)
+        assert not keeps_accuracy({"agreement": None, "sqnr_db": 19.9}, {}, drop)
+    ranking = Objective("size").ranking
+    bad, worse = ({"model_bytes": 10.0, "sqnr_db": sqnr_db} for sqnr_db in (15.0, 12.0))
+    kept = {"model_bytes": 1e9, "sqnr_db": 30.0, "keeps_accuracy": 1.0}
+    assert ranking(kept) > ranking(bad) > ranking(worse)
+
+
 def test_a_cost_on_hardware_is_minimised_among_what_keeps_its_accuracy() -> None:
     objective = Objective("hw_traffic")
     base = {"top1": 0.85, "agreement": 0.97, "sqnr_db": 20.0, "keeps_accuracy": 1.0}

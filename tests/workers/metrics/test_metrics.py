@@ -101,3 +101,10 @@ def test_labels_that_do_not_fit_the_output_are_refused() -> None:
     sums = MetricSums(("top1",), has_labels=True, has_reference=False)
     with pytest.raises(MetricError, match=r"labels of shape \(1, 2\)"):
         sums.add((REFERENCE[:1],), None, np.zeros((1, 2), np.int64))
+
+
+@pytest.mark.parametrize("shape", [(6,), (6, 1), (6, 3, 1), (6, 1, 4, 4)])
+def test_a_lone_number_is_no_answer_that_could_agree(shape: tuple[int, ...]) -> None:
+    sums = MetricSums(("agreement",), has_labels=False, has_reference=True)
+    sums.add((np.zeros(shape, np.float32),), (np.ones(shape, np.float32),), None)
+    assert sums.results() == {"agreement": None}
