@@ -99,7 +99,7 @@ def _study_row(repository: Repository, study: Study) -> dict[str, Any]:
         "state": study.state,
         "stopped": study.stopped,
         "trials": f"{counts.finished}/{study.target_trials}",
-        "metric": objective.metric,
+        "metric": objective.names[0],
         "best": objective.shown(best.outcome.score or {}) if best is not None else None,
         "best_trial": best.number if best is not None else None,
         "drivers": len(repository.drivers_of(study.id, running=True)),

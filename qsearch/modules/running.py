@@ -24,7 +24,7 @@ from workers.batching import batch_size, hash_outputs, rows_of
 from workers.datasets.prepared import whole_inputs
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
-from workers.metrics.library import TITLES
+from workers.metrics.library import WORDS
 from workers.metrics.registry import MetricSums
 from workers.process import Stopwatch
 
@@ -75,7 +75,7 @@ def run_module(
     found = run_samples(what, data, kept=False, metric=name)
     form, why = what.form()
     return {
-        **{TITLES.get(key, key): value for key, value in found.score.items()},
+        **{WORDS.get(key, key): value for key, value in found.score.items()},
         "n": found.count,
         "outputs_sha256": found.digest,
         "wall_s": round(found.wall_s, 3),

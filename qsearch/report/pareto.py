@@ -76,7 +76,7 @@ def front_of(trials: Iterable[Trial], objective: Objective) -> list[dict[str, An
         {
             "trial": number,
             "stage": complete[number].stage,
-            objective.metric: objective.shown(scores[number]),
+            objective.names[0]: objective.shown(scores[number]),
             **dict(zip(objective.minimize, objective.costs(scores[number]), strict=True)),
         }
         for number in on_front(scores, objective)

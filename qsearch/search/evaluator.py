@@ -276,13 +276,14 @@ def _accuracies() -> list[Measure]:
 
 
 def _custom(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
-    """Scores of the user's own metrics: under their import path, and what else they gave; None
-    where they are not finite."""
+    """Scores of metrics of libraries under their word, of the user's own under their import path,
+    and what else these gave; None where they are not finite."""
     found: dict[str, float | None] = {}
     for name, state in sums.items():
         if is_import_path(name):
-            found[name] = results({name: state})[name]
-            found[name + UNCERTAIN] = find_metric(name).standard_error(state)
+            key = by_option(name).name
+            found[key] = results({name: state})[name]
+            found[key + UNCERTAIN] = find_metric(name).standard_error(state)
             found.update(named_values(name, state))
     return {name: v if v is not None and math.isfinite(v) else None for name, v in found.items()}
 

@@ -11,7 +11,7 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Diagnosis
 from qsearch.settings import MaxDrop
 from qsearch.store.records import Trial
-from workers.metrics.library import SHARES, TITLES
+from workers.metrics.library import LIBRARY, SHARES, WORDS
 from workers.metrics.registry import by_option, known_measures, measure
 
 Score = Mapping[str, float | None]
@@ -22,8 +22,8 @@ None: ``top1`` is absent without labels; ``sqnr_db`` is infinite (outputs equal 
 asked for, ``ram_bytes`` is the arena of the C, ``flash_bytes`` and ``instructions`` are what it
 takes on the core of ``--for``, ``latency_ms`` and ``c_latency_ms`` the CPU time of
 a sample on the worker's machine, by the engine and in C. With ``--hw`` also
-``hw_groups``, ``hw_traffic`` (bytes), ``hw_cycles`` and ``hw_host_calls``. Metrics of the user are
-under their import path.
+``hw_groups``, ``hw_traffic`` (bytes), ``hw_cycles`` and ``hw_host_calls``. Metrics of libraries
+are under their word, those of the user under their import path.
 """
 
 KEEPS_ACCURACY: Final = "keeps_accuracy"
@@ -110,8 +110,8 @@ class Objective:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The metric and the costs, in the order of ``values`` and ``rankings``."""
-        return (self.metric, *self.minimize)
+        """Words of the metric and the costs, in the order of ``values`` and ``rankings``."""
+        return (WORDS.get(self.metric, self.metric), *self.minimize)
 
     @property
     def limited(self) -> tuple[str, ...]:
@@ -140,7 +140,7 @@ class Objective:
         size = [] if self.max_size is None else [f"--max-size {self.max_size:g}"]
         limits = [f"--max-drop {max_drop}", *size]
         limits += [f"--at-most {name}={limit:g}" for name, limit in self.at_most]
-        return f"{verb} {self.metric}{explained}{also}; limits: {', '.join(limits)}"
+        return f"{verb} {self.names[0]}{explained}{also}; limits: {', '.join(limits)}"
 
     @property
     def limits(self) -> list[str]:
@@ -240,11 +240,11 @@ class Objective:
     def described(self, score: Score) -> str:
         """The metric and the costs in words, for a line of progress."""
         parts = []
-        for name in self.names:
-            value = self.shown(score) if name == self.metric else score.get(score_key(name))
+        for place, name in enumerate(self.names):
+            value = score.get(score_key(name)) if place else self.shown(score)
             told = "unknown" if value is None else by_option(name).formatted(value)
-            parts.append(f"{TITLES.get(name, name)} {told}")
-            if name == self.metric and self.decides(score) != name:
+            parts.append(f"{name} {told}")
+            if not place and self.decides(score) != self.metric:
                 parts.append(f"sqnr {measure('sqnr_db').formatted(sqnr_value(score))}")
         return ", ".join(parts)
 
@@ -360,11 +360,12 @@ def accuracies_in(score: Score) -> dict[str, float | None]:
 
 
 def own_scores(score: Score) -> dict[str, float | None]:
-    """What the user's metrics gave: by import path, further values as ``function.key``."""
+    """What metrics of libraries gave, by word, and the user's: by import path, further values as
+    ``function.key``."""
     return {
         name: value
         for name, value in score.items()
-        if (":" in name or "." in name) and not is_uncertainty(name, score)
+        if (name in LIBRARY or ":" in name or "." in name) and not is_uncertainty(name, score)
     }
 
 
@@ -420,7 +421,7 @@ def comparisons(
 def accuracy_of(score: Score) -> tuple[str, float]:
     """What ``--max-drop`` looks at: the metric of a library that was asked for, top-1 where there
     are labels, else agreement; SQNR where the output is a lone number."""
-    for name in TITLES.keys() & score.keys():
+    for name in LIBRARY.keys() & score.keys():
         return name, -math.inf if (value := score[name]) is None else value
     for name in ("top1", "agreement"):
         if (value := score.get(name)) is not None:
@@ -439,7 +440,7 @@ def keeps_accuracy(score: Score, baseline: Score, max_drop: MaxDrop) -> bool:
     before = float(baseline.get(name) or 0.0)
     whole = 1.0 if name == _SIGNAL else before
     allowed = whole - max_drop.floor(whole)
-    if name in TITLES:
+    if name in LIBRARY:
         whole = abs(before) if max_drop.relative or name not in SHARES else 1.0
         allowed = max_drop.amount * whole
     # Fractions of a few hundred samples: the last bit of the subtraction must not decide.

@@ -33,8 +33,8 @@ LIBRARY: Final = {
 }
 """Word of ``--metric`` → where it is."""
 
-TITLES: Final = {path: word for word, path in LIBRARY.items()}
-SHARES: Final = frozenset(LIBRARY[word] for word in ("f1", "auc", "r2", "map", "miou", "ssim"))
+WORDS: Final = {path: word for word, path in LIBRARY.items()}
+SHARES: Final = frozenset({"f1", "auc", "r2", "map", "miou", "ssim"})
 """Those that are at most 1, of which ``--max-drop 0.01`` is a hundredth; of others it is 1 %."""
 PACKAGES: Final = ("sklearn", "skimage", "pycocotools", "jiwer")
 

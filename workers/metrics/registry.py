@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from compiler.errors import CompilerError
 from compiler.named_table import NamedTable
 from workers.errors import MetricError
-from workers.metrics.library import TITLES
+from workers.metrics.library import WORDS
 from workers.metrics.protocol import Metric, Outputs, State
 
 Needs = Literal["", "labels", "hardware", "core", "compiler"]
@@ -106,8 +106,8 @@ def by_option(option: str) -> Measure:
 
 
 def _others(name: str) -> Measure:
-    """A metric of the user, or of a library."""
-    return Measure(name, name, title=TITLES.get(name, ""))
+    """A metric of the user by its import path, or of a library by its word."""
+    return Measure(WORDS.get(name, name), name)
 
 
 def known_measures() -> tuple[Measure, ...]:

@@ -69,6 +69,7 @@ def test_passes_run_before(capfd: Output) -> None:
     assert "nn.conv2d" in capfd.readouterr().out
 
 
+RELU = '#[version = "0.0.5"]\ndef @main(%x: Tensor[(1, 4), float32]) { nn.relu(%x) }'
 SHARED_SUM = """
 #[version = "0.0.5"]
 def @main(%x: Tensor[(2, 4), float32]) {
@@ -161,7 +162,7 @@ def test_diff_names_the_node_that_was_changed(tmp_path: Path, capfd: Output) -> 
 def test_diff_takes_ir_text_and_data(tmp_path: Path, capfd: Output) -> None:
     source = find_model("digits")
     text = tmp_path / "m.relay"
-    text.write_text("def @main(%x: Tensor[(1, 4), float32]) { nn.relu(%x) }", "utf-8")
+    text.write_text(RELU, "utf-8")
     data = tmp_path / "x.npz"
     np.savez(data, x=np.ones((3, 4), np.float32))
     assert run(["diff", str(text), str(text), "--eval", str(data)]) == 0
@@ -182,7 +183,7 @@ def test_diff_of_a_missing_file_is_bad_input(words: list[str], capfd: Output) ->
 
 def test_diff_of_modules_with_other_inputs_is_bad_input(tmp_path: Path, capfd: Output) -> None:
     text = tmp_path / "m.relay"
-    text.write_text("def @main(%x: Tensor[(1, 4), float32]) { nn.relu(%x) }", "utf-8")
+    text.write_text(RELU, "utf-8")
     assert run(["diff", "digits", str(text)]) == 2
     assert "Traceback" not in capfd.readouterr().err
 
