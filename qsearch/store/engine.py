@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
@@ -280,6 +281,8 @@ def _sqlite_trouble(
 
 def _create(url: URL, *, reader: bool = False) -> Engine:
     if url.get_backend_name() == "sqlite":
+        if reader:
+            url = _readable(url)
         engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_MS / 1000})
         event.listen(engine, "connect", _on_sqlite_reader if reader else _on_sqlite_connect)
         event.listen(engine, "begin", _on_sqlite_begin)
@@ -292,6 +295,18 @@ def _create(url: URL, *, reader: bool = False) -> Engine:
     # A driver keeps one: its heartbeat opens another for a moment where both are at work. A hundred
     # drivers would take all connections of a server otherwise.
     return create_engine(url, connect_args=arguments, pool_size=5 if reader else 1)
+
+
+def _readable(url: URL) -> URL:
+    """The URL of a file beside which SQLite makes none, where the folder takes none.
+
+    Nobody can write to such a database; what is not in it yet, in a file beside it, would be lost.
+    """
+    file = Path(url.database or "").absolute()
+    log = file.with_name(f"{file.name}-wal")
+    if os.access(file.parent, os.W_OK) or (log.exists() and log.stat().st_size):
+        return url
+    return url.set(database=f"file:{quote(str(file))}", query={"immutable": "1", "uri": "true"})
 
 
 _WAIT: Final = f"busy_timeout={BUSY_TIMEOUT_MS}"

@@ -163,6 +163,20 @@ def test_a_reader_sees_and_cannot_write(storage_url: str) -> None:
     reader.dispose()
 
 
+def test_a_reader_makes_no_file_in_a_folder_that_takes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = f"sqlite:///{tmp_path / 'a b#1.db'}"
+    open_engine(storage).dispose()
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
+    reader = open_reader(storage)
+    with reader.connect().execution_options(reader=True) as connection:
+        assert connection.exec_driver_sql("select count(*) from qs_study").scalar() == 0
+        assert sorted(tmp_path.iterdir()) == before
+    reader.dispose()
+
+
 READ = """
 import sys
 from qsearch.store.engine import open_reader
