@@ -340,11 +340,11 @@ def verify_command(
 
     found = verify(module, data, **asked)
     target = Path(out) if out else RunFolder(found.path.parent).proof
+    # Told before it is written: a folder that takes no file loses nothing.
+    print(json.dumps(found.to_dict()) if as_json else "\n".join(_report(found)))
     found.save(target)
-    if as_json:
-        print(json.dumps(found.to_dict()))
-    else:
-        print("\n".join([*_report(found), f"written: {target}"]))
+    if not as_json:
+        print(f"written: {target}")
     return EXIT_OK if found.acceptable(require_record) else EXIT_TARGET_MISSED
 
 
