@@ -25,6 +25,8 @@ _UPRIGHT = 4
 """Orientations of EXIF beyond it swap width and height."""
 IGNORED = 255
 """Of a mask: no class; the label is -1."""
+_LOOKED_AT = 16
+"""Masks whose values are looked at before a search."""
 
 
 def _opened(
@@ -153,10 +155,24 @@ def open_segmentation(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -
                 fix="a mask is a .png of the image's name and size, its values are classes",
             )
 
+    from PIL import Image
+
+    def values_of(mask: Path) -> set[int]:
+        try:
+            with Image.open(mask) as found:
+                return {int(value) for value in np.unique(np.asarray(found))}
+        except OSError as error:
+            raise DatasetError(f"cannot decode: {error}", where=str(mask)) from error
+
+    if set().union(*map(values_of, paths[:_LOOKED_AT])) == {0, IGNORED}:
+        raise DatasetError(
+            f"masks hold 0 and {IGNORED} only, and {IGNORED} is a pixel without a class",
+            where=str(masks),
+            fix="write the classes as 0 and 1",
+        )
+
     @lru_cache(64)
     def label(place: int) -> Array:
-        from PIL import Image
-
         try:
             with Image.open(paths[place]) as mask, Image.open(images[place]) as image:
                 if mask.size != image.size or mask.mode not in ("L", "P", "1"):

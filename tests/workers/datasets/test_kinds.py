@@ -297,6 +297,17 @@ def test_boxes_belong_to_the_image_of_exactly_their_path(tmp_path: Path) -> None
         levels("2.png")
 
 
+def test_masks_of_black_and_white_are_no_classes(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    for name, white in (("a", 0), ("b", 255)):
+        Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(tmp_path / f"{name}.png")
+        mask = np.zeros((16, 16), np.uint8)
+        mask[4:9] = white
+        Image.fromarray(mask).save(tmp_path / "m" / f"{name}.png")
+    with pytest.raises(DatasetError, match="masks hold 0 and 255 only"):
+        opened("segmentation", tmp_path, IMAGE, preprocess={"masks": "m"})
+
+
 def test_a_mask_of_two_images_is_refused(tmp_path: Path) -> None:
     for name in ("m/i.png", "i.png", "other/i.jpg"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
