@@ -270,9 +270,10 @@ class StudySampler:
                 stage.study = new_study(self.objective)
             for slot in range(self.spec.batch_size):
                 proposal = self._costly(stage, place + slot, seen)
-                if proposal is None:
+                kinds = self._kinds_at(place + slot) if stage.name == LAYERS else [None]
+                while proposal is None and kinds:
+                    self._kind = kinds.pop(0)
                     if stage.name == LAYERS:
-                        self._kind = self._base_at(place + slot)
                         given = next(self._plans(seen), None)
                     else:
                         given = self._given(batch, place + slot, slot, seen)
@@ -341,14 +342,16 @@ class StudySampler:
             bases.sort(key=lambda base: base is not first)
             self._bases = {self._kind_of(base): base for base in bases}
 
-    def _base_at(self, place: int) -> Value:
-        """The kind of base of a point of layers: each that may win, then that of the best."""
-        keeps = self.objective.beside_bits.feasible
+    def _kinds_at(self, place: int) -> list[Value]:
+        """Kinds of bases for a point of layers: each that may win in turn, then that of the best;
+        behind it the others, for where it has no new point."""
+        keeps = self.objective.beside_bits.fits
         kinds = [kind for kind, base in self._bases.items() if keeps(base.outcome.score or {})]
         kinds = kinds or [*self._bases][:1] or [None]
-        if place < len(kinds) or self._leads is None:
-            return kinds[min(place, len(kinds) - 1)]
-        return self._kind_of(self._leads)
+        turn = kinds[min(place, len(kinds) - 1)]
+        if place >= len(kinds) and self._leads is not None:
+            turn = self._kind_of(self._leads)
+        return [turn, *(kind for kind in kinds if kind != turn)]
 
     def _note_bytes(self, trial: Trial, of_layers: bool) -> None:
         """Leave weights the bytes that a limit leaves beside what modules of a base have: code,
