@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,13 @@ from compiler.qtypes.channel_ranges import ChannelRanges, Rounding
 from compiler.qtypes.input_sample import InputSample
 from compiler.qtypes.qconfig import QConfig, current_qconfig
 from compiler.qtypes.report import QuantizeReport
+
+BoundsOf = Callable[[Expr], tuple[int, int]]
+"""Lowest and highest element of integers, or of what is held in float32 still, for any input."""
+
+
+def _no_bounds(data: Expr) -> tuple[int, int]:
+    raise AssertionError("QuantizeRealize knows bounds, while it runs")
 
 
 @dataclass(slots=True)
@@ -35,6 +43,7 @@ class QuantizeContext:
             it is, and nothing is fitted to it.
         truncated: simulated_quantize call → what shifts without rounding lose there
             (``lost_by_truncation``), once realised.
+        bounds_of: of expressions that are being realised.
         report: what stays float and why, and the scales chosen.
     """
 
@@ -51,6 +60,7 @@ class QuantizeContext:
     corrects_biases: bool = True
     rounded: Rounding = field(default_factory=Rounding)
     truncated: dict[Expr, Any] = field(default_factory=dict)
+    bounds_of: BoundsOf = _no_bounds
     report: QuantizeReport = field(default_factory=QuantizeReport)
 
     def check_to_skip(self, call: Call) -> bool:
