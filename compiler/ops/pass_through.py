@@ -82,8 +82,7 @@ def realize_keeping_channels(
 def realize_relu(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
     """max(x, 0) on the integers."""
     data = in_integers(data, ctx)
-    low, high = max(data.low, 0), max(data.high, 0)
-    return like(data, with_args(ref_call, (data.data,)), low=low, high=high)
+    return like(data, with_args(ref_call, (data.data,)))
 
 
 def in_integers(data: QRealizeIntExpr, ctx: QuantizeContext) -> QRealizeIntExpr:

@@ -11,7 +11,7 @@ Operators take part through ops/rules/realize.py. Source: Relay v0.10 quantize/r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compiler.ir.expr import Call, Expr, Function, Tuple
 from compiler.ir.functor.forward_rewriter import ForwardRewriter
@@ -23,6 +23,7 @@ from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr
 from compiler.ops.rules.zero_point import plainly, zero_point_answer
 from compiler.qtypes.report import OPERAND_FLOAT, call_places
 from compiler.quantize._run_context import RunPass, context_or_new
+from compiler.ranges.expressions import ExpressionRanges
 
 
 @register_pass("QuantizeRealize", opt_level=1, required=("InferType",))
@@ -37,7 +38,7 @@ class QuantizeRealize(RunPass, FunctionPass):
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         require_static(fn, self.info.name)
-        run = context_or_new(self.context)
+        run = replace(context_or_new(self.context), bounds_of=ExpressionRanges().of)
         places, report = call_places(fn), run.report
 
         def realized(ref_call: Call, args: tuple[Expr, ...], _ctx: object) -> Expr | None:

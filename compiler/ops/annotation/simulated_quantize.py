@@ -44,7 +44,6 @@ from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,
-    integer_limits,
     integers,
     with_zero_point,
 )
@@ -179,9 +178,7 @@ def simulated_quantize_realize(ref_call: Call, args: Args, ctx: QuantizeContext)
     reciprocal = along_axis(as_scale(np.float32(1) / scale.values), trailing, "float32")
     rounding = "round" if attrs.rounding == "round" else "round_even"
     held = clip_call(op_call(rounding, multiply_call(data, reciprocal)), low, high)
-    limits = integer_limits("int32")
-    bounds = max(int(low), limits[0]), min(int(high), limits[1])
-    result = integers(held, scale, "float32", *bounds)
+    result = integers(held, scale, "float32", ctx.bounds_of)
     return with_zero_point(result, ctx.qconfig) if narrow else result
 
 

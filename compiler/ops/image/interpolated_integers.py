@@ -25,7 +25,7 @@ from compiler.ops.rules.integer_calls import add, multiply
 from compiler.ops.rules.realize import (
     QRealizeIntExpr,
     cast_if_needed,
-    integer_limits,
+    fits,
     integers,
     storage_dtype,
 )
@@ -50,7 +50,7 @@ def realize_mixing(
     data = to_scalar(data, len(shape), ctx.qconfig)
     narrow = storage_dtype(data.low, data.high, ctx.qconfig) or data.dtype
     acc = ctx.qconfig.dtype_activation
-    low, high, scale = data.low, data.high, data.scale
+    scale = data.scale
     # Rows are picked while they are narrow, where that is cheap.
     mixed: Expr = cast_if_needed(data, narrow)
     dtype = narrow
@@ -59,14 +59,6 @@ def realize_mixing(
     for axis, matrix in weights:
         denominator = common_denominator(matrix)
         whole = whole_weights(matrix, denominator)
-        positive = int(np.maximum(whole, 0).sum(axis=1).max(initial=0))
-        negative = int(np.maximum(-whole, 0).sum(axis=1).max(initial=0))
-        low, high = positive * low - negative * high, positive * high - negative * low
-        if max(-low, high) > integer_limits(acc)[1]:
-            ctx.report.diagnostics.append(
-                f"{describe(ref_call)} runs in float: its sums do not fit {acc}"
-            )
-            return None
         wholes.append((axis, whole))
         scale = scale.over(denominator)
     # LiteRT files pick from narrow tensors only: every neighbour, before any is weighted.
@@ -74,7 +66,12 @@ def realize_mixing(
     for axes in rounds:
         mixed = _along(mixed, dtype, axes, len(shape), acc)
         dtype = acc
-    return integers(mixed, scale, dtype, low, high)
+    result = integers(mixed, scale, dtype, ctx.bounds_of)
+    if not fits(result, acc):
+        what = f"{describe(ref_call)} runs in float: its sums do not fit {acc}"
+        ctx.report.diagnostics.append(what)
+        return None
+    return result
 
 
 def mixed_scale(scale: DomScale | None, weights: tuple[Weights, ...]) -> DomScale | None:

@@ -100,8 +100,8 @@ def realize_average_pool(counts: Counts) -> RealizeRule:
         mean: Expr = with_args(ref_call, (wide,))
         if work != acc:
             mean = cast(mean, acc)
-        low, high = data.low * factor, data.high * factor
-        return integers(mean, _mean_scale(data.scale, factor, ctx.qconfig), acc, low, high)
+        scale = _mean_scale(data.scale, factor, ctx.qconfig)
+        return integers(mean, scale, acc, ctx.bounds_of)
 
     return realize
 

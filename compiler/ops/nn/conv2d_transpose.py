@@ -11,7 +11,7 @@ of the data with zeros between the elements, so every target of convolutions run
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -205,12 +205,8 @@ def conv2d_transpose_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -
     if narrow is not None:
         data = like(data, cast_if_needed(data, narrow), dtype=narrow)
     geometry = _Geometry.of(Conv2DTransposeAttrs.of(ref_call), shape, kernel)
-    spread = like(data, geometry.spread(data.data, data.dtype), low=min(data.low, 0))
-    product = realize_matmul_like(ref_call, (spread, weight), ctx)
-    if not isinstance(product, QRealizeIntExpr):
-        return product
-    assert isinstance(product.data, Call)
-    return replace(product, data=geometry.convolution(product.data))
+    spread = like(data, geometry.spread(data.data, data.dtype))
+    return realize_matmul_like(ref_call, (spread, weight), ctx, form=geometry.convolution)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +271,7 @@ class _Geometry:
             )
         return data
 
-    def convolution(self, call: Call) -> Expr:
+    def convolution(self, call: Call) -> Call:
         """nn.conv2d over the operands of ``call``, the kernel turned around."""
         attrs = Conv2DTransposeAttrs.of(call)
         data, weight = call.args

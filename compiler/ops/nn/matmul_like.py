@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from compiler.ir.expr import Args, Call, Expr, is_op_call
 from compiler.ops.annotation.attach_simulated_quantize import (
@@ -12,7 +11,6 @@ from compiler.ops.annotation.attach_simulated_quantize import (
     attach_simulated_quantize,
     quantize_kind,
 )
-from compiler.ops.annotation.quantized_constant import quantized_constant
 from compiler.ops.op_call import op_call
 from compiler.ops.rules.annotate import QAnnotateExpr, kind_of, with_args
 from compiler.ops.rules.dom_scale import DomScale, Scales
@@ -20,13 +18,11 @@ from compiler.ops.rules.integer_calls import cast, multiply, scalar
 from compiler.ops.rules.product_shape import FQProductShape, ProductShape
 from compiler.ops.rules.realize import (
     WIDE_INPUT,
-    Addend,
     QRealizeIntExpr,
     both_realized,
     cast_if_needed,
     check_fits,
     fits,
-    integer_limits,
     integers,
     narrowed,
     require_fits,
@@ -76,23 +72,22 @@ def _both_narrow(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr:
     return QAnnotateExpr(with_args(ref_call, sides), QAnnotateKind.ACTIVATION)
 
 
-def realize_matmul_like(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+def realize_matmul_like(
+    ref_call: Call,
+    args: Args,
+    ctx: QuantizeContext,
+    *,
+    form: Callable[[Call], Call] = lambda call: call,
+    weight_cast_always: bool = True,
+) -> Expr | None:
     """Narrow operands into an accumulator; the weight gets its cast even when it has the dtype.
 
+    Args:
+        form: another call that computes the same.
+        weight_cast_always: casts where needed if not.
     Raises:
         IntegerOverflowError: so many products that their sum may leave the accumulator.
     """
-    return _realize_product(ref_call, args, ctx, weight_cast_always=True)
-
-
-def realize_both_sides(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """Narrow operands into an accumulator, for operators without a weight: casts where needed."""
-    return _realize_product(ref_call, args, ctx, weight_cast_always=False)
-
-
-def _realize_product(
-    ref_call: Call, args: Args, ctx: QuantizeContext, weight_cast_always: bool
-) -> Expr | None:
     pair = both_realized(args)
     if pair is None:
         return None
@@ -112,41 +107,22 @@ def _realize_product(
     else:
         rhs = weight.data
     acc = cfg.dtype_activation
-    bound = shape.terms * data.bound * weight.bound
-    if bound > integer_limits(acc)[1]:
-        bound = min(bound, data.bound * largest_row(ref_call.args[1], shape, bound))
     addend = None
     if data.zero_point:
-        correction = _without_zero_point(data.zero_point, rhs, shape, acc)
-        most = shape.terms * weight.bound
-        if most * (data.bound + abs(data.zero_point)) > integer_limits(acc)[1]:
-            most = min(most, largest_row(ref_call.args[1], shape, most))
-        addend = Addend(correction, most * abs(data.zero_point))
+        addend = _without_zero_point(data.zero_point, rhs, shape, acc)
         lhs, ref_call = _explicitly_padded(lhs, lhs_dtype, data.zero_point, ref_call)
-    require_fits(bound + (0 if addend is None else addend.bound), acc, ref_call)
     assert ref_call.attrs is not None
     attrs = ref_call.attrs.with_values(out_dtype=acc)
-    call = Call(ref_call.op, (lhs, rhs), attrs, ref_call.type_args, span=ref_call.span)
+    call = form(Call(ref_call.op, (lhs, rhs), attrs, ref_call.type_args, span=ref_call.span))
     scale = data.scale * _along_output(weight.scale, shape.out_trailing)
-    return integers(call, scale, acc, -bound, bound, addend=addend)
+    result = integers(call, scale, acc, ctx.bounds_of, addend=addend)
+    require_fits(max(result.bound, settled(result).bound), acc, ref_call)
+    return result
 
 
-def largest_row(weight: Expr, shape: ProductShape, otherwise: int) -> int:
-    """The largest sum of |integer weights| that one output element is multiplied with.
-
-    Args:
-        weight: second operand of the product in the simulated graph.
-        otherwise: the answer where it is no quantized constant.
-    """
-    held = quantized_constant(weight)
-    if held is None:
-        return otherwise
-    magnitudes = np.abs(held)
-    axis = shape.weight_axis
-    if axis is None:
-        return int(magnitudes.sum())
-    others = tuple(place for place in range(magnitudes.ndim) if place != axis)
-    return int(magnitudes.sum(axis=others).max(initial=0))
+def realize_both_sides(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """``realize_matmul_like`` for operators without a weight."""
+    return realize_matmul_like(ref_call, args, ctx, weight_cast_always=False)
 
 
 def _without_zero_point(zero_point: int, rhs: Expr, shape: ProductShape, acc: str) -> Expr:

@@ -41,7 +41,7 @@ from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,
     cast_if_needed,
-    integer_limits,
+    fits,
     integers,
     settled,
 )
@@ -91,29 +91,25 @@ def prelu_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
         data = to_scalar(data, rank, ctx.qconfig)
     acc = ctx.qconfig.dtype_activation
     finer = _FINER_BITS if data.bound < 1 << _NARROW_BITS else 0
-    low, high = data.low << finer, data.high << finer
-    lost = int(np.ceil(-min(low, 0) * float(np.abs(slopes).max()))) + 1
-    if max(lost, high) > integer_limits(acc)[1] or not within_contract(-min(low, 0), slopes):
+    if not within_contract(-min(data.low, 0) << finer, slopes):
         return None
     wide: Expr = cast_if_needed(data, acc)
     if finer:
         wide = left_shift(wide, scalar(finer, acc))
     zero = scalar(0, acc)
-    falls = (slopes > 0).any() and low < 0
-    rises = (slopes < 0).any() and low < 0
-    reach = -lost if falls else 0, max(high, lost if rises else 0, 0)
     scale = data.scale.over(1 << finer)
     if finer and ctx.qconfig.for_tflm:
         whole = along_axis(np.rint(np.ldexp(slopes, finer)), trailing, acc)
         parts = multiply(minimum(cast_if_needed(data, acc), zero), whole), maximum(wide, zero)
-        return integers(add(*parts), scale, acc, reach[0] - 256, reach[1] + 256)
+        return integers(add(*parts), scale, acc, ctx.bounds_of)
     below = cast(minimum(wide, zero), "int64")
     result: Expr = maximum(wide, zero)
     for sign, join in ((1, add), (-1, subtract)):
         part = np.maximum(sign * slopes, 0).astype(np.float32)
         if part.any():
             result = join(result, cast(_product(below, part, trailing, rank, ctx.qconfig), acc))
-    return integers(result, scale, acc, *reach)
+    made = integers(result, scale, acc, ctx.bounds_of)
+    return made if fits(made, acc) else None
 
 
 def _product(

@@ -101,7 +101,7 @@ def softmax_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext)
     scale = DomScale(as_scale(2.0**-_OUT_BITS), wide=True)
     acc = ctx.qconfig.dtype_activation
     data_out = call if acc == "int32" else integer_calls.cast(call, acc)
-    return integers(data_out, scale, acc, 0, 1 << _OUT_BITS)
+    return integers(data_out, scale, acc, data.bounds_of)
 
 
 def _of_tflm(
@@ -116,7 +116,7 @@ def _of_tflm(
     how = FixedPointSoftmaxAttrs(axis, *integer_calls.worth(real))
     call = Call(fixed_point_softmax, (cast_if_needed(data, dtype), Constant(table)), how)
     scale = DomScale(as_scale(2.0**-OUT_BITS), wide=True)
-    return integers(call, scale, "int32", 0, (1 << OUT_BITS) - 1)
+    return integers(call, scale, "int32", data.bounds_of)
 
 
 log_softmax = floats_along_axis("nn.log_softmax", SoftmaxAttrs)
@@ -163,8 +163,7 @@ def log_softmax_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Exp
         op_call("max", probabilities.data, axis=axis, keepdims=True), _INDEX_DTYPE
     )
     result = op_call("add", below, integer_calls.lookup(largest, Constant(table)))
-    low = int(table.min()) - ((data.high - data.low) << _FINER_BITS)
-    return integers(result, DomScale(scale.values, wide=True), acc, low, 0)
+    return integers(result, DomScale(scale.values, wide=True), acc, data.bounds_of)
 
 
 FQZeroPoint.register(softmax)(always(ZeroPoint.TAKES))

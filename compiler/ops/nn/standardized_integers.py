@@ -122,12 +122,10 @@ def realize_norm(ref_call: Call, data: Expr, norm: Norm, ctx: QuantizeContext) -
             ),
             span=ref_call.span,
         )
-    reach = output_bound(count, affine.out_bits) * np.abs(affine.factors)
-    low, high = int((affine.offsets - reach).min()), int((affine.offsets + reach).max())
     result: Expr = multiply(standard, along_axis(affine.factors, trailing, "int32"))
     if offset is not None:
         result = add(result, along_axis(affine.offsets, trailing, "int32"))
-    return integers(result, affine.scale, "int32", low, high)
+    return integers(result, affine.scale, "int32", ctx.bounds_of)
 
 
 class _Affine(NamedTuple):

@@ -114,7 +114,7 @@ def cumsum_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | N
     shape = ref_call.args[0].tensor_type.concrete_shape
     axis = ScanopAttrs.of(ref_call).axis
     count = math.prod(shape) if axis is None else shape[axis]
-    return added_up(ref_call, args[0], count, ctx, partial=True)
+    return added_up(ref_call, args[0], count, ctx)
 
 
 @externs.register("cumsum")

@@ -70,10 +70,8 @@ def sum_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None
     return added_up(ref_call, args[0], math.prod(shape[axis] for axis in axes), ctx)
 
 
-def added_up(
-    ref_call: Call, data: Expr, count: int, ctx: QuantizeContext, partial: bool = False
-) -> Expr | None:
-    """A call whose results are sums of ``count`` terms, or of fewer, too, if ``partial``.
+def added_up(ref_call: Call, data: Expr, count: int, ctx: QuantizeContext) -> Expr | None:
+    """A call whose results are sums of ``count`` terms at most.
 
     So many terms that 32 bits do not hold their sum are added in int64; the last bits of that go.
 
@@ -89,14 +87,12 @@ def added_up(
     work = "int64" if excess else acc
     require_fits(largest, work, ref_call)
     total = with_args(ref_call, (cast_if_needed(data, work),))
-    ends = (min(data.low, 0), max(data.high, 0)) if partial else (data.low, data.high)
-    low, high = (count * end for end in ends)
     if not excess:
-        return integers(total, data.scale, acc, low, high)
+        return integers(total, data.scale, acc, ctx.bounds_of)
     # Rounded down: half a unit more could leave the accumulator again.
     kept = cast(right_shift(total, scalar(excess, work)), acc)
     scale = DomScale(as_scale(data.scale.values.astype(float) * 2**excess), wide=True)
-    return integers(kept, scale, acc, low >> excess, high >> excess)
+    return integers(kept, scale, acc, ctx.bounds_of)
 
 
 FQZeroPoint.register(sum_)(always(ZeroPoint.CENTRES))

@@ -16,7 +16,7 @@ from compiler.ir.ty import bits, integer_range, is_float
 from compiler.ops.rules.dom_scale import DomScale
 from compiler.ops.rules.integer_calls import add, along_axis, cast, multiply, scalar, subtract
 from compiler.ops.rules.table import RealTable
-from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.context import BoundsOf, QuantizeContext
 from compiler.qtypes.errors import IntegerOverflowError
 from compiler.qtypes.qconfig import QConfig
 
@@ -40,19 +40,6 @@ class ChannelClip:
     high: NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Addend:
-    """A constant that an accumulator still lacks; a bias that follows takes it in.
-
-    Attributes:
-        data: constants only, in the accumulator dtype and a shape that broadcasts.
-        bound: max |data| at most.
-    """
-
-    data: Expr
-    bound: int
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class QRealizeIntExpr(TempExpr):
     """real value = (data + addend - zero_point) * dom_scale, with ``data`` integers in ``dtype``.
@@ -62,24 +49,23 @@ class QRealizeIntExpr(TempExpr):
         dom_scale: float32 constant, rank 0, or rank 1 with one scale per channel.
         dtype: of ``data``.
         trailing: number of axes behind the channel axis; None when dom_scale has rank 0.
-        low, high: bounds that ``data`` keeps for every input of the model; what a rule of one's
-            own makes without saying is taken to be an accumulator within 2^30.
+        bounds_of: ``QuantizeContext.bounds_of``.
         channel_clip: set when ``data`` is a clip with a bound per channel.
         table: set when ``data`` is a lookup: the function it was made of.
-        zero_point: the integer that stands for 0 in narrow integers; part of ``low``, ``high``.
-        addend: what an accumulator still lacks, see ``Addend``; not part of ``low``, ``high``.
+        zero_point: the integer that stands for 0 in narrow integers; part of ``data``.
+        addend: constants that an accumulator still lacks, in its dtype and a shape that
+            broadcasts; a bias that follows takes them in.
     """
 
     data: Expr
     dom_scale: Constant
     dtype: str
+    bounds_of: BoundsOf
     trailing: int | None = None
-    low: int = -(1 << 30)
-    high: int = 1 << 30
     channel_clip: ChannelClip | None = None
     table: RealTable | None = None
     zero_point: int = 0
-    addend: Addend | None = None
+    addend: Expr | None = None
 
     def realize(self) -> Expr:
         """Back to real values: multiply(cast(data, float32), dom_scale)."""
@@ -95,6 +81,16 @@ class QRealizeIntExpr(TempExpr):
     def scale(self) -> DomScale:
         """dom_scale with the axis it runs along."""
         return DomScale(self.dom_scale.data, self.trailing)
+
+    @property
+    def low(self) -> int:
+        """min data, for every input of the model."""
+        return self.bounds_of(self.data)[0]
+
+    @property
+    def high(self) -> int:
+        """max data, for every input of the model."""
+        return self.bounds_of(self.data)[1]
 
     @property
     def bound(self) -> int:
@@ -115,16 +111,14 @@ def of_integers(
 
 
 def integers(
-    data: Expr, scale: DomScale, dtype: str, low: int, high: int, **more: Any
+    data: Expr, scale: DomScale, dtype: str, bounds_of: BoundsOf, **more: Any
 ) -> QRealizeIntExpr:
-    """A QRealizeIntExpr whose values lie in [low, high]."""
-    return QRealizeIntExpr(
-        data, Constant(scale.values), dtype, scale.trailing, low=low, high=high, **more
-    )
+    """A QRealizeIntExpr at a scale."""
+    return QRealizeIntExpr(data, Constant(scale.values), dtype, bounds_of, scale.trailing, **more)
 
 
 def like(value: QRealizeIntExpr, data: Expr, **changed: Any) -> QRealizeIntExpr:
-    """``value`` with other data; scale, zero point, dtype and range stay unless given."""
+    """``value`` with other data; scale, zero point and dtype stay unless given."""
     own = {"channel_clip": None, "table": None, "addend": None}
     return replace(value, data=data, **(own | changed))
 
@@ -136,11 +130,7 @@ def is_narrow(value: QRealizeIntExpr, qconfig: QConfig) -> bool:
 
 def settled(value: QRealizeIntExpr) -> QRealizeIntExpr:
     """``value`` with its addend, if it has one, added."""
-    more = value.addend
-    if more is None:
-        return value
-    low, high = value.low - more.bound, value.high + more.bound
-    return like(value, add(value.data, more.data), low=low, high=high)
+    return value if value.addend is None else like(value, add(value.data, value.addend))
 
 
 def centred(value: QRealizeIntExpr, dtype: str) -> QRealizeIntExpr:
@@ -154,8 +144,7 @@ def centred(value: QRealizeIntExpr, dtype: str) -> QRealizeIntExpr:
     if zero_point == 0:
         return value
     data = subtract(cast_if_needed(value, dtype), scalar(zero_point, dtype))
-    low, high = value.low - zero_point, value.high - zero_point
-    return like(value, data, dtype=dtype, low=low, high=high, zero_point=0)
+    return like(value, data, dtype=dtype, zero_point=0)
 
 
 Pair = tuple[QRealizeIntExpr, QRealizeIntExpr]
@@ -233,9 +222,7 @@ def with_zero_point(value: QRealizeIntExpr, qconfig: QConfig) -> QRealizeIntExpr
     shift = zero_point_for(value.low, value.high, qconfig)
     if shift == 0:
         return value
-    data = add(value.data, scalar(shift, value.dtype))
-    low, high = value.low + shift, value.high + shift
-    return like(value, data, low=low, high=high, zero_point=shift)
+    return like(value, add(value.data, scalar(shift, value.dtype)), zero_point=shift)
 
 
 def fits(value: QRealizeIntExpr, dtype: str) -> bool:

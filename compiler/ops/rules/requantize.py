@@ -42,6 +42,7 @@ from compiler.ops.rules.integer_calls import (
 from compiler.ops.rules.realize import (
     QRealizeIntExpr,
     cast_if_needed,
+    fits,
     integer_limits,
     integers,
     like,
@@ -56,7 +57,8 @@ from compiler.qtypes.qconfig import QConfig
 def requantize(
     value: QRealizeIntExpr, out: DomScale, low: float, high: float, rank: int, qconfig: QConfig
 ) -> QRealizeIntExpr:
-    """The integers at the scalar scale ``out``, clipped to [low, high], in the dtype they had.
+    """The integers at the scalar scale ``out``, clipped to [low, high], in the dtype they had or,
+    where that is too small, in the accumulator's.
 
     Args:
         value: integers at a scalar scale or one scale per channel.
@@ -68,19 +70,11 @@ def requantize(
     if value.table is not None and not out.is_vector:
         return _at_another_scale(value, value.table, out, clipped, qconfig)
     step = _Step(value, out, qconfig, clipped)
-    reached, held = step.range_after(clipped), integer_limits(value.dtype)
-    if reached[0] < held[0] or held[1] < reached[1]:
-        # More bits than the narrow integers had so far.
-        acc = qconfig.dtype_activation
-        value = like(value, cast(value.data, acc), dtype=acc)
-        step = step.of(value)
     merged = _absorb_channel_clip(value, step, clipped)
     if merged is not None:
         source, (low, high) = merged
         step = step.of(source)
-        value, clipped = source, (int(low), int(high))
-    data = step.nodes(rank, (low, high))
-    return integers(data, out, value.dtype, *step.range_after(clipped))
+    return step.result(rank, (low, high))
 
 
 def _at_another_scale(
@@ -95,8 +89,8 @@ def _at_another_scale(
     narrow = storage_dtype(clipped[0] + shift, clipped[1] + shift, qconfig)
     dtype = narrow or value.dtype
     told = qconfig.for_tflm
-    data, low, high = table.at(float(out.values), *clipped, dtype, shift, told=told)
-    return integers(data, out, dtype, low, high, table=table, zero_point=shift)
+    data = table.at(float(out.values), *clipped, dtype, shift, told=told)
+    return integers(data, out, dtype, value.bounds_of, table=table, zero_point=shift)
 
 
 def lost_by_truncation(value: QRealizeIntExpr, out: DomScale, qconfig: QConfig) -> DomScale | None:
@@ -127,9 +121,7 @@ def to_scalar(value: QRealizeIntExpr, rank: int, qconfig: QConfig) -> QRealizeIn
     if value.trailing is None:
         return value
     out = DomScale(as_scale(value.dom_scale.data.max()))
-    step = _Step(value, out, qconfig)
-    data = step.nodes(rank, None)
-    return integers(data, out, value.dtype, *step.range_after(None))
+    return _Step(value, out, qconfig).result(rank, None)
 
 
 def to_fewer_bits(
@@ -198,18 +190,17 @@ class _Step:
         step.value = value
         return step
 
-    def nodes(self, rank: int, bounds: tuple[float, float] | None) -> Expr:
+    def result(self, rank: int, bounds: tuple[float, float] | None) -> QRealizeIntExpr:
         """The graph; ``bounds`` are the final clip, None for none."""
-        value = self.value
         if self.same:
-            return value.data if bounds is None else clip(value.data, *bounds)
+            return self._finish(self.value.data, self.value.dtype, bounds)
         if self.shifts is None:
             return self._product(rank, bounds)
         if (self.shifts >= 0).all():
             return self._shift_right(self.shifts, bounds)
         return self._shift_left(-self.shifts, bounds)
 
-    def _shift_right(self, shifts: Ints, bounds: tuple[float, float] | None) -> Expr:
+    def _shift_right(self, shifts: Ints, bounds: tuple[float, float] | None) -> QRealizeIntExpr:
         value, acc = self.value, self.qconfig.dtype_activation
         half = self._half(shifts)
         work = acc
@@ -237,7 +228,7 @@ class _Step:
         held = np.clip(shifts, 1, 62)
         return np.asarray(np.where(shifts > 0, np.left_shift(np.int64(1), held - 1), 0))
 
-    def _shift_left(self, shifts: Ints, bounds: tuple[float, float] | None) -> Expr:
+    def _shift_left(self, shifts: Ints, bounds: tuple[float, float] | None) -> QRealizeIntExpr:
         value, acc = self.value, self.qconfig.dtype_activation
         work = acc
         if value.bound << int(shifts.max()) > integer_limits(acc)[1]:
@@ -248,7 +239,7 @@ class _Step:
         data = left_shift(data, along_axis(shifts, value.trailing, work))
         return self._finish(data, work, bounds)
 
-    def _product(self, rank: int, bounds: tuple[float, float] | None) -> Expr:
+    def _product(self, rank: int, bounds: tuple[float, float] | None) -> QRealizeIntExpr:
         value = self.value
         if self.for_tflm:
             unit = 0.0 if self.out.is_vector else float(self.out.values)
@@ -270,14 +261,15 @@ class _Step:
                 floor = along_axis(-limit, value.trailing, "int64")
                 data = maximum(minimum(data, ceiling), floor)
         data = scaled(data, factor, value.trailing, rank, self.qconfig.rounding)
-        if bounds is not None:
-            data = clip(data, *bounds)
-        return cast(data, value.dtype)
+        return self._finish(data, "int64", bounds)
 
-    def _finish(self, data: Expr, work: str, bounds: tuple[float, float] | None) -> Expr:
+    def _finish(self, data: Expr, work: str, bounds: tuple[float, float] | None) -> QRealizeIntExpr:
         if bounds is not None:
             data = clip(data, *bounds)
-        return data if work == self.value.dtype else cast(data, self.value.dtype)
+        made, dtype = integers(data, self.out, work, self.value.bounds_of), self.value.dtype
+        if not fits(made, dtype):  # more bits than the narrow integers had so far
+            dtype = self.qconfig.dtype_activation
+        return like(made, cast_if_needed(made, dtype), dtype=dtype)
 
     def apply(self, values: Ints) -> Ints:
         """The step on numbers, one per channel, before the final clip."""
@@ -293,22 +285,6 @@ class _Step:
             held = values + self._half(self.shifts)
             return np.asarray(np.right_shift(held, np.minimum(self.shifts, 62)))
         return np.asarray(np.left_shift(values, np.minimum(-self.shifts, 30)))
-
-    def range_after(self, clipped: tuple[int, int] | None) -> tuple[int, int]:
-        """Bounds of the result."""
-        value = self.value
-        if self.same:
-            low, high = value.low, value.high
-        else:
-            factor = self.factor.astype(np.float64)
-            # A step of rounding on either side of the real product.
-            low = min(math.floor(float((value.low * factor).min())) - 1, 0)
-            high = max(math.ceil(float((value.high * factor).max())) + 1, 0)
-            low = 0 if value.low >= 0 else low
-            high = 0 if value.high <= 0 else high
-        if clipped is None:
-            return low, high
-        return (min(max(low, clipped[0]), clipped[1]), max(min(high, clipped[1]), clipped[0]))
 
 
 def _absorb_channel_clip(

@@ -59,8 +59,8 @@ class RealTable:
         zero_point: int = 0,
         *,
         told: bool = False,
-    ) -> tuple[Expr, int, int]:
-        """The lookup at one scale, and the range of its result.
+    ) -> Expr:
+        """The lookup at one scale.
 
         Args:
             low, high: bounds of the entries in units of ``scale``.
@@ -73,4 +73,4 @@ class RealTable:
         entries[self.last + 1 :] = entries[self.last]
         table: Any = Constant(entries.astype(dtype))
         meaning = (scale, zero_point) if told else ()
-        return lookup(self.data, table, *meaning), int(entries.min()), int(entries.max())
+        return lookup(self.data, table, *meaning)

@@ -64,7 +64,7 @@ def unify_for_concatenate(
             fields.append(mul_and_div(held, factor, scale, limit, ref, rank_of(ref), qconfig))
         else:
             product = scaled(cast(held.data, "int64"), factor, None, rank_of(ref), qconfig.rounding)
-            fields.append(integers(cast(product, acc), scale, acc, held.low, held.high))
+            fields.append(integers(cast(product, acc), scale, acc, held.bounds_of))
     return fields
 
 
@@ -125,8 +125,8 @@ def _stored_fields(ref_fields: tuple[Expr, ...], flat: Fields, qconfig: QConfig)
         if not same_scale:
             moved = requantize(moved, scale, low, high, rank_of(ref), qconfig)
         data = add(moved.data, scalar(shift, acc)) if shift else moved.data
-        reach = moved.low + shift, moved.high + shift
-        fields.append(integers(cast(data, dtype), scale, dtype, *reach, zero_point=shift))
+        made = integers(cast(data, dtype), scale, dtype, v.bounds_of, zero_point=shift)
+        fields.append(made)
     return fields
 
 

@@ -7,7 +7,6 @@ int64 and saturated. Source: Relay v0.10 quantize/realize.cc (UnifyDTypeScale), 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -15,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.expr import Call, Constant, Expr, is_op_call
+from compiler.ir.expr import Call, Expr, is_op_call
 from compiler.ir.loops import STATE
 from compiler.ops.annotation.attach_simulated_quantize import is_quantized_constant, point_attrs
 from compiler.ops.rules.dom_scale import DomScale, as_scale, beside_constant, chosen_scale
@@ -127,8 +126,7 @@ def _rounded_apart(ref_call: Call, operands: Pair, qconfig: QConfig) -> tuple[Pa
         raised = left_shift(value.data, scalar(shift, acc))
         factor = np.asarray(float(value.scale.values) / (2 * largest))
         data = scaled_by_tflm(raised, factor, None, rank_of(ref_arg))
-        room = math.ceil((value.bound << shift) * float(factor)) + 1
-        result.append(integers(data, scale, acc, -room, room))
+        result.append(integers(data, scale, acc, value.bounds_of))
     require_fits(result[0].bound + result[1].bound, acc, ref_call)
     return (result[0], result[1]), scale
 
@@ -205,38 +203,17 @@ def _coarser(scale: DomScale, pair: Sequence[QRealizeIntExpr], limit: int) -> Do
 def _as_accumulator(
     ref_arg: Expr, value: QRealizeIntExpr, acc: str, qconfig: QConfig
 ) -> QRealizeIntExpr:
-    low, high = value.low, value.high
-    if isinstance(ref_arg, Call) and point_attrs(ref_arg) is not None:
-        low, high = _constant_range(ref_arg, value)
+    narrow = storage_dtype(value.low, value.high, qconfig)
     if value.dtype != acc:
         data = value.data
-        narrow = storage_dtype(low, high, qconfig)
         if value.dtype == "float32" and narrow and qconfig.for_tflm:
             data = cast(data, narrow)  # a file has one input for all its readers
-        held = like(value, cast(data, acc), dtype=acc, low=low, high=high)
-        return centred(held, acc)
-    narrow = storage_dtype(value.low, value.high, qconfig)
+        return centred(like(value, cast(data, acc), dtype=acc), acc)
     if narrow is not None and input_quantization(ref_arg):
         # Stored narrow: this is what a fused kernel writes to memory.
         data = cast(stop_fusion(cast(value.data, narrow)), acc)
-        return centred(like(value, data, low=low, high=high), acc)
-    return like(value, value.data, low=low, high=high)
-
-
-def _constant_range(point: Call, value: QRealizeIntExpr) -> tuple[int, int]:
-    """Exact range of a quantized constant, which is often far inside the clip bounds."""
-    data, dom_scale = point.args[:2]
-    if not isinstance(data, Constant) or not isinstance(dom_scale, Constant):
-        return value.low, value.high
-    scale = along_axis(dom_scale.data, value.trailing, "float64").data
-    reals = data.data.astype(np.float64) / scale
-    if reals.size == 0:
-        return 0, 0
-    # One more than the rounded magnitude covers the float32 product that is really computed.
-    slack = 1 + int(np.abs(reals).max() * 2.0**-22)
-    low = max(value.low, int(np.floor(reals.min())) - slack)
-    high = min(value.high, int(np.ceil(reals.max())) + slack)
-    return min(low, value.high), max(high, value.low)
+        return centred(like(value, data), acc)
+    return like(value, value.data)
 
 
 def scale_factor(value: QRealizeIntExpr, scale: DomScale) -> Factor:
@@ -270,15 +247,12 @@ def mul_and_div(
         rank: of the result of the operator.
     """
     if (factor == 1).all() or value.bound == 0:
-        return integers(value.data, scale, value.dtype, value.low, value.high)
+        return integers(value.data, scale, value.dtype, value.bounds_of)
     trailing = scale.trailing if factor.ndim else None
     if factor.ndim:
         value, rank = _spread(value, scale, ref_arg, rank)
     top = float(factor.max())
-    low, high = _scaled_limits(value, top)
-    overflows = max(-low, high) > room
-    if overflows:
-        low, high = max(low, -room), min(high, room)
+    overflows = _scaled_bound(value, factor) > room
     dtype = value.dtype
     shifts = exact_log2(factor) if (factor >= 1).all() else None
     whole = np.rint(factor)
@@ -295,15 +269,9 @@ def mul_and_div(
             reach = max(int(room / top), 1)
             data = clip(data, -reach, reach)
         data = cast(scaled(data, factor, trailing, rank, qconfig.rounding), dtype)
-        return integers(data, scale, dtype, low, high)
-    data = cast(clip(data, low, high), dtype) if overflows else data
-    return integers(data, scale, dtype, low, high)
-
-
-def _scaled_limits(value: QRealizeIntExpr, top: float) -> tuple[int, int]:
-    low = 0 if value.low >= 0 else int(np.floor(value.low * top)) - 1
-    high = 0 if value.high <= 0 else int(np.ceil(value.high * top)) + 1
-    return low, high
+        return integers(data, scale, dtype, value.bounds_of)
+    data = cast(clip(data, -room, room), dtype) if overflows else data
+    return integers(data, scale, dtype, value.bounds_of)
 
 
 def _spread(

@@ -30,7 +30,6 @@ from compiler.ops.rules.partition import (
     with_border,
 )
 from compiler.ops.rules.realize import (
-    Addend,
     FQRealizeRewrite,
     Pair,
     QRealizeIntExpr,
@@ -134,8 +133,7 @@ def add_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None
         sides, scale = unify_for_add(ref_call, (bare[0], bare[1]), ctx.qconfig)
         if np.array_equal(sides[place].scale.values, pair[place].scale.values):
             bias = sides[1 - place]
-            data = add_call(bias.data, more.data)
-            wider = like(bias, data, low=bias.low - more.bound, high=bias.high + more.bound)
+            wider = like(bias, add_call(bias.data, more))
             sides = (sides[0], wider) if place == 0 else (wider, sides[1])
             return _sum(ref_call, sides, scale, acc)
     sides, scale = unify_for_add(ref_call, pair, ctx.qconfig)
@@ -144,12 +142,12 @@ def add_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None
 
 def _sum(ref_call: Call, sides: Pair, scale: DomScale, acc: str) -> QRealizeIntExpr:
     lhs, rhs = sides
-    low, high = lhs.low + rhs.low, lhs.high + rhs.high
-    require_fits(max(-low, high), acc, ref_call)
-    return integers(with_args(ref_call, (lhs.data, rhs.data)), scale, acc, low, high)
+    total = integers(with_args(ref_call, (lhs.data, rhs.data)), scale, acc, lhs.bounds_of)
+    require_fits(total.bound, acc, ref_call)
+    return total
 
 
-def _folded(ref_call: Call, pair: Pair) -> tuple[int, Addend] | None:
+def _folded(ref_call: Call, pair: Pair) -> tuple[int, Expr] | None:
     """The side that lacks an addend while the other is a constant, which can take it in."""
     for place in (0, 1):
         more, other = pair[place].addend, ref_call.args[1 - place]

@@ -131,4 +131,4 @@ def cast_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | Non
     if limits is None:
         return None
     dtype = ctx.qconfig.dtype_input if limits == (0, 1) else ctx.qconfig.dtype_activation
-    return integers(cast_call(args[0], dtype), DomScale(as_scale(1.0)), dtype, *limits)
+    return integers(cast_call(args[0], dtype), DomScale(as_scale(1.0)), dtype, ctx.bounds_of)

@@ -92,17 +92,15 @@ def clip_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) ->
     limits = integer_limits(data.dtype)
     floor = np.trunc(np.clip(attrs.a_min / scale, *limits)).astype(np.int64)
     ceiling = np.trunc(np.clip(attrs.a_max / scale, *limits)).astype(np.int64)
-    low = min(max(data.low, int(floor.min())), int(ceiling.max()))
-    high = max(min(data.high, int(ceiling.max())), int(floor.min()))
     if data.trailing is None:
         bounded = integer_calls.clip(
             data.data, attrs.a_min / float(scale), attrs.a_max / float(scale)
         )
-        return like(data, bounded, low=low, high=high)
+        return like(data, bounded)
     upper = integer_calls.along_axis(ceiling, data.trailing, data.dtype)
     lower = integer_calls.along_axis(floor, data.trailing, data.dtype)
     held = integer_calls.maximum(integer_calls.minimum(data.data, upper), lower)
-    return like(data, held, low=low, high=high, channel_clip=ChannelClip(data, floor, ceiling))
+    return like(data, held, channel_clip=ChannelClip(data, floor, ceiling))
 
 
 FQZeroPoint.register(clip)(always(ZeroPoint.CENTRES))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.ir.expr import Args, Call, Expr, is_op_call
+from compiler.ir.expr import Args, Call, Expr
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive, any_positive
 from compiler.ops.rules.realize import FQRealizeRewrite, both_realized, is_narrow, like
@@ -31,14 +31,11 @@ def larger_or_smaller_realize(ref_call: Call, args: Args, ctx: QuantizeContext) 
     pair = both_realized(args)
     if pair is None:
         return None
-    pick = max if is_op_call(ref_call, "maximum") else min
     if ctx.qconfig.for_tflm and all(is_narrow(each, ctx.qconfig) for each in pair):
         lhs, rhs = unify_for_concatenate(ref_call.args, pair, ctx.qconfig)
     else:
         (lhs, rhs), _ = unify_for_add(ref_call, pair, ctx.qconfig)
-    call = with_args(ref_call, (lhs.data, rhs.data))
-    low, high = pick(lhs.low, rhs.low), pick(lhs.high, rhs.high)
-    return like(lhs, call, low=low, high=high)
+    return like(lhs, with_args(ref_call, (lhs.data, rhs.data)))
 
 
 FQZeroPoint.register(*OPS)(always(ZeroPoint.TAKES))

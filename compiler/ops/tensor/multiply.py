@@ -83,10 +83,10 @@ def multiply_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr |
     if not lhs.scale.same_axis(rhs.scale):
         rhs = to_scalar(rhs, len(ref_call.args[1].tensor_type.shape), ctx.qconfig)
     acc = ctx.qconfig.dtype_activation
-    require_fits(lhs.bound * rhs.bound, acc, ref_call)
-    corners = [x * y for x in (lhs.low, lhs.high) for y in (rhs.low, rhs.high)]
     call = with_args(ref_call, (cast_if_needed(lhs, acc), cast_if_needed(rhs, acc)))
-    return integers(call, lhs.scale * rhs.scale, acc, min(corners), max(corners))
+    product = integers(call, lhs.scale * rhs.scale, acc, ctx.bounds_of)
+    require_fits(product.bound, acc, ref_call)
+    return product
 
 
 @FQDomScale.register(multiply)

@@ -39,7 +39,7 @@ def negative_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext
     """-x at the same scale."""
     acc = ctx.qconfig.dtype_activation
     call = with_args(ref_call, (cast_if_needed(data, acc),))
-    return like(data, call, dtype=acc, low=-data.high, high=-data.low)
+    return like(data, call, dtype=acc)
 
 
 FQDomScale.register("negative")(same_scale)

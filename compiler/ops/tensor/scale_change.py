@@ -60,7 +60,7 @@ def realize_scale_change(ref_call: Call, args: Args, ctx: QuantizeContext) -> Ex
         return None
     data = in_integers(data, ctx)
     scale = rescaled(data.scale, found[1])
-    return integers(data.data, scale, data.dtype, data.low, data.high)
+    return integers(data.data, scale, data.dtype, ctx.bounds_of)
 
 
 def changed_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:

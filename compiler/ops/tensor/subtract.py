@@ -33,8 +33,7 @@ def subtract_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr |
         return None
     (lhs, rhs), scale = unify_for_add(ref_call, pair, ctx.qconfig)
     difference = with_args(ref_call, (lhs.data, rhs.data))
-    acc = ctx.qconfig.dtype_activation
-    return integers(difference, scale, acc, lhs.low - rhs.high, lhs.high - rhs.low)
+    return integers(difference, scale, ctx.qconfig.dtype_activation, ctx.bounds_of)
 
 
 FQZeroPoint.register(subtract)(always(ZeroPoint.TAKES))

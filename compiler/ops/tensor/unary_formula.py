@@ -118,8 +118,8 @@ def unary_formula_realize(
     largest = min(table.magnitude, float(np.finfo(np.float32).max))
     scale = DomScale(chosen_scale(largest / _WIDE if largest > 0 else 1.0, ctx.qconfig), wide=True)
     acc = ctx.qconfig.dtype_activation
-    looked_up, low, high = table.at(float(scale.values), -_WIDE, _WIDE, acc)
-    return integers(looked_up, scale, acc, low, high, table=table)
+    looked_up = table.at(float(scale.values), -_WIDE, _WIDE, acc)
+    return integers(looked_up, scale, acc, ctx.bounds_of, table=table)
 
 
 FQZeroPoint.register(unary_formula)(always(ZeroPoint.TAKES))

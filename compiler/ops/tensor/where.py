@@ -102,8 +102,7 @@ def where_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
     branches.set_checked_type(ref_call.checked_type)
     (lhs, rhs), scale = unify_for_add(branches, pair, ctx.qconfig)
     call = with_args(ref_call, (condition, lhs.data, rhs.data))
-    low, high = min(lhs.low, rhs.low), max(lhs.high, rhs.high)
-    return integers(call, scale, ctx.qconfig.dtype_activation, low, high)
+    return integers(call, scale, ctx.qconfig.dtype_activation, ctx.bounds_of)
 
 
 @FLower.register(where)

@@ -124,9 +124,7 @@ def concatenate_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Exp
         return None
     fields = unify_for_concatenate(ref_data.fields, values, ctx.qconfig)
     call = with_args(ref_call, (Tuple(tuple(field.data for field in fields), span=data.span),))
-    low = min(fields[0].zero_point, *(field.low for field in fields))
-    high = max(fields[0].zero_point, *(field.high for field in fields))
-    return like(fields[0], call, low=low, high=high)
+    return like(fields[0], call)
 
 
 FQZeroPoint.register(concatenate)(always(ZeroPoint.TAKES))

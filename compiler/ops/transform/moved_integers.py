@@ -128,8 +128,7 @@ def pad_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None
     units = float(value.data) / float(data.dom_scale.data)
     low, high = integer_limits(data.dtype)
     padding = int(np.clip(np.rint(units) + data.zero_point, low, high))
-    call = with_args(ref_call, (data.data, scalar(padding, data.dtype)))
-    return like(data, call, low=min(data.low, padding), high=max(data.high, padding))
+    return like(data, with_args(ref_call, (data.data, scalar(padding, data.dtype))))
 
 
 FQDomScale.register("nn.pad")(moved_scale)

@@ -25,7 +25,7 @@ from typing import Any, Final
 import numpy as np
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.expr import Args, Call, Constant, Expr, Tuple, is_op_call
+from compiler.ir.expr import Args, Call, Expr, Tuple, is_op_call
 from compiler.ir.op import NON_COMPUTATIONAL, OpPattern, define_op
 from compiler.ir.ty import FuncType, TensorType, TupleType, Type, is_float, tensor_fields
 from compiler.ops.annotation.attach_simulated_quantize import as_input, point_attrs
@@ -279,16 +279,13 @@ def _unrounded(value: Expr) -> Expr:
 
 @FQRealizeRewrite.register(scan_state)
 def state_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """Held in int16 between the steps; within the bounds of the point that every next state
-    passes as well, whatever the first one is."""
-    (data,), (point,) = args, ref_call.args
+    """Held in int16 between the steps, which every next state passes as well."""
+    (data,) = args
     if not isinstance(data, QRealizeIntExpr):
         return None
     state = with_args(ref_call, (cast(data.data, WIDE_INPUT),))
     acc = ctx.qconfig.dtype_activation
-    assert isinstance(point, Call)  # of ``tied_states``
-    low, high = (int(bound.data) for bound in point.args[2:] if isinstance(bound, Constant))
-    return like(data, cast(state, acc), dtype=acc, low=low, high=high)
+    return like(data, cast(state, acc), dtype=acc)
 
 
 @FQRealizeRewrite.register(scan_step)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler import evaluate, text
+from compiler import evaluate, relay, text
 from compiler.ir.expr import Expr, Function, Var
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
@@ -20,6 +20,7 @@ from compiler.ops.rules.realize import ChannelClip, integers, like
 from compiler.ops.rules.requantize import requantize, to_scalar
 from compiler.ops.rules.unify_scales import mul_and_div
 from compiler.quantize import QConfig
+from tests.compiler.bounded import bounds_with
 
 Run = Callable[[Callable[[Expr], Expr], list[int]], list[int]]
 ROUNDINGS = ("UPWARD", "TONEAREST")
@@ -28,7 +29,7 @@ ROUNDINGS = ("UPWARD", "TONEAREST")
 def on_int32(make: Callable[[Expr], Expr], values: Any) -> tuple[list[int], str]:
     """Results of a graph over an int32 vector, and its text."""
     array = np.asarray(values, np.int32)
-    x = Var("x", TensorType(array.shape, "int32"))
+    x = relay.var("x", array.shape, "int32")
     mod = infer_module(IRModule.from_expr(Function((x,), make(x))))
     out = evaluate(mod, [array])[0]
     return out.ravel().tolist(), text(mod, show_types=False)
@@ -193,7 +194,9 @@ def requantized(
     rank = np.ndim(values)
 
     def make(x: Expr) -> Expr:
-        value = integers(x, DomScale(as_scale(s_in), trailing), "int32", -(1 << 29), 1 << 29)
+        value = integers(
+            x, DomScale(as_scale(s_in), trailing), "int32", bounds_with(x, -(1 << 29), 1 << 29)
+        )
         out = DomScale(as_scale(s_out))
         return requantize(value, out, *bounds, rank, QConfig(**config)).data
 
@@ -246,8 +249,8 @@ def test_a_large_factor_saturates_at_the_farther_bound(
 def test_narrow_integers_become_wide_where_the_result_is_wide(
     low: int, high: int, bounds: tuple[float, float], dtype: str
 ) -> None:
-    x = Var("x", TensorType((2,), "int8"))
-    value = integers(x, DomScale(as_scale(1.0)), "int8", low, high)
+    x = relay.var("x", (2,), "int8")
+    value = integers(x, DomScale(as_scale(1.0)), "int8", bounds_with(x, low, high))
     out = requantize(value, DomScale(as_scale(0.5)), *bounds, 1, QConfig())
     (found,) = evaluate(
         infer_module(IRModule.from_expr(Function((x,), out.data))), [np.array([low, high], np.int8)]
@@ -258,10 +261,10 @@ def test_narrow_integers_become_wide_where_the_result_is_wide(
     assert found.max() <= out.high
 
 
-@pytest.mark.parametrize(("low", "high", "found"), [(0, 100, (0, 32)), (-100, 0, (-32, 0))])
+@pytest.mark.parametrize(("low", "high", "found"), [(0, 100, (0, 30)), (-100, 0, (-30, 0))])
 def test_requantized_integers_keep_their_sign(low: int, high: int, found: tuple[int, int]) -> None:
-    x = Var("x", TensorType((2,), "int32"))
-    value = integers(x, DomScale(as_scale(0.3)), "int32", low, high)
+    x = relay.var("x", (2,), "int32")
+    value = integers(x, DomScale(as_scale(0.3)), "int32", bounds_with(x, low, high))
     out = requantize(value, DomScale(as_scale(1.0)), -127.0, 127.0, 1, QConfig())
     assert (out.low, out.high) == found
 
@@ -273,7 +276,9 @@ def test_a_clip_per_channel_is_absorbed_by_a_requantization_that_cannot_overflow
     ends = np.array([30, 10], np.int64)
 
     def make(x: Expr) -> Expr:
-        source = integers(x, DomScale(as_scale([1.0, 3.0]), 1), "int32", -bound, bound)
+        source = integers(
+            x, DomScale(as_scale([1.0, 3.0]), 1), "int32", bounds_with(x, -bound, bound)
+        )
         held = maximum(minimum(x, along_axis(ends, 1, "int32")), along_axis(-ends, 1, "int32"))
         value = like(source, held, channel_clip=ChannelClip(source, -ends, ends))
         return requantize(value, DomScale(as_scale(1.0)), -127.0, 127.0, 2, QConfig()).data
@@ -311,7 +316,7 @@ def test_scales_per_channel_requantize_like_each_channel_alone(
 def test_scales_per_channel_become_the_largest_of_them() -> None:
     def make(x: Expr) -> Expr:
         scale = DomScale(as_scale([0.5, 0.25, 0.3]), 1)
-        value = to_scalar(integers(x, scale, "int32", -1000, 1000), 2, QConfig())
+        value = to_scalar(integers(x, scale, "int32", bounds_with(x, -1000, 1000)), 2, QConfig())
         assert float(value.dom_scale.data) == 0.5
         return value.data
 
@@ -336,7 +341,7 @@ def test_an_operand_is_scaled_up_by_the_cheapest_way(
     factor = as_scale(as_scale(s1) / as_scale(s2))
 
     def make(x: Expr) -> Expr:
-        value = integers(x, DomScale(as_scale(s1)), "int32", -127, 127)
+        value = integers(x, DomScale(as_scale(s1)), "int32", bounds_with(x, -127, 127))
         limit = (1 << 31) - 1
         return mul_and_div(value, factor, DomScale(as_scale(s2)), limit, x, 1, QConfig()).data
 
@@ -351,7 +356,7 @@ def test_scaling_up_saturates_where_it_could_overflow(ratio: float) -> None:
     factor = as_scale(ratio)
 
     def make(x: Expr) -> Expr:
-        value = integers(x, DomScale(as_scale(ratio)), "int32", -127, 127)
+        value = integers(x, DomScale(as_scale(ratio)), "int32", bounds_with(x, -127, 127))
         limit = (1 << 31) - 1
         return mul_and_div(value, factor, DomScale(as_scale(1.0)), limit, x, 1, QConfig()).data
 
@@ -366,7 +371,7 @@ def test_scaling_up_by_a_fixed_point_product_saturates_at_the_largest_multiple_t
     factor = as_scale(1_000_000.5)
 
     def make(x: Expr) -> Expr:
-        value = integers(x, DomScale(factor), "int32", -(1 << 20), 1 << 20)
+        value = integers(x, DomScale(factor), "int32", bounds_with(x, -(1 << 20), 1 << 20))
         limit = (1 << 31) - 1
         return mul_and_div(value, factor, DomScale(as_scale(1.0)), limit, x, 1, QConfig()).data
 

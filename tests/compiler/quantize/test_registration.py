@@ -42,7 +42,7 @@ def register_pad() -> None:
         if not isinstance(data, QRealizeIntExpr):
             return None
         padded = with_args(ref_call, (data.data, scalar(0, data.dtype)))
-        return like(data, padded, low=min(data.low, 0), high=max(data.high, 0))
+        return like(data, padded)
 
 
 def padded_network() -> Any:

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from compiler import assert_structural_equal, evaluate, relay
 from compiler.errors import CalibrationError
 from compiler.export.to_onnx.integer import to_integer_onnx
-from compiler.ir.expr import Call
+from compiler.ir.expr import Call, Constant
 from compiler.ir.module import IRModule
-from compiler.ops.annotation.quantized_constant import quantized_constant
 from compiler.ops.rules.input_columns import FQInputColumns, InputColumns
 from compiler.proof.derive import derive_static
 from compiler.qtypes.channel_ranges import Rounding
@@ -150,16 +149,12 @@ def test_all_forms_of_the_module_agree_bit_for_bit(
     rng = np.random.default_rng(seed)
     mod, data = network(rng, *sizes), batches(rng, sizes[0], 2)
     config = FITTED.with_overrides(nbit_weight=nbit, smooth_alpha=alpha)
-    candidate = Calibration(mod, data).candidate(config)
-    module = candidate.partitioned
+    module = Calibration(mod, data).candidate(config).partitioned
     assert module is not None
     assert derive_static(module).holds
-    simulated = {
-        int(np.abs(held).max())
-        for call, _ in weighted_calls(candidate.simulated["main"])
-        if (held := quantized_constant(call.args[1])) is not None
-    }
-    assert max(simulated) <= 2 ** (nbit - 1)
+    weights = [call.args[1] for call, _ in weighted_calls(module["quantized_main"])]
+    held = [weight.data for weight in weights if isinstance(weight, Constant)]
+    assert max(np.abs(data.astype(int)).max() for data in held) <= 2 ** (nbit - 1)
     reference = ReferenceExecutor(module)
     form = OrtExecutor(to_integer_onnx(module))
     for batch in data:

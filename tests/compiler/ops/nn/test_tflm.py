@@ -15,6 +15,7 @@ from compiler.ir.inference.infer_type import infer_module
 from compiler.ops.nn.fixed_point_softmax import MOST_SUMMANDS, exponentials
 from compiler.ops.nn.tflm_standardize import tflm_standardize
 from compiler.ops.rules.realize import QRealizeIntExpr
+from compiler.ranges.expressions import ExpressionRanges
 from compiler.targets.tflite.interpreters import JUDGES, interpreter
 from tests.needs import missing
 
@@ -92,7 +93,7 @@ def test_norms_are_within_a_hundredth(dtype: str, spread: int, centred: bool) ->
     data = rng.normal(0, spread, (200, 48)) * rng.uniform(0.5, 1.5, (200, 1)) + spread * centred
     data = np.clip(np.rint(data), limits.min, limits.max).astype(dtype)
     x = relay.var("x", data.shape, dtype)
-    value = QRealizeIntExpr(x, Constant(np.float32(0.0625)), dtype, low=limits.min, high=limits.max)
+    value = QRealizeIntExpr(x, Constant(np.float32(0.0625)), dtype, ExpressionRanges().of)
     made = tflm_standardize(value, 1, 48, 1e-5, centred, 11)
     (found,) = evaluate(relay.module(made), [data])
     assert found.dtype == np.int32
@@ -105,6 +106,6 @@ def test_norms_are_within_a_hundredth(dtype: str, spread: int, centred: bool) ->
 def test_equal_rows_are_zero() -> None:
     data = np.full((3, 16), 77, np.int8)
     x = relay.var("x", data.shape, "int8")
-    value = QRealizeIntExpr(x, Constant(np.float32(1)), "int8", low=-128, high=127)
+    value = QRealizeIntExpr(x, Constant(np.float32(1)), "int8", ExpressionRanges().of)
     (found,) = evaluate(relay.module(tflm_standardize(value, 1, 16, 1e-5, True, 10)), [data])
     assert not found.any()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from compiler import relay
 from compiler.ir.expr import Expr, Function, Tuple, Var
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
@@ -13,11 +14,12 @@ from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.realize import QRealizeIntExpr, integers
 from compiler.ops.rules.unify_fields import unify_for_concatenate
 from compiler.qtypes.qconfig import QConfig
+from tests.compiler.bounded import bounds_with
 
 
 def field(dtype: str, scale: float, low: int, high: int) -> QRealizeIntExpr:
-    data = Var("x", TensorType((2,), dtype))
-    return integers(data, DomScale(as_scale(scale)), dtype, low, high)
+    data = relay.var("x", (2,), dtype)
+    return integers(data, DomScale(as_scale(scale)), dtype, bounds_with(data, low, high))
 
 
 def scales_of(values: tuple[QRealizeIntExpr, ...], config: QConfig) -> list[float]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from compiler import evaluate, relay
-from compiler.ir.expr import Call, Expr, Function, Tuple, Var
+from compiler.ir.expr import Call, Function, Tuple, Var
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType
@@ -17,7 +17,9 @@ from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.realize import QRealizeIntExpr, integers
 from compiler.ops.rules.unify_scales import unify_for_add
 from compiler.qtypes.errors import IntegerOverflowError
-from compiler.qtypes.qconfig import QAnnotateKind, QConfig
+from compiler.qtypes.qconfig import QConfig
+from compiler.ranges.expressions import ExpressionRanges
+from tests.compiler.bounded import bounds_with
 
 LIMIT = 2**31 - 1
 
@@ -25,28 +27,23 @@ LIMIT = 2**31 - 1
 def operand(
     shape: tuple[int, ...], scale: Any, low: int, high: int, trailing: int | None = None
 ) -> QRealizeIntExpr:
-    data = Var("x", TensorType(shape, "int32"))
-    return integers(data, DomScale(as_scale(scale), trailing), "int32", low, high)
+    data = relay.var("x", shape, "int32")
+    bounds_of = bounds_with(data, low, high)
+    return integers(data, DomScale(as_scale(scale), trailing), "int32", bounds_of)
 
 
 def unified(
-    lhs: QRealizeIntExpr,
-    rhs: QRealizeIntExpr,
-    constant: Expr | None = None,
-    qconfig: QConfig | None = None,
+    lhs: QRealizeIntExpr, rhs: QRealizeIntExpr, qconfig: QConfig | None = None
 ) -> tuple[QRealizeIntExpr, QRealizeIntExpr]:
-    """The operands of their sum; ``constant`` is the lhs of the annotated graph."""
+    """The operands of their sum."""
     x, y = (Var(n, _real(v)) for n, v in (("x", lhs), ("y", rhs)))
-    add = relay.op.add(constant or x, y)
-    ref_call = infer_module(IRModule.from_expr(Function((x, y), add)))["main"].body
+    ref_call = infer_module(IRModule.from_expr(Function((x, y), relay.op.add(x, y))))["main"].body
     assert isinstance(ref_call, Call)
     return unify_for_add(ref_call, (lhs, rhs), qconfig or QConfig())[0]
 
 
 def _real(value: QRealizeIntExpr) -> TensorType:
-    assert isinstance(value.data, Var)
-    assert isinstance(value.data.type_annotation, TensorType)
-    return TensorType(value.data.type_annotation.shape, "float32")
+    return TensorType(value.data.tensor_type.shape, "float32")
 
 
 def results(
@@ -128,11 +125,7 @@ def test_an_operand_without_the_channel_axis_is_scaled_per_channel(swapped: bool
 
 
 def test_an_empty_constant_is_bounded_by_0() -> None:
-    empty = relay.const(np.zeros((0,), np.float32))
-    scale, low, high = (relay.const(np.float32(v)) for v in (0.5, -127, 127))
-    quantize = relay.op.relay.op.annotation.simulated_quantize
-    constant = quantize(empty, scale, low, high, kind=QAnnotateKind.WEIGHT)
-    sides = unified(
-        operand((0,), 0.5, -127, 127), operand((0,), 0.5, -LIMIT, LIMIT), constant=constant
-    )
+    empty = relay.const(np.zeros((0,), np.int32))
+    constant = integers(empty, DomScale(as_scale(0.5)), "int32", ExpressionRanges().of)
+    sides = unified(constant, operand((0,), 0.5, -LIMIT, LIMIT))
     assert [(side.low, side.high) for side in sides] == [(0, 0), (-LIMIT, LIMIT)]

@@ -24,6 +24,7 @@ from compiler.ops.rules.zero_point import (
     zero_point_answer,
 )
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
+from compiler.ranges.expressions import ExpressionRanges
 from tests.compiler.random_graphs import accepted_calls, plain_attrs, random_value
 
 SHIFT = 5
@@ -122,7 +123,8 @@ def test_always_gives_one_answer_for_all_operands() -> None:
 
 def test_integers_in_a_tuple_are_centred_however_deep_it_is_nested() -> None:
     scale = relay.const(np.float32(0.5))
-    value = QRealizeIntExpr(relay.var("x", (2,), "int8"), scale, "int8", zero_point=3)
+    x = relay.var("x", (2,), "int8")
+    value = QRealizeIntExpr(x, scale, "int8", ExpressionRanges().of, zero_point=3)
     nested: Expr = value
     for _ in range(50_000):
         nested = Tuple((nested,))
