@@ -268,6 +268,8 @@ def mul_and_div(
             # Clipping first keeps the product inside 32 bits.
             reach = max(int(room / top), 1)
             data = clip(data, -reach, reach)
+        if value.bound > integer_limits(dtype)[1] >> 1:
+            data = cast(data, "int64")  # a power of two is a shift, with half added in this dtype
         data = cast(scaled(data, factor, trailing, rank, qconfig.rounding), dtype)
         return integers(data, scale, dtype, value.bounds_of)
     data = cast(clip(data, -room, room), dtype) if overflows else data

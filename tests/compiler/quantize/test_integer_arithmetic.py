@@ -378,3 +378,15 @@ def test_scaling_up_by_a_fixed_point_product_saturates_at_the_largest_multiple_t
     found, _ = on_int32(make, [2, -2, 2000, 2147, 2148, -(1 << 20)])
     most = 2_147_001_074
     assert found == [2_000_001, -2_000_001, 2_000_001_000, most, most, -most + 1]
+
+
+@pytest.mark.parametrize("ratio", [2.0**-2, 2.0**-31])
+def test_scaling_down_by_a_power_of_two_rounds_the_largest_integers(ratio: float) -> None:
+    most, factor = (1 << 31) - 1, as_scale(ratio)
+
+    def make(x: Expr) -> Expr:
+        value = integers(x, DomScale(factor), "int32", bounds_with(x, -most, most))
+        return mul_and_div(value, factor, DomScale(as_scale(1.0)), most, x, 1, QConfig()).data
+
+    found, _ = on_int32(make, [most, -most, most - 1, 0])
+    assert found == [round(most * ratio), -round(most * ratio), round((most - 1) * ratio), 0]
