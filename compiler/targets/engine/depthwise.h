@@ -277,7 +277,6 @@ static inline __attribute__((always_inline)) void qk_fill(
     if (rows > n && g * unit < n * stride + kernel && (g + 1) * unit > n * stride) {                             \
         r##n##_##p =                                                                                             \
             qk_dot_unit(unit, r##n##_##p, x, qk_load_part_weight(w + ((t * groups + g) * together + n) * 64));   \
-        QK_HOLD(r##n##_##p);                                                                                     \
     }
 #define QK_STEP(p)                                     \
     if (pixels > p) {                                  \
