@@ -24,10 +24,10 @@ from compiler.targets.engine.packing import (
 )
 from compiler.targets.engine.planner import Planner, rule
 from compiler.targets.engine.products import (
+    bias_of,
     constant_product,
     weights_fit,
     write_product,
-    zero_term,
 )
 from compiler.targets.engine.steps import number
 from compiler.targets.engine.transposed import convolutions_of, pixels_joined, transposed
@@ -85,10 +85,13 @@ def conv2d(planner: Planner, step: Step, args: list[Item]) -> bool:
         for how, taps, one, made in parts:
             if attrs.groups == 1:
                 how, taps, made = _pixels_as_channels(how, taps, made, least)
-            bias = zero_term(planner, source, taps.reshape(len(taps), -1))
+            one_run = attrs.groups == 1 and taps[0, 0].size == 1
+            pixels = prod(made.shape[1:3]) if one_run else 0
+            bias, crossed = bias_of(planner, source, taps.reshape(len(taps), -1), pixels)
             rows = _filled_rows(planner, how, taps, one, made) if depthwise else 0
             ends = repeated(epilogue, product, len(taps) // channels)
             fields = put_epilogue(planner, *ends, item, groups, bias, rows > 0)
+            fields |= {} if depthwise else {"crossed": crossed}
             write(planner, how, taps, one, made, fields)
         return out
 

@@ -33,6 +33,20 @@
 #endif
 #define QK_UNIT(g) ((g)->type == QK_S16 ? 2 : (g)->narrow ? 4 : QK_KU)
 
+/* Two dot steps of widened bytes by half the products. */
+#ifndef QK_CROSSES
+#define QK_CROSSES 0
+#define qk_dot_crossed(acc, x, y, w, next) (acc)
+#endif
+
+/* Dot steps of a run. */
+static int64_t qk_steps(const qk_gemm_step *g)
+{
+    const uint32_t unit = QK_UNIT(g); /* a division of 32 bits: one takes as long as a small product */
+    const int64_t steps = ((uint32_t)g->seg_items + unit - 1) / unit;
+    return steps + (g->crossed & steps);
+}
+
 /* Weights of 4 bits, for products of one row, which take as long as their weights take to come: a vector of
  * bytes holds those of two dot steps, counted from the least of their column. QK_NIBBLES is the number of
  * weights from which these kernels are faster than those of bytes. */
@@ -77,7 +91,7 @@ enum { QK_KEEP_SUMS, QK_TO_BYTES, QK_TO_WORDS };
 /* One tile: named accumulators, because gcc keeps arrays of vectors in memory. */
 #define QK_EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 
-enum { QK_OF_BYTES, QK_OF_NARROW, QK_OF_PAIRS };
+enum { QK_OF_BYTES, QK_OF_NARROW, QK_OF_PAIRS, QK_OF_CROSSED };
 
 static inline __attribute__((always_inline)) qk_weight qk_weight_of(const int how, const uint8_t *p)
 {
@@ -85,16 +99,18 @@ static inline __attribute__((always_inline)) qk_weight qk_weight_of(const int ho
 }
 static inline __attribute__((always_inline)) qk_vec qk_dot_of(const int how, qk_vec acc, qk_spread a, qk_weight w)
 {
-    return how == QK_OF_PAIRS ? qk_dot_spread_pair(acc, a, w) : how ? qk_dot_narrow(acc, a, w) : qk_dot(acc, a, w);
+    return how == QK_OF_PAIRS ? qk_dot_spread_pair(acc, a, w) : how == QK_OF_NARROW ? qk_dot_narrow(acc, a, w) : qk_dot(acc, a, w);
 }
 
 static inline __attribute__((always_inline)) void qk_tile(
     const int mr, const int nv, const int how, const int real, const uint8_t *const *rows, const int64_t *segment,
     int64_t segments, int64_t steps, const uint8_t *weight, const int32_t *bias, int32_t *sums, const qk_bytes *b)
 {
-    const int stride = 16 * nv, size = how == QK_OF_PAIRS ? 32 : 64;
+    const int stride = 16 * nv, size = how == QK_OF_PAIRS ? 32 : 64, crossed = how == QK_OF_CROSSED;
 #define QK_DECLARE(r)                                               \
     qk_vec c##r##_0 = qk_load(bias);                                \
+    if (crossed && mr > r)                                          \
+        c##r##_0 = qk_sub(c##r##_0, qk_all(((const int32_t *)rows[r])[-1])); \
     qk_vec c##r##_1 = nv > 1 ? qk_load(bias + 16) : c##r##_0;       \
     qk_vec c##r##_2 = nv > 2 ? qk_load(bias + 32) : c##r##_0;       \
     qk_vec c##r##_3 = nv > 3 ? qk_load(bias + 48) : c##r##_0;
@@ -104,16 +120,16 @@ static inline __attribute__((always_inline)) void qk_tile(
 #define QK_START(r) const uint8_t *a##r = rows[mr > r ? r : 0] + segment[s];
         QK_EACH_ROW(QK_START)
 #undef QK_START
-        for (int64_t k = 0; k < steps; k++) {
+        for (int64_t k = 0; k < steps; k += 1 + crossed) {
             const qk_weight w0 = qk_weight_of(how, weight);
-            const qk_weight w1 = nv > 1 ? qk_weight_of(how, weight + size) : w0;
+            const qk_weight w1 = nv > 1 || crossed ? qk_weight_of(how, weight + size) : w0;
             const qk_weight w2 = nv > 2 ? qk_weight_of(how, weight + 2 * size) : w0;
             const qk_weight w3 = nv > 3 ? qk_weight_of(how, weight + 3 * size) : w0;
 #define QK_STEP(r)                                                 \
     if (mr > r) {                                                  \
         const uint8_t *const at = a##r + k * 4;                    \
         const qk_spread a = how == QK_OF_PAIRS ? qk_spread_pair(at) : qk_spread4(at); \
-        c##r##_0 = qk_dot_of(how, c##r##_0, a, w0);                \
+        c##r##_0 = crossed ? qk_dot_crossed(c##r##_0, a, qk_spread4(at + 4), w0, w1) : qk_dot_of(how, c##r##_0, a, w0); \
         if (nv > 1) c##r##_1 = qk_dot_of(how, c##r##_1, a, w1);    \
         if (nv > 2) c##r##_2 = qk_dot_of(how, c##r##_2, a, w2);    \
         if (nv > 3) c##r##_3 = qk_dot_of(how, c##r##_3, a, w3);    \
@@ -126,7 +142,7 @@ static inline __attribute__((always_inline)) void qk_tile(
     }
             QK_EACH_ROW(QK_STEP)
 #undef QK_STEP
-            weight += size * nv;
+            weight += size * nv * (1 + crossed);
         }
     }
     if (real) {
@@ -255,14 +271,18 @@ static const qk_tile_function qk_tiles[1 + QK_PAIRS][2 + QK_WORDS][QK_NV][9] = {
 #endif
 };
 #if QK_NARROW
-#define QK_NARROW_TILE(mr)                                                     \
-    QK_TILE_NAMED(qk_tile_narrow_##mr, mr, 1, QK_OF_NARROW, QK_KEEP_SUMS)      \
-    QK_TILE_NAMED(qk_tile_narrow_bytes_##mr, mr, 1, QK_OF_NARROW, QK_TO_BYTES) \
-    QK_TILE_NAMED(qk_tile_narrow_words_##mr, mr, 1, QK_OF_NARROW, QK_TO_WORDS)
-QK_NARROW_TILE(1) QK_NARROW_TILE(2) QK_NARROW_TILE(4) QK_NARROW_TILE(5)
-#define QK_NARROW_NAMES(name) {0, name##1, name##2, 0, name##4, name##5}
-static const qk_tile_function qk_narrow_tiles[3][6] = {
-    QK_NARROW_NAMES(qk_tile_narrow_), QK_NARROW_NAMES(qk_tile_narrow_bytes_), QK_NARROW_NAMES(qk_tile_narrow_words_),
+#define QK_NARROW_TILE(name, mr, how)                        \
+    QK_TILE_NAMED(name##mr, mr, 1, how, QK_KEEP_SUMS)        \
+    QK_TILE_NAMED(name##bytes_##mr, mr, 1, how, QK_TO_BYTES) \
+    QK_TILE_NAMED(name##words_##mr, mr, 1, how, QK_TO_WORDS)
+#define QK_NARROW_TILES(name, how) QK_NARROW_TILE(name, 1, how) QK_NARROW_TILE(name, 2, how) QK_NARROW_TILE(name, 4, how)
+QK_NARROW_TILES(qk_tile_narrow_, QK_OF_NARROW) QK_NARROW_TILE(qk_tile_narrow_, 5, QK_OF_NARROW)
+QK_NARROW_TILES(qk_tile_crossed_, QK_OF_CROSSED)
+#define QK_NARROW_NAMES(name, most) {0, name##1, name##2, 0, name##4, name##most}
+#define QK_NARROW_TABLE(name, most) \
+    {QK_NARROW_NAMES(name, most), QK_NARROW_NAMES(name##bytes_, most), QK_NARROW_NAMES(name##words_, most)}
+static const qk_tile_function qk_narrow_tiles[2][3][6] = {
+    QK_NARROW_TABLE(qk_tile_narrow_, 5), QK_NARROW_TABLE(qk_tile_crossed_, 4), /* 5 rows would leave registers */
 };
 #endif
 
@@ -512,9 +532,8 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
         return;
     }
 #endif
-    const uint32_t unit = QK_UNIT(g); /* divisions of 32 bits: they take as long as a small product */
-    const int64_t rows = g->height * g->width, steps = ((uint32_t)g->seg_items + unit - 1) / unit;
-    const int64_t segments = g->seg_y * g->seg_x, block = qk_block_rows(rows, steps * segments);
+    const int64_t rows = g->height * g->width, steps = qk_steps(g), segments = g->seg_y * g->seg_x;
+    const int64_t block = qk_block_rows(rows, steps * segments + g->crossed);
     const int64_t vectors = (g->columns + 15) / 16, panels = (vectors + QK_NV - 1) / QK_NV;
     const int64_t least = (uint32_t)vectors / (uint32_t)panels, wide = vectors - least * panels; /* the first `wide` have one more */
     int64_t segment[QK_MAX_SEGMENTS];
@@ -542,7 +561,7 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
         segment[s] = s / g->seg_x * g->seg_row + s % g->seg_x * g->seg_pixel;
 #if QK_WIDEN /* rows that lie one behind the other are widened at once */
     const int copies = qk_copies(g), pairs = g->type == QK_S16;
-    const int together = copies && !pairs && segments == 1 && g->in_pixel == steps * QK_KU &&
+    const int together = copies && !pairs && !g->crossed && segments == 1 && g->in_pixel == steps * QK_KU &&
                          (g->height == 1 || g->in_row == g->width * g->in_pixel);
 #ifndef QK_OWN_TILES
     int64_t in_widened[QK_MAX_SEGMENTS];
@@ -591,7 +610,14 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
             length = band || !copies ? steps : steps * segments;
 #endif
             for (int64_t r = 0; r < count && copies && !band; r++) {
-                qk_act *to = widened + r * steps * segments * QK_KU;
+                qk_act *to = widened + r * (steps * segments + g->crossed) * QK_KU;
+#if QK_CROSSES
+                if (g->crossed) {
+                    *(int32_t *)to = qk_widen_crossed(to + QK_KU, start[r], steps * QK_KU);
+                    start[r] = (const uint8_t *)(to + QK_KU);
+                    continue;
+                }
+#endif
                 for (int64_t s = 0; !together && s < segments; s++) {
                     const uint8_t *from = start[r] + segment[s];
                     if (pairs)
@@ -614,9 +640,9 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
                     const qk_tile_function *of = qk_tiles[QK_PAIRS && g->type == QK_S16][real][nv - 1];
                     int64_t most = QK_ROWS(nv);
 #if QK_NARROW
-                    if (g->narrow) {
-                        of = qk_narrow_tiles[real];
-                        most = 5;
+                    if (g->narrow || g->crossed) {
+                        of = qk_narrow_tiles[g->crossed][real];
+                        most = 5 - g->crossed;
                     }
 #endif
 #ifdef QK_EIGHTS

@@ -94,6 +94,32 @@ static inline qk_vec qk_dot_narrow(qk_vec acc, qk_spread a, qk_weight w)
     return acc;
 }
 
+/* Two dot steps in one: x * w + y * next = (x + next) * (y + w) - x * y - w * next, with half the products. The
+ * row of activations holds the sum of x * y, and the bias that of w * next. */
+#define QK_CROSSES 1
+static inline qk_vec qk_dot_crossed(qk_vec acc, qk_spread x, qk_spread y, qk_weight w, qk_weight next)
+{
+    acc.a = qk_sum(acc.a, _mm256_madd_epi16(_mm256_add_epi16(x, next.a), _mm256_add_epi16(y, w.a)));
+    acc.b = qk_sum(acc.b, _mm256_madd_epi16(_mm256_add_epi16(x, next.b), _mm256_add_epi16(y, w.b)));
+    return acc;
+}
+/* n bytes, a multiple of 4, as int16; the sum of x * y. May read and write up to 15 elements more. */
+static inline int32_t qk_widen_crossed(int16_t *to, const uint8_t *from, int64_t n)
+{
+    const __m128i places = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    __m256i twice = _mm256_setzero_si256();
+    for (int64_t i = 0; i < n; i += 16) {
+        const __m128i left = _mm_set1_epi8((char)(n - i < 16 ? n - i : 16));
+        const __m128i bytes = _mm_and_si128(_mm_loadu_si128((const __m128i *)(from + i)), _mm_cmplt_epi8(places, left));
+        const __m256i x = _mm256_cvtepu8_epi16(bytes);
+        twice = _mm256_add_epi32(twice, _mm256_madd_epi16(x, _mm256_shuffle_epi32(x, 0xB1)));
+        _mm256_storeu_si256((__m256i *)(to + i), x);
+    }
+    __m128i all = _mm_add_epi32(_mm256_castsi256_si128(twice), _mm256_extracti128_si256(twice, 1));
+    all = _mm_add_epi32(all, _mm_unpackhi_epi64(all, all)); /* sums of both of a pair are equal */
+    return _mm_cvtsi128_si32(all);
+}
+
 /* Two dot steps by weights of 4 bits: four products of them fit in 16 bits. */
 #define QK_NIBBLES 1048576
 static inline __m256i qk_dot_half_nibbles(__m256i acc, __m256i a, __m256i b, __m256i w)

@@ -127,9 +127,10 @@ static int qk_check_gemm(const qk_gemm_step *g, const qk_limits *l)
         !qk_small(g->seg_y) || !qk_small(g->seg_x) || !qk_small(g->seg_items) ||
         g->seg_y * g->seg_x > QK_MAX_SEGMENTS || g->narrow < 0 || g->narrow > QK_FOUR_BITS ||
         (g->narrow == QK_NARROW_PAIRS && !QK_NARROW) || (g->narrow == QK_FOUR_BITS && !qk_is_row_of_four_bits(g)) ||
-        (g->type != QK_U8 && (g->type != QK_S16 || g->narrow)))
+        (g->type != QK_U8 && (g->type != QK_S16 || g->narrow)) || g->crossed < 0 || g->crossed > QK_CROSSES ||
+        (g->crossed && (g->type != QK_U8 || g->narrow || g->weight_in_arena || g->seg_y * g->seg_x > 1)))
         return 0;
-    const int64_t steps = (g->seg_items + QK_UNIT(g) - 1) / QK_UNIT(g) * g->seg_y * g->seg_x;
+    const int64_t steps = qk_steps(g) * g->seg_y * g->seg_x;
     const int64_t rows = g->height * g->width, vectors = (g->columns + 15) / 16;
     const int64_t in_sizes[5] = {g->groups, g->height, g->width, g->seg_y, g->seg_x};
     const int64_t in_strides[5] = {g->in_group, g->in_row, g->in_pixel, g->seg_row, g->seg_pixel};
@@ -146,7 +147,7 @@ static int qk_check_gemm(const qk_gemm_step *g, const qk_limits *l)
         g->bias % 4 || g->weight % 4)
         return 0;
 #if QK_WIDEN
-    if (qk_copies(g) && (!qk_span(l->arena, g->scratch, qk_block_rows(rows, steps) * steps * QK_KU * (int64_t)sizeof(qk_act) + 64) ||
+    if (qk_copies(g) && (!qk_span(l->arena, g->scratch, qk_block_rows(rows, steps + g->crossed) * (steps + g->crossed) * QK_KU * (int64_t)sizeof(qk_act) + 64) ||
         g->scratch % 64))
         return 0;
 #else

@@ -63,6 +63,11 @@ class Library:
     has_lines: bool
 
     @property
+    def crosses(self) -> bool:
+        """Whether two dot steps of widened bytes may be taken by half the products."""
+        return self.widens and not self.columns_outside
+
+    @property
     def depthwise_block(self) -> int:
         """Vectors of the widest block of a depthwise step: a register holds so many times four."""
         return max(self.lanes // 4, 1)

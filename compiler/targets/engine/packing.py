@@ -23,6 +23,7 @@ _NARROW_UNIT = 4
 _PAIR_UNIT = 2
 _MOST_PAIR = ((1 << 15) - 1) // 255
 _MOST_NIBBLE = 15
+_CROSSED = 4
 
 
 def vectors_of(columns: int) -> int:
@@ -87,7 +88,7 @@ def pack_product(weight: Array, unit: int, library: Library) -> Array:
     rows = padded.reshape(len(padded), -1, unit)
     if library.columns_outside:
         return np.ascontiguousarray(rows).reshape(-1).view(np.uint8)
-    if library.has_eights and (columns - 1) % 16 < 8:
+    if _beyond_vectors(columns, library):
         rows = rows[:-8]
     parts = [
         rows[first * 16 : (first + count) * 16].transpose(1, 0, 2).reshape(-1)
@@ -201,6 +202,22 @@ def padded_channels(values: Array, groups: int, dtype: str, order: Array | None 
     made = np.zeros((groups, vectors_of(split.shape[1]) * 16), dtype)
     made[:, : split.shape[1]] = split
     return made.reshape(-1) if order is None else made.reshape(-1)[order]
+
+
+def crossed_term(weight: Array, library: Library) -> Array:
+    """What the bias takes back of crossed weights [columns, elements]: see ``qk_dot_crossed``."""
+    columns, length = weight.shape
+    padded = np.pad(weight.astype(np.int32), ((0, 0), (0, -length % _CROSSED)))
+    steps = padded.reshape(columns, -1, 2, _CROSSED // 2)
+    term = np.einsum("nki,nki->n", steps[:, :, 0], steps[:, :, 1])
+    term[columns - _beyond_vectors(columns, library) :] = 0
+    return np.asarray(-term, np.int64)
+
+
+def _beyond_vectors(columns: int, library: Library) -> int:
+    """Columns that lie in a last vector of eight."""
+    rest = columns % 16
+    return rest if library.has_eights and rest <= 8 else 0
 
 
 def product_scratch(rows: int, steps: int, library: Library) -> int:

@@ -15,6 +15,7 @@ from compiler.ops.number_format import Array
 from compiler.targets.engine.epilogue import put_epilogue, repeated
 from compiler.targets.engine.library import Library
 from compiler.targets.engine.packing import (
+    crossed_term,
     dot_unit,
     has_four_bits,
     is_narrow,
@@ -34,6 +35,8 @@ Emit = Callable[[Item, Epilogue, Product], View]
 
 _FULL = 255
 _MOST_SUM = 1 << 30
+_LEAST_CROSSED = 4, 48, 16
+"""Rows, columns and elements of a row from which crossed dot steps are worth the sums of rows."""
 
 
 def _sums(weight: Array, data: Item) -> tuple[Array, Array, bool]:
@@ -160,6 +163,17 @@ def zero_term(planner: Planner, view: View, weight: Array) -> Array:
     return np.asarray((shift - view.buffer.zero) * sums)
 
 
+def bias_of(planner: Planner, view: View, weight: Array, rows: int) -> tuple[Array, int]:
+    """What the bias of a product with weights [channels, elements of a row] takes back, and
+    whether its dot steps are crossed."""
+    library, (columns, length) = planner.library, weight.shape
+    sizes = zip((rows, columns, length), _LEAST_CROSSED)
+    crossed = library.crosses and view.buffer.type == "U8" and all(n >= most for n, most in sizes)
+    crossed = crossed and not is_narrow(weight[:, None], library)
+    bias = zero_term(planner, view, weight)
+    return bias + crossed_term(weight, library) if crossed else bias, int(crossed)
+
+
 def takes_four_bits(runs: Array, library: Library) -> bool:
     """Whether a product of one row by weights [channels, runs, elements] takes them in 4 bits."""
     return 0 < library.nibbles <= runs.size and runs.shape[1] == 1 and has_four_bits(runs[:, 0])
@@ -182,15 +196,17 @@ def write_product(
     split = runs.reshape(groups, columns, *runs.shape[1:])
     kind = source.buffer.type
     rows = places["height"] * places["width"]
-    narrow = int(kind == "U8" and is_narrow(runs, library))
+    crossed = fields.get("crossed", 0)
+    narrow = int(kind == "U8" and not crossed and is_narrow(runs, library))
     if kind == "U8" and rows == 1 and takes_four_bits(runs, library):
         narrow = number("FOUR_BITS")
     unit = dot_unit(kind, library, narrow > 0)
+    split = np.pad(split, ((0, 0),) * 3 + ((0, -runs.shape[2] % 4 * crossed),))
     if narrow == number("FOUR_BITS"):
         packed = np.concatenate([pack_four_bits(one[:, 0], library) for one in split])
     else:
         packed = np.concatenate([pack_product(one, unit, library) for one in split])
-    steps = -(-runs.shape[2] // unit) * runs.shape[1]
+    steps = -(-split.shape[3] // unit) * runs.shape[1] + crossed
     copies = library.columns_outside or (kind == "U8" and not narrow)
     scratch = emitter.scratch(product_scratch(rows, steps, library) if copies else 0)
     emitter.step(
@@ -251,7 +267,8 @@ def _write_rows(
     if len(rows) > 2:  # images with a border, which their reader then adds itself
         item.border, out = None, compact(item.storage, shape)
         rows = merged_axes(shape[:-1], [source.strides[:-1], out.strides[:-1]], 2)
-    fields = put_epilogue(planner, *ends, item, 1, zero_term(planner, source, weight))
+    bias, crossed = bias_of(planner, source, weight, rows[0][0] * rows[1][0])
+    fields = put_epilogue(planner, *ends, item, 1, bias) | {"crossed": crossed}
     write_product(
         planner,
         weight[:, None, :],

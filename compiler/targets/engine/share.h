@@ -47,8 +47,7 @@ static int qk_take_columns(qk_gemm_step *g, int64_t lane, int64_t lanes, qk_port
             part->count = (end - before) * 16;
         }
     }
-    const int64_t steps = (g->seg_items + QK_UNIT(g) - 1) / QK_UNIT(g) * g->seg_y * g->seg_x;
-    g->weight += v * qk_weight_bytes(g, steps);
+    g->weight += v * qk_weight_bytes(g, qk_steps(g) * g->seg_y * g->seg_x);
     g->bias += v * 64;
     g->out += v * 16 * qk_size_of(g->rq.type);
     g->rq.mult += v * 64;

@@ -42,6 +42,23 @@ def test_products_of_any_size_agree(
     agree(mod, drawn(rng, (rows, length), dtype, extreme))
 
 
+@pytest.mark.parametrize("columns", [48, 50, 56, 57])
+@pytest.mark.parametrize("length", [16, 17, 18, 19, 52])
+def test_dot_steps_that_are_crossed(columns: int, length: int) -> None:
+    """Sums of x * y of a row and of weights are taken back, also of what fills a step up."""
+    rng = np.random.default_rng(length)
+    x = relay.var("x", (1, length, 6, 5), "int8")
+    weight = relay.const(drawn(rng, (columns, length, 1, 1), "int8", True))
+    conv = relay.op.nn.conv2d(x, weight, out_dtype="int32")
+    mod = relay.module(requantized(conv, columns, 1, rng))
+    for extreme in (True, False):
+        agree(mod, drawn(rng, (1, length, 6, 5), "int8", extreme))
+    if "avx2" in available_isas():
+        engine = EngineExecutor(mod, isa="avx2")
+        (row,) = (r for r, step in zip(engine.plan.rows, engine.steps) if step.kind == "gemm")
+        assert row[layout()[0]["gemm"].index("crossed")] == 1
+
+
 NARROW = [
     ([-64, 63], True),
     ([-64, 64, -64, 64], True),
