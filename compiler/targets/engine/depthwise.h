@@ -451,6 +451,8 @@ static void qk_run_rows(const qk_depthwise_step *d, const qk_memory *m, const qk
             const qk_part own = qk_load_part((const int32_t *)ends);
             qk_pack_pair(limits + i * QK_FILL_BYTES, own, own);
         }
+        for (int64_t i = 0; i < bytes; i += 64) /* the next block, on its way to the cache */
+            __builtin_prefetch(b.weight + bytes + i, 0, 2);
         for (int64_t first = 0, width; first < d->width; first += width) {
             width = d->width - first <= QK_MOST_SHARE * shared ? d->width - first : most;
             qk_run_strip(d, m, &b, groups, same, channel, first, width, top, bottom);
