@@ -249,13 +249,14 @@ static inline __attribute__((always_inline)) void qk_pack_sums(const int wide, u
 }
 
 /* `pixels` neighbours in `rows` of `together` output rows. Everything about the window is known when
- * this is compiled: a column is loaded once, and weights of 0 for lines beyond a window are left out.
- * The empty asm keeps the compiler from holding more weights than there are registers. */
+ * this is compiled: a column is loaded once and moves on from pixel to pixel, a weight is loaded for all
+ * pixels, and weights of 0 for lines beyond a window are left out. The empty asm keeps the compiler
+ * from holding more weights than there are registers. */
 static inline __attribute__((always_inline)) void qk_fill(
     const int wide, const int unit, const int kernel, const int stride, const int together, const int rows, const int pixels,
     const qk_block *b, const uint8_t *const *group, int64_t at, uint8_t *bytes, uint8_t *out, int64_t valid)
 {
-    const int groups = ((together - 1) * stride + kernel + unit - 1) / unit, columns = (pixels - 1) * stride + kernel;
+    const int groups = ((together - 1) * stride + kernel + unit - 1) / unit;
     const uint8_t *g0 = group[0] + at, *g1 = groups > 1 ? group[1] + at : g0;
     const uint8_t *g2 = groups > 2 ? group[2] + at : g0, *g3 = groups > 3 ? group[3] + at : g0;
     const uint8_t *weight = b->weight;
@@ -267,30 +268,39 @@ static inline __attribute__((always_inline)) void qk_fill(
         const qk_part start = qk_load_part(bias + place / 4);
         const uint8_t *w = weight + j / QK_PARTS * groups * kernel * together * 64 + j % QK_PARTS * QK_FILL_BYTES;
         QK_EACH_PIXEL(QK_DECLARE)
-#pragma GCC unroll 16
-        for (int c = 0; c < columns; c++) {
+#define QK_COLUMN(y, c)                                                                                     \
+    y = qk_load_part_taps((g == 0 ? g0 : g == 1 ? g1 : g == 2 ? g2 : g3) + place + (c) * 4 * QK_FILL_BYTES); \
+    QK_HOLD(y);
+#define QK_ROW(n)                                                                                       \
+    if (rows > n && g * unit < n * stride + kernel && (g + 1) * unit > n * stride) {                    \
+        qk_part_weight v = qk_load_part_weight(w + ((t * groups + g) * together + n) * 64);             \
+        QK_HOLD(v);                                                                                     \
+        r##n##_0 = qk_dot_unit(unit, r##n##_0, y0, v);                                                  \
+        r##n##_1 = qk_dot_unit(unit, r##n##_1, y1, v);                                                  \
+        r##n##_2 = qk_dot_unit(unit, r##n##_2, y2, v);                                                  \
+        if (pixels > 3) r##n##_3 = qk_dot_unit(unit, r##n##_3, y3, v);                                  \
+    }
 #pragma GCC unroll 4
-            for (int g = 0; g < groups; g++) {
-                const qk_part_taps x =
-                    qk_load_part_taps((g == 0 ? g0 : g == 1 ? g1 : g == 2 ? g2 : g3) + place + c * 4 * QK_FILL_BYTES);
-#define QK_ROW(n, p)                                                                                             \
-    if (rows > n && g * unit < n * stride + kernel && (g + 1) * unit > n * stride) {                             \
-        r##n##_##p =                                                                                             \
-            qk_dot_unit(unit, r##n##_##p, x, qk_load_part_weight(w + ((t * groups + g) * together + n) * 64));   \
-    }
-#define QK_STEP(p)                                     \
-    if (pixels > p) {                                  \
-        const int t = c - p * stride;                  \
-        if (t >= 0 && t < kernel) {                    \
-            QK_ROW(0, p) QK_ROW(1, p) QK_ROW(2, p) QK_ROW(3, p) \
-        }                                              \
-    }
-                QK_EACH_PIXEL(QK_STEP)
-#undef QK_STEP
-#undef QK_ROW
+        for (int g = 0; g < groups; g++) {
+#pragma GCC unroll 2
+            for (int first = 0; first < stride; first++) {
+                qk_part_taps y0, y1, y2, y3;
+                QK_COLUMN(y1, first)
+                QK_COLUMN(y2, first + stride)
+                QK_COLUMN(y3, first + 2 * stride)
+#pragma GCC unroll 8
+                for (int t = first; t < kernel; t += stride) {
+                    y0 = y1;
+                    y1 = y2;
+                    y2 = y3;
+                    QK_COLUMN(y3, t + 3 * stride)
+                    QK_ROW(0) QK_ROW(1) QK_ROW(2) QK_ROW(3)
+                    __asm__("" : "+r"(w));
+                }
             }
-            __asm__("" : "+r"(w));
         }
+#undef QK_COLUMN
+#undef QK_ROW
 #define QK_PACK_ROW(n, change)                                                                      \
     if (rows > n)                                                                                   \
         qk_pack_sums(wide, bytes + n * 4 * whole + j * QK_FILL_BYTES, change(r##n##_0), change(r##n##_1), \
