@@ -376,14 +376,12 @@ static const qk_fill_function *qk_fills_of(const qk_depthwise_step *d, int64_t r
 /* Vectors of a block of which `left` are left: as many as there are lanes, or 2, or 1. */
 static int64_t qk_block_vectors(int64_t left) { return left >= QK_LANES_16 ? QK_LANES_16 : left > 1 ? 2 : 1; }
 
-/* Groups of lines that two passes read, one below the other; they lie in turning places then. Long
- * rows of 3 x 3 windows lose more by not going row by row than they gain by that. */
+/* Groups of lines that two passes read, one below the other; they lie in turning places then. */
 static int64_t qk_shared_groups(const qk_depthwise_step *d)
 {
     const int64_t groups = qk_line_groups(d), pass = d->together * d->stride_y, unit = qk_unit(d);
-    const int gains = d->kernel_y > 3 || d->width <= QK_MOST_SHARE;
     const int64_t moved = unit == QK_KU ? pass / QK_KU : pass / 2;
-    return gains && moved * unit == pass && moved < groups ? groups - moved : 0;
+    return moved * unit == pass && moved < groups ? groups - moved : 0;
 }
 
 /* Pixels `first` to `first + width` of a block, rows `top` to `bottom`. */
