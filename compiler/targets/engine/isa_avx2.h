@@ -109,8 +109,9 @@ static inline int32_t qk_widen_crossed(int16_t *to, const uint8_t *from, int64_t
     const __m128i places = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     __m256i twice = _mm256_setzero_si256();
     for (int64_t i = 0; i < n; i += 16) {
-        const __m128i left = _mm_set1_epi8((char)(n - i < 16 ? n - i : 16));
-        const __m128i bytes = _mm_and_si128(_mm_loadu_si128((const __m128i *)(from + i)), _mm_cmplt_epi8(places, left));
+        __m128i bytes = _mm_loadu_si128((const __m128i *)(from + i));
+        if (n - i < 16)
+            bytes = _mm_and_si128(bytes, _mm_cmplt_epi8(places, _mm_set1_epi8((char)(n - i))));
         const __m256i x = _mm256_cvtepu8_epi16(bytes);
         twice = _mm256_add_epi32(twice, _mm256_madd_epi16(x, _mm256_shuffle_epi32(x, 0xB1)));
         _mm256_storeu_si256((__m256i *)(to + i), x);
