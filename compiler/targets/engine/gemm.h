@@ -20,6 +20,7 @@
 #ifndef QK_NARROW
 #define QK_NARROW 0
 #define qk_dot_narrow qk_dot
+#define qk_dot_wide qk_dot
 #endif
 
 /* Activations of int16 are read where they are, in pairs. Tiles that widen bytes to int16 are the
@@ -91,7 +92,7 @@ enum { QK_KEEP_SUMS, QK_TO_BYTES, QK_TO_WORDS };
 /* One tile: named accumulators, because gcc keeps arrays of vectors in memory. */
 #define QK_EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 
-enum { QK_OF_BYTES, QK_OF_NARROW, QK_OF_PAIRS, QK_OF_CROSSED };
+enum { QK_OF_BYTES, QK_OF_NARROW, QK_OF_PAIRS, QK_OF_CROSSED, QK_OF_WIDE };
 
 static inline __attribute__((always_inline)) qk_weight qk_weight_of(const int how, const uint8_t *p)
 {
@@ -99,7 +100,9 @@ static inline __attribute__((always_inline)) qk_weight qk_weight_of(const int ho
 }
 static inline __attribute__((always_inline)) qk_vec qk_dot_of(const int how, qk_vec acc, qk_spread a, qk_weight w)
 {
-    return how == QK_OF_PAIRS ? qk_dot_spread_pair(acc, a, w) : how == QK_OF_NARROW ? qk_dot_narrow(acc, a, w) : qk_dot(acc, a, w);
+    return how == QK_OF_PAIRS ? qk_dot_spread_pair(acc, a, w) : how == QK_OF_NARROW ? qk_dot_narrow(acc, a, w)
+           : how == QK_OF_WIDE  ? qk_dot_wide(acc, a, w)
+                                : qk_dot(acc, a, w);
 }
 
 static inline __attribute__((always_inline)) void qk_tile(
@@ -278,11 +281,14 @@ static const qk_tile_function qk_tiles[1 + QK_PAIRS][2 + QK_WORDS][QK_NV][9] = {
 #define QK_NARROW_TILES(name, how) QK_NARROW_TILE(name, 1, how) QK_NARROW_TILE(name, 2, how) QK_NARROW_TILE(name, 4, how)
 QK_NARROW_TILES(qk_tile_narrow_, QK_OF_NARROW) QK_NARROW_TILE(qk_tile_narrow_, 5, QK_OF_NARROW)
 QK_NARROW_TILES(qk_tile_crossed_, QK_OF_CROSSED)
+QK_NARROW_TILE(qk_tile_wide_, 1, QK_OF_WIDE)
 #define QK_NARROW_NAMES(name, most) {0, name##1, name##2, 0, name##4, name##most}
 #define QK_NARROW_TABLE(name, most) \
     {QK_NARROW_NAMES(name, most), QK_NARROW_NAMES(name##bytes_, most), QK_NARROW_NAMES(name##words_, most)}
-static const qk_tile_function qk_narrow_tiles[2][3][6] = {
-    QK_NARROW_TABLE(qk_tile_narrow_, 5), QK_NARROW_TABLE(qk_tile_crossed_, 4), /* 5 rows would leave registers */
+static const qk_tile_function qk_narrow_tiles[QK_BYTES_OF_ROW + 1][3][6] = {
+    QK_NARROW_TABLE(qk_tile_crossed_, 4), /* 5 rows would leave registers */
+    [QK_NARROW_PAIRS] = QK_NARROW_TABLE(qk_tile_narrow_, 5),
+    [QK_BYTES_OF_ROW] = {{0, qk_tile_wide_1}, {0, qk_tile_wide_bytes_1}, {0, qk_tile_wide_words_1}},
 };
 #endif
 
@@ -641,7 +647,7 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
                     int64_t most = QK_ROWS(nv);
 #if QK_NARROW
                     if (g->narrow || g->crossed) {
-                        of = qk_narrow_tiles[g->crossed][real];
+                        of = qk_narrow_tiles[g->narrow][real];
                         most = 5 - g->crossed;
                     }
 #endif

@@ -94,6 +94,20 @@ static inline qk_vec qk_dot_narrow(qk_vec acc, qk_spread a, qk_weight w)
     return acc;
 }
 
+/* The same of any weights. */
+static inline __m256i qk_dot_half_wide(__m256i acc, qk_spread even, qk_spread odd, __m256i w)
+{
+    acc = qk_sum(acc, _mm256_madd_epi16(even, _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8)));
+    return qk_sum(acc, _mm256_madd_epi16(odd, _mm256_srai_epi16(w, 8)));
+}
+static inline qk_vec qk_dot_wide(qk_vec acc, qk_spread a, qk_weight w)
+{
+    const qk_spread even = _mm256_and_si256(a, _mm256_set1_epi16(255)), odd = _mm256_srli_epi16(a, 8);
+    acc.a = qk_dot_half_wide(acc.a, even, odd, w.a);
+    acc.b = qk_dot_half_wide(acc.b, even, odd, w.b);
+    return acc;
+}
+
 /* Two dot steps in one: x * w + y * next = (x + next) * (y + w) - x * y - w * next, with half the products. The
  * row of activations holds the sum of x * y, and the bias that of w * next. */
 #define QK_CROSSES 1

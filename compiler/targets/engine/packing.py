@@ -70,13 +70,14 @@ def is_narrow(weight: Array, library: Library) -> bool:
     return bool(most <= _MOST_PAIR)
 
 
-def pack_product(weight: Array, unit: int, library: Library) -> Array:
+def pack_product(weight: Array, unit: int, library: Library, eights: bool = True) -> Array:
     """Weights of one group of a product.
 
     Args:
         weight: [columns, segments, elements of a segment], integers within int8.
         unit: reduced elements of one dot step.
         library: for which kernels.
+        eights: a last vector of eight columns may be half as wide.
     Returns:
         ``vectors x steps x 64`` bytes, 32 for pairs of bytes, see gemm.h; half of it for a last
         vector of eight columns.
@@ -88,7 +89,7 @@ def pack_product(weight: Array, unit: int, library: Library) -> Array:
     rows = padded.reshape(len(padded), -1, unit)
     if library.columns_outside:
         return np.ascontiguousarray(rows).reshape(-1).view(np.uint8)
-    if _beyond_vectors(columns, library):
+    if eights and _beyond_vectors(columns, library):
         rows = rows[:-8]
     parts = [
         rows[first * 16 : (first + count) * 16].transpose(1, 0, 2).reshape(-1)

@@ -35,6 +35,8 @@ Emit = Callable[[Item, Epilogue, Product], View]
 
 _FULL = 255
 _MOST_SUM = 1 << 30
+_LEAST_OF_ROW = 1 << 20
+"""Weights from which products of one row by bytes are faster than those of widened ones."""
 _LEAST_CROSSED = 4, 48, 16
 """Rows, columns and elements of a row from which crossed dot steps are worth the sums of rows."""
 
@@ -179,6 +181,16 @@ def takes_four_bits(runs: Array, library: Library) -> bool:
     return 0 < library.nibbles <= runs.size and runs.shape[1] == 1 and has_four_bits(runs[:, 0])
 
 
+def _taken_as(runs: Array, rows: int, library: Library) -> str:
+    """How rows of bytes take their weights [channels, runs, elements of a run]: see step.h."""
+    if rows == 1 and takes_four_bits(runs, library):
+        return "FOUR_BITS"
+    if is_narrow(runs, library):
+        return "NARROW_PAIRS"
+    of_row = rows == 1 and library.has_narrow and runs.size >= _LEAST_OF_ROW
+    return "BYTES_OF_ROW" if of_row else "ANY_WEIGHTS"
+
+
 def write_product(
     planner: Planner,
     runs: Array,
@@ -197,15 +209,15 @@ def write_product(
     kind = source.buffer.type
     rows = places["height"] * places["width"]
     crossed = fields.get("crossed", 0)
-    narrow = int(kind == "U8" and not crossed and is_narrow(runs, library))
-    if kind == "U8" and rows == 1 and takes_four_bits(runs, library):
-        narrow = number("FOUR_BITS")
+    how = _taken_as(runs, rows, library) if kind == "U8" and not crossed else "ANY_WEIGHTS"
+    narrow = number(how)
     unit = dot_unit(kind, library, narrow > 0)
     split = np.pad(split, ((0, 0),) * 3 + ((0, -runs.shape[2] % 4 * crossed),))
-    if narrow == number("FOUR_BITS"):
+    if how == "FOUR_BITS":
         packed = np.concatenate([pack_four_bits(one[:, 0], library) for one in split])
     else:
-        packed = np.concatenate([pack_product(one, unit, library) for one in split])
+        eights = how != "BYTES_OF_ROW"
+        packed = np.concatenate([pack_product(one, unit, library, eights) for one in split])
     steps = -(-split.shape[3] // unit) * runs.shape[1] + crossed
     copies = library.columns_outside or (kind == "U8" and not narrow)
     scratch = emitter.scratch(product_scratch(rows, steps, library) if copies else 0)

@@ -55,8 +55,9 @@ typedef struct {
     int64_t type;             /* of the output */
 } qk_requantize;
 
-/* Weights of a product: any bytes, those of which no pair leaves 16 bits, or two in a byte. */
-enum { QK_ANY_WEIGHTS, QK_NARROW_PAIRS, QK_FOUR_BITS };
+/* Weights of a product: any bytes, those of which no pair leaves 16 bits, two in a byte, or bytes that are widened
+ * when a row is multiplied by them: the last two for products of one row. */
+enum { QK_ANY_WEIGHTS, QK_NARROW_PAIRS, QK_FOUR_BITS, QK_BYTES_OF_ROW };
 
 /* out[g][y][x][n] = requantize(bias[n] + sum of in * weight); rows are pixels. */
 typedef struct {
@@ -67,7 +68,7 @@ typedef struct {
     int64_t seg_y, seg_x, seg_row, seg_pixel;      /* a window is seg_y x seg_x runs of elements */
     int64_t seg_items;                             /* of one run; padded to QK_UNIT in the weights */
     int64_t weight, weight_group, weight_in_arena; /* offset, bytes of a group, 1 for the arena */
-    int64_t narrow;                                /* QK_ANY_WEIGHTS .. QK_FOUR_BITS: dot steps of 4 bytes but for the first */
+    int64_t narrow;                                /* QK_ANY_WEIGHTS .. QK_BYTES_OF_ROW: dot steps of 4 bytes but for the first */
     int64_t crossed;                               /* 1: dot steps of whole vectors are taken two at a time */
     int64_t bias, bias_in_arena;                   /* int32, columns padded to 16 a group */
     qk_requantize rq;

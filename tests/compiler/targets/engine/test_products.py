@@ -154,6 +154,28 @@ def test_products_of_one_row_by_weights_of_four_bits_agree(
         assert engine.plan.rows[kinds.index("gemm")][place] == layout()[1]["FOUR_BITS"]
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    length=st.integers(1, 300),
+    columns=st.integers(1, 150),
+    dtype=st.sampled_from(["uint8", "int8"]),
+    extreme=st.booleans(),
+    plain=st.booleans(),
+)
+def test_products_of_one_row_that_widen_weights_agree(
+    seed: int, length: int, columns: int, dtype: str, extreme: bool, plain: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    x = relay.var("x", (1, length, 1, 1), dtype)
+    weight = relay.const(drawn(rng, (columns, length, 1, 1), "int8", extreme))
+    product = relay.op.nn.conv2d(x, weight, out_dtype="int32")
+    mod = relay.module(product if plain else requantized(product, columns, 1, rng))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("compiler.targets.engine.products._LEAST_OF_ROW", 1)
+        agree(mod, drawn(rng, (1, length, 1, 1), dtype, extreme))
+
+
 @settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
