@@ -356,9 +356,7 @@ static void qk_run_quantize(const qk_quantize_step *q, const qk_memory *m)
                         v = v == v ? v : none;
                         v = v < least ? least : v;
                         v = v > most ? most : v;
-                        int32_t t = (int32_t)v;
-                        const float rest = v - (float)t;
-                        t += (rest >= 0.5f) - (rest <= -0.5f);
+                        int32_t t = (int32_t)(v + __builtin_copysignf(0x1.fffffep-2f, v)); /* the float below 0.5 */
                         t = t < low ? low : t;
                         whole[i] = (t > high ? high : t) + zero;
                     }

@@ -54,6 +54,17 @@ def test_floats_become_integers_as_on_the_reference(dtype: str, rounded: str) ->
     agree(relay.module(op.cast(shifted, dtype=dtype)), data.reshape(3, 60).astype(np.float32))
 
 
+@pytest.mark.parametrize("end", [127, 32767, 1 << 24])
+def test_floats_beside_halves_are_rounded_as_on_the_reference(end: int) -> None:
+    op, halves = relay.op, np.arange(400, dtype=np.float32) * np.float32(end / 400)
+    halves = np.concatenate([np.round(halves), np.arange(200)]).astype(np.float32) + np.float32(0.5)
+    beside = [np.nextafter(halves, np.float32(to)) for to in (-np.inf, np.inf)]
+    data = np.concatenate([halves, *beside, -halves, *(-b for b in beside)])
+    x = relay.var("x", data.shape)
+    clipped = op.clip(op.round(x), a_min=-end, a_max=end)
+    agree(relay.module(op.cast(clipped, dtype="int32")), data)
+
+
 def test_conversions_are_part_of_the_plan_in_any_order_of_axes() -> None:
     """Transposed inputs and outputs, a factor for each channel, affine maps on both sides."""
     op, rng = relay.op, np.random.default_rng(0)
