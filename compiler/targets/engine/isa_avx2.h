@@ -250,6 +250,7 @@ static inline void qk_interleave_pair_lanes(uint8_t *to, int64_t step, int64_t c
 /* n bytes as int16. May read and write up to 15 elements more. */
 static inline void qk_widen(int16_t *to, const uint8_t *from, int64_t n)
 {
+#pragma GCC unroll 4
     for (int64_t i = 0; i < n; i += 16)
         _mm256_storeu_si256((__m256i *)(to + i),
                             _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(from + i))));
