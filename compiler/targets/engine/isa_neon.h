@@ -297,9 +297,13 @@ static inline void qk_store_s16(void *p, qk_vec v, int n)
 }
 static inline void qk_store_s32(void *p, qk_vec v, int n)
 {
-    int32_t all[16];
-    qk_store(all, v);
-    memcpy(p, all, 4 * (size_t)n);
+    if (n == 16) {
+        qk_store(p, v);
+    } else {
+        int32_t all[16];
+        qk_store(all, v);
+        memcpy(p, all, 4 * (size_t)n);
+    }
 }
 
 /* out[i] = table[in[i]], 64 entries at a time. */
