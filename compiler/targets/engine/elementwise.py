@@ -51,6 +51,8 @@ _JOINED = 24
 """Operators and operands that one program has about."""
 BLOCK = 512
 """Elements that a program computes at a time."""
+_MOST_REAL = 1 << 21
+"""Products below it are exact where a load multiplies by a float32."""
 _WIDE_SLOTS = 32
 _WIDE_MOST = 256
 _DIMS = 6
@@ -320,7 +322,11 @@ def _program(operands: _Operands, near: Loops, shifts: Loops) -> list[list[Any]]
             fixed = rows[factor_at], lines[factor_at], _moved(factor_at, shifts)
             along = inner[factor_at] == 1 and not any(fixed)
             factor_at += 1
-        if value is not None:
+        loaded = program[-1][:2] == [number("LOAD"), args[0]]
+        if value is not None and chain.op == "MUL" and loaded and _is_real(operands, op.to, value):
+            factors = operands.planner.emitter.put(np.full(16, value, np.float32))
+            program.append(operation("TIMES", to=slot, a=args[0], scaled=1, factors=factors))
+        elif value is not None:
             program.append(operation(chain.op, to=slot, a=args[0], p0=value, p1=1))
         else:
             program.append(_operation(operands.planner, chain, slot, args, along))
@@ -333,6 +339,12 @@ def _program(operands: _Operands, near: Loops, shifts: Loops) -> list[list[Any]]
             clips.append(chain.args[0].high + stored.zero <= INT32[1])
             slots.release_result(op.to)
     return of_length(joined(program, clips), _MOST)
+
+
+def _is_real(operands: _Operands, product: Item, value: int) -> bool:
+    """Whether a load that multiplies by a float32 gives this product with a number."""
+    most = max(-product.low, product.high, abs(value))
+    return operands.planner.library.has_reals and most < _MOST_REAL
 
 
 def _operation(
