@@ -48,16 +48,21 @@ static inline void qk_average(const qk_pool_step *p, const int32_t *restrict sum
 
 /* One output of up to QK_POOL_CHANNELS channels of bytes, a fixed number of lanes at a time, in registers. */
 typedef uint8_t qk_pool_lanes __attribute__((vector_size(QK_POOL_LANES)));
-typedef uint16_t qk_pool_sums __attribute__((vector_size(2 * QK_POOL_LANES)));
+#ifdef __AVX512BW__
+#define QK_SUM_LANES QK_POOL_LANES
+#else
+#define QK_SUM_LANES 16 /* gcc keeps sums in memory that are wider than a register */
+#endif
+typedef uint8_t qk_sum_lanes __attribute__((vector_size(QK_SUM_LANES)));
+typedef uint16_t qk_pool_sums __attribute__((vector_size(2 * QK_SUM_LANES)));
 
 static void qk_pool_bytes(const qk_pool_step *p, const uint8_t *from, int64_t rows, int64_t columns, uint8_t *out,
                           int64_t channels)
 {
     const int64_t down = p->dilation_y * p->in_row, across = p->dilation_x * p->in_pixel;
-    for (int64_t first = 0; first < channels; first += QK_POOL_LANES) {
-        const int64_t kept = channels - first < QK_POOL_LANES ? channels - first : QK_POOL_LANES;
-        qk_pool_lanes x, most = {0};
-        qk_pool_sums total = {0};
+    const int64_t lanes = p->how == QK_POOL_MAX ? QK_POOL_LANES : QK_SUM_LANES;
+    for (int64_t first = 0; first < channels; first += lanes) {
+        const int64_t kept = channels - first < lanes ? channels - first : lanes;
 #define QK_POOL_BYTES(change)                                \
     for (int64_t r = 0; r < rows; r++)                       \
         for (int64_t s = 0; s < columns; s++) {              \
@@ -65,12 +70,15 @@ static void qk_pool_bytes(const qk_pool_step *p, const uint8_t *from, int64_t ro
             change;                                          \
         }
         if (p->how == QK_POOL_MAX) {
+            qk_pool_lanes x, most = {0};
             QK_POOL_BYTES(most = (x & (x > most)) | (most & (x <= most)))
             memcpy(out + first, &most, (size_t)kept);
         } else {
-            int32_t sums[QK_POOL_LANES];
+            int32_t sums[QK_SUM_LANES];
+            qk_sum_lanes x;
+            qk_pool_sums total = {0};
             QK_POOL_BYTES(total += __builtin_convertvector(x, qk_pool_sums))
-            for (int64_t i = 0; i < QK_POOL_LANES; i++)
+            for (int64_t i = 0; i < QK_SUM_LANES; i++)
                 sums[i] = total[i];
             qk_average(p, sums, rows * columns, (int32_t *)out + first, kept);
         }
