@@ -337,10 +337,11 @@ static inline __m256i qk_pack16(qk_vec v)
 /* Bounds of bytes, and four rows of sixteen values, saturated to bytes and clipped. */
 typedef struct {
     __m256i low, high;
+    int clip;
 } qk_bounds;
 static inline qk_bounds qk_byte_bounds(int low, int high)
 {
-    qk_bounds b = {_mm256_set1_epi8((char)low), _mm256_set1_epi8((char)high)};
+    qk_bounds b = {_mm256_set1_epi8((char)low), _mm256_set1_epi8((char)high), low > 0 || high < 255};
     return b;
 }
 static inline void qk_store_part(uint8_t *p, __m128i bytes, int n)
@@ -364,7 +365,9 @@ static inline __m256i qk_pack_two(qk_vec x, qk_vec y, qk_bounds b)
 {
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     __m256i v = _mm256_packus_epi16(_mm256_packs_epi32(x.a, x.b), _mm256_packs_epi32(y.a, y.b));
-    return _mm256_permutevar8x32_epi32(_mm256_min_epu8(_mm256_max_epu8(v, b.low), b.high), order);
+    if (b.clip)
+        v = _mm256_min_epu8(_mm256_max_epu8(v, b.low), b.high);
+    return _mm256_permutevar8x32_epi32(v, order);
 }
 static inline void qk_store_rows(uint8_t *const *out, int64_t offset, qk_vec x0, qk_vec x1, qk_vec x2, qk_vec x3,
                                  qk_bounds bounds, int n)
@@ -391,7 +394,7 @@ static inline __attribute__((always_inline)) void qk_store_bytes(
 #define QK_WORDS 1
 static inline qk_bounds qk_word_bounds(int low, int high)
 {
-    qk_bounds b = {_mm256_set1_epi16((int16_t)low), _mm256_set1_epi16((int16_t)high)};
+    qk_bounds b = {_mm256_set1_epi16((int16_t)low), _mm256_set1_epi16((int16_t)high), 1};
     return b;
 }
 static inline __attribute__((always_inline)) void qk_store_words(
