@@ -12,6 +12,7 @@ from compiler.errors import EvaluationError
 from compiler.ir.expr import Array
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import TensorType
+from compiler.ops.number_format import storage_dtype
 from compiler.runtime.executor import BatchExecutor, Executor, Inputs, ordered_inputs
 from compiler.runtime.interface import Interface
 
@@ -52,7 +53,7 @@ class Call:
         shapes = [
             None if any(isinstance(d, AnyDim) for d in t.shape) else t.shape for t in self._types
         ]
-        self._one = list(zip(shapes, (np.dtype(t.dtype) for t in self._types)))
+        self._one = list(zip(shapes, (storage_dtype(t.dtype) for t in self._types)))
 
     def __call__(self, inputs: Inputs) -> list[Array]:
         """The outputs of one sample, or of a batch.

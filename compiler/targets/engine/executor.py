@@ -29,7 +29,7 @@ import compiler.targets.engine.windows  # noqa: F401  # the eight register their
 from compiler.errors import EvaluationError, PlanError
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ops.number_format import Array
+from compiler.ops.number_format import Array, storage_dtype
 from compiler.runtime.executor import Inputs, ordered_inputs
 from compiler.targets.engine.library import load_library
 from compiler.targets.engine.plan import Plan
@@ -77,8 +77,8 @@ class EngineExecutor:
         self._work = sum(info.macs for info in self.plan.infos)
         self._together = threading.Lock()
         self._lane_arenas: Arena | None = None
-        self._in = [(t.concrete_shape, np.dtype(t.dtype)) for t in self.plan.input_types]
-        self._out = [(t.concrete_shape, np.dtype(t.dtype)) for t in self.plan.output_types]
+        self._in = [(t.concrete_shape, storage_dtype(t.dtype)) for t in self.plan.input_types]
+        self._out = [(t.concrete_shape, storage_dtype(t.dtype)) for t in self.plan.output_types]
         ins, outs = ([prod(s) * d.itemsize for s, d in side] for side in (self._in, self._out))
         self._sizes = ins, outs
         self._check()
