@@ -42,7 +42,7 @@ static inline void qk_average(const qk_pool_step *p, const int32_t *restrict sum
     for (int64_t r = 0; r < rows; r++)                                                                            \
         for (int64_t s = 0; s < columns; s++) {                                                                   \
             const type *x = (const type *)(in + r * p->dilation_y * p->in_row + s * p->dilation_x * p->in_pixel); \
-            for (int64_t i = 0; i < n; i++)                                                                       \
+            for (int64_t i = 0; i < lanes; i++)                                                                   \
                 change;                                                                                           \
         }
 
@@ -86,15 +86,20 @@ static void qk_pool_bytes(const qk_pool_step *p, const uint8_t *from, int64_t ro
     }
 }
 
-/* The same for any type, and for any number of taps. */
-static void qk_pool_any(const qk_pool_step *p, const uint8_t *in, int64_t rows, int64_t columns, uint8_t *out,
-                        int64_t n)
+/* The same for any type, and for any number of taps; `lanes` at a time, of which n are written. */
+static inline __attribute__((always_inline)) void qk_pool_lanes_of(const int64_t lanes, const qk_pool_step *p,
+                                                                   const uint8_t *in, int64_t rows, int64_t columns,
+                                                                   uint8_t *out, int64_t n)
 {
     const int maximum = p->how == QK_POOL_MAX;
     int32_t acc[QK_POOL_CHANNELS];
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < lanes; i++)
         acc[i] = maximum ? INT32_MIN : 0;
-#define QK_POOL_TYPE(type) QK_POOL_WINDOW(type, acc[i] = !maximum ? acc[i] + x[i] : x[i] > acc[i] ? x[i] : acc[i])
+#define QK_POOL_TYPE(type)                                                \
+    if (maximum)                                                          \
+        QK_POOL_WINDOW(type, acc[i] = x[i] > acc[i] ? x[i] : acc[i])      \
+    else                                                                  \
+        QK_POOL_WINDOW(type, acc[i] = acc[i] + x[i])
     if (p->type == QK_U8)
         QK_POOL_TYPE(uint8_t)
     else if (p->type == QK_S16)
@@ -114,6 +119,15 @@ static void qk_pool_any(const qk_pool_step *p, const uint8_t *in, int64_t rows, 
                 ((int16_t *)out)[i] = (int16_t)acc[i];
 }
 #undef QK_POOL_WINDOW
+
+static void qk_pool_any(const qk_pool_step *p, const uint8_t *in, int64_t rows, int64_t columns, uint8_t *out,
+                        int64_t n)
+{
+    if (n <= 8)
+        qk_pool_lanes_of(8, p, in, rows, columns, out, n);
+    else
+        qk_pool_lanes_of(n, p, in, rows, columns, out, n);
+}
 
 static void qk_run_pool(const qk_pool_step *p, const qk_memory *m)
 {
