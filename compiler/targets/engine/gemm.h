@@ -499,32 +499,92 @@ static inline __attribute__((always_inline)) void qk_four_bits(
     if (nv > 2) qk_store(sums + 32, qk_add(c2, qk_mul(all, qk_load(least + 32))));
     if (nv > 3) qk_store(sums + 48, qk_add(c3, qk_mul(all, qk_load(least + 48))));
 }
+#endif
 
-static void qk_run_four_bits(const qk_gemm_step *g, const qk_memory *m)
+#ifndef QK_OWN_TILES
+/* What a product does with the sums of a tile, and how; where their rows lie is to be filled in. */
+static inline int qk_scales(const qk_gemm_step *g, qk_bytes *bytes)
 {
-    const int64_t steps = (g->seg_items + 3) / 4, vectors = (g->columns + 15) / 16;
-    const int64_t panels = (vectors + QK_NV - 1) / QK_NV, least = vectors / panels, wide = vectors % panels;
+    const int words = QK_WORDS && g->rq.type == QK_S16 && !g->rq.by_channel;
+    bytes->less = QK_REAL_BITS - (int32_t)g->rq.add;
+    bytes->bounds = (words ? qk_word_bounds : qk_byte_bounds)((int)g->rq.low, (int)g->rq.high);
+    if (g->rq.kind != QK_REAL)
+        return QK_KEEP_SUMS;
+    return words ? QK_TO_WORDS : g->rq.type == QK_U8 ? QK_TO_BYTES : QK_KEEP_SUMS;
+}
+
+/* The tiles of a panel by their rows, of which the largest have `most`. */
+static inline const qk_tile_function *qk_tiles_of(const qk_gemm_step *g, int64_t nv, int real, int eight, int64_t *most)
+{
+    *most = QK_ROWS(nv);
+#ifdef QK_EIGHTS
+    if (eight) {
+        *most = 8;
+        return qk_tiles_of_eight[g->narrow];
+    }
+#endif
+#if QK_NARROW
+    if (g->narrow || g->crossed) {
+        *most = 5 - g->crossed;
+        return qk_narrow_tiles[g->narrow][real];
+    }
+#endif
+    (void)eight;
+    return qk_tiles[QK_PAIRS && g->type == QK_S16][real][nv - 1];
+}
+
+/* A product of one row in each group, with one run of elements. */
+static void qk_run_row(const qk_gemm_step *g, const qk_memory *m)
+{
+    const int64_t unit = QK_UNIT(g), steps = (g->seg_items + unit - 1) >> unit / 2, start = 0;
+    const int64_t vectors = (g->columns + 15) / 16, panels = (vectors + QK_NV - 1) / QK_NV;
+    const int64_t least = (uint32_t)vectors / (uint32_t)panels, wide = vectors - least * panels;
     int32_t sums[16 * QK_NV] __attribute__((aligned(64)));
+    qk_bytes bytes;
+    const int ends = qk_scales(g, &bytes);
     for (int64_t group = 0; group < g->groups; group++) {
         const uint8_t *row = m->arena + g->source + group * g->in_group;
-        const uint8_t *weight = m->blob + g->weight + group * g->weight_group;
-        const int32_t *bias = (const int32_t *)(m->blob + g->bias) + group * vectors * 16;
+        const uint8_t *weight = (g->weight_in_arena ? m->arena : m->blob) + g->weight + group * g->weight_group;
+        const int32_t *bias = (const int32_t *)((g->bias_in_arena ? m->arena : m->blob) + g->bias) + group * vectors * 16;
         uint8_t *const out = m->arena + g->out + group * g->out_group;
+#if QK_NIBBLES
         uint32_t total = 0;
-        for (int64_t k = 0; k < g->seg_items; k++)
+        for (int64_t k = 0; g->narrow == QK_FOUR_BITS && k < g->seg_items; k++)
             total += row[k];
+#endif
+#if QK_WIDEN
+        if (qk_copies(g) && g->narrow != QK_FOUR_BITS) {
+            qk_widen((qk_act *)(m->arena + g->scratch), row, steps * QK_KU);
+            row = m->arena + g->scratch;
+        }
+#endif
+        bytes.out = &out;
         for (int64_t p = 0, v = 0, nv; p < panels; p++, v += nv) {
             nv = least + (p < wide);
-            switch (nv) {
+            const int eight = qk_ends_in_eight(g) && p == panels - 1;
+            int real = g->columns >= (v + nv) * 16 && !eight ? ends : QK_KEEP_SUMS;
+            int64_t most;
+#if QK_NIBBLES
+            if (g->narrow == QK_FOUR_BITS) {
+                real = QK_KEEP_SUMS;
+                switch (nv) {
 #if QK_NV > 1
-            case 4: qk_four_bits(4, row, (int32_t)total, steps, weight, bias + v * 16, sums); break;
-            case 3: qk_four_bits(3, row, (int32_t)total, steps, weight, bias + v * 16, sums); break;
-            case 2: qk_four_bits(2, row, (int32_t)total, steps, weight, bias + v * 16, sums); break;
+                case 4: qk_four_bits(4, row, (int32_t)total, steps, weight, bias + v * 16, sums); break;
+                case 3: qk_four_bits(3, row, (int32_t)total, steps, weight, bias + v * 16, sums); break;
+                case 2: qk_four_bits(2, row, (int32_t)total, steps, weight, bias + v * 16, sums); break;
 #endif
-            default: qk_four_bits(1, row, (int32_t)total, steps, weight, bias + v * 16, sums);
+                default: qk_four_bits(1, row, (int32_t)total, steps, weight, bias + v * 16, sums);
+                }
+            } else
+#endif
+            {
+                bytes.factors = m->blob + g->rq.mult + 4 * (group * vectors + v) * 16;
+                bytes.offset = v * 16 * qk_size_of(g->rq.type);
+                qk_tiles_of(g, nv, real, eight, &most)[1](&row, 1, &start, 1, steps, weight, bias + v * 16, sums, &bytes);
             }
             weight += nv * qk_weight_bytes(g, steps);
-            qk_finish_panel(g, m, sums, nv, 1, &out, group, v);
+            if (!real)
+                qk_finish_panel(g, m, sums, nv, 1, &out, group, v);
         }
     }
 }
@@ -532,9 +592,9 @@ static void qk_run_four_bits(const qk_gemm_step *g, const qk_memory *m)
 
 static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
 {
-#if QK_NIBBLES
-    if (g->narrow == QK_FOUR_BITS) {
-        qk_run_four_bits(g, m);
+#ifndef QK_OWN_TILES
+    if (g->height * g->width * g->seg_y * g->seg_x == 1 && !g->crossed) {
+        qk_run_row(g, m);
         return;
     }
 #endif
@@ -549,13 +609,9 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
 #ifndef QK_OWN_TILES
     const int64_t *runs = segment;
     int64_t count_of = segments, length = steps;
-    const int words = QK_WORDS && g->rq.type == QK_S16 && !g->rq.by_channel;
-    const int scaled = words ? QK_TO_WORDS : g->rq.type == QK_U8 ? QK_TO_BYTES : QK_KEEP_SUMS;
-    const int ends = g->rq.kind == QK_REAL ? scaled : QK_KEEP_SUMS;
-    const int64_t size = 1 + words;
-    qk_bytes bytes = {0, QK_REAL_BITS - (int32_t)g->rq.add, qk_byte_bounds((int)g->rq.low, (int)g->rq.high), 0, 0};
-    if (words)
-        bytes.bounds = qk_word_bounds((int)g->rq.low, (int)g->rq.high);
+    qk_bytes bytes;
+    const int ends = qk_scales(g, &bytes);
+    const int64_t size = qk_size_of(g->rq.type);
     uint8_t beyond[(1 + QK_WORDS) * QK_BLOCK_ROWS * 16 * QK_NV]; /* rows of the last panel, if it is not full */
     uint8_t *aside[QK_BLOCK_ROWS];
     for (int64_t r = 0; r < block && ends && g->columns % 16; r++)
@@ -643,20 +699,8 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
                     qk_own_tile(n, start + r, steps * segments, weight, bias + v * 16, sums);
 #else
                     const int eight = qk_ends_in_eight(g) && p == panels - 1, real = eight ? QK_KEEP_SUMS : ends;
-                    const qk_tile_function *of = qk_tiles[QK_PAIRS && g->type == QK_S16][real][nv - 1];
-                    int64_t most = QK_ROWS(nv);
-#if QK_NARROW
-                    if (g->narrow || g->crossed) {
-                        of = qk_narrow_tiles[g->narrow][real];
-                        most = 5 - g->crossed;
-                    }
-#endif
-#ifdef QK_EIGHTS
-                    if (eight) {
-                        of = qk_tiles_of_eight[g->narrow];
-                        most = 8;
-                    }
-#endif
+                    int64_t most;
+                    const qk_tile_function *of = qk_tiles_of(g, nv, real, eight, &most);
                     const int64_t left = g->columns - v * 16;
                     const int whole = left >= nv * 16;
                     if (real) {
