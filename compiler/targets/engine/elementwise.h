@@ -22,218 +22,264 @@
 #define QK_BLOCK 512
 
 #ifndef QK_ENTRIES /* sixteen entries of a table */
-#define QK_ENTRIES(name, type)                                           \
-    static inline qk_vec name(const uint8_t *table, qk_vec at)           \
-    {                                                                    \
-        int32_t place[16], entry[16];                                    \
-        qk_store(place, at);                                             \
-        for (int i = 0; i < 16; i++)                                     \
-            entry[i] = ((const type *)table)[place[i]];                  \
-        return qk_load(entry);                                           \
+#define QK_ENTRIES(name, type)                                                       \
+    static inline qk_vec name(const uint8_t *table, const int32_t *at, int32_t last) \
+    {                                                                                \
+        int32_t entry[16];                                                           \
+        for (int i = 0; i < 16; i++)                                                 \
+            entry[i] = ((const type *)table)[at[i] & last];                          \
+        return qk_load(entry);                                                       \
     }
 QK_ENTRIES(qk_entries_16, int16_t)
 QK_ENTRIES(qk_entries_32, int32_t)
 #endif
 
-/* All lanes of a block; and row by row: i counts the columns, `row` lanes lie in front of the first one. */
+/* What operators work on: rows of an operand from `row` on, n columns of each from `column` on. A row
+ * has `pitch` lanes in a slot, and all have `lanes`. */
+typedef struct {
+    const qk_memory *m;
+    int64_t outer, row, column, n, pitch, lanes;
+    int32_t slots[QK_SLOTS * QK_BLOCK] __attribute__((aligned(64)));
+} qk_slots;
+
+static inline int32_t *qk_slot(qk_slots *s, int64_t number) { return s->slots + number * s->lanes; }
+
+/* Functions, one for each operator and type: a small network takes as long as what stands in front of loops. */
+#define QK_OPERATOR(name) static void name(const qk_op *op, qk_slots *s)
+#define QK_OPERAND(memory, size) \
+    (memory) + op->p0 + s->outer * op->p2 + s->row * op->p3 + (size) * s->column
+
+/* All lanes; and row by row: i counts the columns, `row` lanes lie in front of the first one. */
 #define QK_EACH(expression)                     \
     {                                           \
+        int32_t *to = qk_slot(s, op->to);       \
+        const int64_t lanes = s->lanes;         \
         for (int64_t i = 0; i < lanes; i += 16) \
             qk_store(to + i, expression);       \
-        break;                                  \
     }
 #define QK_EACH_COLUMN(expression)                        \
     {                                                     \
+        int32_t *to = qk_slot(s, op->to);                 \
+        const int64_t lanes = s->lanes, pitch = s->pitch; \
         for (int64_t row = 0; row < lanes; row += pitch)  \
             for (int64_t i = 0; i < pitch; i += 16)       \
                 qk_store(to + row + i, expression);       \
-        break;                                            \
     }
 
+/* Factors: one a column, or the same sixteen lanes. */
+#define QK_FACTORS(type, place) ((const type *)(s->m->blob + (place)) + every * s->column)
 #ifdef QK_REALS
-#define QK_SCALED(x, less) (op->scaled ? qk_times(x, qk_load_real(factors + 4 * own * i), less) : (x))
+#define QK_REAL_FACTORS(added)                                                 \
+    const int64_t own = op->scaled == 2 ? 4 : 0;                               \
+    const uint8_t *const factors = s->m->blob + op->factors + own * s->column; \
+    const qk_vec less = qk_all((int32_t)(QK_REAL_BITS - (uint32_t)(added)));
+#define QK_SCALED(x, i) qk_times(x, qk_load_real(factors + own * (i)), less)
 #else
-#define QK_SCALED(x, less) (x)
+#define QK_REAL_FACTORS(added)
+#define QK_SCALED(x, i) ((void)(i), (x))
 #endif
 
-/* What a load makes of its elements: times factors, with another slot. */
-#define QK_EACH_LOADED(expression)                                                           \
-    {                                                                                        \
-        for (int64_t row = 0; row < lanes; row += pitch, from += op->p3)                     \
-            if (op->low == QK_ADD)                                                           \
-                QK_LOADED(expression, qk_add(QK_SCALED(x, none), qk_load(with + row + i)))   \
-            else if (op->low == QK_MUL)                                                      \
-                QK_LOADED(expression, qk_mul(QK_SCALED(x, none), qk_load(with + row + i)))   \
-            else                                                                             \
-                QK_LOADED(expression, QK_SCALED(x, less))                                    \
-        break;                                                                               \
+#define QK_LOAD_ROWS(loaded, made)                                   \
+    for (int64_t row = 0; row < lanes; row += pitch, from += step)   \
+        for (int64_t i = 0; i < pitch; i += 16) {                    \
+            const qk_vec x = loaded;                                 \
+            qk_store(to + row + i, made);                            \
+        }
+#define QK_LOAD_OF(name, size, loaded)                                                               \
+    QK_OPERATOR(name)                                                                                \
+    {                                                                                                \
+        const int64_t lanes = s->lanes, pitch = s->pitch;                                            \
+        const uint8_t *from = QK_OPERAND(op->p1 & 16 ? s->m->blob : s->m->arena, size);              \
+        int32_t *const to = qk_slot(s, op->to);                                                      \
+        const qk_vec zero = qk_all((int32_t)op->b);                                                  \
+        const int64_t step = op->p3, is_scaled = op->scaled;                                         \
+        (void)zero;                                                                                  \
+        if (!op->low && !is_scaled) {                                                               \
+            QK_LOAD_ROWS(loaded, x)                                                                  \
+            return;                                                                                  \
+        }                                                                                            \
+        QK_REAL_FACTORS(op->low ? 0 : op->high)                                                      \
+        const int32_t *const with = qk_slot(s, op->high);                                            \
+        if (!op->low)                                                                                \
+            QK_LOAD_ROWS(loaded, QK_SCALED(x, i))                                                    \
+        else if (op->low == QK_ADD)                                                                  \
+            QK_LOAD_ROWS(loaded, qk_add(is_scaled ? QK_SCALED(x, i) : x, qk_load(with + row + i)))  \
+        else                                                                                         \
+            QK_LOAD_ROWS(loaded, qk_mul(is_scaled ? QK_SCALED(x, i) : x, qk_load(with + row + i)))  \
     }
-#define QK_LOADED(expression, made)               \
-    for (int64_t i = 0; i < pitch; i += 16) {     \
-        const qk_vec x = expression;              \
-        qk_store(to + row + i, made);             \
-    }
+QK_LOAD_OF(qk_load_bytes, 1, qk_sub(qk_load_u8(from + i), zero))
+QK_LOAD_OF(qk_load_words, 2, qk_load_s16(from + 2 * i))
+QK_LOAD_OF(qk_load_longs, 4, qk_load((const int32_t *)from + i))
+#define QK_ONE_ELEMENT(type) (type == QK_U8 ? *from : type == QK_S16 ? *(const int16_t *)from : *(const int32_t *)from)
+QK_LOAD_OF(qk_load_one, 0, qk_sub(qk_all(QK_ONE_ELEMENT((op->p1 & 15))), zero))
 
-/* Rows i1 and behind it, n columns of each from `column` on. */
-static void qk_run_block(const qk_op *op, int64_t count, const qk_memory *m, int64_t i0, int64_t i1, int64_t rows,
-                         int64_t column, int64_t n)
+QK_OPERATOR(qk_op_load)
 {
-    int32_t slot[QK_SLOTS][QK_BLOCK] __attribute__((aligned(64)));
-    const int64_t pitch = (n + 15) / 16 * 16, lanes = rows * pitch;
-    int32_t number[16] __attribute__((aligned(64)));
+    const int64_t type = op->p1 & 15;
+    (op->a ? qk_load_one : type == QK_U8 ? qk_load_bytes : type == QK_S16 ? qk_load_words : qk_load_longs)(op, s);
+}
 
-    for (; count > 0; count--, op++) {
-        int32_t *to = slot[op->to];
-        const int32_t *a = slot[op->op == QK_LOAD || op->op == QK_CONSTANT ? 0 : op->a];
-        const int binary = op->op >= QK_ADD && op->op <= QK_MAX;
-        const int32_t *b = binary && op->p1 ? number : slot[binary ? op->b : 0];
-        const int64_t along = b != number; /* a slot, or one number */
-        if (!along)
-            qk_store(number, qk_all((int32_t)op->p0));
-        const int64_t every = op->p3 ? 1 : 0; /* factors: one a column, or the same sixteen lanes */
-#ifdef QK_REALS
-        const int64_t own = op->scaled == 2;
-        const uint8_t *factors = m->blob + op->factors + 4 * own * column;
-        const qk_vec none = qk_all(QK_REAL_BITS);
-#endif
-        switch (op->op) {
-        case QK_LOAD: {
-            const uint8_t *from = (op->p1 & 16 ? m->blob : m->arena) + op->p0 + i0 * op->p2 + i1 * op->p3;
-            const qk_vec zero = qk_all((int32_t)op->b);
-            const int64_t type = op->p1 & 15;
-            const int32_t *with = slot[op->low ? op->high : 0];
-#ifdef QK_REALS
-            const qk_vec less = qk_all((int32_t)(QK_REAL_BITS - (uint32_t)op->high));
-#endif
-            if (op->a)
-                QK_EACH_LOADED(qk_all((type == QK_U8    ? *from
-                                       : type == QK_S16 ? *(const int16_t *)from
-                                                        : *(const int32_t *)from) -
-                                      (int32_t)op->b));
-            if (type == QK_U8)
-                QK_EACH_LOADED(qk_sub(qk_load_u8(from + column + i), zero));
-            if (type == QK_S16)
-                QK_EACH_LOADED(qk_load_s16(from + 2 * (column + i)));
-            QK_EACH_LOADED(qk_load((const int32_t *)from + column + i));
-        }
-        case QK_CONSTANT: {
-            const int32_t *values = (const int32_t *)(m->blob + op->p0) + column;
-            const qk_vec all = qk_all((int32_t)op->p0);
-            if (op->a)
-                QK_EACH(all);
-            QK_EACH_COLUMN(qk_load(values + i));
-        }
-        case QK_ADD: QK_EACH(qk_add(qk_load(a + i), qk_load(b + along * i)));
-        case QK_SUB: QK_EACH(qk_sub(qk_load(a + i), qk_load(b + along * i)));
-        case QK_MUL: QK_EACH(qk_mul(qk_load(a + i), qk_load(b + along * i)));
-        case QK_MIN: QK_EACH(qk_min(qk_load(a + i), qk_load(b + along * i)));
-        case QK_MAX: QK_EACH(qk_max(qk_load(a + i), qk_load(b + along * i)));
-        case QK_RESCALE: {
-            const int32_t *mult = (const int32_t *)(m->blob + op->p0) + every * column;
-            const int64_t *add = (const int64_t *)(m->blob + op->p1) + every * column;
-            const int32_t *shift = (const int32_t *)(m->blob + op->p2) + every * column;
-            const int left = (int)op->b;
-            if (every) {
-                for (int64_t i = 0; i < pitch; i += 16) {
-                    const qk_factor f = qk_load_factor(mult + i, add + i, shift + i);
-                    for (int64_t at = i; at < lanes; at += pitch)
-                        qk_store(to + at, qk_scale(qk_shift_left(qk_load(a + at), left), &f));
-                }
-                break;
-            }
-            const qk_factor f = qk_load_factor(mult, add, shift);
-            QK_EACH(qk_scale(qk_shift_left(qk_load(a + i), left), &f));
-        }
-        case QK_ROUND_SHIFT: {
-            const int32_t *half = (const int32_t *)(m->blob + op->p0) + every * column;
-            const int32_t *bits = (const int32_t *)(m->blob + op->p2) + every * column;
-            QK_EACH_COLUMN(qk_shift_right(qk_add(qk_load(a + row + i), qk_load(half + every * i)), qk_load(bits + every * i)));
-        }
-        case QK_TO_EVEN: {
-            const int32_t *below = (const int32_t *)(m->blob + op->p0) + every * column;
-            const int32_t *odd = (const int32_t *)(m->blob + op->p1) + every * column;
-            const int32_t *bits = (const int32_t *)(m->blob + op->p2) + every * column;
-            QK_EACH_COLUMN(qk_to_even(qk_load(a + row + i), qk_load(below + every * i), qk_load(odd + every * i),
-                                      qk_load(bits + every * i)));
-        }
-        case QK_CLIP: {
-            const qk_vec low = qk_all((int32_t)op->p0), high = qk_all((int32_t)op->p1);
-            QK_EACH(qk_max(qk_min(qk_load(a + i), high), low));
-        }
-        case QK_LEFT: QK_EACH(qk_shift_left(qk_load(a + i), (int)op->p0));
-#ifdef QK_REALS
-        case QK_TIMES: {
-            const qk_vec less = qk_all((int32_t)(QK_REAL_BITS - (uint32_t)op->p0));
-            QK_EACH_COLUMN(QK_SCALED(qk_load(a + row + i), less));
-        }
-#endif
-        case QK_TABLE: {
-            const uint8_t *table = m->blob + op->p0;
-            const int32_t last = (int32_t)op->p1;
-            if (op->p2 == QK_S16)
-                for (int64_t i = 0; i < lanes; i += 16)
-                    qk_store(to + i, qk_entries_16(table, qk_and(qk_load(a + i), qk_all(last))));
-            else
-                for (int64_t i = 0; i < lanes; i += 16)
-                    qk_store(to + i, qk_entries_32(table, qk_and(qk_load(a + i), qk_all(last))));
-            break;
-        }
-        case QK_STORE: {
-            uint8_t *out = m->arena + op->p0 + i0 * op->p2 + i1 * op->p3;
-            const int32_t zero = (int32_t)op->b;
-            const qk_vec low = qk_all((int32_t)op->low), high = qk_all((int32_t)op->high), added = qk_all(zero);
-#ifdef QK_REALS
-            const qk_vec less = qk_all((int32_t)(QK_REAL_BITS - (uint32_t)zero));
-#endif
-#define QK_STORED(x) (op->scaled ? QK_SCALED(x, less) : qk_add(x, added))
-            const qk_bounds bounds = qk_byte_bounds((int)op->low, (int)op->high);
-            int64_t row = 0, i = 0;
-            if (op->p1 == QK_U8 && n <= 16)
-                for (; row + 64 <= lanes; row += 64) {
-                    uint8_t *four[4];
-                    for (int64_t k = 0; k < 4; k++, out += op->p3)
-                        four[k] = out + column;
-                    qk_store_rows(four, 0, QK_STORED(qk_load(a + row)), QK_STORED(qk_load(a + row + 16)),
-                                  QK_STORED(qk_load(a + row + 32)), QK_STORED(qk_load(a + row + 48)), bounds, (int)n);
-                }
-            for (; row < lanes; row += pitch, out += op->p3, i = 0) {
-                for (; op->p1 == QK_U8 && i + 64 <= n; i += 64) {
-                    uint8_t *four[4];
-                    qk_vec x[4];
-                    for (int64_t k = 0; k < 4; k++, i += 16) {
-                        four[k] = out + column + i;
-                        x[k] = QK_STORED(qk_load(a + row + i));
-                    }
-                    i -= 64;
-                    qk_store_rows(four, 0, x[0], x[1], x[2], x[3], bounds, 16);
-                }
-                for (; i < pitch; i += 16) {
-                    const int k = n - i < 16 ? (int)(n - i) : 16;
-                    const qk_vec x = qk_max(qk_min(QK_STORED(qk_load(a + row + i)), high), low);
-                    if (op->p1 == QK_U8)
-                        qk_store_u8(out + column + i, x, k);
-                    else if (op->p1 == QK_S16)
-                        qk_store_s16(out + 2 * (column + i), x, k);
-                    else
-                        qk_store_s32(out + 4 * (column + i), x, k);
-                }
-            }
-#undef QK_STORED
-            break;
-        }
-        }
+QK_OPERATOR(qk_op_constant)
+{
+    const int32_t *values = (const int32_t *)(s->m->blob + op->p0) + s->column;
+    const qk_vec number = qk_all((int32_t)op->p0);
+    if (op->a)
+        QK_EACH(number)
+    else
+        QK_EACH_COLUMN(qk_load(values + i))
+}
+
+#define QK_BINARY(name, change)                                                        \
+    QK_OPERATOR(name)                                                                  \
+    {                                                                                  \
+        const int32_t *const a = qk_slot(s, op->a), *const b = qk_slot(s, op->b);      \
+        const qk_vec number = qk_all((int32_t)op->p0);                                 \
+        if (op->p1)                                                                    \
+            QK_EACH(change(qk_load(a + i), number))                                    \
+        else                                                                           \
+            QK_EACH(change(qk_load(a + i), qk_load(b + i)))                            \
     }
+QK_BINARY(qk_op_add, qk_add)
+QK_BINARY(qk_op_sub, qk_sub)
+QK_BINARY(qk_op_mul, qk_mul)
+QK_BINARY(qk_op_min, qk_min)
+QK_BINARY(qk_op_max, qk_max)
+
+QK_OPERATOR(qk_op_rescale)
+{
+    const int64_t every = op->p3 ? 1 : 0;
+    const int32_t *const a = qk_slot(s, op->a), *mult = QK_FACTORS(int32_t, op->p0), *shift = QK_FACTORS(int32_t, op->p2);
+    const int64_t *const add = QK_FACTORS(int64_t, op->p1);
+    const int left = (int)op->b;
+    if (!every) {
+        const qk_factor f = qk_load_factor(mult, add, shift);
+        QK_EACH(qk_scale(qk_shift_left(qk_load(a + i), left), &f))
+        return;
+    }
+    int32_t *const to = qk_slot(s, op->to);
+    for (int64_t i = 0; i < s->pitch; i += 16) {
+        const qk_factor f = qk_load_factor(mult + i, add + i, shift + i);
+        for (int64_t at = i; at < s->lanes; at += s->pitch)
+            qk_store(to + at, qk_scale(qk_shift_left(qk_load(a + at), left), &f));
+    }
+}
+
+QK_OPERATOR(qk_op_round_shift)
+{
+    const int64_t every = op->p3 ? 1 : 0;
+    const int32_t *const a = qk_slot(s, op->a), *half = QK_FACTORS(int32_t, op->p0), *bits = QK_FACTORS(int32_t, op->p2);
+    QK_EACH_COLUMN(qk_shift_right(qk_add(qk_load(a + row + i), qk_load(half + every * i)), qk_load(bits + every * i)))
+}
+
+QK_OPERATOR(qk_op_to_even)
+{
+    const int64_t every = op->p3 ? 1 : 0;
+    const int32_t *const a = qk_slot(s, op->a), *below = QK_FACTORS(int32_t, op->p0);
+    const int32_t *odd = QK_FACTORS(int32_t, op->p1), *bits = QK_FACTORS(int32_t, op->p2);
+    QK_EACH_COLUMN(qk_to_even(qk_load(a + row + i), qk_load(below + every * i), qk_load(odd + every * i),
+                              qk_load(bits + every * i)))
+}
+
+QK_OPERATOR(qk_op_clip)
+{
+    const int32_t *const a = qk_slot(s, op->a);
+    const qk_vec low = qk_all((int32_t)op->p0), high = qk_all((int32_t)op->p1);
+    QK_EACH(qk_max(qk_min(qk_load(a + i), high), low))
+}
+
+QK_OPERATOR(qk_op_left)
+{
+    const int32_t *const a = qk_slot(s, op->a);
+    QK_EACH(qk_shift_left(qk_load(a + i), (int)op->p0))
+}
+
+QK_OPERATOR(qk_op_times)
+{
+    const int32_t *const a = qk_slot(s, op->a);
+    QK_REAL_FACTORS(op->p0)
+    QK_EACH_COLUMN(QK_SCALED(qk_load(a + row + i), i))
+}
+
+QK_OPERATOR(qk_op_table)
+{
+    const int32_t *const a = qk_slot(s, op->a), last = (int32_t)op->p1;
+    const uint8_t *table = s->m->blob + op->p0;
+    if (op->p2 == QK_S16)
+        QK_EACH(qk_entries_16(table, a + i, last))
+    else
+        QK_EACH(qk_entries_32(table, a + i, last))
+}
+
+/* Bytes of four vectors are packed together: of one row, or of four rows of up to sixteen. */
+#define QK_FOUR_OF(at, by, change, places, items)                                                            \
+    qk_store_rows(places, 0, change(qk_load(at), i), change(qk_load(at + 16), i + by),                       \
+                  change(qk_load(at + 32), i + 2 * by), change(qk_load(at + 48), i + 3 * by), bounds, items)
+#define QK_ITEMS(change, items) qk_max(qk_min(change(qk_load(a + row + i), i), high), low), items
+#define QK_STORE_ROWS(write, size, change)                                                                   \
+    if (size == 1 && n <= 16)                                                                                \
+        for (int64_t i = 0; row + 64 <= lanes; row += 64, out += 4 * op->p3) {                               \
+            uint8_t *const four[4] = {out, out + op->p3, out + 2 * op->p3, out + 3 * op->p3};                \
+            QK_FOUR_OF(a + row, 0, change, four, (int)n);                                                    \
+        }                                                                                                    \
+    for (int64_t i = 0; row < lanes; row += pitch, out += op->p3, i = 0) {                                   \
+        for (; size == 1 && i + 64 <= n; i += 64) {                                                          \
+            uint8_t *const four[4] = {out + i, out + i + 16, out + i + 32, out + i + 48};                    \
+            QK_FOUR_OF(a + row + i, 16, change, four, 16);                                                   \
+        }                                                                                                    \
+        for (; i + 16 <= n; i += 16)                                                                         \
+            write(out + size * i, QK_ITEMS(change, 16));                                                     \
+        if (i < n)                                                                                           \
+            write(out + size * i, QK_ITEMS(change, (int)(n - i)));                                           \
+    }
+#define QK_MOVED(x, i) ((void)(i), qk_add(x, added))
+#define QK_STORE_OF(name, write, size)                                                          \
+    QK_OPERATOR(name)                                                                           \
+    {                                                                                           \
+        const int32_t *const a = qk_slot(s, op->a);                                             \
+        const int64_t n = s->n, lanes = s->lanes, pitch = s->pitch;                             \
+        uint8_t *out = QK_OPERAND(s->m->arena, size);                                           \
+        const qk_vec low = qk_all((int32_t)op->low), high = qk_all((int32_t)op->high);          \
+        const qk_bounds bounds = qk_byte_bounds((int)op->low, (int)op->high); /* of bytes */    \
+        int64_t row = 0;                                                                        \
+        (void)bounds;                                                                           \
+        if (op->scaled) {                                                                       \
+            QK_REAL_FACTORS(op->b)                                                              \
+            QK_STORE_ROWS(write, size, QK_SCALED)                                               \
+        } else {                                                                                \
+            const qk_vec added = qk_all((int32_t)op->b);                                        \
+            QK_STORE_ROWS(write, size, QK_MOVED)                                                \
+        }                                                                                       \
+    }
+QK_STORE_OF(qk_write_bytes, qk_store_u8, 1)
+QK_STORE_OF(qk_write_words, qk_store_s16, 2)
+QK_STORE_OF(qk_write_longs, qk_store_s32, 4)
+
+QK_OPERATOR(qk_op_store)
+{
+    (op->p1 == QK_U8 ? qk_write_bytes : op->p1 == QK_S16 ? qk_write_words : qk_write_longs)(op, s);
 }
 
 /* Short rows are run together. */
 static void qk_run_elementwise(const qk_elementwise_step *e, const qk_memory *m)
 {
-    const qk_op *program = (const qk_op *)(m->blob + e->program);
+    static void (*const operators[QK_OPS])(const qk_op *, qk_slots *) = {
+        [QK_LOAD] = qk_op_load, [QK_CONSTANT] = qk_op_constant, [QK_ADD] = qk_op_add, [QK_SUB] = qk_op_sub,
+        [QK_MUL] = qk_op_mul, [QK_MIN] = qk_op_min, [QK_MAX] = qk_op_max, [QK_RESCALE] = qk_op_rescale,
+        [QK_ROUND_SHIFT] = qk_op_round_shift, [QK_CLIP] = qk_op_clip, [QK_STORE] = qk_op_store,
+        [QK_LEFT] = qk_op_left, [QK_TO_EVEN] = qk_op_to_even, [QK_TIMES] = qk_op_times, [QK_TABLE] = qk_op_table,
+    };
+    const qk_op *const program = (const qk_op *)(m->blob + e->program), *const end = program + e->count;
     const int64_t n = e->columns < QK_BLOCK ? e->columns : QK_BLOCK;
     const int64_t rows = e->d1 > 1 ? QK_BLOCK / ((n + 15) / 16 * 16) : 1;
-    for (int64_t i0 = e->first_0; i0 < e->d0; i0++)
-        for (int64_t i1 = e->first_1; i1 < e->d1; i1 += rows)
-            for (int64_t c = e->first_column; c < e->columns; c += n)
-                qk_run_block(program, e->count, m, i0, i1, e->d1 - i1 < rows ? e->d1 - i1 : rows, c,
-                             e->columns - c < n ? e->columns - c : n);
+    qk_slots s;
+    s.m = m;
+    for (s.outer = e->first_0; s.outer < e->d0; s.outer++)
+        for (s.row = e->first_1; s.row < e->d1; s.row += rows)
+            for (s.column = e->first_column; s.column < e->columns; s.column += n) {
+                s.n = e->columns - s.column < n ? e->columns - s.column : n;
+                s.pitch = (s.n + 15) / 16 * 16;
+                s.lanes = (e->d1 - s.row < rows ? e->d1 - s.row : rows) * s.pitch;
+                for (const qk_op *op = program; op < end; op++)
+                    operators[op->op](op, &s);
+            }
 }

@@ -33,10 +33,10 @@ typedef int16_t qk_act;
 static inline qk_vec qk_load(const int32_t *p)
 {
     qk_vec v;
-    memcpy(&v, p, sizeof v);
+    QK_LANE v.lane[i] = p[i];
     return v;
 }
-static inline void qk_store(int32_t *p, qk_vec v) { memcpy(p, &v, sizeof v); }
+static inline void qk_store(int32_t *p, qk_vec v) { QK_LANE p[i] = v.lane[i]; }
 static inline qk_vec qk_all(int32_t x)
 {
     qk_vec v;

@@ -47,13 +47,20 @@ static inline qk_vec qk_max(qk_vec a, qk_vec b) { return _mm512_max_epi32(a, b);
 static inline qk_vec qk_and(qk_vec a, qk_vec b) { return _mm512_and_si512(a, b); }
 
 #ifndef QK_SCALAR_INTRINSICS
-#define QK_ENTRIES
-static inline qk_vec qk_entries_16(const uint8_t *table, qk_vec at) /* may read two bytes behind the table */
-{
-    return _mm512_srai_epi32(_mm512_slli_epi32(_mm512_i32gather_epi32(at, table, 2), 16), 16);
-}
-
-static inline qk_vec qk_entries_32(const uint8_t *table, qk_vec at) { return _mm512_i32gather_epi32(at, table, 4); }
+#define QK_ENTRIES(name, type) /* gathers take longer */                                                    \
+    static inline __m128i name##_of(const type *t, const int32_t *at, int32_t last)                         \
+    {                                                                                                       \
+        return _mm_setr_epi32(t[at[0] & last], t[at[1] & last], t[at[2] & last], t[at[3] & last]);          \
+    }                                                                                                       \
+    static inline qk_vec name(const uint8_t *table, const int32_t *at, int32_t last)                        \
+    {                                                                                                       \
+        const type *t = (const type *)table;                                                                \
+        const __m256i low = _mm256_setr_m128i(name##_of(t, at, last), name##_of(t, at + 4, last));          \
+        const __m256i high = _mm256_setr_m128i(name##_of(t, at + 8, last), name##_of(t, at + 12, last));    \
+        return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);                                    \
+    }
+QK_ENTRIES(qk_entries_16, int16_t)
+QK_ENTRIES(qk_entries_32, int32_t)
 #endif
 
 static inline qk_weight qk_load_weight(const void *p) { return _mm512_loadu_si512(p); }
@@ -381,11 +388,17 @@ static inline void qk_turn_pair(const int pixels, uint8_t *to, int64_t pitch, co
 }
 static inline void qk_store_s16(void *p, qk_vec v, int n)
 {
-    _mm256_mask_storeu_epi16(p, (__mmask16)((1u << n) - 1), _mm512_cvtepi32_epi16(v));
+    if (n == 16)
+        _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(v));
+    else
+        _mm256_mask_storeu_epi16(p, (__mmask16)((1u << n) - 1), _mm512_cvtepi32_epi16(v));
 }
 static inline void qk_store_s32(void *p, qk_vec v, int n)
 {
-    _mm512_mask_storeu_epi32(p, (__mmask16)((1u << n) - 1), v);
+    if (n == 16)
+        _mm512_storeu_si512(p, v);
+    else
+        _mm512_mask_storeu_epi32(p, (__mmask16)((1u << n) - 1), v);
 }
 
 /* out[i] = table[in[i]], by tables of sixteen bytes. A shuffle gives 0 where the index is negative,
