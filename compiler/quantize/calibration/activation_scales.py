@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from compiler.errors import CalibrationError
 from compiler.ir.garbage import collector_rests
@@ -56,7 +57,9 @@ def activation_scales(stats: CalibrationStats, qconfig: QConfig) -> NDArray[np.f
         nbit += unsigned
         key = (*choices, nbit)
         if key not in memo:
-            memo[key] = mode(one, qconfig, nbit)
+            # More threads wait longer for each other than the products of a search take.
+            with threadpool_limits(1, user_api="blas"):
+                memo[key] = mode(one, qconfig, nbit)
         threshold = memo[key] or 1.0
         ends = (0.0 if unsigned else -threshold, threshold)
         if two_sided:
