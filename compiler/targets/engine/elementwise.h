@@ -10,7 +10,7 @@
  * TO_EVEN   to = (a + p0 + (a >> shift p2 & p1)) >> shift p2; p3 1: a column
  * CLIP      to = a within p0 .. p1
  * LEFT      to = a << p0
- * TIMES     to = a times its factors, p0 added
+ * TIMES     to = a times its factors, p0 added, p1 1: and slot b, within low .. high
  * TABLE     to = the entry of a: p0 address in the blob, p2 type, S16 or S32; the last bits of a, under the
  *           mask p1, say where it lies
  * STORE     a; p0 address, p1 type, p2 and p3 strides; times its factors, b added, within low .. high
@@ -65,6 +65,9 @@ static inline int32_t *qk_slot(qk_slots *s, int64_t number) { return s->slots + 
             for (int64_t i = 0; i < pitch; i += 16)       \
                 qk_store(to + row + i, expression);       \
     }
+
+#define QK_LIMITS const qk_vec low = qk_all((int32_t)op->low), high = qk_all((int32_t)op->high);
+#define QK_WITHIN(x) qk_max(qk_min(x, high), low)
 
 /* Factors: one a column, or the same sixteen lanes. */
 #define QK_FACTORS(type, place) ((const type *)(s->m->blob + (place)) + every * s->column)
@@ -184,7 +187,7 @@ QK_OPERATOR(qk_op_clip)
 {
     const int32_t *const a = qk_slot(s, op->a);
     const qk_vec low = qk_all((int32_t)op->p0), high = qk_all((int32_t)op->p1);
-    QK_EACH(qk_max(qk_min(qk_load(a + i), high), low))
+    QK_EACH(QK_WITHIN(qk_load(a + i)))
 }
 
 QK_OPERATOR(qk_op_left)
@@ -195,9 +198,13 @@ QK_OPERATOR(qk_op_left)
 
 QK_OPERATOR(qk_op_times)
 {
-    const int32_t *const a = qk_slot(s, op->a);
+    const int32_t *const a = qk_slot(s, op->a), *const b = qk_slot(s, op->b);
     QK_REAL_FACTORS(op->p0)
-    QK_EACH_COLUMN(QK_SCALED(qk_load(a + row + i), i))
+    QK_LIMITS
+    if (op->p1)
+        QK_EACH_COLUMN(QK_WITHIN(qk_add(QK_SCALED(qk_load(a + row + i), i), qk_load(b + row + i))))
+    else
+        QK_EACH_COLUMN(QK_WITHIN(QK_SCALED(qk_load(a + row + i), i)))
 }
 
 QK_OPERATOR(qk_op_table)
@@ -214,7 +221,7 @@ QK_OPERATOR(qk_op_table)
 #define QK_FOUR_OF(at, by, change, places, items)                                                            \
     qk_store_rows(places, 0, change(qk_load(at), i), change(qk_load(at + 16), i + by),                       \
                   change(qk_load(at + 32), i + 2 * by), change(qk_load(at + 48), i + 3 * by), bounds, items)
-#define QK_ITEMS(change, items) qk_max(qk_min(change(qk_load(a + row + i), i), high), low), items
+#define QK_ITEMS(change, items) QK_WITHIN(change(qk_load(a + row + i), i)), items
 #define QK_STORE_ROWS(write, size, change)                                                                   \
     if (size == 1 && n <= 16)                                                                                \
         for (int64_t i = 0; row + 64 <= lanes; row += 64, out += 4 * op->p3) {                               \
@@ -238,7 +245,7 @@ QK_OPERATOR(qk_op_table)
         const int32_t *const a = qk_slot(s, op->a);                                             \
         const int64_t n = s->n, lanes = s->lanes, pitch = s->pitch;                             \
         uint8_t *out = QK_OPERAND(s->m->arena, size);                                           \
-        const qk_vec low = qk_all((int32_t)op->low), high = qk_all((int32_t)op->high);          \
+        QK_LIMITS                                                                               \
         const qk_bounds bounds = qk_byte_bounds((int)op->low, (int)op->high); /* of bytes */    \
         int64_t row = 0;                                                                        \
         (void)bounds;                                                                           \

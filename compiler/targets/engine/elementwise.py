@@ -325,7 +325,7 @@ def _program(operands: _Operands, near: Loops, shifts: Loops) -> list[list[Any]]
         loaded = program[-1][:2] == [number("LOAD"), args[0]]
         if value is not None and chain.op == "MUL" and loaded and _is_real(operands, op.to, value):
             factors = operands.planner.emitter.put(np.full(16, value, np.float32))
-            program.append(operation("TIMES", to=slot, a=args[0], scaled=1, factors=factors))
+            program.append(_times(slot, args[0], factors, 1))
         elif value is not None:
             program.append(operation(chain.op, to=slot, a=args[0], p0=value, p1=1))
         else:
@@ -345,6 +345,12 @@ def _is_real(operands: _Operands, product: Item, value: int) -> bool:
     """Whether a load that multiplies by a float32 gives this product with a number."""
     most = max(-product.low, product.high, abs(value))
     return operands.planner.library.has_reals and most < _MOST_REAL
+
+
+def _times(slot: int, source: int | None, factors: int, scaled: int) -> list[Any]:
+    """Factors without limits of their own."""
+    ends: dict[str, Any] = {"low": INT32[0], "high": INT32[1]}
+    return operation("TIMES", to=slot, a=source, scaled=scaled, factors=factors, **ends)
 
 
 def _operation(
@@ -395,7 +401,7 @@ def _operation(
         arrays = [np.repeat(a, 16) for a in arrays]
     if scaled is not None:
         factors = emitter.put(arrays[0])
-        return operation("TIMES", to=slot, a=args[0], scaled=1 + varies, factors=factors)
+        return _times(slot, args[0], factors, 1 + varies)
     if chain.op == "RESCALE":
         arrays[1] = shuffled(arrays[1], planner.library)
     p0, p1, p2 = (emitter.put(a) for a in arrays)

@@ -214,7 +214,7 @@ static int qk_check_elementwise(const qk_elementwise_step *e, const qk_limits *l
         } else if (op->op != QK_LOAD && (op->a < 0 || op->a >= QK_SLOTS)) {
             return 0;
         }
-        if (op->op >= QK_ADD && op->op <= QK_MAX && (op->b < 0 || op->b >= QK_SLOTS))
+        if (((op->op >= QK_ADD && op->op <= QK_MAX) || op->op == QK_TIMES) && (op->b < 0 || op->b >= QK_SLOTS))
             return 0;
         const int64_t lanes = op->p3 ? padded : 16;
         if ((op->op == QK_RESCALE &&

@@ -12,6 +12,7 @@ import numpy as np
 from compiler.targets.engine.epilogue import to_even_parts
 from compiler.targets.engine.steps import layout
 from compiler.targets.engine.values import (
+    INT32,
     Chain,
     Item,
     chain_bounds,
@@ -43,7 +44,8 @@ def joined(program: list[list[Any]], clips: Sequence[bool]) -> list[list[Any]]:
 
     Factors, sums and products right behind a load become a part of it if nothing else reads what
     it loads; factors, numbers that are added and clips right before a store that nothing else
-    reads become a part of that, and numbers right behind factors a part of these.
+    reads become a part of that, and numbers right behind factors a part of these. So do sums
+    behind factors, and clips behind factors or such sums.
 
     Args:
         clips: a clip may become a part of the store, for each of them.
@@ -92,7 +94,27 @@ def joined(program: list[list[Any]], clips: Sequence[bool]) -> list[list[Any]]:
             op["a"] = made.pop()["a"]
             last = made[-1]
         made.append(op)
-    return [list(op.values()) for op in made]
+    return [list(op.values()) for op in _with_ends(made)]
+
+
+def _with_ends(ops: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Factors with the sums and clips right behind them, if nothing else reads their results."""
+    _, numbers, _ = layout()
+    add, clip, times = (numbers[name] for name in ("ADD", "CLIP", "TIMES"))
+    made: list[dict[str, Any]] = []
+    for place, op in enumerate(ops):
+        last = made[-1] if made else op
+        slot, free = last["to"], (last["low"], last["high"]) == INT32
+        if last["op"] == times and free and not _read(ops[place:], op, slot):
+            if op["op"] == clip and op["a"] == slot:
+                last |= {"to": op["to"], "low": op["p0"], "high": op["p1"]}
+                continue
+            slots = [op["a"], op["b"]]
+            if op["op"] == add and not op["p1"] and not last["p1"] and slots.count(slot) == 1:
+                last |= {"to": op["to"], "b": sum(slots) - slot, "p1": 1}
+                continue
+        made.append(op)
+    return made
 
 
 def _read(ops: list[dict[str, Any]], first: dict[str, Any], slot: int) -> bool:
@@ -103,7 +125,7 @@ def _read(ops: list[dict[str, Any]], first: dict[str, Any], slot: int) -> bool:
         alone = op["op"] in unary or (op["op"] in binary and op["p1"])
         reads = {op["a"]} if alone else {op["a"], op["b"]}
         if op["op"] in (numbers["LOAD"], numbers["CONSTANT"]):
-            reads = set()
+            reads = {op["high"]} if op["low"] else set()
         if op is not first and slot in reads:
             return True
         if op["op"] != numbers["STORE"] and op["to"] == slot:
