@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import Diagnosis
 from qsearch.settings import MaxDrop
 from qsearch.store.records import Trial
 from workers.metrics.library import LIBRARY, SHARES, WORDS
@@ -445,21 +443,3 @@ def keeps_accuracy(score: Score, baseline: Score, max_drop: MaxDrop) -> bool:
         allowed = max_drop.amount * whole
     # Fractions of a few hundred samples: the last bit of the subtraction must not decide.
     return lost(name, value, before) <= allowed + 1e-9
-
-
-def float_warning(diagnosis: Diagnosis, start: QConfig) -> tuple[str, ...]:
-    """What the diagnosis knows before calibration of a model that is not fully integral."""
-    if diagnosis.fully_integral:
-        return ()
-    causes = [
-        f"{row['op']} {row['onnx_nodes'][0]!r}" if row["onnx_nodes"] else row["op"]
-        for row in diagnosis.causes()
-    ]
-    shown = ", ".join(causes[:3]) + (f" and {len(causes) - 3} more" if len(causes) > 3 else "")
-    why = f"{shown} in float" if shown else diagnosis.obstacles[0].splitlines()[0]
-    outlook = (
-        "modules with float parts are tried first"
-        if start.partition_conversions != "fully_integral"
-        else "its trials will be infeasible; --allow-float admits modules with float parts"
-    )
-    return (f"the model will not be on integers only ({why}; see qsearch doctor): {outlook}",)

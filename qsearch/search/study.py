@@ -17,6 +17,7 @@ from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import (
+    Diagnosis,
     diagnose,
     given_points,
     mark,
@@ -32,7 +33,7 @@ from qsearch.search import evaluator as evaluators
 from qsearch.search.baseline import classes_of, doubtful_data
 from qsearch.search.calibration import percentiles_of
 from qsearch.search.context import PreparedStudy
-from qsearch.search.objectives import float_warning, weighs_accuracy
+from qsearch.search.objectives import weighs_accuracy
 from qsearch.search.optuna_study import AUTO, HISTORY_FREE, own_sampler
 from qsearch.search.pruner import DEFAULT_ALPHA
 from qsearch.search.space_file import searched_space
@@ -130,7 +131,7 @@ def prepare_study(
         start=asked.start,
         spec={},
         warnings=(
-            *float_warning(diagnosis, asked.start),
+            *_float_warning(diagnosis, asked.start),
             *_warnings(calib_data, eval_data, has_labels, metric),
             *evaluators.slow_evaluator(evaluator),
             *doubtful_data(calib_data, eval_data, settings.preprocess),
@@ -268,6 +269,24 @@ def _warnings(
             "SQNR, not accuracy"
         )
     return tuple(found)
+
+
+def _float_warning(diagnosis: Diagnosis, start: QConfig) -> tuple[str, ...]:
+    """What the diagnosis knows before calibration of a model that is not fully integral."""
+    if diagnosis.fully_integral:
+        return ()
+    causes = [
+        f"{row['op']} {row['onnx_nodes'][0]!r}" if row["onnx_nodes"] else row["op"]
+        for row in diagnosis.causes()
+    ]
+    shown = ", ".join(causes[:3]) + (f" and {len(causes) - 3} more" if len(causes) > 3 else "")
+    why = f"{shown} in float" if shown else diagnosis.obstacles[0].splitlines()[0]
+    outlook = (
+        "modules with float parts are tried first"
+        if start.partition_conversions != "fully_integral"
+        else "its trials will be infeasible; --allow-float admits modules with float parts"
+    )
+    return (f"the model will not be on integers only ({why}; see qsearch doctor): {outlook}",)
 
 
 def open_study(
