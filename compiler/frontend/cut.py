@@ -405,7 +405,7 @@ def _upgraded(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
         return model
     try:
         return onnx.version_converter.convert_version(model, opset)
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, onnx.version_converter.ConvertError) as error:
         raise OnnxExportError(
             f"a part of the model of opset {_opset(model)} has no form of opset {opset}: "
             f"{str(error).splitlines()[0]}",

@@ -71,7 +71,8 @@ class Graph:
         made = self.model
         try:
             made = onnx.shape_inference.infer_shapes(self.model, data_prop=True)
-        except (RuntimeError, ValueError):  # what one node does not say, the others still do
+        # What one node does not say, the others still do.
+        except (RuntimeError, ValueError, onnx.shape_inference.InferenceError):
             made = self.model
         graph = made.graph
         return {i.name: i.type for i in (*graph.value_info, *graph.input, *graph.output)}

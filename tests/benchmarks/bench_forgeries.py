@@ -200,7 +200,9 @@ def _write_changed(bases: Bases, rng: Generator, path: Path) -> None:
         _change_member(members, rng, level)
         if rng.random() < 0.4:
             # What the first change broke has no second one at its level.
-            with contextlib.suppress(ValueError, SyntaxError, RecursionError, TokenError):
+            with contextlib.suppress(
+                CompilerError, ValueError, SyntaxError, RecursionError, TokenError
+            ):
                 _change_member(members, rng, level)
         write_archive(path, {n: data for n, data in members.items() if n != "manifest.json"})
         if level > 0.3 and rng.random() < 0.7:

@@ -226,6 +226,14 @@ def test_shapes_are_computed_in_the_part_that_needs_them() -> None:
     assert [i.name for i in onnx.ModelProto.FromString(parts.core).graph.output] == ["c"]
 
 
+def test_a_node_of_which_onnx_infers_nothing_leaves_the_others_their_types() -> None:
+    model = detector()
+    first = next(node for node in model.graph.node if node.name == "first")
+    del model.graph.node.add(op_type=first.op_type, input=first.input, name="none").output[:]
+    assert "image" in Graph(model).types
+    assert cut(Graph(model), ["target", "last"]).core
+
+
 def test_no_cut_leaves_a_product_where_every_product_is_left_out() -> None:
     assert cut_around(Graph(detector()), {"first", "last"}) is None
 
