@@ -22,6 +22,7 @@ from compiler.ir.expr import Array
 MAX_BYTES: Final = 1 << 32
 """Of all arrays of one member, unpacked."""
 _HEADER: Final = struct.Struct("<2sBBBB")
+_KINDS: Final = frozenset(b"b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8".split())
 _CHUNK: Final = 1 << 18
 """Numbers packed at a time; a multiple of 8, so that each chunk ends with a byte."""
 _NO_AXIS: Final = 255
@@ -118,9 +119,11 @@ def unpack(data: bytes, name: str) -> dict[str, Array]:
     try:
         while offset < len(data):
             kind, bits, shift, axis, ndim = _HEADER.unpack_from(data, offset)
+            if kind not in _KINDS:  # other text numpy would read as more than a name
+                raise ValueError(f"dtype {kind!r}")
             dtype = np.dtype(kind.decode())
             width = 1 if dtype.kind == "b" else 8 * dtype.itemsize
-            if dtype.kind not in "biuf" or not 1 <= bits <= width - shift or ndim > 32:
+            if not 1 <= bits <= width - shift or ndim > 32:
                 raise ValueError(f"dtype {dtype}, {bits} bits, {ndim} axes")
             whole = dtype.kind in "iu"
             if not whole and bits != width:

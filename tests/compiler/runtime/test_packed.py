@@ -74,6 +74,7 @@ def test_numbers_far_from_zero_and_multiples_take_the_bits_of_their_steps() -> N
         b"i1\x08\x00\xff\x01\x01\x00\x00\x00",
         b"i1",
         b"xxxxxxxxxx",
+        b",9\x08\x00\xff\x00\x00\x00",
     ],
 )
 def test_what_no_writer_wrote_is_refused(data: bytes) -> None:
