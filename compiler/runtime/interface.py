@@ -13,6 +13,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from compiler.ir.ty import DTYPES
+
 Converted: TypeAlias = "np.dtype[Any] | None"
 
 KEY = "interface"
@@ -86,7 +88,8 @@ def _converted(dtype: str) -> Converted:
 
 
 def _port(found: Mapping[str, Any]) -> Port:
-    name, dims = found["name"], tuple(found["dims"])
-    if not (isinstance(name, str) and all(isinstance(dim, (int, str)) for dim in dims)):
+    name, dtype, dims = found["name"], found["dtype"], tuple(found["dims"])
+    known = isinstance(name, str) and dtype in (*DTYPES, *CONVERTED)
+    if not known or not all(isinstance(dim, (int, str)) for dim in dims):
         raise ValueError(f"not an input or output: {found!r}")
-    return Port(name, str(np.dtype(found["dtype"])), dims)
+    return Port(name, dtype, dims)

@@ -52,6 +52,7 @@ def test_a_float16_interface_stays_float16(tmp_path: Path) -> None:
         {"inputs": 3, "outputs": []},
         {"inputs": [{"name": "y", "dtype": "float32", "dims": []}], "outputs": []},
         {"inputs": [{"name": "x", "dtype": "no", "dims": []}], "outputs": []},
+        {"inputs": [{"name": "x", "dtype": ",9", "dims": []}], "outputs": []},
     ],
 )
 def test_what_does_not_fit_the_module_is_not_believed(found: object) -> None:
