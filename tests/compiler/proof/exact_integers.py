@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
-from math import ceil, floor, inf, isinf, isnan
+from math import ceil, floor, inf, isinf, isnan, nan
 from typing import Any
 
 import numpy as np
@@ -378,7 +378,10 @@ _PLAIN: dict[str, Callable[..., Any]] = {
 
 
 def _clip(attrs: Any, dtype: str) -> Callable[[Any], Any]:
-    low, high = (v if isinf(v) else Fraction(v) for v in (attrs.a_min, attrs.a_max))
+    bounds = (attrs.a_min, attrs.a_max)
+    if is_float(dtype) and any(map(isnan, bounds)):
+        return lambda a: nan
+    low, high = (v if isinf(v) else Fraction(0 if isnan(v) else v) for v in bounds)
     if is_float(dtype):
         bottom, top = rounded(low, dtype), rounded(high, dtype)
         return lambda a: a if isinstance(a, float) and isnan(a) else max(min(a, top), bottom)
