@@ -436,10 +436,7 @@ def keeps_accuracy(score: Score, baseline: Score, max_drop: MaxDrop) -> bool:
     """Whether ``score`` stays within ``max_drop`` of the float model."""
     name, value = accuracy_of(score)
     before = float(baseline.get(name) or 0.0)
-    whole = 1.0 if name == _SIGNAL else before
-    allowed = whole - max_drop.floor(whole)
-    if name in LIBRARY:
-        whole = abs(before) if max_drop.relative or name not in SHARES else 1.0
-        allowed = max_drop.amount * whole
+    whole = 1.0 if name == _SIGNAL else abs(before)
+    relative = max_drop.relative or (name in LIBRARY and name not in SHARES)
     # Fractions of a few hundred samples: the last bit of the subtraction must not decide.
-    return lost(name, value, before) <= allowed + 1e-9
+    return lost(name, value, before) <= max_drop.amount * (whole if relative else 1.0) + 1e-9

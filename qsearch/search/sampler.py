@@ -202,7 +202,6 @@ class StudySampler:
         self._bases: dict[Value, Trial] = {}
         self._leads: Trial | None = None
         self._budgets: dict[float, bool | None] = {}
-        self._others: dict[Value, float] = {}
         self._plan_of: dict[Value, LayerPlan] = {}
         self._kind: Value = None
         self._pays = plan is not None and plan.breaks
@@ -363,8 +362,10 @@ class StudySampler:
         if found is None or not (of_layers or trial is self._bases.get(kind)):
             return
         others = found - self.plan.layers.packed(QConfig.stored(trial.qconfig))
-        self._others[kind] = max(self._others.get(kind, 0.0), others) if of_layers else others
-        left = max(most - self._others[kind], self.plan.layers.least)
+        left = max(most - others, self.plan.layers.least)
+        known = self._plan_of.get(kind)
+        if of_layers and known is not None and known.most is not None:
+            left = min(left, known.most)
         self._plan_of[kind] = replace(self.plan, most=left)
         best = next(iter(self._bases), kind)
         self.start = self._plan_of.get(best, self.plan).within(self._plain)
