@@ -349,8 +349,8 @@ def _is_real(operands: _Operands, product: Item, value: int) -> bool:
 
 def _times(slot: int, source: int | None, factors: int, scaled: int) -> list[Any]:
     """Factors without limits of their own."""
-    ends: dict[str, Any] = {"low": INT32[0], "high": INT32[1]}
-    return operation("TIMES", to=slot, a=source, scaled=scaled, factors=factors, **ends)
+    low, high = INT32
+    return operation("TIMES", to=slot, a=source, scaled=scaled, factors=factors, low=low, high=high)
 
 
 def _operation(

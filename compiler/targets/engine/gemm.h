@@ -34,6 +34,19 @@
 #endif
 #define QK_UNIT(g) ((g)->type == QK_S16 ? 2 : (g)->narrow ? 4 : QK_KU)
 
+#ifndef QK_OWN_STORE_S32
+static inline void qk_store_s32(void *p, qk_vec v, int n)
+{
+    if (n == 16) {
+        qk_store(p, v);
+    } else {
+        int32_t all[16];
+        qk_store(all, v);
+        memcpy(p, all, 4 * (size_t)n);
+    }
+}
+#endif
+
 /* Two dot steps of widened bytes by half the products. */
 #ifndef QK_CROSSES
 #define QK_CROSSES 0

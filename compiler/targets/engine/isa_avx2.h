@@ -469,16 +469,6 @@ static inline void qk_store_s16(void *p, qk_vec v, int n)
         memcpy(p, all, 2 * (size_t)n);
     }
 }
-static inline void qk_store_s32(void *p, qk_vec v, int n)
-{
-    if (n == 16) {
-        qk_store(p, v);
-    } else {
-        int32_t all[16];
-        qk_store(all, v);
-        memcpy(p, all, 4 * (size_t)n);
-    }
-}
 
 /* out[i] = table[in[i]], by tables of sixteen bytes. A shuffle gives 0 where the index is negative,
  * so the exclusive or of the differences up to the upper half of an index is its entry. */

@@ -167,6 +167,7 @@ static inline void qk_store_s16(void *p, qk_vec v, int n)
     QK_LANE all[i] = (int16_t)v.lane[i];
     memcpy(p, all, 2 * (size_t)n);
 }
+#define QK_OWN_STORE_S32
 static inline void qk_store_s32(void *p, qk_vec v, int n) { memcpy(p, v.lane, 4 * (size_t)n); }
 
 /* Rows times sixteen columns of weights [column][k]; two rows and four columns at a time. */

@@ -295,16 +295,6 @@ static inline void qk_store_s16(void *p, qk_vec v, int n)
     vst1q_s16(all + 8, vcombine_s16(vqmovn_s32(v.c), vqmovn_s32(v.d)));
     memcpy(p, all, 2 * (size_t)n);
 }
-static inline void qk_store_s32(void *p, qk_vec v, int n)
-{
-    if (n == 16) {
-        qk_store(p, v);
-    } else {
-        int32_t all[16];
-        qk_store(all, v);
-        memcpy(p, all, 4 * (size_t)n);
-    }
-}
 
 /* out[i] = table[in[i]], 64 entries at a time. */
 #define QK_LOOKUP_BYTES

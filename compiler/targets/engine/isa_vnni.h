@@ -393,6 +393,7 @@ static inline void qk_store_s16(void *p, qk_vec v, int n)
     else
         _mm256_mask_storeu_epi16(p, (__mmask16)((1u << n) - 1), _mm512_cvtepi32_epi16(v));
 }
+#define QK_OWN_STORE_S32
 static inline void qk_store_s32(void *p, qk_vec v, int n)
 {
     if (n == 16)
