@@ -120,28 +120,46 @@ def interrupts_kept() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def imports_kept() -> Iterator[None]:
-    """A signal that meets an import in the block takes effect after this import.
+def interruptible() -> Iterator[None]:
+    """A signal ends the block wherever it meets it, after an import that is running.
 
     A module that is cut off in its import is half there, and fails when it is imported again to
-    write the best so far.
+    write the best so far. An interrupt inside of a destructor or of a weak reference's callback,
+    which Python would print and forget, comes again.
 
     Raises:
         KeyboardInterrupt: there was a signal, and the handler before is Python's own.
     """
     caller = sys._getframe(2)  # beneath it an import may have called us
+    print_ignored = sys.unraisablehook
+    last = signal.SIGINT.value
 
     def after_imports(number: int, frame: FrameType | None) -> None:
+        nonlocal last
+        last = number
         at = frame
         while at is not None and at is not caller:
             if at.f_code.co_filename == _IMPORTING:
-                threading.Timer(_LOOK_AGAIN_S, os.kill, (os.getpid(), number)).start()
+                send_again()
                 return
             at = at.f_back
         before[number](number, frame)
 
-    with _handled_by(after_imports) as before:
-        yield
+    def send_again() -> None:
+        threading.Timer(_LOOK_AGAIN_S, os.kill, (os.getpid(), last)).start()
+
+    def hear_ignored(ignored: sys.UnraisableHookArgs) -> None:
+        if issubclass(ignored.exc_type, KeyboardInterrupt):
+            send_again()
+        else:
+            print_ignored(ignored)
+
+    sys.unraisablehook = hear_ignored
+    try:
+        with _handled_by(after_imports) as before:
+            yield
+    finally:
+        sys.unraisablehook = print_ignored
 
 
 _Handler = Callable[[int, FrameType | None], Any]

@@ -22,7 +22,7 @@ from qsearch.data import check_exists, read_preprocess
 from qsearch.errors import SettingsError
 from qsearch.frameworks import model_file
 from qsearch.model_file import ModelSource, find_model
-from qsearch.process import imports_kept, interrupts_kept, logging_to
+from qsearch.process import interruptible, interrupts_kept, logging_to
 from qsearch.progress import Progress, SilentProgress, make_progress
 from qsearch.run_folder import PathLike, RunFolder
 from qsearch.search.baseline import examination
@@ -195,7 +195,7 @@ def run_search(
     storage = storage_url(settings, folder)
     _check_given(settings)
     try:
-        with imports_kept(), folder.in_use() as folder_is_there:
+        with interruptible(), folder.in_use() as folder_is_there:
             folder.prepare(source.sha256, fresh=settings.fresh)
             with logging_to(settings.verbosity, folder.log), _pool(settings) as pool:
                 try:

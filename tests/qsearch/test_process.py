@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from qsearch.process import imports_kept, interrupts_kept
+from qsearch.process import interruptible, interrupts_kept
 
 CUT_OFF = """
 import sys
@@ -91,7 +91,7 @@ def test_an_import_that_a_signal_meets_is_finished_first(
     reached = []
 
     def interrupted() -> None:
-        with imports_kept():
+        with interruptible():
             module = importlib.import_module("cut_off_by_a_signal")
             reached.append(module.WHOLE)
             signal.sigtimedwait([], 60.0)
@@ -106,11 +106,38 @@ def test_a_program_that_is_itself_imported_can_be_interrupted(
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "searches_when_imported.py").write_text(
-        "import os, signal\nfrom qsearch.process import imports_kept\n"
-        "with imports_kept():\n    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "import os, signal\nfrom qsearch.process import interruptible\n"
+        "with interruptible():\n    os.kill(os.getpid(), signal.SIGTERM)\n"
     )
     with pytest.raises(KeyboardInterrupt):
         importlib.import_module("searches_when_imported")
+
+
+class Collected:
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(1000):  # Python looks for signals between instructions
+            pass
+
+
+def test_an_interrupt_in_a_destructor_is_neither_lost_nor_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    reached = []
+
+    def interrupted() -> None:
+        with interruptible():
+            Collected()
+            reached.append("behind the destructor")
+            signal.sigtimedwait([], 60.0)
+            reached.append("the end")
+
+    before = sys.unraisablehook
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert reached == ["behind the destructor"]
+    assert sys.unraisablehook is before
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_other_threads_are_left_alone() -> None:
