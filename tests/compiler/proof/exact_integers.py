@@ -157,7 +157,7 @@ class Evaluator:
 def constant(node: Constant) -> Tensor:
     """Its elements as integers or fractions."""
     data, dtype = node.data, node.tensor_type.dtype
-    numbers = np.array(data.tolist(), object)
+    numbers = np.array(data.tolist(), object).reshape(data.shape)  # lists of nothing have no shape
     if is_float(dtype):
         numbers = _each(lambda v: v if isinf(v) or isnan(v) else Fraction(v), numbers)
     return Tensor(numbers, dtype)
