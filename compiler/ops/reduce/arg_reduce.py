@@ -151,6 +151,8 @@ def _realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Exp
 
     A zero point is the same for all elements and moves no position.
     """
+    if holds_float(ref_call.checked_type):
+        return None
     rank = len(ref_call.args[0].tensor_type.shape)
     at_one_scale = in_integers(to_scalar(data, rank, ctx.qconfig), ctx)
     if ctx.qconfig.for_tflm:

@@ -140,7 +140,7 @@ def topk_body(step: Step, words: Words) -> Value | None:
 
     The data are held in a dtype in which something is less than all of them.
     """
-    (data,), (result,) = step.args, step.results
+    (data,), result = step.args, step.results[0]
     axis = step.attrs.axis % len(data.type.shape)
     shape, count = shape_of(data), shape_of(result)[axis]
     if step.attrs.ret_type != "indices" or count > MOST or data.type.dtype not in _WIDER:

@@ -192,6 +192,9 @@ def test_reductions_and_pools_of_every_dtype(dtype: str) -> None:
         for axis, up in product((0, 2, -1), (True, False)):
             how = {"k": data.shape[axis] - 1, "is_ascend": up, "ret_type": "indices"}
             check(op.topk(x, axis=axis, **how), {x: data})
+        pair = infer_module(IRModule.from_expr(Function((x,), op.topk(x, k=2, axis=2))))
+        (step,) = dataflow(pair).steps
+        assert words_of(step)[0] == [step]  # values and places together are no words
     on, off = (relay.const(np.array(number, dtype)) for number in (3, 1))
     for axis in (0, -1, 2):
         check(op.one_hot(x, on, off, depth=4, axis=axis), {x: data})

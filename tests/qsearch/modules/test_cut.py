@@ -288,6 +288,37 @@ def test_show_and_diff_take_the_same_cut(
     assert run(["show", str(model), "--until", "nowhere"]) == 2
 
 
+def test_the_choice_of_many_boxes_is_a_head(tmp_path: Path) -> None:
+    """As YOLOv10 and YOLO26 are exported: 300 of the boxes, and the class of each by its place."""
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    m (float[1, 3, 8, 8] image) => (float[1, 80, 2] boxes)
+    <int64[1] many = {80}, int64[2] flat = {1, 256}, int64[1] last = {2}, int64 classes = {4}>
+    {
+      [conv] c = Conv <pads = [1, 1, 1, 1]> (image, w)
+      row = Reshape (c, flat)
+      scores, places = TopK (row, many)
+      class = Mod (places, classes)
+      real = Cast <to = 1> (class)
+      score = Unsqueeze (scores, last)
+      column = Unsqueeze (real, last)
+      boxes = Concat <axis = 2> (score, column)
+    }
+    """
+    model = onnx.parser.parse_model(text)
+    weight = np.random.default_rng(0).normal(0, 0.4, (4, 3, 3, 3)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    onnx.save(model, tmp_path / "m.onnx")
+    found = qsearch.doctor(tmp_path / "m.onnx")
+    assert found.diagnosis.fully_integral
+    assert found.cut is not None
+    assert (found.cut.share, found.cut.last) == (1, ("conv",))
+    made = qsearch.quantize(tmp_path / "m.onnx", _images())
+    (wanted,) = onnxruntime.InferenceSession(tmp_path / "m.onnx").run(None, {"image": _images(1)})
+    (boxes,) = made.run(_images(1))
+    np.testing.assert_allclose(boxes[..., 0], wanted[..., 0], atol=0.05)
+
+
 def test_a_fixed_batch_runs_sample_by_sample(tmp_path: Path) -> None:
     fixed = detector()
     fixed.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
