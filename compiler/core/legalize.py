@@ -46,8 +46,7 @@ def words_of(
         outer.args = tuple(_last(arg, same) for arg in outer.args)
         whole = is_integral(outer) or (floats and outer is step)
         rule = FBody.get(outer.op) if whole and outer.name not in kept else None
-        words = Words(outer)
-        found = None if rule is None else rule(outer, words)
+        found = None if rule is None else rule(outer, words := Words(outer))
         if found is None:
             steps.append(outer)
             continue

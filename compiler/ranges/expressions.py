@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from compiler.core.legalize import is_whole
+from compiler.core.legalize import is_integral, is_whole
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call, Constant, Expr, Op, Tuple, TupleGetItem
 from compiler.ir.inference.infer_type import infer_expr
 from compiler.ir.loops import END, STEP
 from compiler.ir.ty import TupleType, Type, integer_range, is_float, tensor_fields
 from compiler.ir.type_relation import result_of
-from compiler.ir.walk import post_order
 from compiler.ops.evaluate import evaluate_op
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 from compiler.ranges.analysis import RangeContext, analyse_step
@@ -42,8 +42,12 @@ class ExpressionRanges:
         What may leave its dtype, or has an intermediate that may, has the bounds of that.
         """
         if expr not in self._bounds:
-            for node in post_order(expr, self._unknown):
-                if node not in self._values:
+            waiting = [expr]
+            while waiting:
+                missing = [node for node in _read(waiting[-1]) if node not in self._values]
+                if missing:
+                    waiting += missing
+                elif (node := waiting.pop()) not in self._values:
                     self._values[node] = self._found(node)
             (value,) = self._values[expr]
             low, high = self._reached.get(value) or self._ctx.ends_of(value)
@@ -52,14 +56,6 @@ class ExpressionRanges:
                 low, high = max(low, lowest), min(high, highest)
             self._bounds[expr] = int(low), int(high)
         return self._bounds[expr]
-
-    def _unknown(self, node: Expr) -> Sequence[Expr]:
-        """Operands to look at first; what control flow and functions give may be anything."""
-        if node in self._values or not isinstance(node, (Call, Tuple, TupleGetItem)):
-            return ()
-        if isinstance(node, Call):
-            return node.args if isinstance(node.op, Op) else ()
-        return node.operands()
 
     def _found(self, node: Expr) -> tuple[Value, ...]:
         if isinstance(node, Constant):
@@ -79,28 +75,32 @@ class ExpressionRanges:
         return made
 
     def _analyse(self, step: Step) -> None:
-        read, made, findings = step.args, step.results, self._ctx.findings
+        read, made = step.args, step.results
         if step.name in (STEP, END):  # elements of what it reads last
             for value, source in zip(made, read[-len(made) :], strict=True):
                 self._ctx.set_ends(value, self._ctx.ends_of(source))
             return
+        computes = len(made) == 1 and FNumpyCompute.get(step.op) is not None  # a state does not
+        constant = computes and all(v.data is not None or v in self._constant for v in read)
+        if constant:
+            self._constant[step.result] = step
+        if is_integral(step) or not (constant and _gives_vector(step)):
+            self._bound(step)
+        if constant and _gives_vector(step):
+            self._compute(step.result)
+
+    def _bound(self, step: Step) -> None:
+        read, made, findings = step.args, step.results, self._ctx.findings
         analyse_step(step, self._ctx)
         if findings and sum(map(self._compute, read)):
             findings.clear()
             analyse_step(step, self._ctx)
-        reach = max((abs(found.bound) for found in findings if found.bound is not None), default=0)
-        if reach:
+        if reach := max((abs(found.bound or 0) for found in findings), default=0):
             self._reached.update(dict.fromkeys(made, (-reach, reach)))
         findings.clear()
         for value in filter(is_whole, made):
             if self._ctx.of(value).low.size > _MOST_BOUNDS:
                 self._ctx.set_ends(value, self._ctx.ends_of(value))
-        computes = len(made) == 1 and step.op in FNumpyCompute  # a state does not
-        if computes and all(v.data is not None or v in self._constant for v in read):
-            self._constant[step.result] = step
-            vector = max(step.result.type.concrete_shape, default=1)
-            if vector == step.result.type.num_elements and all(v.data is not None for v in read):
-                self._compute(step.result)
 
     def _compute(self, value: Value) -> bool:
         """Compute a value that is made of constants; False where it is not, or known."""
@@ -119,6 +119,20 @@ class ExpressionRanges:
             if is_whole(made):
                 self._ctx.set(made, interval(data, data))
         return True
+
+
+def _gives_vector(step: Step) -> bool:
+    """Whether a vector is computed of what is known."""
+    shape = step.result.type.concrete_shape
+    known = all(arg.data is not None for arg in step.args)
+    return known and max(shape, default=1) == math.prod(shape)
+
+
+def _read(node: Expr) -> Sequence[Expr]:
+    """Operands that say what a node is; what control flow and functions give may be anything."""
+    if isinstance(node, Call):
+        return node.args if isinstance(node.op, Op) else ()
+    return node.operands() if isinstance(node, (Tuple, TupleGetItem)) else ()
 
 
 def _inferred(node: Expr) -> Type:

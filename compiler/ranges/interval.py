@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ MAX_BOUNDS = 1 << 14
 """Longer arrays of bounds are merged along their longest axes: still true, less sharp."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Interval:
     """low <= x <= high for every element; both arrays broadcast against the tensor and have its
     rank, so that an axis is either 1 long or as long as the tensor's."""
@@ -28,12 +29,12 @@ class Interval:
     low: Bound
     high: Bound
 
-    @property
+    @cached_property
     def lowest(self) -> int:
         """Smallest lower bound; 0 for a tensor without elements."""
         return _end(self.low, np.minimum)
 
-    @property
+    @cached_property
     def highest(self) -> int:
         """Largest upper bound; 0 for a tensor without elements."""
         return _end(self.high, np.maximum)
@@ -103,7 +104,9 @@ def exact(values: Any) -> Bound:
 
 def interval(low: Any, high: Any) -> Interval:
     """Bounds, of any integer dtype, as an Interval of a bearable size."""
-    low, high = np.broadcast_arrays(np.asarray(low), np.asarray(high))
+    low, high = np.asarray(low), np.asarray(high)
+    if low.shape != high.shape:
+        low, high = np.broadcast_arrays(low, high)
     while low.size > MAX_BOUNDS:
         axis = int(np.argmax(low.shape))
         low, high = low.min(axis=axis, keepdims=True), high.max(axis=axis, keepdims=True)

@@ -80,38 +80,41 @@ def real_ends(step: Step, ends: Sequence[Ends]) -> Ends | None:
     dtype = step.result.type.dtype
     if step.name not in _MONOTONE or dtype == "bool":
         return None
+    corners = list(product(*ends))
+    results = _computed(step, corners)
+    if any(map(math.isnan, results)):
+        return None
     found: list[Number] = []
-    for corner in product(*ends):
-        result = _computed(step, corner)
-        if isinstance(result, float) and math.isnan(result):
-            return None
-        found += _widened(step, corner, result)
+    for end, toward in zip((min, max), ANYTHING):
+        edge = end(results)
+        at_edge = (corner for corner, result in zip(corners, results) if result == edge)
+        found.append(end(_widened(step, corner, edge, toward) for corner in at_edge))
     if is_float(dtype):
-        return min(found), max(found)
+        return found[0], found[1]
     # NaN passes every clip and becomes 0.
-    return min(*found, 0), max(*found, 0)
+    return min(found[0], 0), max(found[1], 0)
 
 
-def _computed(step: Step, corner: Sequence[Number]) -> Number:
-    """The operator on one element of each operand, in the dtypes in which it runs."""
+def _computed(step: Step, corners: Sequence[Sequence[Number]]) -> list[Number]:
+    """The operator on elements of its operands, in the dtypes in which it runs."""
     arrays = [
-        np.asarray(number, storage_dtype(value.type.dtype))
-        for number, value in zip(corner, step.args, strict=True)
+        np.asarray(numbers, storage_dtype(value.type.dtype))
+        for numbers, value in zip(zip(*corners), step.args, strict=True)
     ]
-    out_type = TensorType((), step.result.type.dtype)
+    out_type = TensorType((len(corners),), step.result.type.dtype)
     with np.errstate(all="ignore"):
         (result,) = FNumpyCompute.require(step.op)(step.attrs, arrays, out_type)
-    number: Number = np.asarray(result).item()
-    return number
+    numbers: list[Number] = result.tolist()
+    return numbers
 
 
-def _widened(step: Step, corner: Sequence[Number], result: Number) -> list[Number]:
-    """The result alone where it is exact, else both of its neighbours."""
+def _widened(step: Step, corner: Sequence[Number], result: Number, toward: float) -> Number:
+    """The result alone where it is exact, else its neighbour on one side."""
     dtype = step.result.type.dtype
     if step.name not in _EXACT or not is_float(dtype) or not all(map(math.isfinite, corner)):
-        return [result]
+        return result
     if math.isfinite(result) and _EXACT[step.name](*map(Fraction, corner)) == Fraction(result):
-        return [result]
+        return result
     kind = np.dtype(dtype).type
     with np.errstate(over="ignore"):
-        return [float(np.nextafter(kind(result), kind(end))) for end in ANYTHING]
+        return float(np.nextafter(kind(result), kind(toward)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from itertools import product
 
 import numpy as np
@@ -20,8 +21,8 @@ def corners(bounds: list[Bound]) -> Interval:
     """
     narrow = all(getattr(bound, "dtype", None) == np.int64 for bound in bounds)
     kind = np.int64 if narrow else object
-    whole = np.broadcast_arrays(*(np.asarray(bound, kind) for bound in bounds))
-    return interval(np.minimum.reduce(whole), np.maximum.reduce(whole))
+    whole = [np.asarray(bound, kind) for bound in bounds]
+    return interval(reduce(np.minimum, whole), reduce(np.maximum, whole))
 
 
 @FRange.register("add")

@@ -14,6 +14,7 @@ from compiler.ir.ty import bits
 from compiler.ranges.analysis import FRange, RangeContext, anything
 from compiler.ranges.interval import Bound, Interval, constant_interval, exact
 from compiler.ranges.rules.arithmetic import corners
+from compiler.ranges.rules.product import largest
 
 POWER_OF_TWO = 1 << 30
 # A right shift beyond this leaves nothing of a product below 2^63.
@@ -60,7 +61,7 @@ def fixed_point_multiply_per_axis(step: Step, ctx: RangeContext) -> Interval:
     if any(data is None for data in constants):
         ctx.report(step, "its multipliers or shifts are computed, so it cannot be bounded")
         return anything(step.result)
-    multiplier, amount = (exact(data).reshape(shape) for data in constants)
+    multiplier, amount = (data.reshape(shape) for data in constants if data is not None)
     return _scaled(step, ctx, multiplier, amount)
 
 
@@ -71,11 +72,17 @@ def _scaled(step: Step, ctx: RangeContext, multiplier: Bound, amount: Bound) -> 
         ctx.report(step, f"shifts left by {most} bits, legal are 0 to {MAX_LEFT}", bound=most)
         return anything(step.result)
     worst = _Worst()
-    results = [_each(worst, x, multiplier, amount, bits(dtype)) for x in (data.low, data.high)]
+    ends = np.stack([data.low, data.high])
+    # The largest product, shifted to the left; what is added to round has 62 bits at most.
+    inside = data.magnitude.bit_length() + largest(multiplier).bit_length() + most
+    values, m, e = (
+        exact(p) if inside > 62 else p.astype(np.int64) for p in (ends, multiplier, amount)
+    )
+    results = _each(worst, values, m, e, bits(dtype))
     for what, (low, high) in worst.seen.items():
         limit = {_HALVED: dtype, _RESULT: "int32"}.get(what, "int64")
         ctx.fits(step, what, constant_interval(low, high, rank), limit)
-    return corners([r.reshape((1,) * (rank - r.ndim) + r.shape) for r in results])
+    return corners([*results])
 
 
 class _Worst:
@@ -92,12 +99,11 @@ class _Worst:
         return numbers
 
 
-def _each(worst: _Worst, x: Bound, multiplier: Bound, amount: Bound, width: int) -> Bound:
-    shape = np.broadcast_shapes(x.shape, multiplier.shape, amount.shape)
-    parts = [np.broadcast_to(part, shape).reshape(-1) for part in (x, multiplier, amount)]
-    if _bits_inside(x, multiplier, amount) <= 62:  # what is added to round has 62 at most
-        parts = [part.astype(np.int64) for part in parts]
-    values, m, e = parts
+def _each(worst: _Worst, values: Bound, m: Bound, e: Bound, width: int) -> Bound:
+    plain = np.asarray((m != POWER_OF_TWO) & (-e <= MAX_RIGHT), bool)
+    if plain.all():
+        return _products(worst, values, m, e)
+    values, m, e, plain = np.broadcast_arrays(values, m, e, plain)
     found = np.zeros_like(values)
     power = np.asarray(m == POWER_OF_TWO, bool)
     # The caller compares what is shifted to the left with the dtype.
@@ -106,16 +112,13 @@ def _each(worst: _Worst, x: Bound, multiplier: Bound, amount: Bound, width: int)
     some = power & np.asarray((e < 1) & (1 - e < width), bool)
     right = 1 - e[some]
     found[some] = worst.meet(_HALVED, values[some] + (1 << (right - 1))) >> right
-    some = ~power & np.asarray(-e <= MAX_RIGHT, bool)
-    right = np.maximum(-e[some], 0)
-    shifted = worst.meet(_SHIFTED, values[some] << np.maximum(e[some], 0))
-    products = worst.meet(_PRODUCT, shifted * m[some])
+    found[plain] = _products(worst, values[plain], m[plain], e[plain])
+    return found
+
+
+def _products(worst: _Worst, values: Bound, m: Bound, e: Bound) -> Bound:
+    right = np.maximum(-e, 0)
+    shifted = worst.meet(_SHIFTED, values << np.maximum(e, 0))
+    products = worst.meet(_PRODUCT, shifted * m)
     rounded = worst.meet(_PRODUCT, products + (1 << (30 + right)))
-    found[some] = worst.meet(_RESULT, rounded >> (31 + right))
-    return found.reshape(shape)
-
-
-def _bits_inside(x: Bound, multiplier: Bound, amount: Bound) -> int:
-    """Bits of the largest product of two numbers, shifted to the left."""
-    bits = sum(int(np.max(np.abs(part), initial=0)).bit_length() for part in (x, multiplier))
-    return bits + max(int(amount.max(initial=0)), 0)
+    return worst.meet(_RESULT, rounded >> (31 + right))
