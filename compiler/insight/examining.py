@@ -54,8 +54,7 @@ def examine(
     samples = list(batches)
     scales = activation_scales(stats, qconfig)
     network = Network.of(mod, qconfig, scales, channels, executor)
-    whole = qconfig.with_overrides(partition_conversions="disabled")
-    final = build_candidate(mod, whole, scales, channels)
+    final = build_candidate(mod, qconfig.uncut, scales, channels)
     reference, sums = through(network, samples)
     layers = find_layers(network)
     found = []

@@ -72,8 +72,8 @@ def layer_sqnr(
         place = f"{layer.record.op} {index}"
         name = layer.record.layer or next(iter(layer.onnx_nodes), place)
         found.append(_figures(name, layer, network, sums))
-    whole = qconfig.with_overrides(partition_conversions="disabled")
-    simulated = float_executor(build_candidate(mod, whole, activation_scales, channels).simulated)
+    uncut = build_candidate(mod, qconfig.uncut, activation_scales, channels)
+    simulated = float_executor(uncut.simulated)
     return tuple(found), compared(simulated, samples, reference)
 
 

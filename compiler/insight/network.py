@@ -60,9 +60,7 @@ class Network:
         Corrected biases make up for all layers at once, and a floor stands in front of its point
         in the simulation: parts are examined without them.
         """
-        bare = qconfig.with_overrides(
-            do_simulation=True, partition_conversions="disabled", round_for_shift=True
-        )
+        bare = qconfig.uncut.with_overrides(do_simulation=True, round_for_shift=True)
         run = QuantizeContext(bare, corrects_biases=False)
         candidate = build_candidate(mod, bare, activation_scales, channels, run)
         points = quantize_points(candidate.simulated)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping
 from functools import partial
 from numbers import Integral, Real
 from typing import Any
@@ -143,13 +143,13 @@ def calibrate_mode(name: str, value: Any) -> str:
     return word(tuple(_CALIBRATE_MODES), name, value)
 
 
-def check_fields(config: Any, options: Iterable[Option]) -> dict[str, Any]:
+def check_fields(config: Any, options: Mapping[str, Option]) -> dict[str, Any]:
     """Every field of a QConfig in its canonical Python form.
 
     Raises:
         ConfigValueError: a field, or a pair of bits and dtype, that is not legal.
     """
-    values = {one.name: one.check(one.name, getattr(config, one.name)) for one in options}
+    values = {name: one.check(name, getattr(config, name)) for name, one in options.items()}
     for kind in ("input", "weight", "activation"):
         nbit, dtype = values[f"nbit_{kind}"], values[f"dtype_{kind}"]
         if nbit > bits(dtype):

@@ -10,9 +10,10 @@ search and the canonical form of a configuration are read from these declaration
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
+from types import MappingProxyType
 from typing import Any, Final
 
 Check = Callable[[str, Any], Any]
@@ -26,21 +27,21 @@ class Option:
     """A field of QConfig.
 
     Attributes:
-        name: of the field.
         default: its value in ``QConfig()``.
         check: what values it takes.
         recommended: its value in ``QConfig.recommended()``.
         measured: whether it decides which tensors calibration measures.
+        ranged: whether it decides the ranges of activations beside what is measured.
         searched: its values in the default space, the first choice of a grid first.
         when: a field, and the values of that field with which this one has an effect.
         has_effect: whether it changes anything that a module computes.
     """
 
-    name: str
     default: Any
     check: Check
     recommended: Any
     measured: bool
+    ranged: bool
     searched: tuple[Any, ...]
     when: tuple[str, tuple[Any, ...]] | None
     has_effect: bool
@@ -52,25 +53,26 @@ def option(
     *,
     recommended: Any = _AS_DEFAULT,
     measured: bool = False,
+    ranged: bool = False,
     searched: tuple[Any, ...] = (),
     when: tuple[str, tuple[Any, ...]] | None = None,
     has_effect: bool = True,
 ) -> Any:
     """A field of a dataclass; the arguments are the attributes of ``Option``."""
-    said = (check, recommended, measured, searched, when, has_effect)
+    said = (check, recommended, measured, ranged, searched, when, has_effect)
     return field(default=default, metadata={_KEY: said})
 
 
-def options_of(config: Any) -> tuple[Option, ...]:
-    """The options of a class of configurations, in the order of its fields."""
+def options_of(config: Any) -> Mapping[str, Option]:
+    """The options of a class of configurations by name, in the order of its fields."""
     return _declared(config)
 
 
 @cache
-def _declared(config: Any) -> tuple[Option, ...]:
-    found = []
+def _declared(config: Any) -> Mapping[str, Option]:
+    found = {}
     for each in fields(config):
         check, recommended, *rest = each.metadata[_KEY]
         value = each.default if recommended is _AS_DEFAULT else recommended
-        found.append(Option(each.name, each.default, check, value, *rest))
-    return tuple(found)
+        found[each.name] = Option(each.default, check, value, *rest)
+    return MappingProxyType(found)

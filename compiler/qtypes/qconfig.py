@@ -96,6 +96,7 @@ class QConfig(RelayConfig):
         "symmetric",
         one_of("symmetric", "unsigned", "asymmetric"),
         recommended="unsigned",
+        ranged=True,
         searched=("unsigned", "asymmetric", "symmetric"),
     )
     integer_tables: bool = option(False, flag, recommended=True, measured=True)
@@ -130,7 +131,7 @@ class QConfig(RelayConfig):
     @classmethod
     def recommended(cls, **overrides: Any) -> QConfig:
         """What the service starts from: no float islands, integers from end to end."""
-        advised = {one.name: one.recommended for one in options_of(cls)}
+        advised = {name: one.recommended for name, one in options_of(cls).items()}
         return cls(**{**advised, **overrides})
 
     @classmethod
@@ -154,6 +155,11 @@ class QConfig(RelayConfig):
         _check_names(type(self), overrides)
         return dataclasses.replace(self, **overrides)
 
+    @property
+    def uncut(self) -> QConfig:
+        """The same for a module of one function, which may have float parts."""
+        return self.with_overrides(partition_conversions="disabled")
+
     def with_whole_weights(self) -> QConfig:
         """The same with at least 8 bits for every weight."""
         layers = {
@@ -171,7 +177,7 @@ class QConfig(RelayConfig):
 
         Scales, bits, rounding and granularity are derived from the statistics later.
         """
-        decides = (one.name for one in options_of(type(self)) if one.measured)
+        decides = (name for name, one in options_of(type(self)).items() if one.measured)
         found = {name: _plain(getattr(self, name)) for name in decides}
         found |= {"sums": self.layers.wide_sums, "narrow": self.for_tflm}
         return {**found, "float_layers": list(self.layers.float_layers)}
@@ -185,6 +191,11 @@ class QConfig(RelayConfig):
     def narrow_results(self) -> bool:
         """Whether every result of the function has the bits of a stored value."""
         return self.for_tflm or (self.integer_tables and not self.keep_output_wide)
+
+    @property
+    def needs_ranges(self) -> bool:
+        """True where the ranges of activations are chosen from statistics."""
+        return self.calibrate_mode != "global_scale"
 
     @property
     def needs_channels(self) -> bool:

@@ -53,21 +53,23 @@ class RelayConfig:
         stop_after_global_pool: nothing visited after an nn.global_avg_pool2d is quantized.
     """
 
-    nbit_input: int = option(8, partial(integer, 2, 16))
+    nbit_input: int = option(8, partial(integer, 2, 16), ranged=True)
     nbit_weight: int = option(8, partial(integer, 2, 16))
-    nbit_activation: int = option(32, partial(integer, 8, 32))
-    dtype_input: str = option("int8", dtype_input)
+    nbit_activation: int = option(32, partial(integer, 8, 32), ranged=True)
+    dtype_input: str = option("int8", dtype_input, ranged=True)
     dtype_weight: str = option("int8", one_of("int8", "int16", "int32"))
     dtype_activation: str = option("int32", one_of("int16", "int32"))
     calibrate_mode: str = option(
         "global_scale",
         calibrate_mode,
         recommended="percentile",
+        ranged=True,
         searched=("percentile", "kl_divergence", "max", "mse", "global_scale"),
     )
     global_scale: float = option(
         8.0,
         partial(number, math.inf),
+        ranged=True,
         searched=(4.0, 8.0, 16.0, 32.0),
         when=("calibrate_mode", ("global_scale",)),
     )
@@ -95,6 +97,7 @@ class RelayConfig:
     percentile: float = option(
         0.99999,
         partial(number, 1.0),
+        ranged=True,
         searched=(0.999, 0.9999, 0.99999, 0.999999),
         when=("calibrate_mode", ("percentile",)),
     )

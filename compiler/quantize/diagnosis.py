@@ -138,7 +138,7 @@ def diagnose(mod: IRModule, qconfig: QConfig) -> Diagnosis:
         qconfig: fields that need data, partition_conversions and do_simulation are not looked at,
             since none of them decides which operator has an integer form.
     """
-    plain = without_data(qconfig).with_overrides(partition_conversions="disabled")
+    plain = without_data(qconfig).uncut
     annotated, run = mark(mod, plain)
     records, obstacles = _built(mod, plain, run.report.calls)
     # Annotation keeps the order of the calls that the report is about.

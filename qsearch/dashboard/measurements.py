@@ -37,14 +37,9 @@ class Measurements:
     inputs: Path | None
 
     @property
-    def needs_ranges(self) -> bool:
-        """Whether its configuration chooses ranges from statistics."""
-        return self.qconfig.calibrate_mode != "global_scale"
-
-    @property
     def complete(self) -> bool:
         """Whether its layers can be measured."""
-        ranges = self.scales is not None or not self.needs_ranges
+        ranges = self.scales is not None or not self.qconfig.needs_ranges
         channels = self.channels is not None or not self.qconfig.needs_channels
         return self.module is not None and self.inputs is not None and ranges and channels
 

@@ -162,7 +162,7 @@ def report_without_data(module: IRModule, qconfig: QConfig, hw: str) -> Hardware
     try:
         candidate = calibration.candidate(plain)
     except NotFullyIntegralError:
-        candidate = calibration.candidate(plain.with_overrides(partition_conversions="disabled"))
+        candidate = calibration.candidate(plain.uncut)
     return hw_report(candidate.module, hdfg, "greedy")
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from compiler.qtypes.layer_choices import SUMS, WIDE_BITS, LayerChoices
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, ChannelStats
+from compiler.quantize.calibration.collectors import DEFAULT_PERCENTILES
 from compiler.quantize.calibration.measurement import Measurement, Statistics
 from compiler.quantize.calibration.statistics_store import (
     CHANNELS,
@@ -30,12 +31,7 @@ from compiler.quantize.calibration.statistics_store import (
 from qsearch.data import content_hash
 from qsearch.search.context import PreparedStudy, StudyArtifacts, StudyContext
 from qsearch.search.evaluations import await_workers, run_requests
-from qsearch.search.space import (
-    PERCENTILES,
-    Params,
-    Space,
-    input_parameter,
-)
+from qsearch.search.space import Params, Space, input_parameter
 from workers.messages import CalibrationRequest, CalibrationResult, DatasetRef, Range
 
 if TYPE_CHECKING:
@@ -181,7 +177,7 @@ def stored_keys(key: Mapping[str, Any], qconfig: QConfig) -> tuple[str, str, str
     return (
         stored_key(key, statistics_fields(qconfig)),
         stored_key(key, scale_fields(qconfig)),
-        stored_key(key, channel_fields(qconfig.weight_rounding)),
+        stored_key(key, channel_fields(qconfig.sequential)),
     )
 
 
@@ -261,4 +257,4 @@ def percentiles_of(space: Space) -> list[float]:
     """The percentiles that calibration must measure: those of the space and the usual ones."""
     asked = [p.choices for p in space.parameters if p.name == "percentile"]
     found = {float(value) for choices in asked for value in choices if value is not None}
-    return sorted(found.union(PERCENTILES))
+    return sorted(found.union(DEFAULT_PERCENTILES))

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 Value = str | int | float | bool | None
 Params = dict[str, Value]
 
-_OPTIONS: Final = {one.name: one for one in options_of(QConfig)}
-PERCENTILES: Final[tuple[float, ...]] = _OPTIONS["percentile"].searched
+_OPTIONS: Final = options_of(QConfig)
 
 LAYER_PREFIX: Final = "layers."
 _WEIGHT_BITS: Final = ".nbit_weight"

@@ -44,6 +44,7 @@ from compiler.quantize import (
     diagnose,
     given_points,
     sequential_products,
+    without_data,
 )
 from compiler.quantize._sequential_rounding import MOST_PRODUCTS
 from compiler.quantize.calibration.weighted_calls import weighted_calls
@@ -497,8 +498,7 @@ def _refuse_without_file(
                 where=f"--space, with --for {form}",
                 fix=f"write {name}: [{value}] there, or leave --for out",
             )
-    plain = start.with_overrides(calibrate_mode="global_scale", weight_rounding="nearest")
-    made = build_candidate(module, plain.with_overrides(smooth_alpha=None), None).module
+    made = build_candidate(module, without_data(start), None).module
     if form in NPUS:
         from compiler.export.to_onnx.qdq import to_qdq_onnx
 

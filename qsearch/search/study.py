@@ -162,7 +162,7 @@ def _module(settings: Settings, source: ModelSource) -> tuple[ModelSource, IRMod
     if settings.passes:
         module = run_user_passes(module, settings.passes)
     if note := given_points(module).note:
-        annotated, _ = mark(module, QConfig.recommended(partition_conversions="disabled"))
+        annotated, _ = mark(module, QConfig.recommended())
         if not measured_points(annotated) and not ungiven_weights(annotated):
             raise SettingsError(
                 f"{source.name}: {note}; it leaves nothing to search for",

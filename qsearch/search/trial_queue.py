@@ -184,6 +184,5 @@ class TrialQueue:
 
 def measured_variant(qconfig: QConfig) -> str:
     """Equal for configurations whose statistics are the same."""
-    ranges = qconfig.calibrate_mode != "global_scale"
-    graph = qconfig.calibration_fields() if ranges else None
+    graph = qconfig.calibration_fields() if qconfig.needs_ranges else None
     return content_hash([graph, qconfig.needs_channels, qconfig.weight_rounding])

@@ -39,7 +39,7 @@ def activation_scales(stats: CalibrationStats, qconfig: QConfig) -> NDArray[np.f
             fix="collect round 2 over the merged result of round 1",
         )
     even = qconfig.activation_scheme == "symmetric"
-    measured = not even and qconfig.calibrate_mode != "global_scale"
+    measured = not even and qconfig.needs_ranges
     widest = bits(qconfig.dtype_input)
     rows = np.ones((3, stats.point_tensor.size), np.float32)
     choices = (qconfig.calibrate_mode, qconfig.percentile, qconfig.global_scale)

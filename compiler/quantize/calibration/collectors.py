@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
+from compiler.qtypes.options import options_of
+from compiler.qtypes.qconfig import QConfig
 from compiler.quantize.calibration.kernels.choice import choose_kernels
 from compiler.quantize.calibration.kernels.numpy_kernels import (
     UPPER_COUNTERS,
@@ -27,7 +29,7 @@ from compiler.quantize.calibration.stats import (
     percentile_rank,
 )
 
-DEFAULT_PERCENTILES = (0.999, 0.9999, 0.99999, 0.999999)
+DEFAULT_PERCENTILES: Final[tuple[float, ...]] = options_of(QConfig)["percentile"].searched
 """Fractions whose order statistics a study collects unless it says otherwise."""
 
 _INFINITY_BUCKET = 0x7F80

@@ -153,12 +153,12 @@ class Calibration:
         known = self._known_channels()
         if known is None:
             known = merged_channels(self._data, qconfig)
-            self._store.save(CHANNELS, channel_fields("nearest"), known)
+            self._store.save(CHANNELS, channel_fields(sample=False), known)
         if qconfig.sequential and known.sample is None:
-            found = self._stored_channels("sequential")
+            found = self._stored_channels(sample=True)
             if found is None:
                 found = with_sample(self._data, qconfig, known)
-                self._store.save(CHANNELS, channel_fields("sequential"), found)
+                self._store.save(CHANNELS, channel_fields(sample=True), found)
             known = found
         self._channels = known
         return known
@@ -166,10 +166,10 @@ class Calibration:
     def _known_channels(self) -> ChannelStats | None:
         """Those that were measured; with a sample they serve every configuration."""
         stored = self._stored_channels
-        return self._channels or stored("nearest") or stored("sequential")
+        return self._channels or stored(sample=False) or stored(sample=True)
 
-    def _stored_channels(self, weight_rounding: str) -> ChannelStats | None:
-        arrays = self._store.load(CHANNELS, channel_fields(weight_rounding))
+    def _stored_channels(self, sample: bool) -> ChannelStats | None:
+        arrays = self._store.load(CHANNELS, channel_fields(sample))
         return None if arrays is None else ChannelStats.from_arrays(arrays)
 
     def channels_for(self, qconfig: QConfig) -> ChannelStats | None:
@@ -196,7 +196,7 @@ class Calibration:
             CalibrationError: as for ``stats_for``, or the statistics give no scale.
         """
         self.channels_for(qconfig)
-        if qconfig.calibrate_mode == "global_scale":
+        if not qconfig.needs_ranges:
             return None
         fields = scale_fields(qconfig)
         key = self._key(fields, qconfig)
@@ -404,7 +404,7 @@ def quantize(
         return calibration.candidate(calibration.choose()[0]).module
     run = context_or_new(context) if qconfig is None else QuantizeContext(qconfig)
     cfg = run.qconfig
-    if dataset is not None and cfg.calibrate_mode != "global_scale":
+    if dataset is not None and cfg.needs_ranges:
         require_reiterable(dataset)
     if cfg.partition_conversions == "fully_integral" and cfg.skip_conv_layers:
         warnings.warn(

@@ -10,23 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
+from compiler.qtypes.options import options_of
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize.calibration.measurement import Ranges
 
 CHANNELS: Final = "channels"
 STATISTICS: Final = "calibration"
 SCALES: Final = "scales"
-
-_SCALE_FIELDS: Final = (
-    "calibrate_mode",
-    "percentile",
-    "global_scale",
-    "nbit_input",
-    "nbit_activation",
-    "dtype_input",
-    "activation_scheme",
-)
-"""Fields beside ``calibration_fields()`` that decide the activation scales."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -90,13 +80,13 @@ def statistics_fields(qconfig: QConfig) -> dict[str, Any]:
     return {"variant": qconfig.calibration_fields()}
 
 
-def channel_fields(weight_rounding: str) -> dict[str, Any]:
-    """Plain fields of channel statistics, with what a ``QConfig.weight_rounding`` needs of them."""
-    return {"variant": CHANNELS, "sample": weight_rounding == "sequential"}
+def channel_fields(sample: bool) -> dict[str, Any]:
+    """Plain fields of channel statistics, with a sample of the inputs or without."""
+    return {"variant": CHANNELS, "sample": sample}
 
 
 def scale_fields(qconfig: QConfig) -> dict[str, Any]:
     """Plain fields that decide the activation scales."""
-    values = qconfig.to_dict()
-    decides = {name: values[name] for name in _SCALE_FIELDS}
+    values, options = qconfig.to_dict(), options_of(type(qconfig))
+    decides = {name: values[name] for name, one in options.items() if one.ranged}
     return {**statistics_fields(qconfig), **decides, "layers": qconfig.layers.input_bits}

@@ -129,7 +129,7 @@ async def get_layers(
         files.module,
         qconfig=files.qconfig.to_dict(),
         inputs=str(files.inputs),
-        scales=str(files.scales) if files.needs_ranges else None,
+        scales=str(files.scales) if files.qconfig.needs_ranges else None,
         channels=str(files.channels) if files.qconfig.needs_channels else None,
     )
     return Response(answer, media_type="application/json")

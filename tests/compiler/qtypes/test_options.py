@@ -12,13 +12,14 @@ from compiler.qtypes.errors import ConfigValueError
 from compiler.qtypes.options import option, options_of
 from compiler.qtypes.qconfig import QConfig
 from compiler.qtypes.relay_config import RelayConfig
+from compiler.quantize.calibration.statistics_store import scale_fields
 from qsearch.search.space import default_space
 
 
 @dataclass(frozen=True)
 class More(QConfig):
     rows: int = option(2, partial(integer, 1, 4), recommended=3, measured=True)
-    turned: bool = option(False, flag)
+    turned: bool = option(False, flag, ranged=True)
 
 
 def test_a_declared_option_is_checked_advised_and_part_of_the_key_of_statistics() -> None:
@@ -29,11 +30,13 @@ def test_a_declared_option_is_checked_advised_and_part_of_the_key_of_statistics(
     assert More.recommended(turned=True).turned
     assert More(rows=4).calibration_fields()["rows"] == 4
     assert "turned" not in More().calibration_fields()
+    assert scale_fields(More(turned=True))["turned"]
+    assert "rows" not in scale_fields(More())
     assert More.from_dict(More(rows=4).to_dict()) == More(rows=4)
 
 
 def test_every_field_is_declared_and_the_default_space_is_what_they_say() -> None:
-    options = {one.name: one for one in options_of(QConfig)}
+    options = options_of(QConfig)
     assert options.keys() == QConfig().to_dict().keys()
     space = {one.name: one for one in default_space().parameters}
     assert space.keys() == {name for name, one in options.items() if one.searched}
@@ -44,5 +47,5 @@ def test_every_field_is_declared_and_the_default_space_is_what_they_say() -> Non
 
 
 def test_relays_fields_stand_apart() -> None:
-    own = {one.name for one in options_of(QConfig)} - {one.name for one in options_of(RelayConfig)}
+    own = options_of(QConfig).keys() - options_of(RelayConfig).keys()
     assert len(own) <= 12
