@@ -371,7 +371,7 @@ static int qk_check(const qk_step *s, const qk_limits *l)
         const qk_softmax_step *p = &s->softmax;
         return qk_small(p->columns) && p->in_type >= QK_U8 && p->in_type <= QK_S32 && qk_small(p->entries) &&
                p->out_bits >= 0 && p->out_bits <= 20 && qk_small(p->together) &&
-               (p->in_bytes ? p->in_type == QK_U8 && qk_span(l->blob, p->bytes, 3 * 256) : p->together == 1) &&
+               (!p->in_bytes || (p->in_type == QK_U8 && qk_span(l->blob, p->bytes, 3 * 256))) &&
                qk_span2(l->arena, p->source, p->columns * qk_size_of(p->in_type), p->rows, p->in_stride, 1, 0) &&
                qk_span2(l->arena, p->out, p->columns * 4, p->rows, p->out_stride, 1, 0) &&
                qk_span(l->blob, p->table, 4 * p->entries) && p->scratch % 4 == 0 &&

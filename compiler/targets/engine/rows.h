@@ -28,20 +28,31 @@ static void qk_softmax_entries(const qk_softmax_step *s, const qk_memory *m, int
         e[i] = low[i] | middle[i] << 8 | high[i] << 16;
 }
 
-/* The same of a row of any type. */
-static void qk_softmax_row(const qk_softmax_step *s, const qk_memory *m, int64_t row, int32_t *e)
+/* The same of rows of other types; the entries end with a whole vector. */
+#define QK_PLACES(type)                                                                       \
+    static void qk_places_##type(const uint8_t *row, int64_t n, uint32_t last, int32_t *to)   \
+    {                                                                                         \
+        const type##_t *in = (const type##_t *)row;                                           \
+        int32_t top = INT32_MIN;                                                              \
+        for (int64_t i = 0; i < n; i++)                                                       \
+            top = in[i] > top ? in[i] : top;                                                  \
+        for (int64_t i = 0; i < n; i++) {                                                     \
+            const uint32_t place = (uint32_t)top - (uint32_t)in[i];                           \
+            to[i] = (int32_t)(place < last ? place : last);                                   \
+        }                                                                                     \
+    }
+QK_PLACES(uint8) QK_PLACES(int16) QK_PLACES(int32)
+#undef QK_PLACES
+
+static void qk_softmax_wide(const qk_softmax_step *s, const qk_memory *m, int64_t first, int64_t rows, int32_t *e)
 {
-    const int32_t *table = (const int32_t *)(m->blob + s->table);
-    const uint8_t *in = m->arena + s->source + row * s->in_stride;
-    int32_t top = INT32_MIN;
-    for (int64_t i = 0; i < s->columns; i++) {
-        const int32_t x = qk_element(in, i, s->in_type);
-        top = x > top ? x : top;
-    }
-    for (int64_t i = 0; i < s->columns; i++) {
-        const int64_t place = (int64_t)top - qk_element(in, i, s->in_type);
-        e[i] = table[place < s->entries - 1 ? place : s->entries - 1];
-    }
+    const int64_t columns = s->columns, n = rows * columns;
+    for (int64_t r = 0; r < rows; r++)
+        (s->in_type == QK_U8 ? qk_places_uint8 : s->in_type == QK_S16 ? qk_places_int16 : qk_places_int32)(
+            m->arena + s->source + (first + r) * s->in_stride, columns, (uint32_t)s->entries - 1, e + r * columns);
+    memset(e + n, 0, 64);
+    for (int64_t i = 0; i < n; i += 16)
+        qk_store(e + i, qk_entries_32(m->blob + s->table, e + i, INT32_MAX));
 }
 
 /* out = floor((e * 2^(bits + 1) + S) / (2 S)), e = table[max - x], S = sum of e. Numerator below
@@ -55,7 +66,7 @@ static void qk_run_softmax(const qk_softmax_step *s, const qk_memory *m)
         if (s->in_bytes)
             qk_softmax_entries(s, m, first, rows, e);
         else
-            qk_softmax_row(s, m, first, e);
+            qk_softmax_wide(s, m, first, rows, e);
         for (int64_t r = 0; r < rows; r++) {
             const int32_t *own = e + r * s->columns;
             int32_t *out = (int32_t *)(m->arena + s->out + (first + r) * s->out_stride), sum = 0;

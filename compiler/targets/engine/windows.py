@@ -346,7 +346,7 @@ def integer_softmax(planner: Planner, step: Step, args: list[Item]) -> bool:
     item = planner.define(step, Item(data.shape, 0, 1 << bits, stored=("S32", 0)))
     item.view = compact(("S32", 0), item.shape, axes)
     in_bytes = view.buffer.type == "U8" and int(entries.max()) < 1 << 24
-    together = max(1, min(rows, _TOGETHER // columns)) if in_bytes else 1
+    together = max(1, min(rows, _TOGETHER // columns))
     scratch = planner.emitter.scratch(8 * columns * together + 256)
     planner.emitter.step(
         "softmax",
