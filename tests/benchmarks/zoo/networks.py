@@ -90,7 +90,7 @@ cnn rdnet_tiny 64
 cnn mambaout_femto 64
 cnn focalnet_tiny_srf 64
 cnn convmixer_768_32 64
-cnn vgg11_bn 64
+cnn vgg11_bn 64 dynamo
 vit vit_tiny_patch16_224 64
 vit vit_tiny_patch16_224 64 dynamo
 vit vit_wee_patch16_reg1_gap_256 64
@@ -146,7 +146,7 @@ TORCHVISION = """
 cnn squeezenet1_1 image 64
 cnn shufflenet_v2_x0_5 image 64
 cnn googlenet image 64
-cnn alexnet image 64
+cnn alexnet image 64 dynamo
 cnn mnasnet0_5 image 64 free
 cnn mobilenet_v3_small image 64
 vit maxvit_t image 64
@@ -211,7 +211,7 @@ language phi3 text
 language stablelm text
 language olmo2 text
 language granite text
-language cohere text
+language cohere text dynamo
 language smollm3 text
 language mamba text
 language mamba2 text
@@ -649,7 +649,7 @@ def from_transformers(row: Row) -> tuple[nn.Module, Inputs]:
                 wanted.pop(field.removeprefix("-"), None)
     given = {k: v for k, v in wanted.items() if k in known or hasattr(fresh, k)}
     config = kind_of(**(given if name != "depth_anything" else {}))
-    config._attn_implementation = "eager"
+    config._attn_implementation, config.architectures = "eager", []
     config.return_dict = True
     maker = getattr(transformers, HEADS.get(name, "AutoModel"))
     make = getattr(maker, "from_config", None) or maker
