@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from compiler.errors import CompilerError, OnnxImportError, nearest
-from compiler.frontend.cut import Parts, cut, cut_around, set_inputs, with_sizes
+from compiler.frontend.cut import Parts, cut, cut_around, logarithms, set_inputs, with_sizes
 from compiler.frontend.cut_graph import Graph
 from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.frontend.from_onnx.load import load as load_onnx
@@ -23,6 +23,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.pass_text import split_passes
 from compiler.ir.text.parser import parse
 from compiler.ir.ty import tensor_fields
+from compiler.ir.walk import mentions
 from compiler.proof.work import refusal_expected
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Diagnosis, bind_params, diagnose, given_points, prerequisite_optimize
@@ -331,7 +332,8 @@ def refuse_empty(mod: IRModule, params: Mapping[str, Any]) -> None:
 def import_model(source: ModelSource, dim: Any, at: CutAt = NO_CUT) -> tuple[ModelSource, IRModule]:
     """The float module after prerequisite_optimize, and the model as it was cut.
 
-    A model with nodes that cannot be imported is cut around them, if products are left.
+    A model with nodes that cannot be imported is cut around them, if products are left; one whose
+    features are logarithms begins behind these.
 
     Raises:
         OnnxImportError, SettingsError: a model, a cut or a dimension that cannot be used.
@@ -349,16 +351,23 @@ def load_model(
     source: ModelSource, dims: Mapping[str, int], at: CutAt
 ) -> tuple[ModelSource, IRModule, Mapping[str, Any]]:
     """As ``import_model``, before any pass, with the weights by name."""
+    loaded = None
     if not (at.until or at.from_ or at.set_input):
         try:
-            return source, *load_onnx(source.original, dims=dims)
+            loaded = load_onnx(source.original, dims=dims)
         except OnnxImportError as error:
             if not error.nodes:
                 raise
+        if loaded is not None and not mentions(loaded[0]["main"], ("log",)):
+            return source, *loaded
     graph = Graph(set_inputs(read_model(source.original), at.constants), dims)
+    from_ = _begins(graph, at)
+    if loaded is not None and not from_:
+        return source, *loaded
     rest = {name: size for name, size in dims.items() if name not in graph.sized}
-    if at.until or at.from_:
-        parts: Parts | None = cut(graph, tuple(at.until), tuple(at.from_))
+    if at.until or from_:
+        why = "" if at.until or at.from_ else _OF_LOGARITHMS.format(graph.inputs[0])
+        parts: Parts | None = replace(cut(graph, tuple(at.until), from_), why=why)
     else:
         parts = Parts(None, graph.model.SerializeToString(), None, (1, 1))
     left_out: set[str] = set()
@@ -374,7 +383,7 @@ def load_model(
                 raise
             reason = error
             left_out.update(error.nodes)
-            parts = cut_around(graph, left_out, at.from_)
+            parts = cut_around(graph, left_out, from_)
         else:
             return found, mod, params
     assert reason is not None
@@ -384,6 +393,16 @@ def load_model(
     if parts is None:
         reason.add_note("no cut leaves a product: --until and --from name a part by hand")
     raise reason
+
+
+_OF_LOGARITHMS: Final = (
+    "the arguments of logarithms span decades, which 8 bits do not; --from {} takes them in"
+)
+
+
+def _begins(graph: Graph, at: CutAt) -> tuple[str, ...]:
+    """What the core begins with: as the user says, else behind logarithms of the inputs."""
+    return tuple(at.from_ if at.from_ or at.until else logarithms(graph))
 
 
 def _cut_source(source: ModelSource, graph: Graph, parts: Parts) -> ModelSource:
@@ -420,11 +439,12 @@ def without_floats(
     if source.parts is not None:
         kept = {node.name for node in read_model(source.parts.core).graph.node}
         left_out = {node.name for node in graph.nodes} - kept
-    least = _WORTH * (source.parts.share if at.from_ and source.parts is not None else 1)
+    from_ = _begins(graph, at)
+    least = _WORTH * (source.parts.share if from_ and source.parts is not None else 1)
     found = diagnosis
     for _ in range(_ROUNDS):
         left_out |= {name for one in found.operators if _root(one) for name in one.onnx_nodes}
-        parts = cut_around(graph, left_out, at.from_)
+        parts = cut_around(graph, left_out, from_)
         if parts is None or parts.share < least:
             break
         try:

@@ -24,7 +24,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from compiler.errors import OnnxExportError, OnnxImportError, legal_names
 from compiler.export.to_onnx.interface import declared
-from compiler.frontend.cut_graph import LEARNED, Graph
+from compiler.frontend.cut_graph import LEARNED, PRODUCTS, Graph
 from compiler.frontend.from_onnx.branches import renamed_node, renamed_tensor
 from compiler.frontend.from_onnx.graph import abbreviated
 from compiler.frontend.from_onnx.opsets import STANDARD_DOMAINS
@@ -46,6 +46,7 @@ class Parts:
         core: what is quantized.
         multiplications: of the core, and of the whole model, for one sample.
         first, last: nodes at the borders of the core, for people.
+        why: of a cut that nobody asked for and that a core of all nodes would not need.
     """
 
     before: bytes | None
@@ -54,6 +55,7 @@ class Parts:
     multiplications: tuple[int, int]
     first: tuple[str, ...] = ()
     last: tuple[str, ...] = ()
+    why: str = ""
 
     @property
     def around(self) -> tuple[bytes | None, bytes | None]:
@@ -82,6 +84,7 @@ class Parts:
             "until": list(self.last) if self.after is not None else [],
             "multiplications_in_core": inside,
             "multiplications": whole,
+            **({"why": self.why} if self.why else {}),
         }
 
     def __str__(self) -> str:
@@ -94,6 +97,7 @@ class Parts:
         return (
             f"quantized {' '.join(where)}: {inside:,} of {whole:,} multiplications "
             f"({self.share:.1%}); the rest of the model stays in float around it"
+            f"{self.why and f': {self.why}'}"
         )
 
 
@@ -198,6 +202,30 @@ def _with_preparation(graph: Graph, before: set[int], behind: set[int]) -> set[i
     return before | graph.above(moved)
 
 
+def logarithms(graph: Graph) -> list[str]:
+    """Logarithms of what fixed steps make of the inputs, in front of products: the mel spectrum of
+    a sound, a column of a table. What they read spans decades, which narrow integers do not.
+
+    Returns:
+        The tensors, for ``from_``.
+    """
+    fixed: set[int] = set()
+    real = {n for n in graph.inputs if graph.types[n].tensor_type.elem_type not in _INTEGERS}
+    found: list[str] = []
+    for place, node in enumerate(graph.nodes):
+        writers, reads = graph.writers(place), graph.reads[place]
+        product = node.op_type in PRODUCTS
+        computed = len(writers) + sum(name in graph.inputs for name in reads)
+        if not writers <= fixed or node.op_type not in _FIXED or (product and computed > 1):
+            continue
+        fixed.add(place)
+        if node.op_type not in ("Shape", "Size") and not real.isdisjoint(reads):
+            real.update(node.output)
+            found += node.output if node.op_type == "Log" else ()
+    products = graph.products()
+    return [name for name in found if graph.below((graph.writer[name],)) & products]
+
+
 def _varies(graph: Graph, before: set[int], core: set[int]) -> bool:
     """Whether the core reads what has no sizes in front of a run, beside the model's free axes."""
     free = {
@@ -243,8 +271,8 @@ def _parts(graph: Graph, before: set[int], after: set[int]) -> Parts:
         held = (before, core, after)[part]
         made.append(_model(graph, nodes, reads, [*written]) if held else None)
     assert made[1] is not None
-    borders = [_borders(graph, core, part_of, part) for part in (0, 2)]
-    return Parts(made[0], made[1], made[2], (inside, whole), *borders)
+    first, final = (_borders(graph, core, part_of, part) for part in (0, 2))
+    return Parts(made[0], made[1], made[2], (inside, whole), first, final)
 
 
 def _body(graph: Graph, part_of: Mapping[int, int], part: int) -> tuple[set[int], list[str]]:
@@ -284,6 +312,12 @@ _SHAPE_ARITHMETIC: Final = frozenset(
         *("ConstantOfShape", "Expand", "Equal", "Where", "ReduceProd", "Floor", "Ceil"),
     )
 )
+
+_FIXED: Final = (PRODUCTS | _PREPARES | _SHAPE_ARITHMETIC) - {"Exp"} | {
+    *("DFT", "Pad", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceSum", "ReduceSumSquare"),
+    *("STFT", "Split"),
+}
+"""Steps of a transform that nobody learns; Exp would be a softplus, log(1 + exp x)."""
 
 
 def _borders(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 import qsearch
 from compiler.errors import OnnxImportError
-from compiler.frontend.cut import Parts, cut, cut_around, joined, set_inputs
+from compiler.frontend.cut import Parts, cut, cut_around, joined, logarithms, set_inputs
 from compiler.frontend.cut_graph import Graph
 from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.runtime.pipeline import Pipeline
@@ -318,3 +318,38 @@ def test_the_core_of_two_stages_is_the_one_whose_sizes_are_known() -> None:
     core = onnx.load_from_string(parts.core)
     assert "first" in {node.name for node in core.graph.node}
     assert "second" not in {node.name for node in core.graph.node}
+
+
+_SPECTRUM = "re = Conv (x, w)  im = Conv (x, v)  a = Mul (re, re)  b = Mul (im, im)  p = Add (a, b)"
+_LEARNED = "h = Conv (x, w)  r = Relu (h)  p = Mul (r, r)"
+
+
+@pytest.mark.parametrize(
+    ("front", "found"),
+    [
+        (_SPECTRUM, ["l"]),
+        ("s = Shape (x)  n = Slice (s, zero, one)  q = Reshape (x, s)  p = Abs (q)", ["l"]),
+        (_LEARNED, []),
+        ("h = Conv (x, w)  e = Exp (h)  p = Add (e, c)", []),  # a softplus
+        ("s = Shape (x)  f = Cast <to = 1> (s)  p = Reshape (f, whole)", []),  # a number of steps
+        ("h = Conv (x, w)  g = Conv (x, h)  p = Abs (g)", []),  # nothing fixed
+    ],
+)
+def test_logarithms_of_what_is_fixed_are_features(front: str, found: list[str]) -> None:
+    text = f"""
+    <ir_version: 8, opset_import: ["" : 17]>
+    m (float[1, 1, 3] x) => (float[1, 1, 3] y)
+    <float[1, 1, 1] w = {{0.5}}, float[1, 1, 1] v = {{0.25}}, float[1] c = {{1.0}},
+     int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[3] whole = {{1, 1, 3}}>
+    {{ {front} l = Log (p)  y = Conv (l, w) }}
+    """
+    assert logarithms(Graph(onnx.parser.parse_model(text))) == found
+
+
+def test_a_logarithm_behind_all_products_is_no_feature() -> None:
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    m (float[1, 1, 3] x) => (float[1, 1, 3] y)
+    <float[1, 1, 1] w = {0.5}> { h = Conv (x, w)  p = Abs (h)  y = Log (p) }
+    """
+    assert logarithms(Graph(onnx.parser.parse_model(text))) == []

@@ -319,6 +319,69 @@ def test_the_choice_of_many_boxes_is_a_head(tmp_path: Path) -> None:
     np.testing.assert_allclose(boxes[..., 0], wanted[..., 0], atol=0.05)
 
 
+def _spotter(bins: int = 8, frame: int = 64) -> onnx.ModelProto:
+    """Logarithms of a mel spectrum, by convolutions with sines and cosines, and a small network."""
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    spotter (float[n, 1, 512] wave) => (float[n, 4, 13] words)
+    <float floor = {0.000001}>
+    {
+      [spectrum] c = Conv <strides = [32]> (wave, cosines)
+      s = Conv <strides = [32]> (wave, sines)
+      even = Mul (c, c)
+      odd = Mul (s, s)
+      power = Add (even, odd)
+      lifted = Add (power, floor)
+      [log] level = Log (lifted)
+      [net] a = Conv (level, w)
+      b = Relu (a)
+      words = Conv (b, v)
+    }
+    """
+    model = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    angle = 2 * np.pi * np.outer(np.arange(1, bins + 1), np.arange(frame)) / frame
+    tensors = {
+        "cosines": np.cos(angle)[:, None],
+        "sines": np.sin(angle)[:, None],
+        "w": rng.normal(0, 0.2, (8, bins, 3)),
+        "v": rng.normal(0, 0.2, (4, 8, 1)),
+    }
+    for name, array in tensors.items():
+        model.graph.initializer.append(numpy_helper.from_array(array.astype(np.float32), name))
+    return model
+
+
+def test_logarithms_of_a_spectrum_stay_in_float_in_front(tmp_path: Path) -> None:
+    onnx.save(_spotter(), tmp_path / "m.onnx")
+    rng, time = np.random.default_rng(1), np.arange(512) / 512
+    loud = 10 ** rng.uniform(-3, 0, (48, 1, 1))
+    waves = loud * np.sin(2 * np.pi * rng.uniform(8, 64, (48, 1, 1)) * time)
+    waves = waves.astype(np.float32)
+    found = qsearch.doctor(tmp_path / "m.onnx").cut
+    assert found is not None
+    assert found.first == ("net",)
+    assert "--from wave takes them in" in str(found)
+    made = qsearch.quantize(tmp_path / "m.onnx", waves[:32])
+    made.save(tmp_path / "m.qmod")
+    assert qsearch.verify(tmp_path / "m.qmod").proved
+    (wanted,) = onnxruntime.InferenceSession(tmp_path / "m.onnx").run(None, {"wave": waves[32:]})
+    (got,) = made.run(waves[32:])
+    assert np.square(got - wanted).sum() < 1e-3 * np.square(wanted).sum()  # 30 dB
+    whole = qsearch.export(tmp_path / "m.qmod", "onnx", tmp_path / "whole.onnx").files[0]
+    (again,) = onnxruntime.InferenceSession(whole).run(None, {"wave": waves[32:]})
+    np.testing.assert_array_equal(again, got)
+
+
+def test_logarithms_are_integers_where_the_user_begins_the_core(tmp_path: Path) -> None:
+    onnx.save(_spotter(), tmp_path / "m.onnx")
+    found = qsearch.doctor(tmp_path / "m.onnx", from_=["wave"])
+    assert (found.cut is None, found.diagnosis.fully_integral) == (True, True)
+    behind = qsearch.doctor(tmp_path / "m.onnx", until=["net"]).cut
+    assert behind is not None
+    assert behind.before is None
+
+
 def test_a_fixed_batch_runs_sample_by_sample(tmp_path: Path) -> None:
     fixed = detector()
     fixed.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
