@@ -78,7 +78,8 @@ class Measures:
             names.update(dict.fromkeys(_TIMINGS))
             varying.update(_TIMINGS)
         measures = tuple(measure_of(name) for name in names)
-        name = "top1" if (study.baseline or {}).get("top1") is not None else "agreement"
+        scored = (n for n in ("top1", "agreement") if (study.baseline or {}).get(n) is not None)
+        name = next(scored, "sqnr_db")
         return cls(objective, measures[0], measures, measure_of(name), frozenset(varying))
 
     def named(self, name: str | None) -> Measure | None:

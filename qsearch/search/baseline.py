@@ -110,6 +110,7 @@ class Baseline:
         data: evaluation data.
         metrics: names of the metrics that score the float model: ``top1`` where there are labels,
             and a metric of the user.
+        decides: its answers are compared.
         head: the float parts around the module, or the pool's handle of them.
     """
 
@@ -118,6 +119,7 @@ class Baseline:
     blob: Any
     data: PreparedData
     metrics: tuple[str, ...]
+    decides: bool
     head: Any = None
     cpu_s: float = 0.0
     """CPU seconds this run spent on it."""
@@ -139,7 +141,8 @@ class Baseline:
         requests = float_requests(self.blob, self.data.ref, samples, metrics, self.head)
         found = evaluate_split(pool, requests, progress, "baseline")
         self.cpu_s += found.cpu_s
-        self.context.repository.save_baseline(self.context.study_id, baseline_score(found.sums))
+        score = baseline_score(found.sums, self.decides)
+        self.context.repository.save_baseline(self.context.study_id, score)
         outputs = {f"output_{place:04d}": array for place, array in enumerate(found.outputs)}
         self.artifacts.keep(OUTPUTS, self.data.sha256, outputs, found.cpu_s)
         return found.outputs

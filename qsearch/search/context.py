@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
+from compiler.ir.ty import is_float, tensor_fields
 from compiler.qtypes.qconfig import QConfig
 from qsearch.data import PreparedData, content_hash
 from qsearch.model_file import ModelSource
@@ -25,6 +26,7 @@ from qsearch.store.artifacts import ArtifactStore
 from qsearch.store.records import StoredArtifact, Study, Trial
 from workers.batching import batch_size
 from workers.datasets.protocol import InputSpec
+from workers.metrics.top_k import is_lone
 from workers.pool.queued_pool import WorkerPool
 from workers.user_code import UserCode
 
@@ -166,6 +168,15 @@ class Control:
             self.stop.set()
 
 
+_OF_NUMBERS: Final = ("workers.metrics.regression:", "workers.metrics.restored:")
+"""Metrics of outputs that are no scores of classes."""
+
+
+def _sides(shape: Sequence[int]) -> list[int]:
+    """Of a sample, but for sides of 1."""
+    return [side for side in shape[1:] if side > 1]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedStudy:
     """Everything a search needs beside workers and a store.
@@ -207,6 +218,18 @@ class PreparedStudy:
     def run_samples(self) -> int:
         """Samples of one run of the model."""
         return batch_size(self.inputs, self.evaluation.whole)
+
+    @property
+    def decides(self) -> bool:
+        """Whether the first output holds answers, as far as is known: no number that stands alone,
+        and no signal of the size of an input, such as a sound without its noise."""
+        if self.has_labels or self.metric == "agreement":
+            return True
+        output = tensor_fields(self.module["main"].body.checked_type)[0]
+        given = [_sides(s.shape) for s in self.inputs if is_float(s.dtype)]
+        lone = is_lone(output.concrete_shape, output.dtype)
+        number = self.metric.startswith(_OF_NUMBERS)
+        return not (lone or number or _sides(output.concrete_shape) in given)
 
     @property
     def objective(self) -> Objective:

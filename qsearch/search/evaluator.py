@@ -246,9 +246,14 @@ def failed(error: Exception, attempts: int = 1, seconds: float | None = None) ->
     )
 
 
-def metric_names(has_labels: bool, metric: str = "") -> tuple[str, ...]:
-    """Metrics of ``workers.metrics`` that every candidate is scored with, and the user's own."""
+def metric_names(has_labels: bool, metric: str = "", decides: bool = True) -> tuple[str, ...]:
+    """Metrics of ``workers.metrics`` that every candidate is scored with, and the user's own.
+
+    Args:
+        decides: the model's answers are compared.
+    """
     names = tuple(m.option for m in _accuracies() if has_labels or m.needs != "labels")
+    names = tuple(name for name in names if decides or name != "agreement")
     return (*names, metric) if is_import_path(metric) else names
 
 
@@ -288,10 +293,12 @@ def _custom(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
     return {name: v if v is not None and math.isfinite(v) else None for name, v in found.items()}
 
 
-def baseline_score(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
+def baseline_score(
+    sums: Mapping[str, Mapping[str, float]], decides: bool
+) -> dict[str, float | None]:
     """The float model's score; its agreement with itself is 1 and its SQNR infinite."""
     values = results(sums)
-    score = {m.name: values.get(m.option, m.perfect) for m in _accuracies()}
+    score = {m.name: values.get(m.option, m.perfect if decides else None) for m in _accuracies()}
     return score | _custom(sums)
 
 

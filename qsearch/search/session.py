@@ -152,7 +152,9 @@ class Session:
         pipeline = prepared.source.pipeline
         self._head = None if pipeline is None else context.pool.put(pipeline.pack())
         self._baseline = Baseline(
-            context, self._artifacts, blob, prepared.evaluation, metrics, self._head
+            *(context, self._artifacts, blob, prepared.evaluation, metrics),
+            prepared.decides,
+            self._head,
         )
         self._stages = StageTracker(context.repository, context.study_id)
         self._driver: Driver | None = None
@@ -268,7 +270,7 @@ class Session:
             build=Build(blob, {}, None, name, form=prepared.settings.for_),
             dataset=prepared.evaluation.ref,
             samples=prepared.evaluation.samples,
-            metrics=metric_names(prepared.has_labels, prepared.metric),
+            metrics=metric_names(prepared.has_labels, prepared.metric, prepared.decides),
             reference=self._context.pool.put(reference),
             hardware=prepared.hardware,
             asked=tuple(

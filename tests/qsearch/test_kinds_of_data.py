@@ -93,6 +93,32 @@ def test_labels_that_are_numbers_are_no_classes(regression: Path) -> None:
     result = launch(regression, trials=1)
     assert result.objective.metric == "sqnr"
     assert "give --metric mae, rmse or r2" in result.text()
+    assert "agreement" not in result.text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("channels", "options", "compared"),
+    [(1, {}, False), (1, {"metric": "agreement"}, True), (3, {}, True)],
+)
+def test_a_sound_of_the_size_of_its_input_is_no_answer(
+    tmp_path: Path, channels: int, options: dict[str, Any], compared: bool
+) -> None:
+    """As a denoiser gives it: the place of its highest value says nothing."""
+    weight = from_array(RNG.normal(size=(channels, 1, 5)).astype(np.float32), "w")
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[2, 2])
+    ports = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", count, 64])
+        for name, count in (("x", 1), ("y", channels))
+    ]
+    graph = helper.make_graph([node], "g", ports[:1], ports[1:], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, tmp_path / "m.onnx")
+    waves = RNG.normal(size=(32, 1, 64)).astype(np.float32)
+    given: Any = {"calib": waves, "pool": "inline", "trials": 1, **options}
+    result = qsearch.launch(tmp_path / "m.onnx", out=tmp_path / "run", **given)
+    scores = [line for line in result.text().splitlines() if line.startswith(("float", "best"))]
+    assert ["agreement" in line for line in scores] == [compared, compared]
 
 
 @pytest.mark.slow

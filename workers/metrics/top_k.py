@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,10 +28,10 @@ def answers(output: NDArray[Any]) -> NDArray[np.int64]:
     return np.asarray(np.argmax(rows, axis=axis), np.int64)
 
 
-def is_lone(output: NDArray[Any]) -> bool:
+def is_lone(shape: Sequence[int], dtype: Any) -> bool:
     """Whether an output has one number where scores of classes would lie, as of a regression."""
-    axis = 1 if output.ndim >= 4 else -1
-    return output.dtype.kind == "f" and (output.ndim < 2 or output.shape[axis] == 1)
+    axis = 1 if len(shape) >= 4 else -1
+    return np.dtype(dtype).kind == "f" and (len(shape) < 2 or shape[axis] == 1)
 
 
 class Fraction(Sums):
