@@ -276,14 +276,17 @@ CASES: Final[dict[str, Case]] = {
         ax=ints(0),
         i=np.array([[2], [-3], [4]]),
     ),
-    "ScatterElements added": two(
-        node("Slice", ["c", "s", "e", "ax"], ["u"]),
-        node("ScatterElements", ["a", "i", "u"], ["b"], axis=3, reduction="add"),
-        s=ints(0),
-        e=ints(3),
-        ax=ints(3),
-        i=np.arange(72).reshape(1, 4, 6, 3) % 5,
-    ),
+    **{
+        f"ScatterElements, {mode}": two(
+            node("Slice", ["c", "s", "e", "ax"], ["u"]),
+            node("ScatterElements", ["a", "i", "u"], ["b"], axis=3, reduction=mode),
+            s=ints(0),
+            e=ints(3),
+            ax=ints(3),
+            i=np.arange(72).reshape(1, 4, 6, 3) % 5,
+        )
+        for mode in ("add", "mul", "max", "min")
+    },
     **{
         f"ScatterND computed, {mode}": replace(
             two(
@@ -298,7 +301,7 @@ CASES: Final[dict[str, Case]] = {
             ),
             inputs={"x": (SHAPE, "float32"), "i": ((1, 2, 1), "int64")},
         )
-        for mode in ("none", "add")
+        for mode in ("none", "add", "max", "min")
     },
     "TensorScatter": replace(
         two(

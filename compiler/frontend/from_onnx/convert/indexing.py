@@ -156,6 +156,9 @@ def scatter_elements(node: OnnxNode) -> Expr:
     return node.call("scatter_elements", data, indices, node.arg(2), axis=axis, reduction=mode)
 
 
+_COMBINED = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
+"""Operators of the reductions."""
+_EXTREMES = ("max", "min")
 _MOST_RUNS = 8
 """Slices that a tensor with written rows is joined of; else it is gathered."""
 
@@ -171,7 +174,7 @@ def _written_rows(node: OnnxNode, at: tuple[NDArray[Any], ...], mode: str) -> Ex
     data, updates = node.arg(0), node.arg(2)
     shape = node.shape(data)
     sizes = shape[: len(at)]
-    if mode not in ("update", "add") or not math.prod(shape) or not at[0].size:
+    if not math.prod(shape) or not at[0].size:
         return None
     places = np.ravel_multi_index([a.reshape(-1) % n for a, n in zip(at, sizes)], sizes)
     count, width = math.prod(sizes), math.prod(shape[len(at) :])
@@ -185,16 +188,25 @@ def _written_rows(node: OnnxNode, at: tuple[NDArray[Any], ...], mode: str) -> Ex
     sort = np.argsort(places, kind="stable")
     first = np.searchsorted(places[sort], places[sort])
     turn[sort] = np.arange(len(places)) - first
+    if mode in _EXTREMES:  # a row that nothing is written to is its own extreme
+        if math.prod(shape) * (int(turn.max()) + 2) > _MOST_TERMS:
+            return None
+        terms = np.repeat(np.arange(count)[:, None], int(turn.max()) + 2, axis=1)
+        terms[places, turn] = count + np.arange(len(places))
+        found = node.call("take", node.joined([rows, news], 0), node.const(terms), axis=0)
+        return node.call("reshape", node.call(mode, found, axis=(1,)), newshape=shape)
     if turn.max() >= _MOST_RUNS:
+        if mode == "mul":
+            return None
         terms = np.full((count, int(turn.max()) + 1), len(places))
         terms[places, turn] = np.arange(len(places))
         sums = summed_rows(node, news, terms)
         return node.call("reshape", node.call("add", rows, sums), newshape=shape)
-    zeros = node.const(np.zeros((1, width)), data.tensor_type.dtype)
+    neutral = node.const(np.full((1, width), int(mode == "mul")), data.tensor_type.dtype)
     for number in range(int(turn.max()) + 1):
         order = np.full(count, len(places))
         order[places[turn == number]] = np.flatnonzero(turn == number)
-        rows = node.call("add", rows, _rows_of(node, news, zeros, order))
+        rows = node.call(_COMBINED[mode], rows, _rows_of(node, news, neutral, order))
     return node.call("reshape", rows, newshape=shape)
 
 
@@ -226,18 +238,24 @@ def _rows_at_computed_places(node: OnnxNode, at: Sequence[Expr], mode: str) -> E
     data, updates = node.arg(0), node.arg(2)
     shape = node.shape(data)
     count, number = math.prod(shape[: len(at)]), math.prod(node.shape(at[0]))
-    if mode not in ("update", "add") or not 0 < count * number <= 1 << 20 or not math.prod(shape):
+    width = math.prod(shape[len(at) :])
+    questions = count * number * (width if mode in _EXTREMES else 1)
+    if mode == "mul" or not 0 < questions <= 1 << 20 or not math.prod(shape):
         return None
     places: Expr = node.const(np.int64(0))
     for indices, size in zip(at, shape):
         places = node.call("multiply", places, node.const(np.int64(size)))
         places = node.call("add", places, node.call("cast", indices, dtype="int64"))
-    width = math.prod(shape[len(at) :])
     rows = node.call("reshape", data, newshape=(count, width))
     news = node.call("reshape", updates, newshape=(number, width))
     places = node.call("reshape", places, newshape=(1, number))
     own = node.call("equal", places, node.const(np.arange(count)[:, None]))
-    if mode == "add":
+    if mode in _EXTREMES:
+        before = node.call("expand_dims", rows, axis=1)
+        asked = node.call("expand_dims", own, axis=2)
+        found = node.call("where", asked, node.call("expand_dims", news, axis=0), before)
+        rows = node.call(_COMBINED[mode], rows, node.call(mode, found, axis=(1,)))
+    elif mode == "add":
         chosen = node.call("cast", own, dtype=data.tensor_type.dtype)
         rows = node.call("add", rows, node.call("nn.matmul", chosen, news))
     else:

@@ -217,6 +217,11 @@ def test_spectra_of_frames_are_a_convolution(window: str, onesided: int) -> None
         ("ScatterElements", np.tile([[[-1], [2]]], (4, 1, 6)), {"axis": 1}),
         ("ScatterND", [[-1, -2], [0, -5]], {}),
         ("ScatterND", [[-1, -2], [0, -5]], {"reduction": "max"}),
+        ("ScatterND", [[-1, -2], [3, -2]], {"reduction": "mul"}),
+        *(
+            ("ScatterElements", np.tile([[[-1], [2], [4]]], (4, 1, 6)), {"axis": 1, "reduction": r})
+            for r in ("add", "mul", "max", "min")
+        ),
     ],
 )
 def test_indices_below_zero_count_from_the_end(
