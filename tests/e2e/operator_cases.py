@@ -265,6 +265,11 @@ CASES: Final[dict[str, Case]] = {
         node("GatherElements", ["a", "i"], ["b"], axis=3),
         i=np.arange(4 * 6 * 3).reshape(1, 4, 6, 3) % 6,
     ),
+    "ReduceProd": between(
+        node("ReduceProd", ["a", "ax"], ["p"], keepdims=1),
+        node("Add", ["a", "p"], ["b"]),
+        ax=ints(3),
+    ),
     "ScatterND of rows": two(
         node("Transpose", ["c"], ["t"], perm=[2, 3, 0, 1]),
         node("Slice", ["t", "s", "e", "ax"], ["u"]),

@@ -67,12 +67,35 @@ def _log_sum_exp(node: OnnxNode, data: Expr, axes: tuple[int, ...], keepdims: bo
     return result if keepdims else node.call("squeeze", result, axis=axes)
 
 
+_MOST_FACTORS = 16
+"""That are multiplied one by one: integers round every product."""
+
+
+def _product(node: OnnxNode, data: Expr, axes: tuple[int, ...], keepdims: bool) -> Expr:
+    """Few real numbers pair by pair, which integers do as well."""
+    sizes = [size for axis in axes if isinstance(size := data.tensor_type.shape[axis], int)]
+    known = len(sizes) == len(axes) and is_float(data.tensor_type.dtype)
+    if not (known and 0 < math.prod(sizes) <= _MOST_FACTORS):
+        return _composed("prod")(node, data, axes, keepdims)
+    for axis, size in zip(axes, sizes):
+        factors = [
+            node.call("strided_slice", data, begin=(k,), end=(k + 1,), strides=(1,), axes=(axis,))
+            for k in range(size)
+        ]
+        while len(factors) > 1:
+            pairs = zip(factors[::2], factors[1::2])
+            rest = factors[len(factors) // 2 * 2 :]
+            factors = [node.call("multiply", *pair) for pair in pairs] + rest
+        (data,) = factors
+    return data if keepdims else node.call("squeeze", data, axis=axes)
+
+
 _REDUCTIONS: dict[str, tuple[Reduce, int]] = {
     "ReduceSum": (_composed("sum"), 13),
     "ReduceMean": (_composed("mean"), 18),
     "ReduceMax": (_extremum("max", "any"), 18),
     "ReduceMin": (_extremum("min", "all"), 18),
-    "ReduceProd": (_composed("prod"), 18),
+    "ReduceProd": (_product, 18),
     "ReduceSumSquare": (_composed("sum", before="multiply"), 18),
     "ReduceL1": (_composed("sum", before="abs"), 18),
     "ReduceL2": (_composed("sum", before="multiply", after="sqrt"), 18),
