@@ -23,7 +23,7 @@ class Agreement(Fraction):
     ) -> None:
         """Count decisions that equal those of the float model; a lone number decides nothing."""
         assert reference is not None  # needs_reference
-        if not is_lone(outputs[0].shape, outputs[0].dtype):
+        if not is_lone(outputs[0].shape, outputs[0].dtype.name):
             self.add(state, answers(outputs[0]) == answers(reference[0]))
 
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.ir.ty import is_float
 from workers.errors import MetricError
 from workers.metrics.library import Sums
 from workers.metrics.protocol import Outputs, State
@@ -28,10 +29,10 @@ def answers(output: NDArray[Any]) -> NDArray[np.int64]:
     return np.asarray(np.argmax(rows, axis=axis), np.int64)
 
 
-def is_lone(shape: Sequence[int], dtype: Any) -> bool:
+def is_lone(shape: Sequence[int], dtype: str) -> bool:
     """Whether an output has one number where scores of classes would lie, as of a regression."""
     axis = 1 if len(shape) >= 4 else -1
-    return np.dtype(dtype).kind == "f" and (len(shape) < 2 or shape[axis] == 1)
+    return is_float(dtype) and (len(shape) < 2 or shape[axis] == 1)
 
 
 class Fraction(Sums):
