@@ -264,18 +264,25 @@ def _inner_fits(strides: Shape, operands: _Operands) -> bool:
 
 
 def _copied_first(operands: _Operands, targets: Targets) -> list[View]:
-    """The program after copies of the operands that lie in another order."""
+    """The program after copies of the operands that lie in another order.
+
+    They are row-major where the result follows them, else they lie as the result does.
+    """
     emitter = operands.planner.emitter
     read = list(zip(operands.leaves, operands.views))
     copied = any(leaf.view is not None and leaf.view.buffer in emitter.copies for leaf, _ in read)
     varies = any(view is not None and not emitter.is_constant(view) for _, view in read)
     if len(targets) > 1 or copied or not varies:
         raise NoProgramError("operands in orders that no copy joins")
+    ((item, target),) = targets.items()
+    follows = target is None and order_of(operands.leaves, item.shape) is not None
+    order = tuple(range(len(item.shape))) if follows else operands.outs[0].axis_order
     for leaf, view in read:
         if view is not None and leaf.data is None:
-            leaf.view = emitter.contiguous(view, always=True)
+            missing = len(order) - len(view.shape)
+            own = tuple(axis - missing for axis in order if axis >= missing)
+            leaf.view = emitter.contiguous(view, always=True, order=own)
             leaf.border = None  # what lies around it stays behind
-    ((item, target),) = targets.items()
     return [emit_program(operands.planner, item, target)]
 
 

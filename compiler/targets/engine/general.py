@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import integer_range
@@ -235,15 +236,17 @@ def ordered(planner: Planner, step: Step, args: list[Item]) -> bool:
     if data.data is not None or any(a.data is None for a in others):
         return False
     view = planner.materialise(data)
-    offsets = np.zeros((), np.int64)
-    for size, stride in zip(view.shape, view.strides):
-        offsets = offsets[..., None] + np.arange(size) * stride
+    offsets = _offsets(view)
     span = int(offsets.max()) + view.buffer.item
     rest = [a.data for a in others if a.data is not None]
     result = step.results[0].type
     (found,) = FNumpyCompute.require(step.op)(step.attrs, [offsets, *rest], result)
     item = Item(result.concrete_shape, data.low, data.high)
     item.image_layout = data.image_layout if len(item.shape) == len(data.shape) else ""
+    planner.define(step, item)
+    item.view = _part(view, found)
+    if item.view is not None:
+        return True
     out = dense_view(planner, step, item, view.buffer.storage)
     flat = found.transpose(out.axis_order).reshape(-1)
     breaks = np.flatnonzero(np.diff(flat) != view.buffer.item) + 1
@@ -258,6 +261,24 @@ def ordered(planner: Planner, step: Step, args: list[Item]) -> bool:
         offsets=planner.emitter.put(flat[::run]),
     )
     return True
+
+
+def _offsets(view: View) -> NDArray[np.int64]:
+    """Bytes from the first element to each."""
+    offsets = np.zeros((), np.int64)
+    for size, stride in zip(view.shape, view.strides):
+        offsets = offsets[..., None] + np.arange(size) * stride
+    return offsets
+
+
+def _part(view: View, offsets: NDArray[np.int64]) -> View | None:
+    """The elements at some offsets; None where no strides say so."""
+    start, item = int(offsets.flat[0]), view.buffer.item
+    ahead = [np.diff(offsets, axis=axis).reshape(-1) for axis in range(offsets.ndim)]
+    strides = tuple(int(some[0]) if len(some) else item for some in ahead)
+    part = View(view.buffer, view.offset + start, offsets.shape, strides)
+    regular = min(strides, default=1) > 0 and np.array_equal(_offsets(part) + start, offsets)
+    return part if regular else None
 
 
 def dense_view(

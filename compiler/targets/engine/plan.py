@@ -186,11 +186,11 @@ class Emitter:
                 )
         return view
 
-    def contiguous(self, view: View, always: bool = False) -> View:
-        """The view with its elements in row-major order, one behind the other."""
+    def contiguous(self, view: View, always: bool = False, order: Shape | None = None) -> View:
+        """The view with its elements one behind the other, by default in row-major order."""
         if view.is_row_major and not always:
             return view
-        made = compact(view.buffer.storage, view.shape)
+        made = compact(view.buffer.storage, view.shape, order)
         self.copy(view, made)
         self.copies.add(made.buffer)
         return made

@@ -231,6 +231,18 @@ def test_a_table_is_an_output_of_64_bits() -> None:
     agree(relay.module(op.lookup(place, table)), drawn(rng, (70,), "uint16", False))
 
 
+def test_operands_in_another_order_than_a_result_that_follows_none_of_them_are_copied() -> None:
+    op, rng = relay.op, np.random.default_rng(4)
+    shapes = (1, 16, 5, 1), (1, 1, 5, 8)
+    x, y = (relay.var(name, shape, "int8") for name, shape in zip("xy", shapes))
+    product = op.multiply(op.cast(x, dtype="int32"), op.cast(y, dtype="int32"))
+    image = op.cast(op.clip(product, a_min=-99, a_max=99), dtype="int8")
+    weight = relay.const(rng.integers(-9, 9, (4, 16, 1, 1)).astype("int8"))
+    made = op.nn.conv2d(image, weight, out_dtype="int32")
+    engine = agree(relay.module(made), *(drawn(rng, shape, "int8", False) for shape in shapes))
+    assert "wide" not in [step.kind for step in engine.steps]
+
+
 @pytest.mark.parametrize("largest", [1 << 6, 1 << 31, 1 << 33])
 def test_bounds_of_rescaled_values_are_those_of_python_integers(largest: int) -> None:
     rng = np.random.default_rng(largest)

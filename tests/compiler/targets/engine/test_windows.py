@@ -166,6 +166,17 @@ def test_orders_and_reductions_have_kernels(number: int, in_front: str) -> None:
     agree(mod, drawn(np.random.default_rng(number), (2, 4, 4, 6), "int8", False))
 
 
+@pytest.mark.parametrize("axis", [1, 3])
+@pytest.mark.parametrize("places", [-1, 2, [1], [1, 2, 3], [[0, 1], [2, 3]], [2, 2], [3, 1]])
+def test_places_that_are_equally_far_apart_are_the_same_memory(places: Any, axis: int) -> None:
+    x = relay.var("x", (2, 4, 3, 5), "int8")
+    taken = relay.op.take(x, relay.const(np.array(places, np.int64)), axis=axis, mode="wrap")
+    made = relay.op.multiply(relay.op.cast(taken, dtype="int32"), relay.const(np.int32(3)))
+    engine = agree(relay.module(made), drawn(np.random.default_rng(2), (2, 4, 3, 5), "int8", False))
+    moved = places in ([2, 2], [3, 1])
+    assert ("gather" in [step.kind for step in engine.steps]) is moved
+
+
 @pytest.mark.parametrize("index", ["int64", "uint8"])
 @pytest.mark.parametrize("mode", ["clip", "wrap"])
 @pytest.mark.parametrize("axis", [0, 1, None])
