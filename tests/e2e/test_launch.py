@@ -227,13 +227,13 @@ def test_a_model_that_cannot_become_integers_is_exit_code_1_and_names_the_operat
 ) -> None:
     shape = [1, 2, 4, 4]
     weights = [
-        onnx.numpy_helper.from_array(np.ones((2, channels, 1, 1), np.float32), name)
-        for name, channels in (("w", 2), ("v", 1))
+        onnx.numpy_helper.from_array(np.ones((2, 2, 1, 1), np.float32), name) for name in ("w", "v")
     ]
+    weights.append(onnx.numpy_helper.from_array(np.float32(0.5), "half"))
     graph = onnx.helper.make_graph(
         [
             onnx.helper.make_node("Conv", ["x", "w"], ["c"]),
-            onnx.helper.make_node("ReduceProd", ["c"], ["p"], name="keeps_float", axes=[1]),
+            onnx.helper.make_node("Mod", ["c", "half"], ["p"], name="keeps_float", fmod=1),
             onnx.helper.make_node("Conv", ["p", "v"], ["y"]),
         ],
         "g",

@@ -24,19 +24,19 @@ Output = pytest.CaptureFixture[str]
 
 
 def model_with_an_island(path: Path) -> Path:
-    """Two convolutions with a product in between; batch and width are open."""
+    """Two convolutions with a remainder in between; batch and width are open."""
     weights = [
-        numpy_helper.from_array(np.full((2, 2, 1, 1), 0.5, np.float32), name) for name in "ab"
+        numpy_helper.from_array(np.full((2, 2, 1, 1), 0.5, np.float32), name) for name in "abc"
     ]
     graph = helper.make_graph(
         [
             helper.make_node("Conv", ["x", "a"], ["t"], name="first"),
-            helper.make_node("ReduceProd", ["t"], ["u"], name="island", axes=[2]),
+            helper.make_node("Mod", ["t", "c"], ["u"], name="island", fmod=1),
             helper.make_node("Conv", ["u", "b"], ["y"], name="second"),
         ],
         "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 2, 4, "width"])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 2, 1, "width"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 2, 4, "width"])],
         weights,
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
@@ -60,8 +60,8 @@ def test_a_model_with_an_island_names_it_and_exits_one(tmp_path: Path, capfd: Ou
     assert run(["doctor", "--model", str(path), "--dim", "width=4"]) == 1
     shown = capfd.readouterr().out
     assert "island" in shown
-    assert "1 x prod (no integer form)" in shown
-    assert "prod has no rule in QuantizeAnnotate" in shown
+    assert "1 x trunc_mod (no integer form)" in shown
+    assert "trunc_mod has no rule in QuantizeAnnotate" in shown
     assert "integers only: no" in shown
 
 
@@ -70,7 +70,7 @@ def test_json_holds_every_operator_and_the_open_dimensions(tmp_path: Path, capfd
     assert run(["doctor", "--model", str(path), "--dim", "width=4", "--json"]) == 1
     found = json.loads(capfd.readouterr().out)
     assert found["fully_integral"] is False
-    assert [entry["op"] for entry in found["operators"]] == ["nn.conv2d", "prod", "nn.conv2d"]
+    assert [entry["op"] for entry in found["operators"]] == ["nn.conv2d", "trunc_mod", "nn.conv2d"]
     assert found["operators"][1]["onnx_nodes"] == ["island"]
     assert found["inputs"] == [
         {

@@ -184,8 +184,8 @@ def test_other_data_is_refused_with_what_changed(tmp_path: Path) -> None:
     assert fresh.summary["trials"]["complete"] == 1
 
 
-def _product_model(path: Path) -> Path:
-    """A model whose product over the elements of a tensor stays in float."""
+def _remainder_model(path: Path) -> Path:
+    """A model with a remainder of real numbers, which stays in float."""
     import onnx
     from onnx import TensorProto, helper
 
@@ -193,7 +193,7 @@ def _product_model(path: Path) -> Path:
     graph = helper.make_graph(
         [
             helper.make_node("MatMul", ["x", "w"], ["h"]),
-            helper.make_node("ReduceProd", ["h"], ["p"], name="keeps_float", axes=[1]),
+            helper.make_node("Mod", ["h", "half"], ["p"], name="keeps_float", fmod=1),
             helper.make_node("Add", ["h", "p"], ["s"]),
             helper.make_node("MatMul", ["s", "v"], ["y"]),
         ],
@@ -203,6 +203,7 @@ def _product_model(path: Path) -> Path:
         [
             onnx.numpy_helper.from_array(weight, "w"),
             onnx.numpy_helper.from_array(weight.T.copy(), "v"),
+            onnx.numpy_helper.from_array(np.float32(0.5), "half"),
         ],
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
@@ -212,7 +213,7 @@ def _product_model(path: Path) -> Path:
 def test_a_model_that_cannot_be_integer_says_why_and_runs_with_allow_float(
     tmp_path: Path,
 ) -> None:
-    path = _product_model(tmp_path / "product.onnx")
+    path = _remainder_model(tmp_path / "m.onnx")
     data = (np.random.default_rng(2).random((40, 8)) + 0.5).astype(np.float32)
     options = {"calib": data, "eval": data, "trials": 8, "pool": "inline"}
     with pytest.raises(SearchFailedError, match="none of 8 trials gave a module: 8 keep"):
@@ -227,7 +228,7 @@ def test_a_model_that_cannot_be_integer_says_why_and_runs_with_allow_float(
 def test_a_model_that_stays_partly_float_is_told_first_and_tries_mixed_modules_first(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = _product_model(tmp_path / "product.onnx")
+    path = _remainder_model(tmp_path / "m.onnx")
     data = (np.random.default_rng(2).random((40, 8)) + 0.5).astype(np.float32)
     np.savez(tmp_path / "data.npz", x=data)
     words = ["launch", "--model", str(path), "--calib", str(tmp_path / "data.npz")]
