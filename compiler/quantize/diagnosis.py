@@ -262,8 +262,8 @@ def _no_rule(record: CallRecord, pass_name: str, qconfig: QConfig) -> str:
     tables = "" if qconfig.integer_tables else "set integer_tables=True; if that is not enough, "
     return (
         f"{tables}{record.op} has no rule in {pass_name}: replace it in the model, register a rule "
-        "(compiler/quantize/README.md), or leave it float with partition_conversions=enabled "
-        "(launch: --allow-float)"
+        "(compiler/quantize/README.md), end the module in front of it (--until NODE), or leave it "
+        "float with partition_conversions=enabled (launch: --allow-float)"
     )
 
 
