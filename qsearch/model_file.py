@@ -440,7 +440,7 @@ def without_floats(
         kept = {node.name for node in read_model(source.parts.core).graph.node}
         left_out = {node.name for node in graph.nodes} - kept
     from_ = _begins(graph, at)
-    least = _WORTH * (source.parts.share if from_ and source.parts is not None else 1)
+    least = _WORTH * (1 if source.parts is None else source.parts.share)
     found = diagnosis
     for _ in range(_ROUNDS):
         left_out |= {name for one in found.operators if _root(one) for name in one.onnx_nodes}

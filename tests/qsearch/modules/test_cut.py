@@ -319,6 +319,36 @@ def test_the_choice_of_many_boxes_is_a_head(tmp_path: Path) -> None:
     np.testing.assert_allclose(boxes[..., 0], wanted[..., 0], atol=0.05)
 
 
+def test_a_core_that_is_cut_already_loses_its_floats_too(tmp_path: Path) -> None:
+    """As RT-DETR reads the places that it computes, and ranks 300 of what it found before."""
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    m (float[1, 3, 8, 8] image) => (float[1, 2] z, float[1, 4, 8, 8] y)
+    <int64[1] many = {80}>
+    {
+      [first] c = Conv <pads = [1, 1, 1, 1]> (image, w)
+      [offsets] o = Conv <pads = [1, 1, 1, 1]> (c, g)
+      row = Flatten (c)
+      [rank] scores, places = TopK (row, many)
+      z = MatMul (scores, u)
+      grid = Transpose <perm = [0, 2, 3, 1]> (o)
+      read = GridSample (c, grid)
+      [last] y = Conv <pads = [1, 1, 1, 1]> (read, v)
+    }
+    """
+    model = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    shapes = {"w": (4, 3, 3, 3), "g": (2, 4, 3, 3), "v": (4, 4, 3, 3), "u": (80, 2)}
+    for name, shape in shapes.items():
+        weight = rng.normal(0, 0.2, shape).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(weight, name))
+    onnx.save(model, tmp_path / "m.onnx")
+    found = qsearch.doctor(tmp_path / "m.onnx")
+    assert found.diagnosis.fully_integral
+    assert found.cut is not None
+    assert set(found.cut.last) == {"first", "offsets"}
+
+
 def _spotter(bins: int = 8, frame: int = 64) -> onnx.ModelProto:
     """Logarithms of a mel spectrum, by convolutions with sines and cosines, and a small network."""
     text = """
