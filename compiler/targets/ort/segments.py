@@ -89,6 +89,9 @@ def segments(model: onnx.ModelProto, nodes: int) -> Iterator[onnx.ModelProto]:
     for end in (*_borders(graph, ports.keys() | weights.keys()), len(graph.node)):
         if end - begin < nodes and end < len(graph.node):
             continue
+        if end - begin == len(graph.node):
+            yield model  # with its ports in their order
+            return
         part, begin = graph.node[begin:end], end
         made = {name for node in part for name in node.output}
         read = dict.fromkeys(name for node in part for name in _read(node) if name not in made)

@@ -41,6 +41,25 @@ def test_the_bits_are_those_of_one_session(profile: onnx.ModelProto, nodes: int)
         np.testing.assert_array_equal(ours, theirs)
 
 
+def test_a_model_without_a_place_to_cut_keeps_the_order_of_its_ports() -> None:
+    ports = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("a", [2, 3]), ("b", [3]), ("sum", [2, 3]), ("less", [3]))
+    ]
+    nodes = [
+        helper.make_node("Neg", ["b"], ["less"]),
+        helper.make_node("Relu", ["a"], ["more"]),
+        helper.make_node("Add", ["more", "less"], ["sum"]),
+    ]
+    graph = helper.make_graph(nodes, "g", ports[:2], ports[2:])
+    opset = helper.make_opsetid("", 17)
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=10)
+    a, b = np.ones((2, 3), np.float32), np.full(3, 2, np.float32)
+    total, less = SegmentedExecutor(model, 1).run([a, b])
+    np.testing.assert_array_equal(total, a - b)
+    np.testing.assert_array_equal(less, -b)
+
+
 @pytest.mark.parametrize("nodes", [1, 1000])
 def test_constants_beside_the_model_give_the_bits_of_those_in_it(nodes: int) -> None:
     rng = np.random.default_rng(2)
