@@ -5,12 +5,25 @@ On integers, with ``integer_tables``: both sides at one scale; LiteRT files comp
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from compiler.ir.expr import Args, Call, Expr
+from compiler.ops.annotation.attach_simulated_quantize import is_quantized_constant
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
+from compiler.ops.rules.integer_calls import cast, clip, multiply, scalar
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive, any_positive
-from compiler.ops.rules.realize import FQRealizeRewrite, both_realized, is_narrow, like
+from compiler.ops.rules.realize import (
+    FQRealizeRewrite,
+    QRealizeIntExpr,
+    both_realized,
+    integer_limits,
+    integers,
+    is_narrow,
+    like,
+    settled,
+)
 from compiler.ops.rules.unify_fields import unify_for_concatenate
 from compiler.ops.rules.unify_scales import unify_for_add
 from compiler.ops.rules.with_tables import with_tables
@@ -31,11 +44,32 @@ def larger_or_smaller_realize(ref_call: Call, args: Args, ctx: QuantizeContext) 
     pair = both_realized(args)
     if pair is None:
         return None
+    lhs, rhs = map(settled, pair)
+    acc = ctx.qconfig.dtype_activation
+    pair = _within(ref_call.args[0], lhs, rhs, acc), _within(ref_call.args[1], rhs, lhs, acc)
     if ctx.qconfig.for_tflm and all(is_narrow(each, ctx.qconfig) for each in pair):
         lhs, rhs = unify_for_concatenate(ref_call.args, pair, ctx.qconfig)
     else:
         (lhs, rhs), _ = unify_for_add(ref_call, pair, ctx.qconfig)
     return like(lhs, with_args(ref_call, (lhs.data, rhs.data)))
+
+
+_COARSER: Final = 1 << 24
+"""Times as coarse: then two scales have no common one in 32 bits."""
+
+
+def _within(
+    ref_arg: Expr, value: QRealizeIntExpr, other: QRealizeIntExpr, acc: str
+) -> QRealizeIntExpr:
+    """A constant whose every step is larger than the other side can be, such as the -1e38 that a
+    running maximum begins with: just beyond the other's integers, at their scale."""
+    beyond = other.bound + abs(other.zero_point) + 1
+    ratio = value.scale.values.min() / other.scale.values.max()
+    coarser = ratio > max(beyond, _COARSER) and 2 * beyond < integer_limits(acc)[1]
+    if not (coarser and is_quantized_constant(ref_arg)) or other.scale.is_vector:
+        return value
+    sign = cast(clip(value.data, -1, 1), acc)
+    return integers(multiply(sign, scalar(beyond, acc)), other.scale, acc, other.bounds_of)
 
 
 FQZeroPoint.register(*OPS)(always(ZeroPoint.TAKES))

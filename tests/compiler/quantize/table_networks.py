@@ -152,6 +152,13 @@ def odds_and_ends(x: Expr, w: Weights) -> Expr:
     return w.dense(op.exp(op.negative(op.abs(picked))), 4, 3)
 
 
+def running_maximum(x: Expr, w: Weights) -> Expr:
+    """A maximum that begins with what nothing reaches, and a minimum of this kind."""
+    least = relay.const(np.full((1, 4, 1, 1), -1e38, np.float32))
+    largest = op.maximum(least, w.conv(x, 3, 4))
+    return w.conv(op.minimum(largest, scalar(1e30)), 4, 2)
+
+
 STEPS: dict[str, Build] = {
     "swish": lambda x, w: swish(x),
     "gelu": lambda x, w: gelu(x),
@@ -206,6 +213,7 @@ NETWORKS: dict[str, tuple[Build, tuple[int, ...]]] = {
     "written_out_norm": (lambda x, w: transformer(x, w, written_out_norm), (1, 3, 8, 8)),
     "post_norm": (post_norm, (1, 3, 8, 8)),
     "odds_and_ends": (odds_and_ends, (1, 3, 8, 8)),
+    "running_maximum": (running_maximum, (1, 3, 8, 8)),
     "products_and_reductions": (products_and_reductions, (1, 3, 8, 8)),
 }
 
