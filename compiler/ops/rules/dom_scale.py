@@ -19,7 +19,8 @@ from compiler.qtypes.qconfig import QConfig
 SMALLEST_RANGE: Final = 2.0**-48
 """Values of a smaller magnitude are quantized to zeros: the product of two finer scales could fall
 below the normal float32 numbers, and the quotient of two scales beyond the largest one."""
-_FINEST = np.float32(2.0**-24)
+FINEST: Final = np.float32(2.0**-24)
+"""Of the larger of two scales: a finer one is not common to both in 32 bits."""
 _DIGITS: Final = {"power_of_two": 1, "tflite": 12}
 """Binary digits of the scales that may be chosen, by QConfig.requantization."""
 
@@ -67,7 +68,7 @@ class DomScale:
         """
         finest = np.minimum(self.values, other.values)
         coarsest = np.maximum(self.values, other.values)
-        return DomScale(np.maximum(finest, coarsest * _FINEST), _axis(self, other), wide=True)
+        return DomScale(np.maximum(finest, coarsest * FINEST), _axis(self, other), wide=True)
 
     def over(self, divisor: int) -> DomScale:
         """The scale divided by an integer, rounded to float32."""

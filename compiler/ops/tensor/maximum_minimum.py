@@ -5,13 +5,12 @@ On integers, with ``integer_tables``: both sides at one scale; LiteRT files comp
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
 from compiler.ir.expr import Args, Call, Expr
 from compiler.ops.annotation.attach_simulated_quantize import is_quantized_constant
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
+from compiler.ops.rules.dom_scale import FINEST
 from compiler.ops.rules.integer_calls import cast, clip, multiply, scalar
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive, any_positive
 from compiler.ops.rules.realize import (
@@ -54,19 +53,17 @@ def larger_or_smaller_realize(ref_call: Call, args: Args, ctx: QuantizeContext) 
     return like(lhs, with_args(ref_call, (lhs.data, rhs.data)))
 
 
-_COARSER: Final = 1 << 24
-"""Times as coarse: then two scales have no common one in 32 bits."""
-
-
 def _within(
     ref_arg: Expr, value: QRealizeIntExpr, other: QRealizeIntExpr, acc: str
 ) -> QRealizeIntExpr:
     """A constant whose every step is larger than the other side can be, such as the -1e38 that a
     running maximum begins with: just beyond the other's integers, at their scale."""
+    if not is_quantized_constant(ref_arg) or other.scale.is_vector:
+        return value
     beyond = other.bound + abs(other.zero_point) + 1
-    ratio = value.scale.values.min() / other.scale.values.max()
-    coarser = ratio > max(beyond, _COARSER) and 2 * beyond < integer_limits(acc)[1]
-    if not (coarser and is_quantized_constant(ref_arg)) or other.scale.is_vector:
+    # Of float64: the quotient may be beyond the largest float32.
+    ratio = float(value.scale.values.min()) / float(other.scale.values.max())
+    if ratio <= max(beyond, 1 / float(FINEST)) or 2 * beyond >= integer_limits(acc)[1]:
         return value
     sign = cast(clip(value.data, -1, 1), acc)
     return integers(multiply(sign, scalar(beyond, acc)), other.scale, acc, other.bounds_of)

@@ -243,9 +243,10 @@ def ordered(planner: Planner, step: Step, args: list[Item]) -> bool:
     (found,) = FNumpyCompute.require(step.op)(step.attrs, [offsets, *rest], result)
     item = Item(result.concrete_shape, data.low, data.high)
     item.image_layout = data.image_layout if len(item.shape) == len(data.shape) else ""
-    planner.define(step, item)
-    item.view = _part(view, found)
-    if item.view is not None:
+    part = _part(view, found)
+    if part is not None:
+        planner.define(step, item)
+        item.view = part
         return True
     out = dense_view(planner, step, item, view.buffer.storage)
     flat = found.transpose(out.axis_order).reshape(-1)
