@@ -97,8 +97,13 @@ def ends_of(main: Function) -> tuple[TupleGetItem, ...]:
 
 def turns_of(main: Function) -> dict[Expr, int]:
     """How often each node of a function runs whose loops are open; O(edges)."""
+    return {node: prod(lengths) for node, lengths in lengths_of(main).items()}
+
+
+def lengths_of(main: Function) -> dict[Expr, tuple[int, ...]]:
+    """The steps of each open loop that a node stands in, for all nodes; O(edges)."""
     if not mentions(main, (END,)):
-        return dict.fromkeys(nodes_of(main), 1)
+        return dict.fromkeys(nodes_of(main), ())
     loops: dict[Expr, dict[str, int]] = {}
     for node in nodes_of(main):
         held = {name: n for child in node.operands() for name, n in loops[child].items()}
@@ -107,7 +112,17 @@ def turns_of(main: Function) -> dict[Expr, int]:
         elif is_op_call(node, END):
             del held[_attrs(node).loop]
         loops[node] = held
-    return {node: prod(held.values()) for node, held in loops.items()}
+    return {node: tuple(held.values()) for node, held in loops.items()}
+
+
+def read_by_loops(main: Function) -> set[Expr]:
+    """What the steps and first states of open loops depend on; O(edges)."""
+    found: set[Expr] = set()
+    if mentions(main, (END,)):
+        for node in reversed(nodes_of(main)):
+            if is_op_call(node, STATE, STEP) or node in found:
+                found.update(node.operands())
+    return found
 
 
 def looped(main: Function) -> set[Expr]:

@@ -25,7 +25,7 @@ import compiler.passes.select_by_place  # noqa: F401  (passes that are named bel
 from compiler.errors import QuantizeError
 from compiler.ir.expr import Call, Expr, Function, Op, Tuple, is_op_call
 from compiler.ir.garbage import collector_rests
-from compiler.ir.loops import END, closed
+from compiler.ir.loops import END, closed, read_by_loops
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import PassContext, Sequential
 from compiler.ir.ty import TensorType, is_integer
@@ -255,7 +255,8 @@ def _fitted(
 ) -> IRModule:
     """The simulated module with rounded weights, its ranges fitted on the way."""
     simulated, bind = bind_scales(annotated, run, ranges), partial(bind_scales, annotated, run)
-    kept = results_of(simulated["main"].body, run.qconfig)
+    main = simulated["main"]
+    kept = results_of(main.body, run.qconfig) | read_by_loops(main)
     return corrected(simulated, run, RangeFitting(simulated, ranges, bind, joined, kept))
 
 

@@ -401,9 +401,13 @@ def test_weights_are_fitted_to_samples_where_there_are_enough(
     assert f"{runs * batch} " in why
 
 
+@pytest.mark.parametrize("steps", [5, 1])
 @pytest.mark.parametrize("kind", ["LSTM", "RNN"])
-def test_sums_in_loops_have_sixteen_bits(kind: str) -> None:
-    found = wide_inputs(prerequisite_optimize(*imported(whole(kind, weights(kind))), 3))
+def test_sums_in_loops_have_sixteen_bits(kind: str, steps: int) -> None:
+    """Of one step too: a stream calls it, and its states go on to the next call."""
+    found = wide_inputs(
+        prerequisite_optimize(*imported(whole(kind, weights(kind), steps=steps)), 3)
+    )
     assert found.layers[SUMS] == {"nbit_input": 16}
     assert SUMS not in found.searched
     assert any("sums in loops" in one for one in found.why)

@@ -28,6 +28,8 @@ from compiler.quantize import (
 )
 from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.quantize.wide_inputs import wide_inputs
+from tests.compiler.frontend.from_onnx.test_load import imported
+from tests.compiler.frontend.from_onnx.test_recurrent import weights, whole
 from tests.compiler.quantize.candidates import assert_same_integers, calibrated, const
 
 WIDE = {SUMS: {"nbit_input": 16}}
@@ -222,6 +224,26 @@ def test_bits_of_weights_do_not_change_ranges() -> None:
         assert ranges is not None
         found.append(ranges.tobytes())
     assert len(set(found)) == 1
+
+
+def test_what_loops_read_is_cut_no_further() -> None:
+    """Cut values last for many steps, and the state adds up what they lack; roundings average."""
+    mod = prerequisite_optimize(*imported(whole("GRU", weights("GRU"), steps=50)), 3)
+    time = np.arange(50, dtype=np.float32).reshape(-1, 1, 1)
+    rng, data = np.random.default_rng(3), []
+    for _ in range(20):
+        pace, phase = rng.uniform(0.1, 0.5, (2, 1, 2, 3)).astype(np.float32)
+        noise = rng.laplace(0, 0.3, (50, 2, 3)).astype(np.float32)
+        data.append({"x": np.sin(pace * time + 12 * phase) + noise})
+    channels = channel_stats(mod, data, sample=True)
+    annotated, _ = mark(mod, SEQUENTIAL, channels)
+    stats = calibration_stats(annotated, data, (SEQUENTIAL.percentile,))
+    given = np.float32(activation_scales(stats, SEQUENTIAL))
+    fitted = build_candidate(mod, SEQUENTIAL, given, channels).context.rounded.ranges
+    assert fitted is not None
+    measured = given > 0  # no range where nothing is quantized
+    assert measured.any()
+    assert (fitted[measured] >= given[measured]).all()
 
 
 def test_only_sums_of_computed_values_count_as_residual() -> None:
