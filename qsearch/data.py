@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +16,7 @@ from compiler.runtime.pipeline import Pipeline
 from qsearch.config import read_config_file
 from qsearch.errors import DataError
 from qsearch.object_data import objects_to_npz
+from qsearch.streams import STATES, Cell, Streams
 from workers.datasets import audio, table, text
 from workers.datasets.annotated import BOXES, MASKS
 from workers.datasets.contents import Contents, files_below
@@ -87,6 +88,7 @@ def prepare_data(
     *,
     name: str,
     pipeline: Pipeline | None = None,
+    cell: Callable[[], Cell] | None = None,
     **options: Any,
 ) -> PreparedData:
     """``open_data`` of the whole model, as the core of a model that was cut takes it.
@@ -94,14 +96,46 @@ def prepare_data(
     Args:
         inputs: of the core.
         pipeline: the float parts; None where the model was not cut.
+        cell: makes the model that feeds states back; None where there is none.
         options: of ``open_data``.
     """
-    if pipeline is None:
-        return open_data(given, inputs, name=name, **options)
-    inputs_of_all = whole_inputs(pipeline.whole)
+    inputs_of_all = inputs if pipeline is None else whole_inputs(pipeline.whole)
+    if STATES in (options.get("preprocess") or {}):
+        given, options = _fed_back(given, inputs_of_all, name, cell, options)
     data = open_data(given, inputs_of_all, name=name, **options)
+    if pipeline is None:
+        return data
     ref = prepared(data.ref, pipeline, inputs_of_all)
     return _checked(open_dataset(ref, inputs), ref, data.sha256, data.described, inputs)
+
+
+def _fed_back(
+    given: Any,
+    inputs: Sequence[InputSpec],
+    name: str,
+    cell: Callable[[], Cell] | None,
+    options: Mapping[str, Any],
+) -> tuple[Path, dict[str, Any]]:
+    """Every call of a model over streams as the samples of an .npz, and the options for it."""
+    preprocess = dict(options["preprocess"])
+    states, folder = preprocess.pop(STATES), options.get("objects_folder")
+    if cell is None or folder is None:
+        raise DataError(
+            "states are fed back by one model, and there is none here",
+            where="states in the preprocess file",
+            fix="give the states as arrays of the data",
+        )
+    model = cell()
+    streams = Streams.of(inputs, states, model, name)
+    if not (given is None or isinstance(given, str | os.PathLike)):
+        signal = tuple(spec for spec in inputs if spec.name not in streams.states)
+        given = objects_to_npz(given, signal, folder, f"{name}-streams")
+    check_exists(given, name)
+    signal = streams.signal(given)
+    options = {**options, "preprocess": preprocess or None}
+    data = open_data(given, signal, name=name, **{**options, "classes": None})
+    calls = streams.calls(open_dataset(data.ref, signal), signal, model)
+    return objects_to_npz(calls, tuple(inputs), folder, name), options
 
 
 def open_data(

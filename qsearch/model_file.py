@@ -24,9 +24,11 @@ from compiler.ir.pass_text import split_passes
 from compiler.ir.text.parser import parse
 from compiler.ir.ty import tensor_fields
 from compiler.ir.walk import mentions
+from compiler.ops.number_format import Array
 from compiler.proof.work import refusal_expected
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Diagnosis, bind_params, diagnose, given_points, prerequisite_optimize
+from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.quantize.diagnosis import OUTSIDE, OperatorDiagnosis
 from compiler.runtime.artifact import load_qmod
 from compiler.runtime.interface import KEY as INTERFACE
@@ -36,6 +38,7 @@ from compiler.runtime.pipeline import Pipeline
 from qsearch.errors import ModelFileError, SettingsError
 from qsearch.run_folder import RunFolder, module_at
 from qsearch.settings import NO_CUT, CutAt, parse_dims
+from qsearch.streams import STATES, Cell
 from workers.datasets.contents import Contents
 from workers.datasets.npz import shapes_in
 from workers.datasets.prepared import whole_inputs
@@ -127,6 +130,20 @@ class ModelSource:
         if parts is None or self.whole is None or (parts.before is None and parts.after is None):
             return None
         return Pipeline(self.whole, self.interface, parts.before, parts.after)
+
+    def cell(self, module: IRModule) -> Cell:
+        """The whole model in float, of which a module was imported, to be called step by step."""
+        core, pipeline = float_executor(module), self.pipeline
+        if pipeline is None:
+            return Cell(core.run, tuple(port.name for port in self.interface.outputs))
+        dtypes = {p.name_hint: p.tensor_type.dtype for p in module["main"].params}
+
+        def run(given: Mapping[str, Array]) -> Sequence[Array]:
+            values = pipeline.prepare(given)
+            taken = {name: np.asarray(values[name], dtype) for name, dtype in dtypes.items()}
+            return pipeline.finish(values, core.run(taken))
+
+        return Cell(run, tuple(port.name for port in pipeline.whole.outputs))
 
     @property
     def kept(self) -> dict[str, Any]:
@@ -264,7 +281,9 @@ def named_dims(dim: Any) -> dict[str, int]:
         ) from error
 
 
-def _sizes_in(given: Any, inputs: Sequence[Port], known: Collection[str]) -> dict[str, int]:
+def _sizes_in(
+    given: Any, inputs: Sequence[Port], known: Collection[str], streams: bool
+) -> dict[str, int]:
     """Sizes that arrays have along open axes of inputs, by name of the dimension, or as ``x:2``.
 
     Args:
@@ -273,6 +292,7 @@ def _sizes_in(given: Any, inputs: Sequence[Port], known: Collection[str]) -> dic
         inputs: as the model declares them; their first axis counts samples, unless the data have
             one axis more.
         known: dimensions that need none.
+        streams: one axis more counts the steps of a stream.
     """
     if not any(isinstance(dim, str) for port in inputs for dim in port.dims[1:]):
         return {}
@@ -298,15 +318,22 @@ def _sizes_in(given: Any, inputs: Sequence[Port], known: Collection[str]) -> dic
         for axis, (dim, size) in enumerate(zip(port.dims, shape)):
             place = f"{port.name}:{axis}"
             is_open = isinstance(dim, str) and place not in known and len(shape) == len(port.dims)
-            if (axis or whole) and size and is_open:
+            if (axis or (whole and not streams)) and size and is_open:
                 found.setdefault(place if dim == "?" else str(dim), size)
     return found
 
 
-def dims_with(data: Any, source: ModelSource, dim: Any) -> dict[str, int]:
-    """``named_dims``, and along other open axes the sizes that the data have."""
+def dims_with(
+    data: Any, source: ModelSource, dim: Any, preprocess: Mapping[str, Any] | None = None
+) -> dict[str, int]:
+    """``named_dims``, and along other open axes the sizes that the data have.
+
+    Args:
+        preprocess: fields of the preprocess file.
+    """
     given = named_dims(dim)
-    return _sizes_in(data, source.declared.inputs, given) | given
+    streams = STATES in (preprocess or {})
+    return _sizes_in(data, source.declared.inputs, given, streams) | given
 
 
 def refuse_empty(mod: IRModule, params: Mapping[str, Any]) -> None:

@@ -320,7 +320,7 @@ class Settings(BaseModel):
     )
     preprocess: Annotated[Text | None, Flag(MODEL, "FILE")] = Field(
         None,
-        description="how the data become the input: resize, crop, mean, std; tokenizer, rate, …",
+        description="how the data become the input: resize, crop, mean, std; tokenizer, states, …",
     )
     dim: Annotated[tuple[tuple[str, int], ...], BeforeValidator(parse_dims)] = Field(
         (), description="sizes of dimensions that the model leaves open"

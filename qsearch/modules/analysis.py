@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -233,7 +234,7 @@ def insight(
     at = CutAt(until, from_, set_input)
     with model_at(model, given.data) as (source, data):
         given = replace(given, data=source.calib if data is None else data)
-        dim = dims_with(given.data, source, dim)
+        dim = dims_with(given.data, source, dim, given.fields)
         source, module = import_model(source, dim, at)
         base, changes = config or QConfig.recommended(), changes or {}
         if changes.get("partition_conversions", base.partition_conversions) == "fully_integral":
@@ -241,11 +242,10 @@ def insight(
             source, module, _ = without_floats(source, module, diagnosis, dim, at)
         inputs = input_specs(module)
         with contextlib.ExitStack() as stack:
-            measured = examined = stack.enter_context(
-                given.opened(inputs, "calib", source.pipeline)
-            )
+            parts = source.pipeline, partial(source.cell, module)
+            measured = examined = stack.enter_context(given.opened(inputs, "calib", *parts))
             if other.data is not None:
-                examined = stack.enter_context(other.opened(inputs, "eval", source.pipeline))
+                examined = stack.enter_context(other.opened(inputs, "eval", *parts))
             calibration = Calibration(module, Batches(measured, inputs))
             batches = list(Batches(examined, inputs, samples))
             if config is None:

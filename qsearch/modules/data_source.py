@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from compiler.runtime.pipeline import Pipeline
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.run_folder import PathLike
+from qsearch.streams import Cell
 from workers.batching import ModelBatch, model_batches
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import open_dataset
@@ -44,12 +45,18 @@ class DataSource:
         """A source as it is; anything else is the data of one."""
         return given if isinstance(given, cls) else cls(given)
 
+    @property
+    def fields(self) -> dict[str, Any] | None:
+        """Of the preprocess file; raises as ``read_preprocess``."""
+        return read_preprocess(self.preprocess)
+
     @contextlib.contextmanager
     def opened(
         self,
         inputs: Sequence[InputSpec],
         name: str = "eval",
         pipeline: Pipeline | None = None,
+        cell: Callable[[], Cell] | None = None,
     ) -> Iterator[PreparedData]:
         """The data, checked, while the block runs.
 
@@ -57,6 +64,7 @@ class DataSource:
             inputs: of the model.
             name: "calib" or "eval", for messages.
             pipeline: the float parts of a model that was cut.
+            cell: makes the model that feeds states back.
         Raises:
             DataError, DatasetError: as ``prepare_data``.
         """
@@ -66,7 +74,8 @@ class DataSource:
                 inputs,
                 name=name,
                 pipeline=pipeline,
-                preprocess=read_preprocess(self.preprocess),
+                cell=cell,
+                preprocess=self.fields,
                 objects_folder=Path(scratch),
                 seed=int(self.seed),
             )

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -77,7 +78,7 @@ def quantize(
     given = DataSource.of(calib)
     with model_at(model, given.data) as (found, samples):
         given = replace(given, data=found.calib if samples is None else samples)
-        dim = dims_with(given.data, found, dim)
+        dim = dims_with(given.data, found, dim, given.fields)
         source, module = import_model(found, dim, at)
         try:
             return _quantized(source, module, given, config, changes)
@@ -98,7 +99,8 @@ def _quantized(
 ) -> QModule:
     """The module of a model that was imported; ``config`` None chooses, with the changes."""
     inputs = input_specs(module)
-    with given.opened(inputs, "calib", source.pipeline) as data:
+    cell = partial(source.cell, module)
+    with given.opened(inputs, "calib", source.pipeline, cell) as data:
         # Both hold the whole model for a moment: before calibration holds more.
         kept = source.kept
         digest = module_sha256(module)

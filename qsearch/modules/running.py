@@ -20,6 +20,7 @@ from qsearch.errors import SettingsError
 from qsearch.modules.data_source import Batches, DataSource
 from qsearch.run_folder import PathLike, module_at
 from qsearch.settings import UnknownWordError, metric_named
+from qsearch.streams import Cell
 from workers.batching import batch_size, hash_outputs, rows_of
 from workers.datasets.prepared import whole_inputs
 from workers.datasets.protocol import InputSpec
@@ -96,6 +97,7 @@ class Runnable:
         form: the executor that runs, and why it is no faster one.
         pipeline: what stands between the data and these inputs.
         sampled: which outputs have the samples on their leading axis; None is all of them.
+        outputs: their names; none where a module does not know the model's.
     """
 
     inputs: tuple[InputSpec, ...]
@@ -103,6 +105,7 @@ class Runnable:
     seen: Mapping[str, Span] = field(default_factory=dict)
     sampled: tuple[bool, ...] | None = None
     pipeline: Pipeline | None = None
+    outputs: tuple[str, ...] = ()
     judged: bool = True
     form: Callable[[], tuple[str, str]] = lambda: ("onnxruntime", "it runs exported files")
 
@@ -114,11 +117,14 @@ class Runnable:
         pipeline = module.pipeline
         if pipeline is not None:
             own, judged = pipeline.sampled, pipeline.gives_classes
-            return Runnable(whole_inputs(pipeline.whole), run, {}, own, judged=judged, form=form)
+            names = tuple(port.name for port in pipeline.whole.outputs)
+            inputs = whole_inputs(pipeline.whole)
+            return Runnable(inputs, run, {}, own, outputs=names, judged=judged, form=form)
         seen: dict[str, Span] = {}
-        for inputs, _ in module.samples:
-            _widen(seen, inputs)
-        return Runnable(input_specs(module.module), run, seen, form=form)
+        for samples, _ in module.samples:
+            _widen(seen, samples)
+        names = tuple(port.name for port in module.interface.outputs) if module.interface else ()
+        return Runnable(input_specs(module.module), run, seen, outputs=names, form=form)
 
 
 Span = tuple[float, float]
@@ -173,7 +179,8 @@ def run_samples(
     what: Runnable, given: Any, *, kept: bool = True, metric: str | None = None
 ) -> Scored:
     """Run every sample of the data; ``kept`` keeps the outputs."""
-    with DataSource.of(given).opened(what.inputs, "eval", what.pipeline) as data:
+    cell = partial(Cell, what.run, what.outputs)
+    with DataSource.of(given).opened(what.inputs, "eval", what.pipeline, cell) as data:
         sampled = what.sampled
         top1 = ("top1",) if data.has_labels and what.judged else ()
         sums = MetricSums(
@@ -244,4 +251,5 @@ def runnable(path: Path, executor: str = "auto") -> Runnable:
     firsts = {port.dims[0] for port in ports.inputs if port.dims}
     counted = [bool(p.dims) and isinstance(p.dims[0], str) for p in ports.outputs]
     own = (not n or p.dims[0] in firsts for n, p in zip(counted, ports.outputs, strict=True))
-    return Runnable(specs, run, sampled=tuple(own))
+    names = tuple(port.name for port in ports.outputs)
+    return Runnable(specs, run, sampled=tuple(own), outputs=names)

@@ -172,7 +172,7 @@ def doubtful_data(
     """What the data show before the model runs: scales that differ, few samples.
 
     Args:
-        preprocess: the file of ``--preprocess``; arrays are taken as they are.
+        preprocess: the file of ``--preprocess``, of which arrays take nothing.
     """
     found = []
     if preprocess is not None and {calib.kind, evaluation.kind} <= {"npz", "synthetic"}:

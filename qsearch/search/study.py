@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ from qsearch.search.pruner import DEFAULT_ALPHA
 from qsearch.search.space_file import searched_space
 from qsearch.settings import Settings, is_import_path
 from qsearch.store.records import NewStudy, Study
+from qsearch.streams import STATES
 from qsearch.user_code import check_imports, run_user_passes
 from workers.datasets.registry import input_specs
 from workers.metrics.custom import custom_metric
@@ -80,7 +82,8 @@ def prepare_study(
     own_metric = settings.metric if is_import_path(settings.metric or "") else None
     if own_metric:
         custom_metric(own_metric)
-    sizes = dims_with(_first(calib, settings.calib), source, dict(settings.dim))
+    fields = read_preprocess(settings.preprocess)
+    sizes = dims_with(_first(calib, settings.calib), source, dict(settings.dim), fields)
     settings = settings.model_copy(update={"dim": tuple(sizes.items())})
     source, module = _module(settings, source)
     diagnosis = diagnose(module, QConfig.recommended())
@@ -90,11 +93,13 @@ def prepare_study(
         )
     inputs = input_specs(module)
     options: dict[str, Any] = {
-        "preprocess": read_preprocess(settings.preprocess),
+        "preprocess": fields,
         "objects_folder": objects_folder,
         "seed": settings.seed,
         "pipeline": source.pipeline,
+        "cell": partial(source.cell, module),
     }
+    used = None if STATES in (fields or {}) else settings.preprocess
     calib_given = _first(calib, settings.calib, source.calib)
     eval_given = _first(evaluation, settings.eval, source.eval)
     calib_data = eval_data = prepare_data(calib_given, inputs, name="calib", **options)
@@ -134,7 +139,7 @@ def prepare_study(
             *_float_warning(diagnosis, asked.start),
             *_warnings(calib_data, eval_data, has_labels, metric),
             *evaluators.slow_evaluator(evaluator),
-            *doubtful_data(calib_data, eval_data, settings.preprocess),
+            *doubtful_data(calib_data, eval_data, used),
             *(() if asked.layers is None else asked.layers.doubt(settings.max_size)),
         ),
         hardware=evaluators.hardware_of(settings, costs),

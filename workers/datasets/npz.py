@@ -175,7 +175,9 @@ class ArrayDataset(CheckedDataset):
                 f"the data has no array {spec.name!r}",
                 where=f"{self._where} has {', '.join(map(repr, arrays)) or 'no arrays'}; "
                 f"the model takes {', '.join(map(str, self._specs))}",
-                fix="name the arrays as the model's inputs, and labels 'labels'",
+                fix="name the arrays as the model's inputs, and labels 'labels'; a state that an "
+                f"output hands on needs none: write states: {{{spec.name}: OUTPUT}} into the file "
+                "of --preprocess",
             )
         rows = not self.whole or spec.shape[:1] == (1,)  # a batch of one may be left out
         fits = rows and array.shape[1:] == spec.shape[1:]
