@@ -3,7 +3,8 @@
 Ranges come from the loop variables, the dtypes, the operations and the guards around an expression.
 The verifier, the simplifier of index arithmetic and the C printer ask. The C printer asks so that
 plain arithmetic is used where it is safe: a product of two int8 loads widened to int32 lies in
-[-16256, 16384], so a sum of a thousand of them needs no protection against overflow.
+[-16256, 16384], so a sum of a thousand of them needs no protection against overflow. The engine
+bounds its elementwise operators by the same arithmetic.
 
 The proof of a module has intervals of its own (``compiler/ranges/interval.py``): it checks what is
 derived here and shares no code with it.
@@ -190,8 +191,12 @@ def _of_intrinsic(node: Intrin, first: Range | None, own: Range) -> Range:
     return own
 
 
-def _of_binary(node: Bin, a: Range, b: Range) -> Range | None:
-    op = node.op
+def arithmetic_range(op: str, a: Range, b: Range) -> Range | None:
+    """Range of ``a op b`` of whole numbers, before it wraps; None of other operations.
+
+    Args:
+        op: "+", "-", "*", "min" or "max".
+    """
     if op == "+":
         return a[0] + b[0], a[1] + b[1]
     if op == "-":
@@ -203,6 +208,13 @@ def _of_binary(node: Bin, a: Range, b: Range) -> Range | None:
         return min(a[0], b[0]), min(a[1], b[1])
     if op == "max":
         return max(a[0], b[0]), max(a[1], b[1])
+    return None
+
+
+def _of_binary(node: Bin, a: Range, b: Range) -> Range | None:
+    op = node.op
+    if (found := arithmetic_range(op, a, b)) is not None:
+        return found
     if op in ("<<", ">>"):
         if b[0] != b[1] or not 0 <= b[0] < 8 * np.dtype(node.a.dtype).itemsize:
             return None

@@ -15,6 +15,7 @@ import numpy as np
 
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import integer_range
+from compiler.lir.ranges import arithmetic_range
 from compiler.ops.number_format import Array
 from compiler.targets.engine.views import Shape, View
 
@@ -34,6 +35,9 @@ RAW_DTYPES: Final = {
     "int64": ("S64", 0),
 }
 """Dtypes of inputs and outputs, and the type and zero of what their bytes are copied to."""
+
+
+_ARITHMETIC: Final = {"ADD": "+", "SUB": "-", "MUL": "*", "MIN": "min", "MAX": "max"}
 
 
 @dataclass(slots=True, eq=False)
@@ -207,14 +211,8 @@ def chain_bounds(op: str, args: Sequence[Item], params: tuple[Any, ...]) -> tupl
     if op == "WRAP":
         return (0, 1) if params[0] == "bool" else integer_range(params[0])
     b = args[1]
-    if op == "ADD":
-        return a.low + b.low, a.high + b.high
-    if op == "SUB":
-        return a.low - b.high, a.high - b.low
-    if op == "MIN":
-        return min(a.low, b.low), min(a.high, b.high)
-    if op == "MAX":
-        return max(a.low, b.low), max(a.high, b.high)
+    if (found := arithmetic_range(_ARITHMETIC.get(op, op), a.bounds, b.bounds)) is not None:
+        return found
     if op == "LESS":
         return int(a.high < b.low), int(a.low < b.high)
     if op == "EQUAL":
@@ -224,22 +222,17 @@ def chain_bounds(op: str, args: Sequence[Item], params: tuple[Any, ...]) -> tupl
         return min(b.low, other.low), max(b.high, other.high)
     if op == "FLOORED":
         divisors = {b.low, b.high, *(n for n in (-1, 1) if b.low <= n <= b.high)} - {0}
-        found = [end // divisor for end in (a.low, a.high) for divisor in divisors]
-        found += [0] if b.low <= 0 <= b.high else []
-        return min(found), max(found)
+        ends = [end // divisor for end in a.bounds for divisor in divisors]
+        ends += [0] if b.low <= 0 <= b.high else []
+        return min(ends), max(ends)
     if op in ("AND", "OR"):
         if op == "AND" and max(a.low, b.low) >= 0:
             return 0, min(x.high for x in (a, b) if x.low >= 0)
         bits = max(abs(x).bit_length() for x in (a.low, a.high, b.low, b.high))
         return (0 if min(a.low, b.low) >= 0 else -(1 << bits)), (1 << bits) - 1
-    corners = [(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
-    functions: dict[str, Callable[[int, int], int]] = {
-        "MUL": lambda x, y: x * y,
-        "LEFT": lambda x, y: x << (y & 63),
-        "RIGHT": lambda x, y: x >> (y & 63),
-    }
-    ends_of = [functions[op](x, y) for x, y in corners]
-    return min(ends_of), max(ends_of)
+    bits = b.low & 63, b.high & 63
+    shifted = [x << n if op == "LEFT" else x >> n for x in a.bounds for n in bits]
+    return min(shifted), max(shifted)
 
 
 def rescaled(x: int, multiplier: int, shift: int) -> int:
