@@ -7,6 +7,7 @@ They have no interval, and early stopping compares SQNR where it can.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import IntEnum
 from typing import Any, Final
 
 import numpy as np
@@ -17,8 +18,19 @@ from workers.metrics.library import Sums, classes, count_answers, counted_answer
 from workers.metrics.protocol import Outputs, State
 from workers.metrics.top_k import answers
 
-_BANDS: Final = (-0.01, 0.0, 0.5, 1.01)
-"""Only logits lie beyond the first or the last; quantized probabilities may miss 0 and 1 a bit."""
+_ENDS: Final = (-0.01, 0.0, 0.5, 1.01)
+"""Ends of the bands; quantized probabilities may miss 0 and 1 a bit."""
+
+
+class _Band(IntEnum):
+    """Where an only score lies: NO and YES in any case, LOW is a yes of a logit and a no of a
+    probability; only logits lie BELOW or ABOVE."""
+
+    BELOW = -5
+    NO = -4
+    LOW = -3
+    YES = -2
+    ABOVE = -1
 
 
 class F1(Sums):
@@ -35,8 +47,8 @@ class F1(Sums):
             return None
         wanted, found, counts = counted_answers(state)
         if (found < 0).any():
-            logits = found.min() == -len(_BANDS) - 1 or found.max() == -1
-            found = (found > (-4 if logits else -3)).astype(np.int64)
+            logits = found.min() == _Band.BELOW or found.max() == _Band.ABOVE
+            found = (found >= (_Band.LOW if logits else _Band.YES)).astype(np.int64)
         score = f1_score(wanted, found, sample_weight=counts, average="macro", zero_division=0)
         return float(score)
 
@@ -69,11 +81,11 @@ class Auc(Sums):
 
 
 def _classes(output: NDArray[Any]) -> NDArray[Any]:
-    """Classes of an output: its own, or the highest scores. An only score is told by its place
-    among ``_BANDS``, from -5 on: all samples say what it is."""
+    """Classes of an output: its own, or the highest scores. An only score is told by its band: all
+    samples say what it is."""
     rows = output.reshape(len(output), -1)
     if rows.shape[1] == 1 and rows.dtype.kind == "f":
-        return np.asarray(np.digitize(rows, _BANDS, right=True) - len(_BANDS) - 1, np.int64)
+        return np.asarray(np.digitize(rows, _ENDS, right=True) + _Band.BELOW, np.int64)
     return answers(output)
 
 
