@@ -7,7 +7,7 @@ first configuration of the study.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
@@ -106,11 +106,10 @@ class Proposal:
 
 @dataclass(slots=True)
 class _StageSampler:
-    """One of Optuna's studies with the space it samples and what a point of it means."""
+    """One of Optuna's studies with the space it samples."""
 
     study: optuna.Study
     space: Space
-    decode: Callable[[Params], Params]
     name: str
     distributions: Distributions = field(init=False)
     asked: dict[str, optuna.Trial] = field(default_factory=dict)
@@ -203,16 +202,13 @@ class StudySampler:
         self._leads: Trial | None = None
         self._budgets: dict[float, bool | None] = {}
         self._plan_of: dict[Value, LayerPlan] = {}
-        self._kind: Value = None
         self._pays = plan is not None and plan.breaks
         refined = objective.beside_bits if self._pays else objective
         self._refinement = Refinement(space, start, refined)
         with quiet_optuna():
-            self._global = _StageSampler(new_study(objective), space, dict, GLOBAL)
+            self._global = _StageSampler(new_study(objective), space, GLOBAL)
             self._layers = (
-                None
-                if plan is None
-                else _StageSampler(new_study(objective), plan.space, self._of_layers, LAYERS)
+                None if plan is None else _StageSampler(new_study(objective), plan.space, LAYERS)
             )
 
     def add_pending(self, trials: Iterable[Trial]) -> None:
@@ -271,15 +267,15 @@ class StudySampler:
                 proposal = self._costly(stage, place + slot, seen)
                 kinds = self._kinds_at(place + slot) if stage.name == LAYERS else [None]
                 while proposal is None and kinds:
-                    self._kind = kinds.pop(0)
+                    kind = kinds.pop(0)
                     if stage.name == LAYERS:
-                        given = next(self._plans(seen), None)
+                        given = next(self._plans(kind, seen), None)
                     else:
                         given = self._given(batch, place + slot, slot, seen)
                     stage.study.sampler = sampler if given is None else for_given
                     if given is not None:
                         stage.study.enqueue_trial(dict(given))
-                    proposal = self._ask(stage, batch, slot, seen)
+                    proposal = self._ask(stage, kind, batch, slot, seen)
                 if proposal is None:
                     break
                 seen.now.add(proposal.config_hash)
@@ -370,12 +366,12 @@ class StudySampler:
         best = next(iter(self._bases), kind)
         self.start = self._plan_of.get(best, self.plan).within(self._plain)
 
-    def _plans(self, seen: _Seen) -> Iterator[Params]:
-        """Points of bits that are tried without asking Optuna."""
+    def _plans(self, kind: Value, seen: _Seen) -> Iterator[Params]:
+        """Points of bits on the base of a kind that are tried without asking Optuna."""
         assert self._layers is not None
         kept = self._budgets if self.objective.minimize else None
-        for point in self._plan.first_points(kept):
-            if self._proposal(self._layers, point).config_hash not in seen:
+        for point in self._plan_for(kind).first_points(kept):
+            if self._proposal(self._layers, point, kind).config_hash not in seen:
                 yield point
 
     def _given(self, batch: int, place: int, slot: int, seen: _Seen) -> Params | None:
@@ -389,22 +385,23 @@ class StudySampler:
             seen, batch_seed(self.spec.seed, batch, self.spec.batch_size + slot)
         )
 
-    def _of_layers(self, point: Params) -> Params:
+    def _of_layers(self, point: Params, kind: Value) -> Params:
         """The point for all layers that is the base of bits, with a point of ``plan`` on top."""
-        base = self._bases.get(self._kind)
+        base = self._bases.get(kind)
         known = self.space.params_of(self.start) if base is None else base.params
-        return {**known, **point, **self._plan.params_of(point)}
+        return {**known, **point, **self._plan_for(kind).params_of(point)}
 
-    @property
-    def _plan(self) -> LayerPlan:
-        """The plan with the bytes that the base leaves to weights."""
+    def _plan_for(self, kind: Value) -> LayerPlan:
+        """The plan with the bytes that the base of a kind leaves to weights."""
         assert self.plan is not None
-        return self._plan_of.get(self._kind, self.plan)
+        return self._plan_of.get(kind, self.plan)
 
-    def _ask(self, stage: _StageSampler, batch: int, slot: int, seen: _Seen) -> Proposal | None:
+    def _ask(
+        self, stage: _StageSampler, kind: Value, batch: int, slot: int, seen: _Seen
+    ) -> Proposal | None:
         trial = stage.study.ask()
         point = stage.space.suggest(trial)
-        proposal = self._proposal(stage, point)
+        proposal = self._proposal(stage, point, kind)
         if proposal.config_hash not in seen:
             stage.asked[proposal.config_hash] = trial
             return proposal
@@ -412,13 +409,13 @@ class StudySampler:
         stage.study.tell(trial, state=TrialState.FAIL)
         seed = batch_seed(self.spec.seed, batch, slot + 1)
         unseen = stage.space.unseen_near(
-            point, lambda p: self._proposal(stage, p).config_hash in seen, seed
+            point, lambda p: self._proposal(stage, p, kind).config_hash in seen, seed
         )
         if unseen is None:
             return None
         stage.study.enqueue_trial(dict(unseen))
         trial = stage.study.ask()
-        proposal = self._proposal(stage, stage.space.suggest(trial))
+        proposal = self._proposal(stage, stage.space.suggest(trial), kind)
         stage.asked[proposal.config_hash] = trial
         return proposal
 
@@ -435,8 +432,8 @@ class StudySampler:
                 self._next.append(proposal)
         return [*self._next]
 
-    def _proposal(self, stage: _StageSampler, point: Params) -> Proposal:
-        params = stage.decode(point)
+    def _proposal(self, stage: _StageSampler, point: Params, kind: Value = None) -> Proposal:
+        params = self._of_layers(point, kind) if stage.name == LAYERS else dict(point)
         fields = {n: v for n, v in params.items() if n not in PLAN_NAMES}
         # A point of layers gives each its bits, whatever the limit gave it before.
         qconfig = to_qconfig(fields, self._plain if stage.name == LAYERS else self.start)
