@@ -23,8 +23,10 @@ from compiler.ops.rules.integer_calls import cast
 from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.partition import QPartitionExpr, inner
 from compiler.ops.rules.realize import (
+    WIDE_INPUT,
     FQRealizeRewrite,
     QRealizeIntExpr,
+    fits,
     like,
     of_integers,
     storage_dtype,
@@ -90,7 +92,8 @@ def in_integers(data: QRealizeIntExpr, ctx: QuantizeContext) -> QRealizeIntExpr:
     still, and only conversions may read it there."""
     if data.dtype != "float32":
         return data
-    dtype = storage_dtype(data.low, data.high, ctx.qconfig) or ctx.qconfig.dtype_activation
+    wide = WIDE_INPUT if fits(data, WIDE_INPUT) else ctx.qconfig.dtype_activation
+    dtype = storage_dtype(data.low, data.high, ctx.qconfig) or wide
     return like(data, cast(data.data, dtype), dtype=dtype)
 
 
@@ -106,8 +109,11 @@ def realize_moving_channels(ref_call: Call, args: Args, ctx: QuantizeContext) ->
 def movable(data: QRealizeIntExpr, ref_call: Call, ctx: QuantizeContext) -> QRealizeIntExpr:
     """The first operand of a call at one scale and, where it fits, in its narrow dtype."""
     data = to_scalar(data, len(ref_call.args[0].tensor_type.shape), ctx.qconfig)
+    if not ctx.qconfig.integer_tables:
+        return data
+    data = in_integers(data, ctx)
     narrow = storage_dtype(data.low, data.high, ctx.qconfig)
-    if not ctx.qconfig.integer_tables or narrow is None or data.dtype == narrow:
+    if narrow is None or data.dtype == narrow:
         return data
     return like(data, cast(data.data, narrow), dtype=narrow)
 

@@ -25,7 +25,13 @@ from compiler.ir.ty import holds_float
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import as_input, attach_simulated_quantize
 from compiler.ops.annotation.narrow_move import narrow_moves
-from compiler.ops.annotation.wide_point import residual_stream, tflm_sums, wide_point
+from compiler.ops.annotation.wide_point import (
+    first_states,
+    last_states,
+    residual_stream,
+    tflm_sums,
+    wide_point,
+)
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
     QAnnotateExpr,
@@ -58,10 +64,13 @@ class QuantizeAnnotate(RunPass, FunctionPass):
         if run.qconfig.integer_tables:
             for_tflm = run.qconfig.for_tflm
             wide = run.qconfig.layers.wide_sums
-            run.wide_values = tflm_sums(fn) if for_tflm else residual_stream(fn, wide)
+            run.wide_values = (
+                tflm_sums(fn) if for_tflm else residual_stream(fn, wide) | last_states(fn)
+            )
             run.narrow_moves = narrow_moves(fn, every=for_tflm)
             first = first_calls(nodes_of(fn), for_tflm)
-        annotator = _Annotator(run, call_places(fn), given, first)
+        states = frozenset() if run.qconfig.for_tflm else first_states(fn)
+        annotator = _Annotator(run, call_places(fn), given, first, states)
         body = ForwardRewriter(
             annotator.rule, fmulti_ref_trigger=annotator.quantize_shared
         ).rewrite_body(fn)
@@ -82,6 +91,7 @@ class _Annotator:
     places: Mapping[Expr, int]
     given: bool
     first_calls: Mapping[Expr, frozenset[Expr]]
+    states: frozenset[Expr]
 
     def rule(self, ref_call: Call, args: tuple[Expr, ...], _ctx: object) -> Expr | None:
         rule = FQAnnotateRewrite.get(ref_call.op)
@@ -136,13 +146,15 @@ class _Annotator:
         for old, arg in zip(ref_call.args, args, strict=True):
             if isinstance(old, Tuple) and isinstance(arg, Tuple):
                 fields = zip(old.fields, arg.fields, strict=True)
-                new = tuple(self._point(f) if o in read else f for o, f in fields)
+                new = tuple(self._point(o, f) if o in read else f for o, f in fields)
                 found.append(Tuple(new, span=arg.span))
             else:
-                found.append(self._point(arg) if old in read else arg)
+                found.append(self._point(old, arg) if old in read else arg)
         return tuple(found)
 
-    def _point(self, value: Expr) -> QAnnotateExpr:
+    def _point(self, old: Expr, value: Expr) -> QAnnotateExpr:
+        if old in self.states:
+            return QAnnotateExpr(wide_point(value, self.context), QAnnotateKind.ACTIVATION)
         return QAnnotateExpr(as_input(value, self.context), QAnnotateKind.INPUT)
 
     def quantize_shared(self, expr: Expr) -> Expr:

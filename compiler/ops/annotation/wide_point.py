@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.ir.expr import Call, Constant, Expr, Function, Op, Tuple, is_op_call
-from compiler.ir.loops import END
+from compiler.ir.expr import Call, Constant, Expr, Function, Op, Tuple, TupleGetItem, is_op_call
+from compiler.ir.loops import END, STATE
 from compiler.ir.walk import mentions, nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import attach_simulated_quantize
 from compiler.qtypes.context import QuantizeContext
@@ -35,6 +35,7 @@ _MOVES = frozenset(
         "transpose",
     }
 )
+_CUTS = ("split", "strided_slice", "take")
 
 
 def residual_stream(fn: Function, sums: bool = False) -> frozenset[Expr]:
@@ -61,6 +62,36 @@ def residual_stream(fn: Function, sums: bool = False) -> frozenset[Expr]:
             continue
         found.update(arg for arg in reached if not isinstance(arg, Constant))
     return frozenset(found)
+
+
+def last_states(fn: Function) -> frozenset[Expr]:
+    """Moves of last states of loops, through which a function gives them to its caller: they keep
+    their integers, since a stream gives them back in the next call."""
+    found: set[Expr] = set()
+    waiting: list[tuple[Expr, ...]] = [(fn.body,)]
+    while waiting:
+        *moves, top = waiting.pop()
+        if isinstance(top, Tuple):
+            waiting += [(*moves, field) for field in top.fields]
+        elif isinstance(top, Call) and is_op_call(top, *_MOVES):
+            waiting.append((*moves, top, top.args[0]))
+        elif isinstance(top, TupleGetItem) and isinstance(top.tuple, Call):
+            end = top.tuple
+            is_state = is_op_call(end, END) and top.index < len(end.args[0].operands())
+            found.update(moves if is_state else ())
+    return frozenset(found)
+
+
+def first_states(fn: Function) -> frozenset[Expr]:
+    """What only first states of loops are made of, by moves and slices, such as those of all layers
+    in one input."""
+    found: set[Expr] = set()
+    elsewhere: set[Expr] = {fn.body}
+    for node in reversed(nodes_of(fn)):
+        cut = isinstance(node, TupleGetItem) or is_op_call(node, *_MOVES, *_CUTS)
+        alone = node in found and node not in elsewhere and cut
+        (found if alone or is_op_call(node, STATE) else elsewhere).update(node.operands())
+    return frozenset(found - elsewhere)
 
 
 def tflm_sums(fn: Function) -> frozenset[Expr]:

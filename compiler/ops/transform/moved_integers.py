@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.ir.expr import Args, Call, Constant, Expr, Tuple, is_op_call
+from compiler.ir.expr import Args, Call, Constant, Expr, Tuple
 from compiler.ir.op import DEFAULT_LEVEL
-from compiler.ops.annotation.attach_simulated_quantize import SQ, attach_simulated_quantize
+from compiler.ops.annotation.attach_simulated_quantize import attach_simulated_quantize
 from compiler.ops.op_call import pieces_of
 from compiler.ops.pass_through import (
     annotate_max_pool,
@@ -29,7 +29,7 @@ from compiler.ops.rules.annotate import (
     with_args,
 )
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, moved_scale, same_scale
-from compiler.ops.rules.integer_calls import cast, scalar
+from compiler.ops.rules.integer_calls import scalar
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive, first_positive
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
@@ -37,7 +37,6 @@ from compiler.ops.rules.realize import (
     integer_limits,
     like,
     of_integers,
-    storage_dtype,
 )
 from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
@@ -91,19 +90,7 @@ def pick_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
     return QAnnotateExpr(with_args(ref_call, (point, indices)), kind)
 
 
-@FQRealizeRewrite.register(*PICKS, level=LEVEL)
-@with_tables
-def pick_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """Elements of the integers. A table that is too wide for inputs is stored in int16."""
-    data, *rest = args
-    if not isinstance(data, QRealizeIntExpr):
-        return None
-    wide = storage_dtype(data.low, data.high, ctx.qconfig) is None
-    if wide and is_op_call(ref_call.args[0], SQ) and data.dtype == "float32":
-        data = like(data, cast(data.data, "int16"), dtype="int16")
-    return realize_moving_channels(ref_call, (data, *rest), ctx)
-
-
+FQRealizeRewrite.register(*PICKS, level=LEVEL)(with_tables(realize_moving_channels))
 FQZeroPoint.register(*PICKS, level=LEVEL)(always(ZeroPoint.KEEPS))
 FQDomScale.register(*PICKS)(moved_scale)
 

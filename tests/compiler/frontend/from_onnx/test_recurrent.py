@@ -25,6 +25,7 @@ from compiler.targets.c.executor import CExecutor
 from compiler.targets.c.package import c_package
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.ort.session import OrtExecutor
+from compiler.targets.reference.executor import ReferenceExecutor
 from tests.compiler.frontend.from_onnx.test_load import (
     assert_same_as_onnxruntime,
     imported,
@@ -331,3 +332,57 @@ def test_a_stream_of_many_steps_has_the_integers_of_every_form_with_loops(kind: 
 def test_errors_do_not_grow_with_the_steps() -> None:
     prepared, candidate, data = quantized("LSTM", steps=20)
     assert sqnr_db(prepared, candidate.partitioned, data) >= 30
+
+
+@pytest.mark.parametrize("kind", GATES)
+@pytest.mark.parametrize("steps", [1, 6])
+def test_a_stream_gets_the_integers_of_its_states_back(kind: str, steps: int) -> None:
+    """A state leaves on the scale that it comes in on: what a caller hands on is never rounded."""
+    names = ["h", "c"] if kind == "LSTM" else ["h"]
+    cell = recurrence(kind, "x w r b")
+    cell.input.extend(["", *names])
+    shapes = {"x": [steps, 1, FEATURES], **{name: [1, 1, HIDDEN] for name in names}}
+    proto = model([cell], shapes, weights(kind), outputs(kind))
+    prepared = prerequisite_optimize(*imported(proto), 3, simplify=True)
+    rng = np.random.default_rng(3)
+    data = [{n: rng.normal(size=s).astype(np.float32) for n, s in shapes.items()} for _ in range(8)]
+    config = QConfig.recommended(calibrate_mode="max", partition_conversions="fully_integral")
+    module = calibrated(prepared, config, data).partitioned
+    assert module is not None
+
+    def run(part: str, given: Any) -> list[np.ndarray[Any, Any]]:
+        return ReferenceExecutor(module, part).run(given)
+
+    held = run("quantized_main", run("quantize_inputs", data[0]))
+    given = dict(zip(names, run("dequantize_outputs", held)[1:], strict=True))
+    again = run("quantize_inputs", {**data[0], **given})
+    for state in held[1:]:
+        assert state.dtype == np.int16
+        assert any(state.size == o.size and (state.ravel() == o.ravel()).all() for o in again)
+
+
+@pytest.mark.parametrize("cut", ["Slice", "Split"])
+def test_states_of_all_layers_in_one_input_have_sixteen_bits(cut: str) -> None:
+    held = {f"{name}{n}": array for n in (0, 1) for name, array in weights("GRU").items()}
+    held |= {f"e{n}": np.array([n], np.int64) for n in (0, 1, 2)} | {"w1": drawn(1, 12, 4, seed=5)}
+    cuts = [node("Slice", f"h e{n} e{n + 1} e0", f"h{n}") for n in (0, 1)]
+    cuts = cuts if cut == "Slice" else [node("Split", "h", "h0 h1", axis=0)]
+    cells = [
+        node("GRU", f"{data} w{n} r{n} b{n}", f"y{n} last{n}", hidden_size=HIDDEN, name=f"cell{n}")
+        for n, data in enumerate(("x", "between"))
+    ]
+    for n, cell in enumerate(cells):
+        cell.input.extend(["", f"h{n}"])
+    between = node("Squeeze", "y0 e1", "between")
+    end = [node("Squeeze", "y1 e1", "y"), node("Concat", "last0 last1", "last", axis=0)]
+    shapes = {"x": [1, 1, FEATURES], "h": [2, 1, HIDDEN]}
+    nodes = [*cuts, cells[0], between, cells[1], *end]
+    prepared = prerequisite_optimize(*imported(model(nodes, shapes, held, ("y", "last"))), 3)
+    rng = np.random.default_rng(3)
+    data = [{n: rng.normal(size=s).astype(np.float32) for n, s in shapes.items()} for _ in range(8)]
+    config = QConfig.recommended(calibrate_mode="max", partition_conversions="fully_integral")
+    module = calibrated(prepared, config, data).partitioned
+    assert module is not None
+    taken = ReferenceExecutor(module, "quantize_inputs").run(data[0])
+    assert [one.dtype for one in taken if one.size == 2 * HIDDEN] == [np.int16]
+    assert_same_integers(module, data[:1])
