@@ -125,7 +125,7 @@ def wide_inputs(module: IRModule) -> WideInputs:
         why.append(f"sums in loops are rounded in every step: {WIDE_BITS} bits cost nothing there")
     elif work and (looped or others):
         searched[SUMS] = WIDE_BITS
-    if values and (work >= _A_CHEAP_TABLE * values or not work):
+    if values and (work >= _A_CHEAP_TABLE * values or not work or looped > others):
         found |= {TABLES: {"nbit_input": TABLE_BITS}}
         each = f"layers multiply {work / values:.0f} times for each value of them"
         each = each if work else "nothing else takes time"

@@ -411,6 +411,7 @@ def test_sums_in_loops_have_sixteen_bits(kind: str, steps: int) -> None:
     assert found.layers[SUMS] == {"nbit_input": 16}
     assert SUMS not in found.searched
     assert any("sums in loops" in one for one in found.why)
+    assert found.layers[TABLES] == {"nbit_input": 12}
 
 
 def test_a_state_is_multiplied_in_its_sixteen_bits() -> None:
