@@ -95,7 +95,7 @@ class Streams:
         Args:
             data: a path, or anything else.
         Raises:
-            DataError: a call takes several samples; a state is in the data.
+            DataError: a state is in the data.
         """
         path = Path(data) if isinstance(data, str | os.PathLike) else None
         shapes = {} if path is None else shapes_in(path)
@@ -110,9 +110,9 @@ class Streams:
                     )
                 continue
             shape = shapes.get(spec.name, shapes.get("", ()))
-            rest = spec.shape[1:]
-            if spec.shape[:1] == (1,) and shape[1:] != spec.shape and shape[2:] == rest:
-                found.append(replace(spec, shape=(shape[1], *rest)))
+            more = len(shape) == len(spec.shape) + 1 and shape[1:] != spec.shape
+            if more and spec.shape[0] == 1 and shape[2:] == spec.shape[1:]:
+                found.append(replace(spec, shape=shape[1:]))
             else:
                 found.append(spec)
         return tuple(found)

@@ -113,6 +113,19 @@ def test_a_table_and_made_up_inputs_are_streams_too(tmp_path: Path) -> None:
     np.testing.assert_allclose(made["h"], states_over(made["x"]), atol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(6,), (3, 6)])
+def test_a_signal_of_one_number_a_step(shape: tuple[int, ...], tmp_path: Path) -> None:
+    inputs = (InputSpec("x", (1,), "float32"), InputSpec("h", (1,), "float32"))
+    x = np.random.default_rng(1).normal(size=shape).astype(np.float32)
+
+    def total() -> Cell:
+        return Cell(lambda given: [given["x"] + given["h"]], ("hn",))
+
+    found = arrays(prepared({"x": x}, tmp_path, inputs=inputs, cell=total), inputs)
+    sums = np.cumsum(x, axis=-1) - x
+    np.testing.assert_allclose(found["h"], sums.ravel(), atol=1e-6)
+
+
 def test_states_whose_first_axis_counts_layers(tmp_path: Path) -> None:
     inputs = (INPUTS[0], InputSpec("h", (2, 1, 3), "float32"))
 
