@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
 import onnx
 
@@ -12,6 +13,9 @@ from compiler.frontend.from_onnx.values import GraphValues, dtype_of, refuse_hug
 from compiler.ir.expr import Var
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType
+
+_NAMELESS: Final = frozenset(("", "?"))
+"""Exporters write "?" for dimensions that differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +26,13 @@ class InputShapes:
         dims: sizes by the name of a dimension; "x:2" is axis 2 of input x, named or not.
         shapes: whole shapes by input; they go before ``dims``.
         keep_dynamic: leave what has no size as ``?``.
+        batches: names of a batch, which is 1 on every axis where it has no other size.
     """
 
     dims: Mapping[str, int]
     shapes: Mapping[str, Sequence[int]]
     keep_dynamic: bool = False
+    batches: frozenset[str] = frozenset()
 
 
 def bind_inputs(graph: onnx.GraphProto, inputs: InputShapes, values: GraphValues) -> list[Var]:
@@ -52,6 +58,8 @@ def bind_inputs(graph: onnx.GraphProto, inputs: InputShapes, values: GraphValues
                 fix=legal_names(name, known_dims - {""}),
             )
     sequences = _sequences(graph)
+    batches = _batch_names(i for i in infos if i.name not in sequences)
+    inputs = replace(inputs, batches=batches - known_dims.intersection(inputs.dims))
     for info in infos:
         ty = _input_type(info, inputs, info.name in sequences)
         refuse_huge(ty, f"input {info.name!r}")
@@ -60,6 +68,13 @@ def bind_inputs(graph: onnx.GraphProto, inputs: InputShapes, values: GraphValues
         values.bind(info.name, var)
         params.append(var)
     return params
+
+
+def _batch_names(infos: Iterable[onnx.ValueInfoProto]) -> frozenset[str]:
+    """Leading dimensions that are called a batch: states of layers have it on another axis."""
+    firsts = (list(info.type.tensor_type.shape.dim[:1]) for info in infos)
+    names = {dim.dim_param for dims in firsts for dim in dims}
+    return frozenset(name for name in names if "batch" in name.casefold())
 
 
 def _sequences(graph: onnx.GraphProto) -> set[str]:
@@ -147,12 +162,13 @@ def _dim(
     if inputs.keep_dynamic:
         return AnyDim()
     # The leading dimension of a model's input is the batch; candidates are judged one by one.
-    if axis == batch:
+    if axis == batch or dim.dim_param in inputs.batches:
         return 1
     if dim.HasField("dim_value") and dim.dim_value == 0:
         return 0  # such as a cache of keys that holds nothing yet
-    title = repr(dim.dim_param) if dim.dim_param else "without a name"
-    option = f"--dim {dim.dim_param or f'{name}:{axis}'}=…"
+    named = dim.dim_param not in _NAMELESS
+    title = repr(dim.dim_param) if named else "without a name"
+    option = f"--dim {dim.dim_param if named else f'{name}:{axis}'}=…"
     raise OnnxImportError(
         f"dimension {axis} ({title}) has no value",
         where=f"input {name!r}",

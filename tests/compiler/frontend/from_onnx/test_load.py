@@ -203,6 +203,24 @@ def test_an_unknown_leading_dimension_is_one_sample() -> None:
     assert mod["main"].params[0].checked_type.shape == (1, 3)
 
 
+def test_a_batch_is_one_sample_on_every_axis_that_is_called_so() -> None:
+    shapes = {"x": ["batch", 3], "state": [2, "batch", 3]}
+    mod, _ = imported(model([node("Add", "x state")], shapes))
+    assert [p.checked_type.shape for p in mod["main"].params] == [(1, 3), (2, 1, 3)]
+    mod, _ = imported(model([node("Add", "x state")], shapes), dims={"batch": 4})
+    assert [p.checked_type.shape for p in mod["main"].params] == [(4, 3), (2, 4, 3)]
+    with pytest.raises(OnnxImportError, match="dimension 1"):  # nodes of a graph and their edges
+        imported(model([node("Add", "x edges")], {"x": ["N", 3], "edges": ["N", "N"]}))
+
+
+def test_dimensions_that_are_called_a_question_mark_have_no_name() -> None:
+    proto = model([node("Relu", "x")], {"x": ["?", 3, "?", "?"]})
+    with pytest.raises(OnnxImportError, match=r"--dim x:2=…"):
+        imported(proto)
+    mod, _ = imported(proto, dims={"x:2": 5, "x:3": 7})
+    assert mod["main"].params[0].checked_type.shape == (1, 3, 5, 7)
+
+
 def test_dimensions_and_shapes_can_be_given() -> None:
     proto = model([node("Relu", "x")], {"x": ["N", "T"]})
     mod, _ = imported(proto, dims={"N": 2, "T": 7})
