@@ -9,7 +9,8 @@
 
 Fires on the largest such graphs whose source is one float32 tensor, with scalar constants, when
 they hold a function that integers have no operator for, use the source twice, or are a hard
-sigmoid. What is read from outside is outlined by itself as well.
+sigmoid. What is read from outside is outlined by itself as well. The root of a sum, and squares
+that are its terms, have integers of their own.
 Not handled: constants per channel; a formula of more than 96 words.
 """
 
@@ -17,10 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
-from compiler.ir.expr import Call, Constant, Expr, Function, Op
+from compiler.ir.expr import Call, Constant, Expr, Function, Op, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.ty import TensorType
@@ -34,6 +36,9 @@ from compiler.span import AnySpan, join_spans
 
 Words = tuple[str, ...]
 
+_BESIDE_CONSTANTS: Final = ("add", "maximum", "clip")
+_TERMS: Final = 64
+"""Operators between a root and its sum that are looked through, and terms of the sum."""
 _PLAIN = frozenset({"add", "subtract", "multiply", "divide", "maximum", "minimum", "negative"})
 
 
@@ -88,12 +93,16 @@ class _Finder:
 
     def __init__(self) -> None:
         self.found: dict[Expr, _Formula] = {}
+        self.squares: set[Expr] = set()
 
     def visit(self, call: Call) -> None:
         """Classify a call whose operands have been visited."""
         make = _words_of(call)
         ty = call.checked_type
         if make is None or not isinstance(ty, TensorType):
+            return
+        if (total := _rooted(call)) is not None:
+            self.squares |= _squares(total)
             return
         if ty.dtype not in ("float32", "bool"):
             return
@@ -127,7 +136,9 @@ class _Finder:
         worth = {
             node: formula
             for node, formula in self.found.items()
-            if _is_worth(formula.words) and node.tensor_type.dtype != "bool"
+            if _is_worth(formula.words)
+            and node.tensor_type.dtype != "bool"
+            and node not in self.squares
         }
         if not worth:
             return set()
@@ -148,6 +159,34 @@ class _Finder:
         return (
             further is not None and further.source is formula.source and further.source is not node
         )
+
+
+def _rooted(call: Call) -> Expr | None:
+    """The sum of computed values that this is the root of, beside constants; None of others."""
+    value: Expr = call
+    for _ in range(_TERMS):
+        if not isinstance(value, Call) or not is_op_call(value, "sqrt", *_BESIDE_CONSTANTS):
+            break
+        computed = [arg for arg in value.args if not isinstance(arg, Constant)]
+        if len(computed) != 1:
+            break
+        (value,) = computed
+    return value if is_op_call(call, "sqrt") and is_op_call(value, "add", "sum") else None
+
+
+def _squares(total: Expr) -> set[Expr]:
+    """The terms of a sum that are squares, of its first ones."""
+    found: set[Expr] = set()
+    waiting = [total]
+    for _ in range(_TERMS):
+        if not waiting:
+            break
+        term = waiting.pop()
+        if is_op_call(term, "add", "sum") and isinstance(term, Call):
+            waiting += term.args
+        elif isinstance(term, Call) and is_op_call(term, "multiply"):
+            found.update((term,) if term.args[0] is term.args[1] else ())
+    return found
 
 
 def _text(number: float) -> str:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.expr import Args, Call, Expr
+from compiler.ir.expr import Args, Call, Expr, is_op_call
 from compiler.ir.ty import Type
 from compiler.ops.number_format import working
 from compiler.ops.op_call import op_call
-from compiler.ops.pass_through import annotate_accumulating
+from compiler.ops.pass_through import annotate_accumulating, partition_pass_through
 from compiler.ops.reduce.axes import (
     ReduceAttrs,
     reduced_axes,
@@ -21,13 +21,20 @@ from compiler.ops.reduce.axes import (
     reduction_layout,
 )
 from compiler.ops.reduce.reduction_loops import accumulated, lowered_reduction
-from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
-from compiler.ops.rules.dom_scale import DomScale, as_scale
+from compiler.ops.rules.annotate import (
+    FQAnnotateRewrite,
+    QAnnotateExpr,
+    kind_of,
+    unannotated,
+    with_args,
+)
+from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, as_scale, moved_scale
 from compiler.ops.rules.integer_calls import cast, right_shift, scalar
 from compiler.ops.rules.layout import FConvertLayout
 from compiler.ops.rules.lower import FLower
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,
@@ -41,6 +48,7 @@ from compiler.ops.rules.simplify import FDefinition
 from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 
 sum_ = reduction("sum")
 
@@ -57,7 +65,36 @@ def sum_numpy(attrs: ReduceAttrs, args: Arrays, out_type: Type) -> list[Any]:
     return [total.astype(data.dtype, copy=False)]
 
 
-FQAnnotateRewrite.register(sum_)(with_tables(annotate_accumulating))
+def _adds_squares(ref_call: Call, qconfig: QConfig) -> bool:
+    """Whether the terms are squares, which are added as they are; LiteRT adds narrow terms."""
+    (data,) = ref_call.args
+    if qconfig.for_tflm or not isinstance(data, Call) or not is_op_call(data, "multiply"):
+        return False
+    return data.args[0] is data.args[1]
+
+
+@FQPartitionRewrite.register(sum_)
+@with_tables
+def sum_partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Squares are in the region of their sum."""
+    whole = _adds_squares(ref_call, ctx.qconfig)
+    return partition_pass_through(ref_call, args, ctx) if whole else None
+
+
+@FQAnnotateRewrite.register(sum_)
+@with_tables
+def sum_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Narrow terms, but squares; the sum is an accumulator."""
+    whole = _adds_squares(ref_call, ctx.qconfig) and kind_of(args[0]) is not None
+    if not whole or ctx.check_to_skip(ref_call):
+        return annotate_accumulating(ref_call, args, ctx)
+    return QAnnotateExpr(with_args(ref_call, (unannotated(args[0]),)), QAnnotateKind.ACTIVATION)
+
+
+@FQDomScale.register(sum_)
+def sum_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
+    """Of squares the scale of the terms, as far as 32 bits hold their sum."""
+    return moved_scale(call, scales, qconfig) if _adds_squares(call, qconfig) else None
 
 
 @FQRealizeRewrite.register(sum_)

@@ -26,8 +26,8 @@ from compiler.quantize.calibration.weighted_calls import weight_of
 
 Readers = tuple[str, ...]
 """Names of the layers that read a value, sorted; ``TABLES`` stands for functions that become
-tables, those of divisors too, ``SCORES`` for a softmax, ``OTHERS`` for everything else and "" for
-these two where a convolution gives the value."""
+tables, those of divisors and squares too, ``SCORES`` for a softmax, ``OTHERS`` for everything else
+and "" for these two where a convolution gives the value."""
 
 TABULATED: Final = ((TABLES,), (SCORES,))
 """Who reads what has ends of its own where it has more bits than usual."""
@@ -66,7 +66,7 @@ def point_readers(main: Function) -> dict[Expr, Readers]:
             readers = _NONE
         elif node in layers:
             readers, through = frozenset((layers[node],)), _NONE
-        elif is_op_call(node, "unary_formula"):
+        elif is_op_call(node, "unary_formula") or _squares(node):
             readers, through = _TABLES, _NONE
         elif is_op_call(node, "nn.softmax"):
             readers, through = _SCORES, _NONE
@@ -92,6 +92,11 @@ def _convolved(nodes: Iterable[Expr]) -> set[Expr]:
             if same or (is_op_call(node, "add") and weight_of(node) is not None):
                 found.add(node)
     return found
+
+
+def _squares(node: Expr) -> bool:
+    """True for a value times itself: of one value, as a table is."""
+    return isinstance(node, Call) and is_op_call(node, "multiply") and node.args[0] is node.args[1]
 
 
 def _moves(node: Expr) -> bool:

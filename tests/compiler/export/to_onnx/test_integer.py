@@ -455,6 +455,7 @@ def test_every_operator_that_realisation_emits_has_an_integer_form() -> None:
     replaced |= {"nn.layer_norm", "nn.rms_norm", "nn.log_softmax", "divide", "nn.prelu"}
     replaced |= {"nn.conv2d_transpose", "nn.adaptive_avg_pool2d"}
     replaced |= {"scan.state", "scan.step", "scan.end"}  # marks of a loop, which is closed then
+    replaced |= {"sqrt"}  # isqrt of more bits
     emitted = set(FQRealizeRewrite.names()) - replaced
     assert (emitted | arithmetic | tables) - WORDS - set(FBody.names()) == set()
     assert set(FToInteger.names()) == WORDS
