@@ -66,25 +66,33 @@ def residual_stream(fn: Function, sums: bool = False) -> frozenset[Expr]:
 
 def last_states(fn: Function) -> frozenset[Expr]:
     """Moves of last states of loops, through which a function gives them to its caller: they keep
-    their integers, since a stream gives them back in the next call."""
-    found: set[Expr] = set()
-    waiting: list[tuple[Expr, ...]] = [(fn.body,)]
-    while waiting:
-        *moves, top = waiting.pop()
-        if isinstance(top, Tuple):
-            waiting += [(*moves, field) for field in top.fields]
-        elif isinstance(top, Call) and is_op_call(top, *_MOVES):
-            waiting.append((*moves, top, top.args[0]))
-        elif isinstance(top, TupleGetItem) and isinstance(top.tuple, Call):
-            end = top.tuple
-            is_state = is_op_call(end, END) and top.index < len(end.args[0].operands())
-            found.update(moves if is_state else ())
-    return frozenset(found)
+    their integers, since a stream gives them back in the next call. O(edges)."""
+    if not mentions(fn, (END,)):
+        return frozenset()
+    nodes = nodes_of(fn)
+    held: set[Expr] = set()
+    for node in nodes:
+        if _is_last_state(node) or (is_op_call(node, *_MOVES) and node.args[0] in held):
+            held.add(node)
+    given: set[Expr] = {fn.body}
+    for node in reversed(nodes):
+        if node in given and (node in held or isinstance(node, Tuple)):
+            given.update(node.operands())
+    return frozenset(node for node in held & given if isinstance(node, Call))
+
+
+def _is_last_state(node: Expr) -> bool:
+    if not isinstance(node, TupleGetItem) or not isinstance(node.tuple, Call):
+        return False
+    end = node.tuple
+    return is_op_call(end, END) and node.index < len(end.args[0].operands())
 
 
 def first_states(fn: Function) -> frozenset[Expr]:
     """What only first states of loops are made of, by moves and slices, such as those of all layers
-    in one input."""
+    in one input. O(edges)."""
+    if not mentions(fn, (STATE,)):
+        return frozenset()
     found: set[Expr] = set()
     elsewhere: set[Expr] = {fn.body}
     for node in reversed(nodes_of(fn)):
