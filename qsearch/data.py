@@ -128,8 +128,7 @@ def _fed_back(
     model = cell()
     streams = Streams.of(inputs, states, model, name)
     if not (given is None or isinstance(given, str | os.PathLike)):
-        signal = tuple(spec for spec in inputs if spec.name not in streams.states)
-        given = objects_to_npz(given, signal, folder, f"{name}-streams")
+        given = objects_to_npz(given, streams.signal(None), folder, f"{name}-streams")
     check_exists(given, name)
     signal = streams.signal(given)
     options = {**options, "preprocess": preprocess or None}

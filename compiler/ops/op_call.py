@@ -1,4 +1,4 @@
-"""Building operator calls by name: ``op_call`` makes every call that a rule or pass adds.
+"""Operator calls by name: ``op_call`` makes every call that a rule or pass adds.
 
 ``compiler.relay`` spells the same for people and tests, ``rules/integer_calls.py`` has functions
 for the calls that quantization rules share.
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import AttrError
-from compiler.ir.expr import Call, Constant, Expr, Op, TupleGetItem, call_op
+from compiler.ir.expr import Call, Constant, Expr, Op, TupleGetItem, call_op, is_op_call
 from compiler.ir.ty import TupleType
 from compiler.span import AnySpan
 
@@ -28,6 +28,11 @@ def op_call(name: str, *args: Expr, span: AnySpan | None = None, **attrs: Any) -
         raise AttrError(f"{name} has no attributes", where=f"given {list(attrs)}")
     record = None if attrs_type is None else attrs_type.make(**attrs)
     return call_op(name, *args, attrs=record, span=span)
+
+
+def is_square(expr: Expr) -> bool:
+    """True for a value times itself."""
+    return is_op_call(expr, "multiply") and expr.args[0] is expr.args[1]
 
 
 def pieces_of(call: Call, like: Call) -> list[Expr]:

@@ -28,7 +28,7 @@ from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.ty import TensorType
 from compiler.ir.walk import nodes_of
 from compiler.ops.nn.leaky_relu import LeakyReluAttrs
-from compiler.ops.op_call import op_call
+from compiler.ops.op_call import is_square, op_call
 from compiler.ops.tensor.clip import ClipAttrs
 from compiler.ops.tensor.formula import MAX_WORDS, OPERATORS
 from compiler.passes.recovered_calls import retyped
@@ -163,15 +163,17 @@ class _Finder:
 
 def _rooted(call: Call) -> Expr | None:
     """The sum of computed values that this is the root of, beside constants; None of others."""
-    value: Expr = call
+    if not is_op_call(call, "sqrt"):
+        return None
+    (value,) = call.args
     for _ in range(_TERMS):
-        if not isinstance(value, Call) or not is_op_call(value, "sqrt", *_BESIDE_CONSTANTS):
+        if not is_op_call(value, "sqrt", *_BESIDE_CONSTANTS):
             break
         computed = [arg for arg in value.args if not isinstance(arg, Constant)]
         if len(computed) != 1:
             break
         (value,) = computed
-    return value if is_op_call(call, "sqrt") and is_op_call(value, "add", "sum") else None
+    return value if is_op_call(value, "add", "sum") else None
 
 
 def _squares(total: Expr) -> set[Expr]:
@@ -182,10 +184,10 @@ def _squares(total: Expr) -> set[Expr]:
         if not waiting:
             break
         term = waiting.pop()
-        if is_op_call(term, "add", "sum") and isinstance(term, Call):
+        if is_op_call(term, "add", "sum"):
             waiting += term.args
-        elif isinstance(term, Call) and is_op_call(term, "multiply"):
-            found.update((term,) if term.args[0] is term.args[1] else ())
+        elif is_square(term):
+            found.add(term)
     return found
 
 

@@ -128,7 +128,8 @@ def wide_inputs(module: IRModule) -> WideInputs:
     if values and (work >= _A_CHEAP_TABLE * values or not work or looped > others):
         found |= {TABLES: {"nbit_input": TABLE_BITS}}
         each = f"layers multiply {work / values:.0f} times for each value of them"
-        each = each if work else "nothing else takes time"
+        if work < _A_CHEAP_TABLE * values:
+            each = "states of loops add up what they round" if work else "nothing else takes time"
         why.append(f"tables of functions read {TABLE_BITS} bits nearly as fast as 8: {each}")
     elif values and work >= _A_TABLE * values:
         searched[TABLES] = TABLE_BITS

@@ -55,11 +55,11 @@ def bind_inputs(graph: onnx.GraphProto, inputs: InputShapes, values: GraphValues
         if name not in known_dims and not _names_axis(name, graph):
             raise OnnxImportError(
                 f"a value was given for dimension {name!r}, which no input of the model has",
-                fix=legal_names(name, known_dims - {""}),
+                fix=legal_names(name, known_dims - _NAMELESS),
             )
     sequences = _sequences(graph)
-    batches = _batch_names(i for i in infos if i.name not in sequences)
-    inputs = replace(inputs, batches=batches - known_dims.intersection(inputs.dims))
+    batches = _batch_names(info for info in infos if info.name not in sequences)
+    inputs = replace(inputs, batches=batches)
     for info in infos:
         ty = _input_type(info, inputs, info.name in sequences)
         refuse_huge(ty, f"input {info.name!r}")

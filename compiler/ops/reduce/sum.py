@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.expr import Args, Call, Expr, is_op_call
+from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.ty import Type
 from compiler.ops.number_format import working
-from compiler.ops.op_call import op_call
+from compiler.ops.op_call import is_square, op_call
 from compiler.ops.pass_through import annotate_accumulating, partition_pass_through
 from compiler.ops.reduce.axes import (
     ReduceAttrs,
@@ -67,10 +67,7 @@ def sum_numpy(attrs: ReduceAttrs, args: Arrays, out_type: Type) -> list[Any]:
 
 def _adds_squares(ref_call: Call, qconfig: QConfig) -> bool:
     """Whether the terms are squares, which are added as they are; LiteRT adds narrow terms."""
-    (data,) = ref_call.args
-    if qconfig.for_tflm or not isinstance(data, Call) or not is_op_call(data, "multiply"):
-        return False
-    return data.args[0] is data.args[1]
+    return not qconfig.for_tflm and is_square(ref_call.args[0])
 
 
 @FQPartitionRewrite.register(sum_)

@@ -17,6 +17,7 @@ from compiler.ir.expr import Call, Expr, Function, Op, is_op_call
 from compiler.ir.ty import bits
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import point_attrs, quantize_kind
+from compiler.ops.op_call import is_square
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale, same_scale
 from compiler.qtypes.errors import ConfigValueError
 from compiler.qtypes.layer_choices import OTHERS, POINT_BITS, SCORES, TABLES
@@ -66,7 +67,7 @@ def point_readers(main: Function) -> dict[Expr, Readers]:
             readers = _NONE
         elif node in layers:
             readers, through = frozenset((layers[node],)), _NONE
-        elif is_op_call(node, "unary_formula") or _squares(node):
+        elif is_op_call(node, "unary_formula") or is_square(node):
             readers, through = _TABLES, _NONE
         elif is_op_call(node, "nn.softmax"):
             readers, through = _SCORES, _NONE
@@ -92,11 +93,6 @@ def _convolved(nodes: Iterable[Expr]) -> set[Expr]:
             if same or (is_op_call(node, "add") and weight_of(node) is not None):
                 found.add(node)
     return found
-
-
-def _squares(node: Expr) -> bool:
-    """True for a value times itself: of one value, as a table is."""
-    return isinstance(node, Call) and is_op_call(node, "multiply") and node.args[0] is node.args[1]
 
 
 def _moves(node: Expr) -> bool:
