@@ -189,10 +189,15 @@ def check_forms(
 
 def _bounds_in(flow: Dataflow, own: Dataflow, known: Mapping[Value, Interval]) -> Bounds:
     """Bounds of the values of a flow; those of the module's own where it is no other one."""
-    if [step.name for step in flow.steps] != [step.name for step in own.steps]:
+    if _operators(flow) != _operators(own):
         return value_bounds(flow)
     pairs = zip(_values(own), _values(flow), strict=True)
     return {value: known[mine] for mine, value in pairs if mine in known}
+
+
+def _operators(flow: Dataflow) -> list[tuple[str, tuple[int, ...]]]:
+    """Operators with their constants, of which a form may have others."""
+    return [(s.name, tuple(id(a.data) for a in s.args if a.data is not None)) for s in flow.steps]
 
 
 def _values(flow: Dataflow) -> list[Value]:

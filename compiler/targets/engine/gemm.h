@@ -90,8 +90,10 @@ static int64_t qk_weight_bytes(const qk_gemm_step *g, int64_t steps)
 #define qk_store_words(...) (void)0
 #endif
 
-/* How the sums of a tile become bytes or int16, and where they go: to the rows from `out` on, `offset` further. */
+/* How the sums of a tile become bytes or int16, and where they go: to the rows from `out` on, `offset` further.
+ * Before that, `wide` more dot steps of narrow rows, by any weights. */
 typedef struct {
+    int64_t wide;
     const uint8_t *factors;
     int32_t less;
     qk_bounds bounds;
@@ -161,6 +163,14 @@ static inline __attribute__((always_inline)) void qk_tile(
             weight += size * nv * (1 + crossed);
         }
     }
+    if (how == QK_OF_NARROW)
+        for (int64_t k = steps; k < steps + b->wide; k++, weight += 64) {
+            const qk_weight w = qk_load_weight(weight);
+#define QK_STEP(r) \
+    if (mr > r) c##r##_0 = qk_dot_wide(c##r##_0, qk_spread4(rows[mr > r ? r : 0] + k * 4), w);
+            QK_EACH_ROW(QK_STEP)
+#undef QK_STEP
+        }
     if (real) {
         __asm__ volatile("" : "+r"(b)); /* what b holds is not kept in registers during the loop */
         const qk_vec less = qk_all(b->less);
@@ -309,7 +319,7 @@ static const qk_tile_function qk_narrow_tiles[QK_BYTES_OF_ROW + 1][3][6] = {
 /* The last vector of a product whose columns are 1 to 8 more than whole vectors: half as wide. */
 static inline __attribute__((always_inline)) void qk_tile_of_eight(
     const int mr, const int narrow, const uint8_t *const *rows, const int64_t *segment, int64_t segments, int64_t steps,
-    const uint8_t *weight, const int32_t *bias, int32_t *sums)
+    const uint8_t *weight, const int32_t *bias, int32_t *sums, int64_t wide)
 {
     const qk_eight start = qk_load_eight(bias);
 #define QK_DECLARE(r) qk_eight c##r = start;
@@ -327,6 +337,13 @@ static inline __attribute__((always_inline)) void qk_tile_of_eight(
 #undef QK_STEP
         }
     }
+    for (int64_t k = steps; k < steps + wide; k++, weight += 32) {
+        const qk_eight w = qk_load_eight(weight);
+#define QK_STEP(r) \
+    if (mr > r) c##r = qk_dot_eight_wide(c##r, qk_spread4(rows[mr > r ? r : 0] + k * 4), w);
+        QK_EACH_ROW(QK_STEP)
+#undef QK_STEP
+    }
 #define QK_KEEP(r) \
     if (mr > r) qk_store_eight(sums + r * 16, c##r);
     QK_EACH_ROW(QK_KEEP)
@@ -336,11 +353,10 @@ static inline __attribute__((always_inline)) void qk_tile_of_eight(
 #define QK_TILE_OF_EIGHT(mr, narrow)                                                                          \
     static __attribute__((noinline)) void qk_tile_of_eight_##mr##_##narrow(                                   \
         const uint8_t *const *rows, int64_t tiles, const int64_t *segment, int64_t segments, int64_t steps,   \
-        const uint8_t *weight, const int32_t *bias, int32_t *sums, const qk_bytes *none)                      \
+        const uint8_t *weight, const int32_t *bias, int32_t *sums, const qk_bytes *b)                         \
     {                                                                                                         \
-        (void)none;                                                                                           \
         for (; tiles > 0; tiles--, rows += mr, sums += mr * 16)                                               \
-            qk_tile_of_eight(mr, narrow, rows, segment, segments, steps, weight, bias, sums);                 \
+            qk_tile_of_eight(mr, narrow, rows, segment, segments, steps, weight, bias, sums, narrow ? b->wide : 0); \
     }
 QK_TILE_OF_EIGHT(1, 0) QK_TILE_OF_EIGHT(2, 0) QK_TILE_OF_EIGHT(4, 0) QK_TILE_OF_EIGHT(8, 0)
 QK_TILE_OF_EIGHT(1, 1) QK_TILE_OF_EIGHT(2, 1) QK_TILE_OF_EIGHT(4, 1) QK_TILE_OF_EIGHT(8, 1)
@@ -519,6 +535,7 @@ static inline __attribute__((always_inline)) void qk_four_bits(
 static inline int qk_scales(const qk_gemm_step *g, qk_bytes *bytes)
 {
     const int words = QK_WORDS && g->rq.type == QK_S16 && !g->rq.by_channel;
+    bytes->wide = g->wide;
     bytes->less = QK_REAL_BITS - (int32_t)g->rq.add;
     bytes->bounds = (words ? qk_word_bounds : qk_byte_bounds)((int)g->rq.low, (int)g->rq.high);
     if (g->rq.kind != QK_REAL)
@@ -593,7 +610,8 @@ static void qk_run_row(const qk_gemm_step *g, const qk_memory *m)
             {
                 bytes.factors = m->blob + g->rq.mult + 4 * (group * vectors + v) * 16;
                 bytes.offset = v * 16 * qk_size_of(g->rq.type);
-                qk_tiles_of(g, nv, real, eight, &most)[1](&row, 1, &start, 1, steps, weight, bias + v * 16, sums, &bytes);
+                qk_tiles_of(g, nv, real, eight, &most)[1](&row, 1, &start, 1, steps - g->wide, weight,
+                                                             bias + v * 16, sums, &bytes);
             }
             weight += nv * qk_weight_bytes(g, steps);
             if (!real)
@@ -621,7 +639,7 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
     int32_t sums[(QK_SUM_ROWS + QK_MAX_ROWS) * 16 * QK_NV] __attribute__((aligned(64)));
 #ifndef QK_OWN_TILES
     const int64_t *runs = segment;
-    int64_t count_of = segments, length = steps;
+    int64_t count_of = segments, length = steps - g->wide;
     qk_bytes bytes;
     const int ends = qk_scales(g, &bytes);
     const int64_t size = qk_size_of(g->rq.type);
@@ -682,7 +700,7 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
             }
             runs = copies ? in_widened : segment; /* the first one is 0 */
             count_of = band || !copies ? segments : 1;
-            length = band || !copies ? steps : steps * segments;
+            length = band || !copies ? length : steps * segments;
 #endif
             for (int64_t r = 0; r < count && copies && !band; r++) {
                 qk_act *to = widened + r * (steps * segments + g->crossed) * QK_KU;

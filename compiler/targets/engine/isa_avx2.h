@@ -162,6 +162,10 @@ static inline qk_eight qk_dot_eight(const int narrow, qk_eight acc, qk_spread a,
     const __m256i ones = _mm256_set1_epi16(1);
     return qk_sum(acc, narrow ? _mm256_madd_epi16(_mm256_maddubs_epi16(a, w), ones) : _mm256_madd_epi16(a, w));
 }
+static inline qk_eight qk_dot_eight_wide(qk_eight acc, qk_spread a, qk_eight w)
+{
+    return qk_dot_half_wide(acc, _mm256_and_si256(a, _mm256_set1_epi16(255)), _mm256_srli_epi16(a, 8), w);
+}
 
 /* A depthwise convolution works on registers of eight channels, held against a second load. */
 #define QK_PARTS 2

@@ -126,7 +126,8 @@ static int qk_check_gemm(const qk_gemm_step *g, const qk_limits *l)
     if (!qk_small(g->height) || !qk_small(g->width) || !qk_small(g->groups) || !qk_small(g->columns) ||
         !qk_small(g->seg_y) || !qk_small(g->seg_x) || !qk_small(g->seg_items) ||
         g->seg_y * g->seg_x > QK_MAX_SEGMENTS || g->narrow < 0 || g->narrow > QK_BYTES_OF_ROW ||
-        (g->narrow == QK_NARROW_PAIRS && !QK_NARROW) ||
+        (g->narrow == QK_NARROW_PAIRS && !QK_NARROW) || g->wide < 0 || g->wide > qk_steps(g) ||
+        (g->wide && (g->narrow != QK_NARROW_PAIRS || g->seg_y * g->seg_x > 1)) ||
         (g->narrow == QK_BYTES_OF_ROW && (!QK_NARROW || g->height * g->width > 1)) || (g->narrow == QK_FOUR_BITS && !qk_is_row_of_four_bits(g)) ||
         (g->type != QK_U8 && (g->type != QK_S16 || g->narrow)) || g->crossed < 0 || g->crossed > QK_CROSSES ||
         (g->crossed && (g->type != QK_U8 || g->narrow || g->weight_in_arena || g->seg_y * g->seg_x > 1)))

@@ -21,7 +21,9 @@ _FILLED_ROWS = {
 """Output rows together by k unit, kernel and stride: QK_WINDOWS of depthwise.h."""
 _NARROW_UNIT = 4
 _PAIR_UNIT = 2
-_MOST_PAIR = ((1 << 15) - 1) // 255
+MOST_PAIR = ((1 << 15) - 1) // 255
+_LEAST_NARROW = 8
+"""Dot steps of a row for each that is not narrow."""
 _MOST_NIBBLE = 15
 _CROSSED = 4
 
@@ -52,22 +54,27 @@ def dot_unit(kind: str, library: Library, narrow: bool = False) -> int:
     return _NARROW_UNIT if narrow else library.k_unit
 
 
-def is_narrow(weight: Array, library: Library) -> bool:
-    """Whether products of bytes and these weights, two added, always fit in 16 bits.
+def wide_steps(weight: Array, library: Library) -> int | None:
+    """Dot steps of four bytes, the last ones of a row, that are taken by kernels of any weights; in
+    those before them products of bytes and these weights, two added, always fit in 16 bits.
 
     255 times the positive weights of a pair, or its negative ones, is what a pair reaches at most.
 
     Args:
         weight: [columns, segments, elements of a segment], integers within int8.
         library: for which kernels.
+    Returns:
+        None where there are no such kernels, or so many steps that others are faster.
     """
     if not library.has_narrow:
-        return False
-    odd = weight.shape[2] % 2
-    pairs = np.pad(weight.astype(np.int32), ((0, 0), (0, 0), (0, odd)))
-    pairs = pairs.reshape(*weight.shape[:2], -1, 2)
-    most = max(np.maximum(pairs, 0).sum(-1).max(), np.maximum(-pairs, 0).sum(-1).max())
-    return bool(most <= _MOST_PAIR)
+        return None
+    padded = np.pad(weight.astype(np.int16), ((0, 0), (0, 0), (0, -weight.shape[2] % _NARROW_UNIT)))
+    pairs = padded.reshape(*weight.shape[:2], -1, 2, 2)
+    most = np.maximum(np.maximum(pairs, 0).sum(-1), np.maximum(-pairs, 0).sum(-1))
+    beyond = np.flatnonzero(most.max(axis=(0, 1, 3)) > MOST_PAIR)
+    wide = pairs.shape[2] - int(beyond[0]) if beyond.size else 0
+    few = weight.shape[1] == 1 and wide * _LEAST_NARROW <= pairs.shape[2]
+    return wide if few or not wide else None
 
 
 def pack_product(weight: Array, unit: int, library: Library, eights: bool = True) -> Array:

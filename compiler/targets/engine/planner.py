@@ -28,6 +28,7 @@ from compiler.targets.engine.elementwise import BLOCK, emit_program
 from compiler.targets.engine.epilogue import scaled_epilogue
 from compiler.targets.engine.layouts import MOVES, factors_moved, moved, pad_of
 from compiler.targets.engine.library import Library
+from compiler.targets.engine.pairing import pair_channels
 from compiler.targets.engine.plan import Emitter, Plan
 from compiler.targets.engine.transposed import transposed
 from compiler.targets.engine.values import (
@@ -96,6 +97,7 @@ def plan_function(mod: IRModule, function: str, library: Library) -> tuple[Plann
             step table cannot hold; a defect of the rules, which the reference does not have.
     """
     flow = flatten_function(mod[function], mod, form=FORM)
+    pair_channels(flow, library)
     planner = Planner(flow, library)
     try:
         planner.run()

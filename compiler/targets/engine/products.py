@@ -18,11 +18,11 @@ from compiler.targets.engine.packing import (
     crossed_term,
     dot_unit,
     has_four_bits,
-    is_narrow,
     pack_four_bits,
     pack_product,
     product_scratch,
     vectors_of,
+    wide_steps,
 )
 from compiler.targets.engine.plan import MOST_ARENA
 from compiler.targets.engine.planner import FORM, Planner, rule
@@ -171,7 +171,7 @@ def bias_of(planner: Planner, view: View, weight: Array, rows: int) -> tuple[Arr
     library, (columns, length) = planner.library, weight.shape
     sizes = zip((rows, columns, length), _LEAST_CROSSED)
     crossed = library.crosses and view.buffer.type == "U8" and all(n >= most for n, most in sizes)
-    crossed = crossed and not is_narrow(weight[:, None], library)
+    crossed = crossed and wide_steps(weight[:, None], library) is None
     bias = zero_term(planner, view, weight)
     return bias + crossed_term(weight, library) if crossed else bias, int(crossed)
 
@@ -185,7 +185,7 @@ def _taken_as(runs: Array, rows: int, library: Library) -> str:
     """How rows of bytes take their weights [channels, runs, elements of a run]: see step.h."""
     if rows == 1 and takes_four_bits(runs, library):
         return "FOUR_BITS"
-    if is_narrow(runs, library):
+    if wide_steps(runs, library) is not None:
         return "NARROW_PAIRS"
     of_row = rows == 1 and library.has_narrow and runs.size >= _LEAST_OF_ROW
     return "BYTES_OF_ROW" if of_row else "ANY_WEIGHTS"
@@ -234,6 +234,7 @@ def write_product(
         weight=emitter.put(packed),
         weight_group=len(packed) // groups,
         narrow=narrow,
+        wide=(wide_steps(runs, library) or 0) if how == "NARROW_PAIRS" else 0,
         scratch=Address(scratch),
         **places,
         **fields,

@@ -69,6 +69,7 @@ typedef struct {
     int64_t seg_items;                             /* of one run; padded to QK_UNIT in the weights */
     int64_t weight, weight_group, weight_in_arena; /* offset, bytes of a group, 1 for the arena */
     int64_t narrow;                                /* QK_ANY_WEIGHTS .. QK_BYTES_OF_ROW: dot steps of 4 bytes but for the first */
+    int64_t wide;                                  /* the last dot steps of QK_NARROW_PAIRS, of any weights */
     int64_t crossed;                               /* 1: dot steps of whole vectors are taken two at a time */
     int64_t bias, bias_in_arena;                   /* int32, columns padded to 16 a group */
     qk_requantize rq;

@@ -1,0 +1,165 @@
+"""Channels in an order in which heavy ones have light neighbours, so that products add pairs.
+
+    %1 = clip(nn.conv2d(%0, a) + b)      rows of a and b
+    %2 = clip(nn.conv2d(%1, c))          depthwise: rows of c
+    %3 = nn.conv2d(%2, d)                columns of d, all in one order of the channels of %2
+
+Kernels that add two products of bytes in 16 bits need pairs of weights whose sum is small. Between
+two products the order of channels is free, where nothing else reads them: no output changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from compiler.ir.dataflow import Dataflow, Step, Value
+from compiler.ir.op import OpPattern
+from compiler.ops.number_format import Array
+from compiler.targets.engine.library import Library
+from compiler.targets.engine.packing import MOST_PAIR
+
+_Change = tuple[Step, int, int]
+"""A step, the place of a constant among its operands, and the axis of its channels."""
+
+_AT_ONCE: Final = 64
+"""Channels that one is tried with at a time."""
+_FEW: Final = 16
+"""Channels for each that stays without a partner."""
+_LEAST_FITTING: Final = 0.02
+"""Share of any pairs that fit, below which no order is looked for."""
+
+
+def pair_channels(flow: Dataflow, library: Library) -> None:
+    """Give the channels in front of each product the order that its kernel is fast with."""
+    for step in flow.steps if library.has_narrow else ():
+        changes = list(_between(step))
+        order = _order(_by_channel(*changes[0])) if changes else None
+        for changed, place, axis in changes if order is not None else ():
+            args = list(changed.args)
+            rows = _by_channel(changed, place, axis)[order]
+            args[place] = Value(args[place].type, data=np.moveaxis(rows, 0, axis))
+            changed.args = tuple(args)
+
+
+def _by_channel(step: Step, place: int, axis: int) -> Array:
+    """A constant with the axis of its channels in front."""
+    data = step.args[place].data
+    assert data is not None
+    return np.moveaxis(data, axis, 0)
+
+
+def _between(step: Step) -> Iterator[_Change]:
+    """What changes with the order of channels that a product reads, it first and the product that
+    computes them last; nothing where others see the order."""
+    found: list[_Change] = []
+    axes = _axes(step, 1)
+    while axes is not None:
+        place, axis, channels = axes
+        found.append((step, place, axis))
+        data = step.args[0]
+        while True:
+            if data.producer is None or data.only_user is None:
+                return
+            step = data.producer
+            if (moved := _passed(step, channels)) is None:
+                break
+            found += moved
+            data = next(arg for arg in step.args if arg.data is None)
+        if (made := _axes(step, 0, channels)) is not None:
+            yield from [*found, (step, *made[:2])]
+            return
+        axes = _axes(step, None, channels)
+
+
+def _axes(step: Step, side: int | None, channels: int | None = None) -> tuple[int, int, int] | None:
+    """Of a product with constant weights: their place, the axis of them that is meant, and the axis
+    of the channels of its data.
+
+    Args:
+        side: 0 for the channels of the result, 1 for those of the data, which are independent; None
+            for a depthwise convolution, whose channels are the same.
+        channels: axis of the channels of the result, if it is asked for.
+    """
+    attrs: Any = step.attrs
+    if step.name not in ("nn.conv2d", "nn.dense") or step.args[1].data is None:
+        return None
+    weight, rank = step.args[1].data, len(step.args[0].type.shape)
+    if step.args[0].data is not None or weight.dtype != np.int8:
+        return None
+    if step.name == "nn.dense":
+        return (1, side, rank - 1) if side is not None and channels in (None, rank - 1) else None
+    layout, out = attrs.data_layout, attrs.out_layout or attrs.data_layout
+    if any(sorted(one) != sorted("NCHW") for one in (layout, out)) or len(attrs.kernel_layout) > 4:
+        return None
+    axis, rows = layout.index("C"), attrs.kernel_layout.index("O")
+    depthwise = attrs.groups == len(weight) == step.args[0].type.concrete_shape[axis]
+    if channels not in (None, out.index("C")):
+        return None
+    if side is None:
+        return (1, rows, axis) if depthwise and rows == 0 else None
+    return (1, attrs.kernel_layout.index("OI"[side]), axis) if attrs.groups == 1 else None
+
+
+def _passed(step: Step, axis: int) -> list[_Change] | None:
+    """The constants along the channels of an operator of single elements; None for others."""
+    rank = len(step.results[0].type.shape)
+    known = [place for place, arg in enumerate(step.args) if arg.data is not None]
+    if step.op.pattern is OpPattern.ELEMWISE or step.name == "annotation.stop_fusion":
+        return [] if len(known) == len(step.args) - 1 else None
+    if step.op.pattern is not OpPattern.BROADCAST or len(known) != len(step.args) - 1:
+        return None
+    (data,) = (arg for arg in step.args if arg.data is None)
+    if data.type.concrete_shape != step.results[0].type.concrete_shape:
+        return None
+    found: list[_Change] = []
+    for place in known:
+        shape, at = step.args[place].type.concrete_shape, axis - rank
+        if step.name == "fixed_point_multiply_per_axis":
+            if step.attrs.axis % rank != axis:
+                return None
+            at = -1
+        elif step.attrs is not None:
+            return None
+        if len(shape) >= -at and shape[at] > 1:
+            found.append((step, place, len(shape) + at))
+    return found
+
+
+def _order(weight: Array) -> Array | None:
+    """Channels [k, ...] in an order in which the weights of each pair of neighbours fit, those
+    without a partner last; None where it changes nothing or too many would have none.
+
+    The heaviest channel takes the heaviest partner that fits, so that light ones are left.
+    """
+    rows, count = weight.astype(np.int16).reshape(len(weight), -1), len(weight)
+    half = count // 2
+    if _fitting(rows[: half * 2 : 2], rows[1 : half * 2 : 2]).all():
+        return None
+    if _fitting(rows[:half], rows[half : half * 2]).mean() < _LEAST_FITTING:
+        return None
+    left = np.argsort(-(rows.astype(np.int64) ** 2).sum(axis=1), kind="stable")
+    pairs: list[int] = []
+    alone: list[int] = []
+    while len(left):
+        one, left = left[0], left[1:]
+        for start in range(0, len(left), _AT_ONCE):
+            fits = _fitting(rows[one], rows[left[start : start + _AT_ONCE]])
+            if fits.any():
+                partner = start + int(fits.argmax())
+                pairs += [one, left[partner]]
+                left = np.delete(left, partner)
+                break
+        else:
+            alone.append(one)
+            if len(alone) > count // _FEW:
+                return None
+    return np.array(pairs + alone)
+
+
+def _fitting(one: Array, other: Array) -> Array:
+    """Whether in every element the weights of one sign add up to no more than 16 bits hold."""
+    together = np.abs(one + other) > MOST_PAIR
+    return np.asarray(~(together & ((one ^ other) >= 0)).any(axis=-1))
