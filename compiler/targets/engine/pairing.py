@@ -130,17 +130,22 @@ def _passed(step: Step, axis: int) -> list[_Change] | None:
 
 def _order(weight: Array) -> Array | None:
     """Channels [k, ...] in an order in which the weights of each pair of neighbours fit, those
-    without a partner last; None where it changes nothing or too many would have none.
+    without a partner last; None where it changes nothing, too many would have none, or sums of
+    -128 leave a byte.
 
     The heaviest channel takes the heaviest partner that fits, so that light ones are left.
     """
-    rows, count = weight.astype(np.int16).reshape(len(weight), -1), len(weight)
-    half = count // 2
+    count, half = len(weight), len(weight) // 2
+    flat = weight.astype(np.int16).reshape(count, -1)
+    if flat.min() < -127:
+        return None
+    # Positive parts beside negative ones: what is added has one sign.
+    rows = np.hstack([np.maximum(flat, 0), np.maximum(-flat, 0)]).astype(np.uint8)
     if _fitting(rows[: half * 2 : 2], rows[1 : half * 2 : 2]).all():
         return None
     if _fitting(rows[:half], rows[half : half * 2]).mean() < _LEAST_FITTING:
         return None
-    left = np.argsort(-(rows.astype(np.int64) ** 2).sum(axis=1), kind="stable")
+    left = np.argsort(-(flat.astype(np.int64) ** 2).sum(axis=1), kind="stable")
     pairs: list[int] = []
     alone: list[int] = []
     while len(left):
@@ -160,6 +165,5 @@ def _order(weight: Array) -> Array | None:
 
 
 def _fitting(one: Array, other: Array) -> Array:
-    """Whether in every element the weights of one sign add up to no more than 16 bits hold."""
-    together = np.abs(one + other) > MOST_PAIR
-    return np.asarray(~(together & ((one ^ other) >= 0)).any(axis=-1))
+    """Whether no two elements add up to more than 16 bits hold."""
+    return np.asarray((one + other).max(axis=-1) <= MOST_PAIR)
