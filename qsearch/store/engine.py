@@ -309,19 +309,15 @@ def _readable(url: URL) -> URL:
     return url.set(database=f"file:{quote(str(file))}", query={"immutable": "1", "uri": "true"})
 
 
-_WAIT: Final = f"busy_timeout={BUSY_TIMEOUT_MS}"
-
-
 def _on_sqlite_connect(connection: Any, _record: Any) -> None:
     connection.isolation_level = None
-    for pragma in (_WAIT, "journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
 
 
 def _on_sqlite_reader(connection: Any, _record: Any) -> None:
     connection.isolation_level = None
-    for pragma in (_WAIT, "query_only=ON"):
-        connection.execute(f"PRAGMA {pragma}")
+    connection.execute("PRAGMA query_only=ON")
 
 
 def _on_sqlite_begin(connection: Connection) -> None:
