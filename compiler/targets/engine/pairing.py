@@ -10,8 +10,7 @@ two products the order of channels is free, where nothing else reads them: no ou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -24,6 +23,17 @@ from compiler.targets.engine.packing import MOST_PAIR
 _Change = tuple[Step, int, int]
 """A step, the place of a constant among its operands, and the axis of its channels."""
 
+
+class _Axes(NamedTuple):
+    """Axes of channels: of the data, of the result, and those of the weights that go with them."""
+
+    data: int
+    result: int
+    rows: int
+    columns: int
+    depthwise: bool
+
+
 _AT_ONCE: Final = 64
 """Channels that one is tried with at a time."""
 _FEW: Final = 16
@@ -35,7 +45,7 @@ _LEAST_FITTING: Final = 0.02
 def pair_channels(flow: Dataflow, library: Library) -> None:
     """Give the channels in front of each product the order that its kernel is fast with."""
     for step in flow.steps if library.has_narrow else ():
-        changes = list(_between(step))
+        changes = _between(step)
         order = _order(_by_channel(*changes[0])) if changes else None
         for changed, place, axis in changes if order is not None else ():
             args = list(changed.args)
@@ -51,56 +61,49 @@ def _by_channel(step: Step, place: int, axis: int) -> Array:
     return np.moveaxis(data, axis, 0)
 
 
-def _between(step: Step) -> Iterator[_Change]:
+def _between(step: Step) -> list[_Change]:
     """What changes with the order of channels that a product reads, it first and the product that
     computes them last; nothing where others see the order."""
-    found: list[_Change] = []
-    axes = _axes(step, 1)
-    while axes is not None:
-        place, axis, channels = axes
-        found.append((step, place, axis))
-        data = step.args[0]
+    axes, found = _axes(step), list[_Change]()
+    if axes is None or axes.depthwise:
+        return []
+    place = axes.columns
+    while True:
+        found.append((step, 1, place))
+        channels, data = axes.data, step.args[0]
         while True:
             if data.producer is None or data.only_user is None:
-                return
+                return []
             step = data.producer
-            if (moved := _passed(step, channels)) is None:
+            if (passed := _passed(step, channels)) is None:
                 break
-            found += moved
+            found += passed
             data = next(arg for arg in step.args if arg.data is None)
-        if (made := _axes(step, 0, channels)) is not None:
-            yield from [*found, (step, *made[:2])]
-            return
-        axes = _axes(step, None, channels)
+        axes = _axes(step)
+        if axes is None or axes.result != channels:
+            return []
+        place = axes.rows
+        if not axes.depthwise:
+            return [*found, (step, 1, place)]
 
 
-def _axes(step: Step, side: int | None, channels: int | None = None) -> tuple[int, int, int] | None:
-    """Of a product with constant weights: their place, the axis of them that is meant, and the axis
-    of the channels of its data.
-
-    Args:
-        side: 0 for the channels of the result, 1 for those of the data, which are independent; None
-            for a depthwise convolution, whose channels are the same.
-        channels: axis of the channels of the result, if it is asked for.
-    """
+def _axes(step: Step) -> _Axes | None:
+    """The axes of a product with constant weights of one group, or of a depthwise convolution."""
     attrs: Any = step.attrs
-    if step.name not in ("nn.conv2d", "nn.dense") or step.args[1].data is None:
+    if step.name not in ("nn.conv2d", "nn.dense") or step.args[0].data is not None:
         return None
-    weight, rank = step.args[1].data, len(step.args[0].type.shape)
-    if step.args[0].data is not None or weight.dtype != np.int8:
+    weight, shape = step.args[1].data, step.args[0].type.concrete_shape
+    if weight is None or weight.dtype != np.int8:
         return None
     if step.name == "nn.dense":
-        return (1, side, rank - 1) if side is not None and channels in (None, rank - 1) else None
-    layout, out = attrs.data_layout, attrs.out_layout or attrs.data_layout
-    if any(sorted(one) != sorted("NCHW") for one in (layout, out)) or len(attrs.kernel_layout) > 4:
+        return _Axes(len(shape) - 1, len(shape) - 1, rows=0, columns=1, depthwise=False)
+    layouts = attrs.data_layout, attrs.out_layout or attrs.data_layout, attrs.kernel_layout
+    if [*map(len, layouts)] != [4, 4, 4]:
         return None
-    axis, rows = layout.index("C"), attrs.kernel_layout.index("O")
-    depthwise = attrs.groups == len(weight) == step.args[0].type.concrete_shape[axis]
-    if channels not in (None, out.index("C")):
-        return None
-    if side is None:
-        return (1, rows, axis) if depthwise and rows == 0 else None
-    return (1, attrs.kernel_layout.index("OI"[side]), axis) if attrs.groups == 1 else None
+    data, result = (layout.index("C") for layout in layouts[:2])
+    rows, columns = (layouts[2].index(letter) for letter in "OI")
+    depthwise = 1 < attrs.groups == shape[data] == weight.shape[rows]
+    return _Axes(data, result, rows, columns, depthwise) if depthwise or attrs.groups == 1 else None
 
 
 def _passed(step: Step, axis: int) -> list[_Change] | None:
