@@ -700,7 +700,7 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
             }
             runs = copies ? in_widened : segment; /* the first one is 0 */
             count_of = band || !copies ? segments : 1;
-            length = band || !copies ? length : steps * segments;
+            length = band || !copies ? steps - g->wide : steps * segments;
 #endif
             for (int64_t r = 0; r < count && copies && !band; r++) {
                 qk_act *to = widened + r * (steps * segments + g->crossed) * QK_KU;

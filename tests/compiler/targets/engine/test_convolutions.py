@@ -365,3 +365,12 @@ def test_int16_goes_from_a_product_to_a_convolution() -> None:
     executor = agree(relay.module(made), drawn(rng, (1, 8, 9, 11), "int8", False))
     kinds = [step.kind for step in executor.steps]
     assert kinds == ["quantize", "fill", "gemm", "gemm", "copy", "dequantize"]
+
+
+def test_wide_images_are_widened_in_bands_and_row_by_row() -> None:
+    """Of a row of 600 windows a block of 240 is a band, which costs more where it crosses two."""
+    rng = np.random.default_rng(0)
+    x = relay.var("x", (1, 32, 3, 600), "uint8")
+    weight = relay.const(drawn(rng, (16, 32, 3, 3), "int8", True))
+    mod = relay.module(relay.op.nn.conv2d(x, weight, padding=1, out_dtype="int32"))
+    agree(mod, drawn(rng, (1, 32, 3, 600), "uint8", False))
