@@ -67,7 +67,7 @@ _UNITS = {
         "prod cumsum nn.global_max_pool2d nn.depth_to_space"
     ),
     9: "sum mean nn.global_avg_pool2d transpose layout_transform argmax argmin",
-    16: "where take gather",
+    16: "where gather",
     20: "fixed_point_multiply fixed_point_multiply_per_axis left_shift right_shift",
     60: "fixed_point_rescale",
     48: "lookup sort argsort",
@@ -208,8 +208,9 @@ def _boxes(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
 
 
 # A repeat is a Gather whose int64 indices are a constant of the integer ONNX, in several copies.
-_SPREADS = {"repeat": (16, 56), "nn.pad": (4, 16)}
-_SPREADS |= dict.fromkeys(("image.resize2d", "nn.upsampling", "tile"), (4, 24))
+# Places that are known are int64 of every element while the engine plans them.
+_SPREADS = {"repeat": (16, 56), "nn.pad": (4, 20), "take": (16, 12)}
+_SPREADS |= dict.fromkeys(("image.resize2d", "nn.upsampling", "tile"), (4, 48))
 """Units and bytes of temporaries for each element of the result."""
 
 
