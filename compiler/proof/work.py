@@ -209,8 +209,8 @@ def _boxes(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
 
 # A repeat is a Gather whose int64 indices are a constant of the integer ONNX, in several copies.
 # Places that are known are int64 of every element while the engine plans them.
-_SPREADS = {"repeat": (16, 56), "nn.pad": (4, 20), "take": (16, 12)}
-_SPREADS |= dict.fromkeys(("image.resize2d", "nn.upsampling", "tile"), (4, 48))
+_SPREADS = {"repeat": (16, 56), "nn.pad": (4, 20), "take": (16, 24)}
+_SPREADS |= dict.fromkeys(("image.resize2d", "nn.upsampling", "tile"), (4, 72))
 """Units and bytes of temporaries for each element of the result."""
 
 

@@ -275,11 +275,16 @@ def _offsets(view: View) -> NDArray[np.int64]:
 def _part(view: View, offsets: NDArray[np.int64]) -> View | None:
     """The elements at some offsets; None where no strides say so."""
     start, item = int(offsets.flat[0]), view.buffer.item
-    ahead = [np.diff(offsets, axis=axis).reshape(-1) for axis in range(offsets.ndim)]
-    strides = tuple(int(some[0]) if len(some) else item for some in ahead)
+    # The first step along each axis says what its stride would be.
+    firsts = np.eye(offsets.ndim, dtype=int)
+    strides = tuple(
+        int(offsets[tuple(first)]) - start if size > 1 else item
+        for first, size in zip(firsts, offsets.shape)
+    )
+    if min(strides, default=1) <= 0:
+        return None
     part = View(view.buffer, view.offset + start, offsets.shape, strides)
-    regular = min(strides, default=1) > 0 and np.array_equal(_offsets(part) + start, offsets)
-    return part if regular else None
+    return part if np.array_equal(_offsets(part), offsets - start) else None
 
 
 def dense_view(
