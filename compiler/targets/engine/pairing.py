@@ -64,27 +64,25 @@ def _by_channel(step: Step, place: int, axis: int) -> Array:
 def _between(step: Step) -> list[_Change]:
     """What changes with the order of channels that a product reads, it first and the product that
     computes them last; nothing where others see the order."""
-    axes, found = _axes(step), list[_Change]()
+    axes = _axes(step)
     if axes is None or axes.depthwise:
         return []
-    place = axes.columns
-    while True:
-        found.append((step, 1, place))
-        channels, data = axes.data, step.args[0]
-        while True:
-            if data.producer is None or data.only_user is None:
-                return []
-            step = data.producer
-            if (passed := _passed(step, channels)) is None:
-                break
+    found, channels, data = [(step, 1, axes.columns)], axes.data, step.args[0]
+    while data.producer is not None and data.only_user is not None:
+        step = data.producer
+        passed = _passed(step, channels)
+        if passed is not None:
             found += passed
-            data = next(arg for arg in step.args if arg.data is None)
-        axes = _axes(step)
-        if axes is None or axes.result != channels:
-            return []
-        place = axes.rows
-        if not axes.depthwise:
-            return [*found, (step, 1, place)]
+        else:
+            axes = _axes(step)
+            if axes is None or axes.result != channels:
+                return []
+            found.append((step, 1, axes.rows))
+            if not axes.depthwise:
+                return found
+            channels = axes.data
+        data = next(arg for arg in step.args if arg.data is None)
+    return []
 
 
 def _axes(step: Step) -> _Axes | None:

@@ -97,9 +97,9 @@ def plan_function(mod: IRModule, function: str, library: Library) -> tuple[Plann
             step table cannot hold; a defect of the rules, which the reference does not have.
     """
     flow = flatten_function(mod[function], mod, form=FORM)
-    pair_channels(flow, library)
     planner = Planner(flow, library)
     try:
+        pair_channels(flow, library)
         planner.run()
         return planner, planner.emitter.finish()
     except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:

@@ -181,14 +181,15 @@ def takes_four_bits(runs: Array, library: Library) -> bool:
     return 0 < library.nibbles <= runs.size and runs.shape[1] == 1 and has_four_bits(runs[:, 0])
 
 
-def _taken_as(runs: Array, rows: int, library: Library) -> str:
-    """How rows of bytes take their weights [channels, runs, elements of a run]: see step.h."""
+def _taken_as(runs: Array, rows: int, library: Library) -> tuple[str, int]:
+    """How rows of bytes take their weights [channels, runs, elements of a run], and how many wide
+    steps narrow ones end with: see step.h."""
     if rows == 1 and takes_four_bits(runs, library):
-        return "FOUR_BITS"
-    if wide_steps(runs, library) is not None:
-        return "NARROW_PAIRS"
+        return "FOUR_BITS", 0
+    if (wide := wide_steps(runs, library)) is not None:
+        return "NARROW_PAIRS", wide
     of_row = rows == 1 and library.has_narrow and runs.size >= _LEAST_OF_ROW
-    return "BYTES_OF_ROW" if of_row else "ANY_WEIGHTS"
+    return "BYTES_OF_ROW" if of_row else "ANY_WEIGHTS", 0
 
 
 def write_product(
@@ -209,7 +210,8 @@ def write_product(
     kind = source.buffer.type
     rows = places["height"] * places["width"]
     crossed = fields.get("crossed", 0)
-    how = _taken_as(runs, rows, library) if kind == "U8" and not crossed else "ANY_WEIGHTS"
+    taken = kind == "U8" and not crossed
+    how, wide = _taken_as(runs, rows, library) if taken else ("ANY_WEIGHTS", 0)
     narrow = number(how)
     unit = dot_unit(kind, library, narrow > 0)
     split = np.pad(split, ((0, 0),) * 3 + ((0, -runs.shape[2] % 4 * crossed),))
@@ -234,7 +236,7 @@ def write_product(
         weight=emitter.put(packed),
         weight_group=len(packed) // groups,
         narrow=narrow,
-        wide=(wide_steps(runs, library) or 0) if how == "NARROW_PAIRS" else 0,
+        wide=wide,
         scratch=Address(scratch),
         **places,
         **fields,

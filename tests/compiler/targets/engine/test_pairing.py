@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from compiler import relay
+from compiler.errors import PlanError
 from compiler.ir.expr import Expr
 from compiler.ir.module import IRModule
 from compiler.proof.steps import check_forms
 from compiler.quantize.conversions import partition_conversions
+from compiler.targets.engine import planner
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.engine.library import ISA_VARIABLE, available_isas, load_library
 from compiler.targets.engine.steps import layout
@@ -101,6 +103,15 @@ def test_channels_that_others_read_keep_their_order(reader: str) -> None:
     agree(mod, drawn(rng, (1, 16, 7, 6), "uint8", True))
     if "avx2" in available_isas():
         assert last_product(mod)["narrow"] == 0
+
+
+def test_a_defect_of_an_order_is_one_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("substring not found")
+
+    monkeypatch.setattr(planner, "pair_channels", broken)
+    with pytest.raises(PlanError, match="cannot plan main: ValueError"):
+        EngineExecutor(relay.module(block(np.random.default_rng(0), "NCHW", 24)[0]))
 
 
 @pytest.fixture
