@@ -67,7 +67,7 @@ _UNITS = {
         "prod cumsum nn.global_max_pool2d nn.depth_to_space"
     ),
     9: "sum mean nn.global_avg_pool2d transpose layout_transform argmax argmin",
-    16: "where gather",
+    16: "where take gather",
     20: "fixed_point_multiply fixed_point_multiply_per_axis left_shift right_shift",
     60: "fixed_point_rescale",
     48: "lookup sort argsort",
@@ -207,17 +207,20 @@ def _boxes(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
     return OpWork(0, _OTHER_UNITS * pairs, 8 * pairs)
 
 
+_SPREADS = {"repeat": 16}
+_SPREADS |= dict.fromkeys(("nn.pad", "image.resize2d", "nn.upsampling", "tile"), 4)
+"""Units for each element of the result."""
+
 # A repeat is a Gather whose int64 indices are a constant of the integer ONNX, in several copies.
 # Places that are known are int64 of every element while the engine plans them.
-_SPREADS = {"repeat": (16, 56), "nn.pad": (4, 20), "take": (16, 24)}
-_SPREADS |= dict.fromkeys(("image.resize2d", "nn.upsampling", "tile"), (4, 72))
-"""Units and bytes of temporaries for each element of the result."""
+_TEMPORARIES = {"repeat": 56, "nn.pad": 20, "take": 24}
+_TEMPORARIES |= dict.fromkeys(("image.resize2d", "nn.upsampling", "tile"), 72)
+"""Bytes for each element of the result, beside ``_SCRATCH``."""
 
 
 @FWork.register(*_SPREADS)
 def _spread(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
-    units, scratch = _SPREADS[getattr(call.op, "name", "")]
-    return OpWork(0, units * out, scratch * out)
+    return OpWork(0, _SPREADS[getattr(call.op, "name", "")] * out)
 
 
 @FWork.register("topk")
@@ -341,7 +344,8 @@ def _of_call(call: Call, op: Op) -> Work:
     units = touched * _UNITS_OF.get(op.name, _OTHER_UNITS) * wide
     rule = FWork.get(op)
     found = OpWork(0, units) if rule is None else rule(call, operands, out)
-    scratch = found.scratch + _SCRATCH * (out + sum(ty.num_elements for ty in operands))
+    scratch = found.scratch + _TEMPORARIES.get(op.name, 0) * out
+    scratch += _SCRATCH * (out + sum(ty.num_elements for ty in operands))
     return Work(
         macs=found.macs,
         units=found.units,

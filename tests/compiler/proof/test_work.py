@@ -59,6 +59,11 @@ def test_windows_and_other_operators_count_as_units() -> None:
     assert work_of(op.cast(x, dtype="int64"), x).units == 2 * relu.units
 
 
+def test_a_few_rows_of_a_table_cost_as_much_as_all_of_it() -> None:
+    x, ids = relay.var("x", (4096, 8), "int64"), relay.const(np.array([1], "int64"))
+    assert work_of(op.take(x, ids, axis=0), x).units == 2 * 16 * 4096 * 8
+
+
 def test_a_large_window_costs_more_than_its_elements() -> None:
     """Each of its elements is an operation of its own in the reference and in the integer ONNX."""
     x = relay.var("x", (1, 1, 4, 4), "int8")
