@@ -23,9 +23,8 @@ from compiler.ops.reduce.axes import (
 from compiler.ops.reduce.reduction_loops import accumulated, lowered_reduction
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
-    QAnnotateExpr,
+    accumulating,
     kind_of,
-    unannotated,
     with_args,
 )
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, as_scale, moved_scale
@@ -48,7 +47,7 @@ from compiler.ops.rules.simplify import FDefinition
 from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.qconfig import QAnnotateKind, QConfig
+from compiler.qtypes.qconfig import QConfig
 
 sum_ = reduction("sum")
 
@@ -85,7 +84,7 @@ def sum_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | Non
     whole = _adds_squares(ref_call, ctx.qconfig) and kind_of(args[0]) is not None
     if not whole or ctx.check_to_skip(ref_call):
         return annotate_accumulating(ref_call, args, ctx)
-    return QAnnotateExpr(with_args(ref_call, (unannotated(args[0]),)), QAnnotateKind.ACTIVATION)
+    return accumulating(ref_call, args[0])
 
 
 @FQDomScale.register(sum_)

@@ -47,6 +47,11 @@ def with_args(ref_call: Call, args: Args) -> Call:
     return Call(ref_call.op, args, ref_call.attrs, ref_call.type_args, span=ref_call.span)
 
 
+def accumulating(ref_call: Call, arg: Expr) -> QAnnotateExpr:
+    """A call of one operand as it is, which gives an accumulator."""
+    return QAnnotateExpr(with_args(ref_call, (unannotated(arg),)), QAnnotateKind.ACTIVATION)
+
+
 def is_literal(expr: Expr) -> bool:
     """True for a Constant, or a tuple of such: what FoldConstant takes as a constant."""
     stack = [expr]

@@ -16,10 +16,8 @@ from compiler.ops.op_call import op_call
 from compiler.ops.pass_through import annotate_tabulated, partition_pass_through
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
-    QAnnotateExpr,
+    accumulating,
     kind_of,
-    unannotated,
-    with_args,
 )
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, as_scale, moved_scale
 from compiler.ops.rules.integer_calls import cast, scalar
@@ -40,7 +38,7 @@ from compiler.ops.tensor.unary_formula import (
     unary_formula_realize,
 )
 from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.qconfig import QAnnotateKind, QConfig
+from compiler.qtypes.qconfig import QConfig
 
 FQPartitionRewrite.register("sqrt")(partition_pass_through)
 FQZeroPoint.register("sqrt")(always(ZeroPoint.CENTRES))
@@ -54,7 +52,7 @@ def sqrt_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
         return None
     if ctx.qconfig.for_tflm:
         return annotate_tabulated(ref_call, args, ctx)
-    return QAnnotateExpr(with_args(ref_call, (unannotated(args[0]),)), QAnnotateKind.ACTIVATION)
+    return accumulating(ref_call, args[0])
 
 
 @FQRealizeRewrite.register("sqrt")

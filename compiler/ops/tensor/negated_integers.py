@@ -5,9 +5,8 @@ from __future__ import annotations
 from compiler.ir.expr import Args, Call, Expr
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
-    QAnnotateExpr,
+    accumulating,
     kind_of,
-    unannotated,
     with_args,
 )
 from compiler.ops.rules.dom_scale import FQDomScale, same_scale
@@ -20,7 +19,6 @@ from compiler.ops.rules.realize import (
 )
 from compiler.ops.rules.with_tables import with_tables
 from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.qconfig import QAnnotateKind
 
 
 @FQAnnotateRewrite.register("negative")
@@ -29,7 +27,7 @@ def negative_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr 
     """An accumulator: the smallest narrow integer has no counterpart."""
     if kind_of(args[0]) is None or ctx.check_to_skip(ref_call):
         return None
-    return QAnnotateExpr(with_args(ref_call, (unannotated(args[0]),)), QAnnotateKind.ACTIVATION)
+    return accumulating(ref_call, args[0])
 
 
 @FQRealizeRewrite.register("negative")

@@ -37,6 +37,7 @@ from compiler.ops.pass_through import in_integers, movable
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
     QAnnotateExpr,
+    accumulating,
     kind_of,
     unannotated,
     with_args,
@@ -234,7 +235,7 @@ def step_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
     """A step of what is there: sums as they are; what is float is quantized in front of the loop,
     all steps at once."""
     if kind_of(args[0]) == QAnnotateKind.ACTIVATION:
-        return QAnnotateExpr(with_args(ref_call, (unannotated(args[0]),)), QAnnotateKind.ACTIVATION)
+        return accumulating(ref_call, args[0])
     call = with_args(ref_call, (as_input(args[0], ctx),))
     return QAnnotateExpr(call, QAnnotateKind.INPUT)
 
