@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from compiler.errors import CalibrationError
 from compiler.ir.garbage import collector_rests
@@ -58,7 +60,7 @@ def activation_scales(stats: CalibrationStats, qconfig: QConfig) -> NDArray[np.f
         key = (*choices, nbit)
         if key not in memo:
             # More threads wait longer for each other than the products of a search take.
-            with threadpool_limits(1, user_api="blas"):
+            with _libraries().limit(limits=1, user_api="blas"):
                 memo[key] = mode(one, qconfig, nbit)
         threshold = memo[key] or 1.0
         ends = (0.0 if unsigned else -threshold, threshold)
@@ -68,3 +70,9 @@ def activation_scales(stats: CalibrationStats, qconfig: QConfig) -> NDArray[np.f
             ends = memo[*key, "ends"]
         rows[:, point] = threshold, *ends
     return rows[0] if even else rows.reshape(-1)
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    """Those loaded by now, numpy's among them; to look for them takes milliseconds."""
+    return ThreadpoolController()
