@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import shutil
 import signal
@@ -28,6 +29,19 @@ NO_SHARED_DATA = "needs ../shared/data (real models and images), which is not on
 # Folders in the order in which pytest-xdist hands out their files. Tests that start processes are
 # few and long: they begin first, so that no worker is left alone with one of them at the end.
 ORDER = ("e2e", "deploy", "packaging", "tutorials", "test_readme_commands.py", "qsearch", "workers")
+
+
+# Objects of the tests themselves, which stay: the collector of cyclic garbage would look through
+# half a million of them again and again, for a fifteenth of the time.
+def pytest_sessionstart() -> None:
+    """The collector rests while tests are collected."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """It leaves what was collected alone."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_configure(config: pytest.Config) -> None:
