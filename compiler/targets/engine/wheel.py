@@ -65,7 +65,7 @@ def build_kernels(folder: Path) -> list[Path]:
     if command is None:
         return []
     isa = SimpleNamespace(**runpy.run_path(str(HERE / "isa.py"), run_name="qsearch_engine_isa"))
-    built = []
+    builds = {}
     folder.mkdir(parents=True, exist_ok=True)
     for name, one in isa.ISAS.items():
         if one.machines and platform.machine() not in one.machines:
@@ -73,8 +73,12 @@ def build_kernels(folder: Path) -> list[Path]:
         target = folder / isa.library_name(name)
         sources = [str(path) for path in isa.SOURCES if path.suffix == ".c"]
         flags = [*isa.build_flags(name), "-shared", "-fPIC"]
-        done = subprocess.run([*command, *flags, *sources, "-lm", "-o", str(target)], check=False)
-        if done.returncode == 0:
+        builds[name, target] = subprocess.Popen(
+            [*command, *flags, *sources, "-lm", "-o", str(target)]
+        )
+    built = []
+    for (name, target), build in builds.items():
+        if build.wait() == 0:
             built.append(target)
         else:
             print(f"no kernels for {name}: they are built when first used", file=sys.stderr)
