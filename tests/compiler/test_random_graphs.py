@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 
 import compiler
@@ -88,15 +87,16 @@ def test_text_and_transport_give_the_module_back(rng: random.Random, size: int) 
     assert ModuleBlob.pack(blob.unpack()).sha256 == blob.sha256
 
 
-@pytest.mark.parametrize("name", PASSES)
-@many
+@settings(many, max_examples=60)
 @given(randoms, sizes)
-def test_a_pass_keeps_values_and_types(name: str, rng: random.Random, size: int) -> None:
+def test_a_pass_keeps_values_and_types(rng: random.Random, size: int) -> None:
     graph = random_graph(rng, size, OPS)
-    with transform.PassContext(opt_level=3, verify=True):
-        new = getattr(transform, name)()(graph.mod)
-    assert new["main"].checked_type == graph.mod["main"].checked_type
-    agree(compiler.evaluate(new, graph.inputs), graph.expected)
+    for name in PASSES:
+        note(name)
+        with transform.PassContext(opt_level=3, verify=True):
+            new = getattr(transform, name)()(graph.mod)
+        assert new["main"].checked_type == graph.mod["main"].checked_type
+        agree(compiler.evaluate(new, graph.inputs), graph.expected)
 
 
 @many
