@@ -85,7 +85,7 @@ def test_the_name_and_text_of_a_function_stay() -> None:
 
 @pytest.mark.slow
 def test_no_stage_leaves_cycles_that_hold_a_graph() -> None:
-    operators = 200
+    operators = 60
 
     def left(stage: Callable[..., Any], *given: Any) -> Any:
         """The result of a stage, which must leave no more than a node for ten operators.

@@ -21,7 +21,7 @@ from compiler.ir.ty import TensorType
 def chain() -> IRModule:
     x = Var("x", TensorType((2,)))
     z: Expr = x
-    for _ in range(10_000):
+    for _ in range(5_000):
         z = z + 1.0
     return IRModule({"main": Function((x,), z)})
 
@@ -29,7 +29,7 @@ def chain() -> IRModule:
 def lets() -> IRModule:
     x = Var("x", TensorType((2,)))
     bindings, last = [], x
-    for _ in range(5_000):
+    for _ in range(2_500):
         var = Var("v")
         bindings.append((var, last + 1.0))
         last = var

@@ -39,7 +39,7 @@ def test_every_depth_above_is_found() -> None:
 
 def test_a_walk_to_the_root_takes_logarithmically_many_steps() -> None:
     scope = Scope(None)
-    for _ in range(100_000):
+    for _ in range(10_000):
         scope = Scope(None, scope)
     steps = 0
     while scope.jump is not None:

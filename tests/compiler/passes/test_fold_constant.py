@@ -222,7 +222,7 @@ def test_only_passes_enabled_by_the_level_run_in_a_sequence() -> None:
 def test_a_tuple_is_looked_into_however_deep_it_is_nested() -> None:
     # Not through the whole pass: a type as deep as this is refused by InferType.
     nested: Expr = x
-    for _ in range(50_000):
+    for _ in range(10_000):
         nested = Tuple((c, nested))
     fn = Function((x,), relay.Call(Op.get("concatenate"), (nested,)))
     ctx = transform.PassContext.current()

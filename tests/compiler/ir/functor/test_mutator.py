@@ -77,13 +77,13 @@ def test_a_graph_of_two_to_the_hundred_paths_takes_linear_time(run: Rewriting) -
 
 @cache
 def deep_graphs() -> tuple[Expr, Expr]:
-    """A chain of 100,000 calls, and one of 20,000 lets."""
+    """A chain of 10,000 calls, and one of 5,000 lets."""
     x, add = relay.var("x", (2,)), Op.get("add")
     calls: Expr = x
-    for _ in range(100_000):
+    for _ in range(10_000):
         calls = Call(add, (calls, x))
     lets: Expr = x
-    for _ in range(20_000):
+    for _ in range(5_000):
         lets = Let(relay.var("v"), Call(add, (x, x)), lets)
     return calls, lets
 

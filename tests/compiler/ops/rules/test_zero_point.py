@@ -126,7 +126,7 @@ def test_integers_in_a_tuple_are_centred_however_deep_it_is_nested() -> None:
     x = relay.var("x", (2,), "int8")
     value = QRealizeIntExpr(x, scale, "int8", ExpressionRanges().of, zero_point=3)
     nested: Expr = value
-    for _ in range(50_000):
+    for _ in range(10_000):
         nested = Tuple((nested,))
     assert plainly(nested, ZeroPoint.KEEPS, QConfig()) is nested
     result = plainly(nested, ZeroPoint.CENTRES, QConfig())
