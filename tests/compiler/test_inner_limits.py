@@ -8,7 +8,7 @@ from tests.compiler.inner_limits import ENGINE, EXACT, IN_C, search
 from tests.needs import NEEDS_C
 
 SEED = 1
-COUNT = 460
+COUNT = 230
 
 
 @pytest.mark.slow
@@ -16,7 +16,7 @@ COUNT = 460
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_limits_inside_dtypes_are_kept_in_every_form() -> None:
     """An hour of it: ``python -m tests.benchmarks.bench_engine_bits --minutes 60``."""
-    found = search(SEED, range(COUNT), compiled=80)
+    found = search(SEED, range(COUNT), compiled=40)
     assert found.differ == []
     assert found.unforeseen == []
     counts = found.counts

@@ -81,13 +81,13 @@ def test_networks_are_integers_from_end_to_end_and_close_to_the_float_ones(
     mod = built(name)
     shape = NETWORKS[name][1]
     qconfig = QConfig.recommended(calibrate_mode="max", **overrides)
-    made = candidate(mod, qconfig, images(16, shape))
+    made = candidate(mod, qconfig, images(8, shape))
     assert made.partitioned is not None
     assert all(call.status == "integer" for call in made.report.calls)
     assert not [claim for claim in derive_static(made.partitioned).claims if not claim.holds]
     signal = noise = 0.0
     whole = OrtExecutor(to_integer_onnx(made.partitioned))
-    for batch in images(6, shape, seed=2):
+    for batch in images(3, shape, seed=2):
         wanted = evaluate(mod, batch)[0]
         got = evaluate(made.partitioned, batch)[0]
         np.testing.assert_array_equal(whole.run(batch)[0], got)
@@ -137,7 +137,7 @@ def test_a_trained_vision_transformer_keeps_its_accuracy(shared_data: Path, mode
         OrtExecutor(to_onnx(mod)),
         OrtExecutor(to_integer_onnx(made.partitioned)),
     ]
-    inputs, labels = pixels(dev)[:400], dev["labels"][:400]
+    inputs, labels = pixels(dev)[:200], dev["labels"][:200]
     tops = [
         np.array([e.run({"input": image[None]})[0].argmax() for image in inputs]) for e in executors
     ]

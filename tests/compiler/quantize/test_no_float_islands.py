@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -137,6 +138,7 @@ ISLANDS: dict[str, Callable[[Expr], Expr]] = {
 }
 
 
+@cache
 def between_convolutions(middle: Callable[[Expr], Expr]) -> IRModule:
     """conv, bias, relu, the operator, conv: 3 channels in, 8 into the operator."""
     probe = network(lambda x: middle(op.nn.relu(conv(x, 3, 8))), (1, 3, 7, 7))
@@ -156,7 +158,7 @@ def test_operator_between_convolutions_is_an_integer_one(name: str, granularity:
     data = batches((1, 3, 7, 7))
     made = quantized(mod, data, weight_granularity=granularity)
     assert made.report.float_ops == []
-    assert_same_integers(made.partitioned, data)
+    assert_same_integers(made.partitioned, data[:2])
     assert sqnr_db(mod, made.partitioned, data) > (28 if granularity == "channel" else 24)
 
 

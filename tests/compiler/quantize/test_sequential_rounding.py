@@ -90,12 +90,12 @@ def test_the_sample_of_many_images_is_bounded() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_outputs_err_less_than_with_the_nearest_levels(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    mod, data = network(rng), batches(rng, count=60)
+    mod, data = network(rng), batches(rng, count=30)
     plain = [evaluate(mod, batch)[0] for batch in data]
 
     def error(config: QConfig) -> float:
-        changed = candidate_of(mod, config, data[:40]).simulated
-        both = zip(data[40:], plain[40:], strict=True)
+        changed = candidate_of(mod, config, data[:20]).simulated
+        both = zip(data[20:], plain[20:], strict=True)
         return float(sum(np.square(evaluate(changed, b)[0] - p).sum() for b, p in both))
 
     coarse = SEQUENTIAL.with_overrides(nbit_weight=4)
@@ -126,7 +126,7 @@ def test_few_images_do_not_decide_about_many_taps(seed: int) -> None:
 @pytest.mark.parametrize("granularity", ["channel", "tensor"])
 def test_rows_are_codes_of_their_bits_up_to_a_sign(nbit: int, granularity: str) -> None:
     rng = np.random.default_rng(5)
-    mod, data = network(rng, 8, 16), batches(rng, 8, count=20)
+    mod, data = network(rng, 8, 16), batches(rng, 8, count=10)
     asked = {"nbit_weight": nbit, "weight_granularity": granularity, "weight_scale": "mse"}
     made = candidate_of(mod, SEQUENTIAL.with_overrides(**asked), data)
     whole = 2 ** (nbit - 1)
@@ -157,13 +157,13 @@ def test_few_bits_use_the_whole_sample_and_eight_bits_a_part_of_it() -> None:
 def test_one_number_more_in_each_row_errs_less(monkeypatch: pytest.MonkeyPatch) -> None:
     def errors(seed: int) -> list[float]:
         rng = np.random.default_rng(seed)
-        mod, data = network(rng, 8, 16), batches(rng, 8, count=60)
-        plain = [evaluate(mod, batch)[0] for batch in data[40:]]
+        mod, data = network(rng, 8, 16), batches(rng, 8, count=30)
+        plain = [evaluate(mod, batch)[0] for batch in data[20:]]
         found = []
         for nbit in (3, 4, 8):
             asked = {"nbit_weight": nbit, "weight_scale": "mse"}
-            changed = candidate_of(mod, SEQUENTIAL.with_overrides(**asked), data[:40]).simulated
-            both = zip(data[40:], plain, strict=True)
+            changed = candidate_of(mod, SEQUENTIAL.with_overrides(**asked), data[:20]).simulated
+            both = zip(data[20:], plain, strict=True)
             found.append(sum(np.square(evaluate(changed, b)[0] - p).sum() for b, p in both))
         return found
 
@@ -224,7 +224,7 @@ def test_a_chain_of_many_layers_takes_one_walk() -> None:
     rng = np.random.default_rng(8)
     x = relay.var("x", (2, 2, 2, 2))
     value: Any = x
-    for _ in range(150):
+    for _ in range(80):
         value = relay.op.nn.relu(relay.op.nn.conv2d(value, const(rng, 2, 2, 1, 1)))
     mod = prerequisite_optimize(relay.module(relay.Function([x], value)), None, 3)
     data = [{"x": rng.normal(1, 1, (2, 2, 2, 2)).astype(np.float32)}]

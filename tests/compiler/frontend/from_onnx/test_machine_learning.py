@@ -200,8 +200,8 @@ def test_a_support_vector_classifier_answers_by_pairs_and_is_integral(
     np.savez(tmp_path / "calib.npz", x=x)
     module = qsearch.quantize(tmp_path / "m.onnx", calib=str(tmp_path / "calib.npz"))
     assert "quantized_main" in module.functions
-    labels = np.concatenate([module.run({"x": row})[0] for row in x[:, None]])
-    assert (labels == wanted[0]).mean() >= 0.85
+    labels = np.concatenate([module.run({"x": row})[0] for row in x[:100, None]])
+    assert (labels == wanted[0][:100]).mean() >= 0.85
 
 
 @pytest.mark.parametrize("kind", KERNELS)
