@@ -90,12 +90,12 @@ def test_the_sample_of_many_images_is_bounded() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_outputs_err_less_than_with_the_nearest_levels(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    mod, data = network(rng), batches(rng, count=30)
+    mod, data = network(rng), batches(rng, count=60)
     plain = [evaluate(mod, batch)[0] for batch in data]
 
     def error(config: QConfig) -> float:
-        changed = candidate_of(mod, config, data[:20]).simulated
-        both = zip(data[20:], plain[20:], strict=True)
+        changed = candidate_of(mod, config, data[:40]).simulated
+        both = zip(data[40:], plain[40:], strict=True)
         return float(sum(np.square(evaluate(changed, b)[0] - p).sum() for b, p in both))
 
     coarse = SEQUENTIAL.with_overrides(nbit_weight=4)
