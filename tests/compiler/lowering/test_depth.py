@@ -35,7 +35,7 @@ def lets(length: int) -> relay.IRModule:
     return relay.module(relay.Function((x,), body))
 
 
-@pytest.mark.parametrize(("build", "length"), [(chain, 20_000), (lets, 5_000)])
+@pytest.mark.parametrize(("build", "length"), [(chain, 3_000), (lets, 3_000)])
 def test_deep_graphs_are_lowered_and_run(
     build: Callable[[int], relay.IRModule], length: int
 ) -> None:

@@ -16,7 +16,7 @@ from tests.compiler.proof import chains
 from tests.compiler.proof.forged import CLASSES, search
 
 SEED = 13
-COUNT = 150
+COUNT = 100
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -3,6 +3,7 @@ shares no code with the matchers."""
 
 from __future__ import annotations
 
+import functools
 import json
 import tomllib
 from collections.abc import Callable
@@ -27,6 +28,7 @@ _SHAPE_ONLY = ("reshape", "squeeze", "expand_dims", "nn.batch_flatten")
 def integer_model(shared_data: Path) -> Callable[[str], IRModule]:
     """``integer_model("fashion_resnet")``: fully integral, scales of 1/16 everywhere."""
 
+    @functools.cache
     def build(name: str) -> IRModule:
         mod, params = load(shared_data / f"{name}.onnx")
         mod = prerequisite_optimize(mod, params, 3)

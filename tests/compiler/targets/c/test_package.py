@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from compiler.targets.c.package import CPackage, Unpack, c_package
 from compiler.targets.c.toolchain import Command
 
 ExitCode = Callable[[CPackage, Command, Sequence[str]], int]
-SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+SANITIZED = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 @pytest.mark.parametrize("flags", [("-O3",), SANITIZED], ids=["optimised", "sanitized"])
@@ -39,11 +40,9 @@ def test_a_32_bit_program_gives_the_same_outputs(
     assert exit_code(package, cc32, ("-O2",)) == 0
 
 
-@pytest.mark.parametrize("unpack", ["run", "load"])
 @pytest.mark.parametrize("bits", [2, 3, 4, 6])
 def test_packed_constants_take_their_bits_and_give_the_same_outputs(
     bits: int,
-    unpack: Unpack,
     integral_of: Callable[[int], IRModule],
     cc: Command,
     cc32: Command,
@@ -52,41 +51,38 @@ def test_packed_constants_take_their_bits_and_give_the_same_outputs(
     module = integral_of(bits)
     values = {"x": np.random.default_rng(7).normal(0, 1, (1, 3, 9, 11)).astype("float32")}
     sample = list(values.values()), evaluate(module, values)
-    made = c_package(lower(module).mod, "net", sample, unpack=unpack)
-    assert made.constant_bytes == c_bytes(fuse_for_c(module))
-    assert exit_code(made, cc, SANITIZED) == 0
-    assert exit_code(made, cc32, ("-O2",)) == 0
-    # A header says what both cost.
-    other: Unpack = "load" if unpack == "run" else "run"
-    found = {unpack: made, other: c_package(lower(module).mod, "net", unpack=other)}
-    run, load = found["run"].arena_bytes, found["load"].arena_bytes + found["load"].loaded_bytes
-    for package in found.values():
+    lowered, kinds = lower(module).mod, get_args(Unpack)
+    run, load = (c_package(lowered, "net", sample, unpack=unpack) for unpack in kinds)
+    ram = load.arena_bytes + load.loaded_bytes
+    for package in (run, load):
+        assert package.constant_bytes == c_bytes(fuse_for_c(module))
+        assert exit_code(package, cc, SANITIZED) == 0
+        assert exit_code(package, cc32, ("-O2",)) == 0
+        # A header says what both cost.
         text = " ".join(package.files["net.h"].replace("*", "").split())
-        assert f"(--unpack run), the module takes {run} bytes of RAM" in text
-        assert f"(--unpack load), {load}, and less time" in text
-    assert found["run"].loaded_bytes == 0 < found["load"].loaded_bytes
+        assert f"(--unpack run), the module takes {run.arena_bytes} bytes of RAM" in text
+        assert f"(--unpack load), {ram}, and less time" in text
+    assert run.loaded_bytes == 0 < load.loaded_bytes
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "uint32", "int64"])
-@pytest.mark.parametrize("flags", [("-O3",), SANITIZED], ids=["optimised", "sanitized"])
-def test_integers_of_any_bits_are_unpacked(
-    dtype: str, flags: Sequence[str], cc: Command, exit_code: ExitCode
-) -> None:
+def test_integers_of_any_bits_are_unpacked(dtype: str, cc: Command, exit_code: ExitCode) -> None:
     rng = np.random.default_rng(8)
     width = 8 * np.dtype(dtype).itemsize
     low = 0 if dtype[0] == "u" else -(1 << (width - 1))
-    x = relay.var("x", (3, 300), dtype)
+    x = relay.var("x", (3, 100), dtype)
     arrays = []
     for bits in range(1, width):
-        array = low + rng.integers(0, 1 << bits, (3, 300), dtype=np.uint64).astype(dtype)
+        array = low + rng.integers(0, 1 << bits, (3, 100), dtype=np.uint64).astype(dtype)
         arrays += [array, array << 1, *([-array] if low else [])]
         arrays[-1][0] *= 1 if low == 0 else -1
     body = relay.Tuple([relay.op.maximum(x, relay.const(array.astype(dtype))) for array in arrays])
     mod = infer_module(relay.module(relay.Function((x,), body)))
-    given = np.full((3, 300), low, dtype)
+    given = np.full((3, 100), low, dtype)
     made = c_package(lower(mod).mod, "net", ([given], [np.maximum(given, a) for a in arrays]))
     assert made.constant_bytes < 0.8 * sum(array.nbytes for array in arrays)
-    assert exit_code(made, cc, flags) == 0
+    assert exit_code(made, cc, ("-O3",)) == 0
+    assert exit_code(made, cc, SANITIZED) == 0
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
