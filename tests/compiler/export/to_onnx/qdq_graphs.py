@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ def kernels(model: onnx.ModelProto, folder: Path) -> collections.Counter[str]:
     return collections.Counter(node.op_type for node in optimized.graph.node)
 
 
+@functools.cache
 def residual_network(
     normalized: bool = False, bits: int = 16
 ) -> tuple[QModule, list[dict[str, np.ndarray]]]:

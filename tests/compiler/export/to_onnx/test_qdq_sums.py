@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,7 @@ def test_inner_layers_that_read_16_bits_are_computed_in_8(
     assert sqnr_db(found, wanted) > 30
 
 
+@functools.cache
 def mobile_block(
     joined: bool, multiplier: int = 1, scheme: str = "asymmetric"
 ) -> tuple[QModule, dict[str, list[int]], list[dict[str, np.ndarray]]]:
