@@ -25,8 +25,10 @@ from tests.compiler.export.to_onnx.qdq_graphs import (
     sqnr_db,
 )
 
+RUNTIMES = ("onnxruntime", "openvino", "tensorrt")
 
-@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino", "tensorrt"])
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
 def test_residual_sums_of_16_bits_are_narrowed(runtime: str) -> None:
     module, data = residual_network()
     narrow = to_qdq_onnx(module.module, runtime)
@@ -101,9 +103,8 @@ def test_factors_of_channels_are_not_moved_with_a_sum_that_is_narrowed() -> None
 
 @pytest.mark.parametrize("bits", [10, 12, 16])
 @pytest.mark.parametrize("classes", [5, 10000])
-@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino", "tensorrt"])
 def test_last_layers_that_read_16_bits_are_computed_in_float_but_for_many_weights(
-    runtime: str, classes: int, bits: int
+    classes: int, bits: int
 ) -> None:
     from compiler import relay
     from compiler.quantize import Calibration, QConfig
@@ -121,21 +122,22 @@ def test_last_layers_that_read_16_bits_are_computed_in_float_but_for_many_weight
         calibrate_mode="max",
     )
     module = QModule(Calibration(mod, data).candidate(asked).module)
-    made = to_qdq_onnx(module.module, runtime)
-    onnx.checker.check_model(made.model, full_check=True)
-    assert [name for name, _, _ in made.float_products] == ["nn.dense"] * (classes == 5)
-    assert onnx.TensorProto.DOUBLE not in {
-        attribute.i for node in made.model.graph.node for attribute in node.attribute
-    } | {one.data_type for one in made.model.graph.initializer}
-    wanted, found = (
-        np.concatenate([run([batch["x"]])[0] for batch in data])
-        for run in (module.run, of_file(made.model).run)
-    )
-    # All 8 bits are steps of what was seen: there is no room for others, nor for a sign.
-    assert sqnr_db(found, wanted) > 45
+    for runtime in RUNTIMES:
+        made = to_qdq_onnx(module.module, runtime)
+        onnx.checker.check_model(made.model, full_check=True)
+        assert [name for name, _, _ in made.float_products] == ["nn.dense"] * (classes == 5)
+        assert onnx.TensorProto.DOUBLE not in {
+            attribute.i for node in made.model.graph.node for attribute in node.attribute
+        } | {one.data_type for one in made.model.graph.initializer}
+        wanted, found = (
+            np.concatenate([run([batch["x"]])[0] for batch in data])
+            for run in (module.run, of_file(made.model).run)
+        )
+        # All 8 bits are steps of what was seen: there is no room for others, nor for a sign.
+        assert sqnr_db(found, wanted) > 45
 
 
-@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino", "tensorrt"])
+@pytest.mark.parametrize("runtime", RUNTIMES)
 def test_tables_of_12_bits_read_8(runtime: str, tmp_path: Path) -> None:
     from compiler import relay
     from compiler.quantize import Calibration, QConfig
@@ -195,9 +197,8 @@ def test_what_stands_in_front_of_a_table_may_be_anything() -> None:
 
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("kind", ["depthwise", "dense", "pooled"])
-@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino", "tensorrt"])
 def test_inner_layers_that_read_16_bits_are_computed_in_8(
-    runtime: str, kind: str, signed: bool, tmp_path: Path
+    kind: str, signed: bool, tmp_path: Path
 ) -> None:
     from compiler import relay
     from compiler.quantize import Calibration, QConfig
@@ -215,18 +216,19 @@ def test_inner_layers_that_read_16_bits_are_computed_in_8(
     data = [{"x": rng.normal(0, 1, (1, 4, 6, 6)).astype("float32")} for _ in range(6)]
     asked = QConfig.recommended(layers={"conv2d_1": {"nbit_input": 16}})
     module = QModule(Calibration(mod, data).candidate(asked).module)
-    made = to_qdq_onnx(module.module, runtime)
-    onnx.checker.check_model(made.model, full_check=True)
-    assert (made.float_products, made.narrowed) == ((), 1)
-    wide = to_qdq_onnx(module.module, runtime, wide_sums=True)
-    assert wide.float_products
-    if runtime == "onnxruntime":
-        assert kernels(made.model, tmp_path)["QLinearConv"] == 2
-    wanted, found = (
-        np.concatenate([run([batch["x"]])[0] for batch in data])
-        for run in (module.run, of_file(made.model).run)
-    )
-    assert sqnr_db(found, wanted) > 30
+    for runtime in RUNTIMES:
+        made = to_qdq_onnx(module.module, runtime)
+        onnx.checker.check_model(made.model, full_check=True)
+        assert (made.float_products, made.narrowed) == ((), 1)
+        wide = to_qdq_onnx(module.module, runtime, wide_sums=True)
+        assert wide.float_products
+        if runtime == "onnxruntime":
+            assert kernels(made.model, tmp_path)["QLinearConv"] == 2
+        wanted, found = (
+            np.concatenate([run([batch["x"]])[0] for batch in data])
+            for run in (module.run, of_file(made.model).run)
+        )
+        assert sqnr_db(found, wanted) > 30
 
 
 @functools.cache
@@ -271,7 +273,7 @@ def mobile_block(
 
 @pytest.mark.parametrize("multiplier", [1, 2])
 @pytest.mark.parametrize("joined", [False, True])
-@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino", "tensorrt"])
+@pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("reduced", [False, True])
 def test_narrowed_channels_have_ranges_of_their_own(
     runtime: str, joined: bool, multiplier: int, reduced: bool
