@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,16 +21,22 @@ EXTREMES = {"uint8": [0, 255], "int8": [-128, 127], "int16": [-32768, 32767]}
 
 
 def agree(mod: IRModule, *inputs: Array) -> EngineExecutor:
+    """``all_agree`` on one sample."""
+    return all_agree(mod, inputs)
+
+
+def all_agree(mod: IRModule, *samples: Sequence[Array]) -> EngineExecutor:
     """Every instruction set gives the reference's integers, in one thread and in three; the last
     executor."""
-    wanted = ReferenceExecutor(mod).run(list(inputs))
-    executor = None
+    reference, executor = ReferenceExecutor(mod), None
+    cases = [(list(sample), reference.run(list(sample))) for sample in samples]
     for isa in available_isas():
         executor = EngineExecutor(mod, isa=isa)
-        alone, together = executor.run(list(inputs)), executor.run_together(list(inputs), 3)
-        for left, right, shared in zip(wanted, alone, together, strict=True):
-            np.testing.assert_array_equal(left, right, err_msg=isa)
-            np.testing.assert_array_equal(left, shared, err_msg=f"{isa}, three threads")
+        for sample, wanted in cases:
+            alone, together = executor.run(sample), executor.run_together(sample, 3)
+            for left, right, shared in zip(wanted, alone, together, strict=True):
+                np.testing.assert_array_equal(left, right, err_msg=isa)
+                np.testing.assert_array_equal(left, shared, err_msg=f"{isa}, three threads")
     assert executor is not None
     return executor
 

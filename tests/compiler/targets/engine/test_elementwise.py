@@ -13,7 +13,7 @@ from compiler import relay
 from compiler.ir.expr import Expr
 from compiler.targets.engine.values import Item, chain_bounds, rescaled
 from compiler.targets.engine.views import NoProgramError
-from tests.compiler.targets.engine.kernel_cases import agree, drawn, shifted_to_even
+from tests.compiler.targets.engine.kernel_cases import agree, all_agree, drawn, shifted_to_even
 from tests.needs import NEEDS_C
 
 pytestmark = NEEDS_C
@@ -199,8 +199,9 @@ def test_numbers_added_around_clips_and_factors_agree_up_to_the_ends(seed: int, 
             at = (op.add, op.subtract, op.maximum)[rng.integers(3)](at, op.cast(y, dtype="int32"))
     results = (at, op.cast(op.clip(at, a_min=-128, a_max=127), dtype="int8"), y)
     data = [rng.integers(low, high, (3, 5, 7), endpoint=True), rng.choice([low, high], (5, 7))]
-    for ends in (data, [rng.choice([low, high], a.shape) for a in data]):
-        agree(relay.module(relay.Tuple(results)), *(a.astype(dtype) for a in ends))
+    ends = [rng.choice([low, high], a.shape) for a in data]
+    samples = ([a.astype(dtype) for a in sample] for sample in (data, ends))
+    all_agree(relay.module(relay.Tuple(results)), *samples)
 
 
 @pytest.mark.parametrize("name", ["less", "greater_equal", "equal", "not_equal", "greater"])

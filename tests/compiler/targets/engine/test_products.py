@@ -17,7 +17,13 @@ from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.engine.library import available_isas, load_library, shipped_library
 from compiler.targets.engine.packing import as_real, make_factor
 from compiler.targets.engine.steps import layout
-from tests.compiler.targets.engine.kernel_cases import agree, drawn, requantized, shifted_to_even
+from tests.compiler.targets.engine.kernel_cases import (
+    agree,
+    all_agree,
+    drawn,
+    requantized,
+    shifted_to_even,
+)
 from tests.needs import NEEDS_C
 
 pytestmark = NEEDS_C
@@ -51,8 +57,7 @@ def test_dot_steps_that_are_crossed(columns: int, length: int) -> None:
     weight = relay.const(drawn(rng, (columns, length, 1, 1), "int8", True))
     conv = relay.op.nn.conv2d(x, weight, out_dtype="int32")
     mod = relay.module(requantized(conv, columns, 1, rng))
-    for extreme in (True, False):
-        agree(mod, drawn(rng, (1, length, 6, 5), "int8", extreme))
+    all_agree(mod, *([drawn(rng, (1, length, 6, 5), "int8", extreme)] for extreme in (True, False)))
     if "avx2" in available_isas():
         engine = EngineExecutor(mod, isa="avx2")
         (row,) = (r for r, step in zip(engine.plan.rows, engine.steps) if step.kind == "gemm")
@@ -86,11 +91,8 @@ def test_weights_whose_pairs_fit_in_sixteen_bits(
     )
     mod = relay.module(product)
     info = np.iinfo(dtype)
-    for data in (
-        np.full((1, inner, 6, 7), info.max, dtype),
-        drawn(rng, (1, inner, 6, 7), dtype, True),
-    ):
-        agree(mod, data)
+    extremes = drawn(rng, (1, inner, 6, 7), dtype, True)
+    all_agree(mod, [np.full((1, inner, 6, 7), info.max, dtype)], [extremes])
     if "avx2" in available_isas():
         engine = EngineExecutor(mod, isa="avx2")
         place = layout()[0]["gemm"].index("narrow")
