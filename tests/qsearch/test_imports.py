@@ -1,10 +1,11 @@
-"""``--import``: own code in a search, by the real command on real processes."""
+"""``--import``: own code in a search, each command in a process of its own."""
 
 from __future__ import annotations
 
-import os
+import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -59,19 +60,51 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def qsearch(folder: Path, *words: str, code: int = 0, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "qsearch", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **environment},
-        check=False,
-    )
-    said = done.stdout + done.stderr
-    assert done.returncode == code, said
-    assert "Traceback" not in said
-    return said
+# Imports what commands need, then runs each in a child of its own.
+RUNNER = """
+import json, os, sys
+import qsearch
+for name in qsearch.__all__:
+    getattr(qsearch, name)
+from qsearch.cli.main import run
+for line in sys.stdin:
+    folder, words, environment = json.loads(line)
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.chdir(folder)
+        os.environ.update(environment)
+        os.dup2(write, 1)
+        os.dup2(write, 2)
+        os.close(write)
+        code = run(words)
+        sys.stdout.flush()
+        os._exit(code)
+    os.close(write)
+    with os.fdopen(read) as file:
+        said = file.read()
+    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), said]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def qsearch() -> Iterator[Callable[..., str]]:
+    """``qsearch(folder, *words)``: what a command says in a folder."""
+    pipe = subprocess.PIPE
+    runner = subprocess.Popen([sys.executable, "-c", RUNNER], stdin=pipe, stdout=pipe, text=True)
+    assert runner.stdin is not None
+    assert runner.stdout is not None
+
+    def command(folder: Path, *words: str, code: int = 0, **environment: str) -> str:
+        runner.stdin.write(json.dumps([str(folder), words, environment]) + "\n")
+        runner.stdin.flush()
+        returned, said = json.loads(runner.stdout.readline())
+        assert returned == code, said
+        assert "Traceback" not in said
+        return str(said)
+
+    yield command
+    runner.communicate(timeout=600)
 
 
 SEARCH = ("launch", "digits", "--eval", "eval.npz", "--max-drop", "1", "--pool", "process")
@@ -79,7 +112,9 @@ SEARCH = (*SEARCH, "--workers", "1", "-o", "run")
 
 
 @pytest.mark.slow
-def test_a_calibrate_mode_of_ones_own_is_searched_and_asked_for_again(folder: Path) -> None:
+def test_a_calibrate_mode_of_ones_own_is_searched_and_asked_for_again(
+    folder: Path, qsearch: Callable[..., str]
+) -> None:
     words = (*SEARCH, "--space", "space.yaml", "--trials", "2")
     told = qsearch(folder, *words, "--import", "modes.py")
     assert "2 complete" in told
@@ -105,7 +140,9 @@ def test_a_calibrate_mode_of_ones_own_is_searched_and_asked_for_again(folder: Pa
 
 
 @pytest.mark.slow
-def test_the_default_space_has_what_the_users_modules_register(folder: Path) -> None:
+def test_the_default_space_has_what_the_users_modules_register(
+    folder: Path, qsearch: Callable[..., str]
+) -> None:
     words = ("launch", "digits", "--dry-run")
     assert "calibrate_mode(5)" in qsearch(folder, *words)
     told = qsearch(folder, *words, QSEARCH_IMPORT="modes")
@@ -115,7 +152,9 @@ def test_the_default_space_has_what_the_users_modules_register(folder: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_metric_and_a_pass_are_registered_in_every_worker(folder: Path) -> None:
+def test_a_metric_and_a_pass_are_registered_in_every_worker(
+    folder: Path, qsearch: Callable[..., str]
+) -> None:
     words = (*SEARCH, "--metric", "margin", "--passes", "mine:unchanged", "--import", "mine.py")
     told = qsearch(folder, *words, "--trials", "1")
     assert "the pass ran" in told
@@ -128,7 +167,9 @@ def test_a_metric_and_a_pass_are_registered_in_every_worker(folder: Path) -> Non
     assert values[0] == values[1]
 
 
-def test_an_error_in_an_imported_file_names_its_line(tmp_path: Path) -> None:
+def test_an_error_in_an_imported_file_names_its_line(
+    tmp_path: Path, qsearch: Callable[..., str]
+) -> None:
     (tmp_path / "rules.py").write_text(
         "from compiler.frontend.from_onnx.opsets import from_onnx\n\n\n"
         '@from_onnx("Mine", domain="my.lab")\ndef mine(node):\n    return node.argument(0)\n'
