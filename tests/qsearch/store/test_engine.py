@@ -20,11 +20,28 @@ from qsearch.store.models import VERSION_TABLE, Table
 from qsearch.store.records import Ended, NewStudy, NewTrial, Outcome
 from qsearch.store.repository import Repository
 
-CLAIM = """
-import sys
+# Imports what the processes need, then does what follows in so many of them at once.
+TOGETHER = """
+import os, sys, traceback
 from sqlalchemy import text
-from qsearch.store.engine import open_engine
-engine = open_engine(sys.argv[1])
+from qsearch.store.engine import open_engine, open_reader
+from qsearch.store.repository import Repository
+print("imported", flush=True)
+children = []
+for me in range(int(sys.argv[3])):
+    child = os.fork()
+    if not child:
+        try:
+            exec(sys.argv[1], {**globals(), "url": sys.argv[2], "me": me})
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    children.append(child)
+sys.exit(any([os.waitpid(child, 0)[1] for child in children]))
+"""
+CLAIM = """
+engine = open_engine(url)
 claimed = 0
 while True:
     with engine.begin() as connection:
@@ -33,11 +50,27 @@ while True:
             break
         connection.execute(
             text("update job set owner = :me where id = :id and owner is null"),
-            {"me": sys.argv[2], "id": row.id},
+            {"me": me, "id": row.id},
         )
     claimed += 1
-print(claimed)
+os.write(1, b"%d " % claimed)
 """
+
+
+def together(code: str, url: str, count: int) -> subprocess.Popen[str]:
+    words = [sys.executable, "-c", TOGETHER, code, url, str(count)]
+    pipe = subprocess.PIPE
+    processes = subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True)
+    assert processes.stdout is not None
+    assert processes.stdout.readline() == "imported\n"
+    return processes
+
+
+def said(processes: subprocess.Popen[str]) -> str:
+    """What they print, when all of them ended well."""
+    out, err = processes.communicate(timeout=600)
+    assert processes.returncode == 0, err
+    return out
 
 
 def test_a_new_database_has_the_tables_of_the_models(storage_url: str) -> None:
@@ -108,33 +141,12 @@ def test_sqlite_writers_wait_for_each_other(tmp_path: Path) -> None:
         connection.exec_driver_sql("create table job (id integer primary key, owner text)")
         for _ in range(60):
             connection.exec_driver_sql("insert into job (owner) values (null)")
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", CLAIM, url, str(n)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for n in range(3)
-    ]
-    claims = []
-    for process in processes:
-        out, err = process.communicate(timeout=600)
-        assert process.returncode == 0, err
-        claims.append(int(out))
-    assert sum(claims) == 60
+    assert sum(map(int, said(together(CLAIM, url, 3)).split())) == 60
     engine.dispose()
 
 
 def test_processes_that_create_a_database_together_take_turns(storage_url: str) -> None:
-    code = "import sys; from qsearch.store.engine import open_engine; open_engine(sys.argv[1])"
-    processes = [
-        subprocess.Popen([sys.executable, "-c", code, storage_url], stderr=subprocess.PIPE)
-        for _ in range(3)
-    ]
-    for process in processes:
-        _, err = process.communicate(timeout=600)
-        assert process.returncode == 0, err.decode()
+    said(together("open_engine(url)", storage_url, 3))
 
 
 def test_an_sqlite_store_has_one_driver(tmp_path: Path) -> None:
@@ -178,13 +190,10 @@ def test_a_reader_makes_no_file_in_a_folder_that_takes_none(
 
 
 READ = """
-import sys
-from qsearch.store.engine import open_reader
-from qsearch.store.repository import Repository
-repository = Repository(open_reader(sys.argv[1]))
+repository = Repository(open_reader(url))
 study = repository.studies()[0]
 seen = 0
-while seen < 200:
+while seen < 80:
     now = len(repository.trials_of(study.id))
     assert now >= seen, "trials disappeared"
     seen = now
@@ -195,21 +204,16 @@ while seen < 200:
 def test_eight_readers_meet_no_lock_while_trials_are_written(storage_url: str) -> None:
     repository = Repository(open_engine(storage_url))
     study = repository.create_study(
-        NewStudy("digits", "digits.onnx", "a" * 64, {}, "b" * 64, 0, 200, "c")
+        NewStudy("digits", "digits.onnx", "a" * 64, {}, "b" * 64, 0, 80, "c")
     )
-    readers = [
-        subprocess.Popen([sys.executable, "-c", READ, storage_url], stderr=subprocess.PIPE)
-        for _ in range(8)
-    ]
-    for n in range(200):
+    readers = together(READ, storage_url, 8)
+    for n in range(80):
         trial = NewTrial(n, n, {}, {}, f"{n:064x}", f"{n:064x}")
         repository.finish_trials(
             study.id,
             [Ended(one, Outcome("complete")) for one in repository.add_trials(study.id, [trial])],
         )
-    for process in readers:
-        _, err = process.communicate(timeout=600)
-        assert process.returncode == 0, err.decode()
+    said(readers)
     repository.close()
 
 
