@@ -37,11 +37,20 @@ def next_lines(text: str) -> list[str]:
 
 
 def paste(line: str) -> None:
-    """Run a line in a shell, as a user would; a page that is served is only parsed."""
-    words = shlex.split(line, comments=True)
-    if words[:2] == ["qsearch", "dashboard"]:
-        parse(words[1:])
-        return
+    """Have a shell split a line, and run the command here; a page that is served is only parsed."""
+    split = f"qsearch() {{ printf '%s\\0' \"$@\"; }}\n{line}"
+    done = subprocess.run(["bash", "-c", split], capture_output=True, text=True)
+    assert done.returncode == 0, (line, done.stdout, done.stderr)
+    if line.startswith("qsearch "):
+        words = done.stdout.split("\0")[:-1]
+        if words[0] == "dashboard":
+            parse(words)
+        else:
+            assert run(words) == 0, line
+
+
+def paste_as_it_is(line: str) -> None:
+    """Run a line in a shell, as a user would."""
     here = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", line], env={**os.environ, "PATH": here}, capture_output=True, text=True
@@ -67,7 +76,8 @@ def test_launch_ends_with_commands_that_work(tmp_path: Path, capfd: Output) -> N
         f"qsearch export {place} --format c",
         f"qsearch dashboard {place}",
     ]
-    for line in lines:
+    paste_as_it_is(lines[0])
+    for line in lines[1:]:
         paste(line)
     assert list(folder.rglob("main.c"))
 
