@@ -23,7 +23,7 @@ from compiler.quantize import QConfig, QuantizeContext, quantize
 from qsearch.errors import SettingsError
 
 MODELS = Path(qsearch.__file__).parent / "models"
-IMAGES = 32
+IMAGES = 16
 
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "recommended": {},
@@ -39,7 +39,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
 
 class Digits(CalibrationDataReader):  # type: ignore[misc]
     def __init__(self) -> None:
-        self._left = list(images()[:16, None])
+        self._left = list(images()[:, None])
 
     def get_next(self) -> dict[str, Any] | None:
         return {"input": self._left.pop()} if self._left else None
@@ -72,16 +72,18 @@ def quantized_before(folder: Path, convolutions: int | None) -> Path:
     return path
 
 
-@pytest.fixture(params=["float", "partly QDQ", "QDQ"])
-def model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    if request.param == "float":
-        return MODELS / "digits_cnn.onnx"
-    return quantized_before(tmp_path, None if request.param == "QDQ" else 1)
+CASES = {
+    "float": CONFIGURATIONS,
+    "partly QDQ": ("clipped", "corrected"),
+    "QDQ": ("recommended", "in order"),
+}
 
 
-@pytest.fixture(params=CONFIGURATIONS)
-def changes(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return CONFIGURATIONS[request.param]
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    made = {"float": MODELS / "digits_cnn.onnx", "partly QDQ": quantized_before(folder, 1)}
+    return {**made, "QDQ": quantized_before(folder, None)}
 
 
 def searched(model: Path, changes: dict[str, Any], folder: Path) -> Any:
@@ -95,9 +97,11 @@ def searched(model: Path, changes: dict[str, Any], folder: Path) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("kind", "name"), [(k, name) for k in CASES for name in CASES[k]])
 def test_one_configuration_is_one_module_whatever_made_it(
-    model: Path, changes: dict[str, Any], tmp_path: Path
+    kind: str, name: str, models: dict[str, Path], tmp_path: Path
 ) -> None:
+    model, changes = models[kind], CONFIGURATIONS[name]
     config = QConfig.recommended(**changes)
     data = {"input": images()}
     compiled = qsearch.quantize(model, data, changes)
