@@ -20,6 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 import qsearch
 from compiler.ir.structural import structural_equal
 from compiler.pipeline import lower
+from compiler.proof.record import FORMAT, compare_record, record_of, record_state
 from compiler.runtime.archive import MANIFEST, json_bytes, write_archive
 from compiler.runtime.artifact import TENSORS, load_qmod
 from compiler.runtime.npy import npy_bytes
@@ -214,9 +215,11 @@ def test_a_change_with_every_hash_rewritten_is_refuted(
     # Samples are no part of the module; an ill-typed module cannot be compared.
     compared = "agrees" if name.endswith("a sample") else "disagrees"
     assert found.record == ("missing" if found.proof is None else compared)
+    # What the record says is no finding.
+    assert not found.proved or name in NEEDS_THE_RECORD
 
 
-@pytest.mark.parametrize("name", sorted(set(CHANGES) - NEEDS_THE_RECORD))
+@pytest.mark.parametrize("name", ["padding", "two weights exchanged"])
 def test_most_changes_show_without_the_record(name: str, shipped: Path, tmp_path: Path) -> None:
     members = members_of(shipped)
     CHANGES[name](members)
@@ -271,30 +274,41 @@ def with_record(path: Path, change: Callable[[dict[str, Any]], None] | None) -> 
     return copy
 
 
-@pytest.mark.parametrize("value", [99, "2", 2.0, True, None, 0, -1, [2]])
-def test_a_record_of_a_format_nobody_wrote_disagrees(value: object, shipped: Path) -> None:
-    found = qsearch.verify(with_record(shipped, lambda record: record.update(format=value)))
+def test_a_record_of_a_format_nobody_wrote_disagrees(shipped: Path) -> None:
+    found = qsearch.verify(with_record(shipped, lambda record: record.update(format=99)))
     assert found.proved
     assert found.record == "disagrees"
     assert not found.acceptable()
-    assert "a newer qsearch wrote it, or it was changed" in found.record_findings[0].what
+    assert found.proof is not None
+    derived = found.proof.to_dict()
+    for value in (99, str(FORMAT), float(FORMAT), True, None, 0, -1, [FORMAT]):
+        record = {**record_of(derived), "format": value}
+        assert record_state(record) == "disagrees"
+        (finding,) = compare_record(record, derived)
+        assert "a newer qsearch wrote it, or it was changed" in finding.what
 
 
-@pytest.mark.parametrize("part", ["@quantized_main", "@main", "bounds of values", "conversions"])
+PARTS = ("@quantized_main", "@main", "bounds of values", "conversions")
+
+
 @pytest.mark.parametrize("how", ["dropped", "added", "another kind", "another digest"])
-def test_a_record_that_was_edited_alone_disagrees(part: str, how: str, shipped: Path) -> None:
+def test_a_record_that_was_edited_alone_disagrees(how: str, shipped: Path) -> None:
     def change(record: dict[str, Any]) -> None:
-        if how == "dropped":
-            del record["sha256"][part]
-        elif how == "added":
-            record["sha256"][f"{part} too"] = record["sha256"][part]
-        elif how == "another kind":
-            record["sha256"] = list(record["sha256"])
-        else:
-            record["sha256"][part] = "0" * 64
+        digests = record["sha256"]
+        if how == "another kind":
+            record["sha256"] = list(digests)
+        for part in PARTS if how != "another kind" else ():
+            if how == "dropped":
+                del digests[part]
+            elif how == "added":
+                digests[f"{part} too"] = digests[part]
+            else:
+                digests[part] = "0" * 64
 
     found = qsearch.verify(with_record(shipped, change))
     assert found.record == "disagrees"
+    said = "".join(f"{finding.node} {finding.what}" for finding in found.record_findings)
+    assert all(part in said for part in PARTS if how != "another kind")
     assert found.record_findings
 
 
@@ -428,7 +442,7 @@ def modules(shipped: Path) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(12))
 def test_any_edit_is_refuted_or_unreadable_unless_it_changes_nothing(
     seed: int,
     name: str,
