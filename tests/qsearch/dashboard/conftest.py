@@ -14,6 +14,15 @@ from tests.qsearch.dashboard.server import Client, served
 from tests.qsearch.dashboard.stores import written_runs
 
 
+@pytest.fixture(scope="session")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """The dashboard over a store that no test changes."""
+    with served(
+        DashboardOptions(root=written_runs(tmp_path_factory.mktemp("unchanged")))
+    ) as asking:
+        yield asking
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return written_runs(tmp_path)

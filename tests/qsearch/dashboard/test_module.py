@@ -6,8 +6,6 @@ import hashlib
 import io
 import json
 import shutil
-import subprocess
-import sys
 import time
 import zipfile
 from collections.abc import Iterator
@@ -19,6 +17,7 @@ import onnx
 import pytest
 
 import qsearch
+from qsearch.cli.main import run
 from qsearch.dashboard.app import DashboardOptions
 from qsearch.dashboard.inspection import Inspection, InspectionError
 from qsearch.dashboard.module_view import drawing_of
@@ -228,17 +227,13 @@ def test_uploads_that_are_something_else_are_refused(searched, runs):
 
 
 @pytest.mark.slow
-def test_a_search_shows_itself_while_it_runs(tmp_path):
+@pytest.mark.usefixtures("quick_space")
+def test_a_search_shows_itself_while_it_runs(tmp_path, capfd):
     words = ["launch", "--model", "digits", "--trials", "1", "--pool", "inline", "--json", "-q"]
-    done = subprocess.run(
-        [sys.executable, "-m", "qsearch", *words, "-o", str(tmp_path / "run"), "--dashboard"],
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "dashboard  http://127.0.0.1:" in done.stderr
-    assert json.loads(done.stdout)["study"] == "run"
+    assert run([*words, "-o", str(tmp_path / "run"), "--dashboard"]) == 0
+    told = capfd.readouterr()
+    assert "dashboard  http://127.0.0.1:" in told.err
+    assert json.loads(told.out)["study"] == "run"
 
 
 def test_policy_limits_reach_the_routes(tmp_path):
@@ -249,10 +244,9 @@ def test_policy_limits_reach_the_routes(tmp_path):
 
 
 @pytest.mark.parametrize("groups", ["none", "fused", "opu_q"])
-def test_a_proved_range_stands_beside_its_own_value_only(groups: str, tmp_path: Path) -> None:
+def test_a_proved_range_stands_beside_its_own_value_only(groups: str, runs: Path) -> None:
     """Kernels and hardware groups number their values anew; the proof is of the shipped module."""
-    qsearch.quantize("digits").save(tmp_path / "d.qmod")
-    drawn = drawing_of(tmp_path / "d.qmod", groups)
+    drawn = drawing_of(runs / "digits" / "best.qmod", groups)
     boxes = [box for frame in drawn["frames"] for box in frame["boxes"]]
     details = [d for box in boxes for d in (box["detail"], *(r["detail"] for r in box["rows"]))]
     ranged = [detail for detail in details if "range" in detail]

@@ -18,23 +18,23 @@ def rows(client, **options):
     return client.get(f"{client.study}/trials", params=options).json()
 
 
-def test_pages_hold_every_trial_once(client):
-    found = [rows(client, offset=offset, limit=7) for offset in range(0, 35, 7)]
+def test_pages_hold_every_trial_once(unchanged):
+    found = [rows(unchanged, offset=offset, limit=7) for offset in range(0, 35, 7)]
     assert [len(page["rows"]) for page in found] == [7, 7, 7, 7, 2]
     assert [row["number"] for page in found for row in page["rows"]] == list(range(30))
     assert {page["matched"] for page in found} == {30}
 
 
 @pytest.mark.parametrize("column", ["top1", "cpu_s", "params.calibrate_mode", "state", "number"])
-def test_both_directions_agree(client, column):
+def test_both_directions_agree(unchanged, column):
     def value(row):
         kind, _, name = column.partition(".")
         if kind == "params":
             return row["params"][name]
         return row[column] if column in row else (row["score"] or {}).get(column)
 
-    up = [value(row) for row in rows(client, sort=column)["rows"]]
-    down = [value(row) for row in rows(client, sort=f"-{column}")["rows"]]
+    up = [value(row) for row in rows(unchanged, sort=column)["rows"]]
+    down = [value(row) for row in rows(unchanged, sort=f"-{column}")["rows"]]
     known = [v for v in up if v is not None]
     assert known == sorted(known)
     assert [v for v in down if v is not None] == sorted(known, reverse=True)
@@ -55,12 +55,12 @@ def test_the_garbage_collector_leaves_many_points_out(folder, monkeypatch, many,
         gc.unfreeze()
 
 
-def test_filters_narrow_the_list(client):
-    assert {r["state"] for r in rows(client, state=["failed", "pruned"])["rows"]} == {
+def test_filters_narrow_the_list(unchanged):
+    assert {r["state"] for r in rows(unchanged, state=["failed", "pruned"])["rows"]} == {
         "failed",
         "pruned",
     }
-    assert [r["number"] for r in rows(client, after=27)["rows"]] == [28, 29]
+    assert [r["number"] for r in rows(unchanged, after=27)["rows"]] == [28, 29]
 
 
 @pytest.mark.parametrize(
@@ -82,45 +82,45 @@ def test_filters_narrow_the_list(client):
         ("stage=other", lambda t: False),
     ],
 )  # fmt: skip
-def test_a_filter_compares(client, filter, keeps):
-    every = rows(client, limit=500)["rows"]
-    found = rows(client, filter=filter, limit=500)
+def test_a_filter_compares(unchanged, filter, keeps):
+    every = rows(unchanged, limit=500)["rows"]
+    found = rows(unchanged, filter=filter, limit=500)
     assert [r["number"] for r in found["rows"]] == [r["number"] for r in every if keeps(r)]
 
 
-def test_a_percentage_of_a_cost_is_one_of_its_greatest(client):
-    every = [r for r in rows(client, limit=500)["rows"] if r["state"] == "complete"]
+def test_a_percentage_of_a_cost_is_one_of_its_greatest(unchanged):
+    every = [r for r in rows(unchanged, limit=500)["rows"] if r["state"] == "complete"]
     most = max(r["score"]["hw_traffic"] for r in every)
-    found = rows(client, filter="hw_traffic<=80% state=complete", limit=500)["rows"]
+    found = rows(unchanged, filter="hw_traffic<=80% state=complete", limit=500)["rows"]
     assert found
     wanted = [r["number"] for r in every if r["score"]["hw_traffic"] <= 0.8 * most]
     assert [r["number"] for r in found] == wanted
 
 
 @pytest.mark.parametrize("filter", ["sqnr_dbb>35", "top1>abc", "=3", "a=b=c"])
-def test_what_a_filter_does_not_understand_is_an_error(client, filter):
-    answer = client.get(f"{client.study}/trials", params={"filter": filter})
+def test_what_a_filter_does_not_understand_is_an_error(unchanged, filter):
+    answer = unchanged.get(f"{unchanged.study}/trials", params={"filter": filter})
     assert answer.status_code == 400
     assert "sqnr_db" in answer.json()["fix"] or "number" in answer.json()["fix"]
 
 
-def test_rows_are_sorted_by_several_columns(client):
-    found = rows(client, sort="params.calibrate_mode,-sqnr_db", limit=500)["rows"]
+def test_rows_are_sorted_by_several_columns(unchanged):
+    found = rows(unchanged, sort="params.calibrate_mode,-sqnr_db", limit=500)["rows"]
     known = [r for r in found if r["score"]]
     keys = [(r["params"]["calibrate_mode"], -r["score"]["sqnr_db"]) for r in known]
     assert keys == sorted(keys)
 
 
-def test_what_is_filtered_is_exported_in_its_order(client):
+def test_what_is_filtered_is_exported_in_its_order(unchanged):
     asked = {"filter": "calibrate_mode=mse state=complete", "sort": "-top1"}
-    shown = rows(client, **asked, limit=500)["rows"]
-    answer = client.get(f"{client.study}/trials/export.csv", params=asked)
+    shown = rows(unchanged, **asked, limit=500)["rows"]
+    answer = unchanged.get(f"{unchanged.study}/trials/export.csv", params=asked)
     assert "attachment" in answer.headers["content-disposition"]
     table = list(csv.DictReader(answer.text.splitlines()))
     assert [int(row["number"]) for row in table] == [r["number"] for r in shown]
     assert [float(row["top1"]) for row in table] == [r["score"]["top1"] for r in shown]
     assert {row["params.calibrate_mode"] for row in table} == {"mse"}
-    assert client.get(f"{client.study}/trials/export.json", params=asked).json() == shown
+    assert unchanged.get(f"{unchanged.study}/trials/export.json", params=asked).json() == shown
 
 
 def test_a_cell_of_the_export_is_no_formula(folder, repository):
@@ -132,14 +132,14 @@ def test_a_cell_of_the_export_is_no_formula(folder, repository):
     assert ",=1+1" not in text
 
 
-def test_an_unknown_column_names_the_legal_ones(client):
-    answer = client.get(f"{client.study}/trials", params={"sort": "topl"})
+def test_an_unknown_column_names_the_legal_ones(unchanged):
+    answer = unchanged.get(f"{unchanged.study}/trials", params={"sort": "topl"})
     assert answer.status_code == 400
     assert "top1" in answer.json()["fix"]
 
 
-def test_one_trial_tells_what_the_store_knows(client, repository):
-    trial = client.get(f"{client.study}/trials/12").json()
+def test_one_trial_tells_what_the_store_knows(unchanged, repository):
+    trial = unchanged.get(f"{unchanged.study}/trials/12").json()
     (stored,) = repository.trials_by_number(1, [12])
     assert trial["qconfig"] == dict(stored.qconfig)
     assert trial["error"] == "the worker ran out of memory"
@@ -147,10 +147,10 @@ def test_one_trial_tells_what_the_store_knows(client, repository):
     (shard,) = trial["shards"]
     assert shard["samples"] == 64
     assert shard["score"]["sqnr_db"] == pytest.approx(20.0)
-    assert client.get(f"{client.study}/trials/99").status_code == 404
+    assert unchanged.get(f"{unchanged.study}/trials/99").status_code == 404
 
 
-def test_ranges_of_a_study_elsewhere_say_what_to_do(client):
-    answer = client.get(f"{client.study}/trials/3/histograms")
+def test_ranges_of_a_study_elsewhere_say_what_to_do(unchanged):
+    answer = unchanged.get(f"{unchanged.study}/trials/3/histograms")
     assert answer.status_code == 404
     assert "qsearch dashboard DIR" in answer.json()["fix"]
