@@ -88,11 +88,13 @@ def test_a_part_times_what_ships_and_changes_no_score(study, baseline, scales) -
     )
     timed = replace(plain, asked=("latency", "c_latency"))
     both = {"latency_ms", "c_latency_ms"}
-    times = [evaluate_shard(one).cost for one in split(timed, 8)]
-    assert [len(both & set(cost)) for cost in times] == [2] * LOOKS[0] + [0] * (8 - LOOKS[0])
-    whole = merge([evaluate_shard(one) for one in split(timed, 2)])
+    actor, parts = EvaluationActor(ObjectStore(NOTHING_STORED)), LOOKS[0] + 1
+    answers = [actor.run(one) for one in split(timed, parts)]
+    times = [answer.cost for answer in answers]
+    assert [len(both & set(cost)) for cost in times] == [2] * LOOKS[0] + [0]
+    whole = merge(answers)
     assert all(cost[name] > 0 for cost in times[:2] for name in both)
-    expected = merge([evaluate_shard(one) for one in split(plain, 2)])
+    expected = merge([actor.run(one) for one in split(plain, parts)])
     assert (whole.sums, whole.outputs_sha256) == (expected.sums, expected.outputs_sha256)
     assert set(whole.cost) - set(expected.cost) == both
     of_float = replace(timed.build, evaluator="float")
