@@ -105,8 +105,9 @@ def test_doctor_tells_the_groups_of_the_module_to_come(capfd: Output) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_space")
 def test_a_search_can_minimise_the_traffic_of_the_groups(capfd: Output, tmp_path: Path) -> None:
-    words = ["--hw", "opu_q", "--metric", "hw_traffic", "--pool", "inline", "--trials", "6"]
+    words = ["--hw", "opu_q", "--metric", "hw_traffic", "--pool", "inline", "--trials", "5"]
     data = ["--seed", "0", "--sampler", "random", "-o", str(tmp_path / "run"), "--json", "-q"]
     assert run(["launch", "--model", "digits", *words, *data]) == 0
     summary = json.loads(capfd.readouterr().out.splitlines()[-1])
@@ -122,10 +123,11 @@ def test_a_search_can_minimise_the_traffic_of_the_groups(capfd: Output, tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_space")
 def test_a_limit_of_groups_decides_the_winner(
     capfd: Output, few_digits: Path, tmp_path: Path
 ) -> None:
-    words = ["--hw", "opu_q", "--metric", "sqnr", "--pool", "inline", "--trials", "8", "--json"]
+    words = ["--hw", "opu_q", "--metric", "sqnr", "--pool", "inline", "--trials", "4", "--json"]
     data = ["--calib", str(few_digits), "--seed", "0", "--sampler", "random", "-q"]
     assert run(["launch", "digits", *words, *data, "-o", str(tmp_path / "free")]) == 0
     rows = [r for r in qsearch.trials(tmp_path / "free") if r["state"] == "complete"]
