@@ -50,15 +50,12 @@ def images() -> Any:
         return np.asarray(file["input"], np.float32)[:IMAGES]
 
 
-def quantized_before(folder: Path, convolutions: int | None) -> Path:
-    """The digits model after onnxruntime's quantize_static; None quantizes everything."""
-    ready, path = (
-        folder / "float.onnx",
-        folder / ("whole.onnx" if convolutions is None else "part.onnx"),
-    )
+def quantized_before(folder: Path, kept: int | None, convolutions_only: bool = True) -> Path:
+    """Digits after onnxruntime's quantize_static, but for nodes behind the first ``kept``."""
+    ready, path = folder / "float.onnx", folder / ("whole.onnx" if kept is None else "part.onnx")
     quant_pre_process(MODELS / "digits_cnn.onnx", ready, skip_symbolic_shape=True)
     nodes = onnx.load(ready).graph.node
-    left = [node.name for node in nodes if node.op_type == "Conv"]
+    left = [node.name for node in nodes if node.op_type == "Conv" or not convolutions_only]
     quantize_static(
         ready,
         path,
@@ -67,7 +64,7 @@ def quantized_before(folder: Path, convolutions: int | None) -> Path:
         per_channel=True,
         activation_type=QuantType.QInt8,
         weight_type=QuantType.QInt8,
-        nodes_to_exclude=[] if convolutions is None else left[convolutions:],
+        nodes_to_exclude=[] if kept is None else left[kept:],
     )
     return path
 

@@ -20,20 +20,21 @@ from qsearch.errors import SettingsError, StoreError
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, few_labelled: Path) -> Path:
     made = tmp_path_factory.mktemp("runs") / "d"
-    words = ["launch", "--model", "digits", "--trials", "4", "--pool", "inline", "-o", str(made)]
-    assert run(words) == 0
+    words = ["launch", "digits", "--eval", str(few_labelled), "--trials", "4", "--pool", "inline"]
+    assert run([*words, "-o", str(made)]) == 0
     return made
 
 
 @pytest.mark.slow
-def test_every_trial_gives_the_outputs_that_were_scored(folder: Path, tmp_path: Path) -> None:
-    data = str(Path(qsearch.__file__).parent / "models" / "digits_dev.npz")
+def test_every_trial_gives_the_outputs_that_were_scored(
+    folder: Path, few_labelled: Path, tmp_path: Path
+) -> None:
     for row in qsearch.trials(folder):
         out = tmp_path / f"{row['number']}.qmod"
         qsearch.write_trial(folder, row["number"], out)
-        found = qsearch.run_module(out, data, executor="reference")
+        found = qsearch.run_module(out, few_labelled, executor="reference")
         assert found["top1"] == row["top1"]
         assert found["outputs_sha256"] == row["outputs_sha256"]
 
