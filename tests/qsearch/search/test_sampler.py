@@ -257,18 +257,18 @@ def test_a_restarted_search_proposes_what_an_unbroken_one_does(sampler: str) -> 
 def test_a_restart_changes_nothing_with_several_objectives_and_layers(sampler: str) -> None:
     plan = PLAN if sampler == "auto" else None
     options = {"sampler": sampler, "plan": plan, "objective": Objective("sqnr", ("size",))}
-    unbroken = play(12, **options)
-    assert play(12, restart_every=1, **options) == unbroken
-    assert play(12, restart_every=5, **options) == unbroken
-    assert len(set(unbroken)) == 48
+    unbroken = play(8, **options)
+    assert play(8, restart_every=1, **options) == unbroken
+    assert play(8, restart_every=3, **options) == unbroken
+    assert len(set(unbroken)) == 32
 
 
 def test_a_restart_changes_nothing_under_a_limit_of_bytes() -> None:
     plan = LayerPlan(LAYERS, PLAN.damage, most=2400.0)
     options = {"plan": plan, "objective": Objective("sqnr", max_size=2500.0)}
-    unbroken = play(12, **options)
-    assert play(12, restart_every=1, **options) == unbroken
-    assert play(12, restart_every=5, **options) == unbroken
+    unbroken = play(7, **options)
+    assert play(7, restart_every=1, **options) == unbroken
+    assert play(7, restart_every=3, **options) == unbroken
 
 
 def test_layers_differ_once_the_global_stage_is_warm() -> None:

@@ -39,7 +39,7 @@ from workers.messages import Build, DatasetRef, EvaluationRequest, EvaluationRes
 
 pytestmark = pytest.mark.slow
 
-TRIALS = 24
+TRIALS = 16
 
 
 def driver(
