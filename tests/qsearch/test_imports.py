@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -60,7 +61,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-# Imports what commands need, then runs each in a child of its own.
+# Imports what commands need, then runs each in a child of its own, which writes to a file.
 RUNNER = """
 import json, os, sys
 import qsearch
@@ -69,39 +70,36 @@ for name in qsearch.__all__:
 from qsearch.cli.main import run
 for line in sys.stdin:
     folder, words, environment = json.loads(line)
-    read, write = os.pipe()
     child = os.fork()
     if not child:
         os.chdir(folder)
         os.environ.update(environment)
-        os.dup2(write, 1)
-        os.dup2(write, 2)
-        os.close(write)
+        said = os.open("said.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(said, 1), os.dup2(said, 2)
         code = run(words)
         sys.stdout.flush()
         os._exit(code)
-    os.close(write)
-    with os.fdopen(read) as file:
-        said = file.read()
-    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), said]), flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
 @pytest.fixture(scope="module")
 def qsearch() -> Iterator[Callable[..., str]]:
     """``qsearch(folder, *words)``: what a command says in a folder."""
-    pipe = subprocess.PIPE
-    runner = subprocess.Popen([sys.executable, "-c", RUNNER], stdin=pipe, stdout=pipe, text=True)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    pipe = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    runner = subprocess.Popen([sys.executable, "-c", RUNNER], env=environment, **pipe)
     assert runner.stdin is not None
     assert runner.stdout is not None
 
     def command(folder: Path, *words: str, code: int = 0, **environment: str) -> str:
         runner.stdin.write(json.dumps([str(folder), words, environment]) + "\n")
         runner.stdin.flush()
-        returned, said = json.loads(runner.stdout.readline())
+        returned = int(runner.stdout.readline())
+        said = (folder / "said.txt").read_text()
         assert returned == code, said
         assert "Traceback" not in said
-        return str(said)
+        return said
 
     yield command
     runner.communicate(timeout=600)
