@@ -209,22 +209,22 @@ def test_pruned_trials_say_who_was_better(two_objectives: SearchResult) -> None:
 
 
 @pytest.mark.slow
-def test_a_space_of_ones_own_under_a_limit_of_bytes(tmp_path: Path) -> None:
+def test_a_space_of_ones_own_under_a_limit_of_bytes(few_digits: Path, tmp_path: Path) -> None:
     space = tmp_path / "space.yaml"
     space.write_text(
         "fields:\n  weight_scale: [mse, max]\n  calibrate_mode: [mse]\n"
         "layers:\n  nbit_weight: [4, 6, 8]\n  except: [conv_0]\n"
     )
-    result = search(tmp_path / "run", trials=8, space=str(space), max_size=8000)
+    result = search(tmp_path / "run", calib=few_digits, trials=5, space=str(space), max_size=8000)
     assert {t.qconfig["calibrate_mode"] for t in result.trials} == {"mse"}
     # Two points for all layers; the other trials are those of the layers.
-    assert [t.stage for t in result.trials] == ["global"] * 2 + ["layers"] * 6
+    assert [t.stage for t in result.trials] == ["global"] * 2 + ["layers"] * 3
     assert "conv_0" not in {name for t in result.trials for name in t.qconfig["layers"]}
     # Close to the limit: the programme fills the budget.
     assert 7000 < result.summary["best"]["model_bytes"] <= 8000
 
 
-def test_layers_get_bits_or_float_under_a_limit_of_bytes(tmp_path: Path) -> None:
+def test_layers_get_bits_or_float_under_a_limit_of_bytes(few_digits: Path, tmp_path: Path) -> None:
     space = {
         "fields": {
             "partition_conversions": ["enabled"],
@@ -233,7 +233,7 @@ def test_layers_get_bits_or_float_under_a_limit_of_bytes(tmp_path: Path) -> None
         },
         "layers": {"nbit_weight": [4, 8, "float"]},
     }
-    result = search(tmp_path / "run", trials=10, space=space, max_size=20_000)
+    result = search(tmp_path / "run", calib=few_digits, trials=6, space=space, max_size=20_000)
     assert {t.state for t in result.trials} <= {"complete", "pruned"}
     best = result.objective.best(result.trials)
     assert best is not None
