@@ -73,3 +73,10 @@ def quick_space_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def quick_space(quick_space_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every launch of a test, those of its commands too, searches ``QUICK_SPACE``."""
     monkeypatch.setenv("QSEARCH_SPACE", str(quick_space_file))
+
+
+@pytest.fixture
+def few_images(few_digits: Path, few_labelled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every launch of a test reads few images, where it is given none."""
+    monkeypatch.setenv("QSEARCH_CALIB", str(few_digits))
+    monkeypatch.setenv("QSEARCH_EVAL", str(few_labelled))

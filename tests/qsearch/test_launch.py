@@ -9,7 +9,7 @@ import pytest
 import qsearch
 from qsearch.errors import SettingsError
 
-pytestmark = pytest.mark.usefixtures("quick_space")
+pytestmark = pytest.mark.usefixtures("quick_space", "few_images")
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from qsearch.model_file import find_model
 from qsearch.store.records import Trial
 from workers.metrics.custom import custom_metric
 
-pytestmark = pytest.mark.usefixtures("quick_space")
+pytestmark = pytest.mark.usefixtures("quick_space", "few_images")
 
 HERE = Path(__file__).parent
 
@@ -153,13 +153,13 @@ def test_a_sampler_of_ones_own_is_asked_with_a_seed_per_batch(
     own_code: Any, tmp_path: Path
 ) -> None:
     own_code.SAMPLERS_MADE.clear()
-    search(tmp_path, sampler=own_code.my_sampler, trials=12, batch=6)
+    search(tmp_path, sampler=own_code.my_sampler, trials=6, batch=3)
     assert len(set(own_code.SAMPLERS_MADE)) == len(own_code.SAMPLERS_MADE) == 2
 
 
 @pytest.mark.slow
 def test_a_class_of_samplers_gets_the_seed_by_its_name(own_code: Any, tmp_path: Path) -> None:
-    runs = [search(tmp_path / name, sampler="own_code:ShyTPE", trials=6, batch=2) for name in "ab"]
+    runs = [search(tmp_path / name, sampler="own_code:ShyTPE", trials=4, batch=1) for name in "ab"]
     first, second = ([trial.params for trial in result.trials] for result in runs)
     assert first == second
 

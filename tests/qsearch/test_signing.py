@@ -22,7 +22,7 @@ from qsearch.signing import SIGNATURE, private_key, sign_file
 from tests.benchmarks.unseen_networks import Network
 from tests.compiler.runtime.test_archive import ALTERED
 
-pytestmark = pytest.mark.usefixtures("quick_space")
+pytestmark = pytest.mark.usefixtures("quick_space", "few_images")
 
 op = relay.op
 

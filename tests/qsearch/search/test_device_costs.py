@@ -10,7 +10,7 @@ import pytest
 import qsearch
 from qsearch.errors import SettingsError
 
-pytestmark = pytest.mark.usefixtures("quick_space")
+pytestmark = pytest.mark.usefixtures("quick_space", "few_images")
 
 SPACE = {"fields": {"weight_scale": ["mse"]}, "layers": {"nbit_input": {"conv_1": [8, 16]}}}
 
