@@ -36,26 +36,18 @@ def next_lines(text: str) -> list[str]:
     return found
 
 
-def paste(line: str) -> None:
+SPLIT = "qsearch() { printf '%s\\0' \"$@\"; }\n"
+
+
+def paste(line: str, first: str = SPLIT) -> None:
     """Have a shell split a line, and run the command here; a page that is served is only parsed."""
-    split = f"qsearch() {{ printf '%s\\0' \"$@\"; }}\n{line}"
-    done = subprocess.run(["bash", "-c", split], capture_output=True, text=True)
-    assert done.returncode == 0, (line, done.stdout, done.stderr)
-    if line.startswith("qsearch "):
-        words = done.stdout.split("\0")[:-1]
-        if words[0] == "dashboard":
-            parse(words)
-        else:
-            assert run(words) == 0, line
-
-
-def paste_as_it_is(line: str) -> None:
-    """Run a line in a shell, as a user would."""
     here = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-c", line], env={**os.environ, "PATH": here}, capture_output=True, text=True
-    )
+    shell = ["bash", "-c", first + line]
+    done = subprocess.run(shell, env={**os.environ, "PATH": here}, capture_output=True, text=True)
     assert done.returncode == 0, (line, done.stdout, done.stderr)
+    if first and line.startswith("qsearch "):
+        words = done.stdout.split("\0")[:-1]
+        assert parse(words) if words[0] == "dashboard" else run(words) == 0, line
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +68,7 @@ def test_launch_ends_with_commands_that_work(tmp_path: Path, capfd: Output) -> N
         f"qsearch export {place} --format c",
         f"qsearch dashboard {place}",
     ]
-    paste_as_it_is(lines[0])
+    paste(lines[0], first="")  # by a shell as a whole
     for line in lines[1:]:
         paste(line)
     assert list(folder.rglob("main.c"))

@@ -404,13 +404,8 @@ def test_the_float_model_is_scored_on_all_samples_at_once(tmp_path: Path) -> Non
     rng = np.random.default_rng(0)
     images = rng.random((300, 1, 8, 8)).astype(np.float32)
     told: list[str] = []
-
-    class Told(SilentProgress):
-        def message(self, text: str) -> None:
-            told.append(text)
-
     evaluation = {"input": images, "labels": rng.integers(0, 10, 300)}
-    options: Any = {"pool": "inline", "trials": 1, "max_drop": 1, "progress": Told()}
+    options: Any = {"pool": "inline", "trials": 1, "max_drop": 1, "progress": Told(told)}
     result = qsearch.launch("digits", eval=evaluation, out=tmp_path / "run", **options)
     (line,) = [text for text in told if text.startswith("float model: ")]
     assert f"top1 {result.summary['baseline']['top1']:.1%} on 300 samples" in line
@@ -418,17 +413,12 @@ def test_the_float_model_is_scored_on_all_samples_at_once(tmp_path: Path) -> Non
 
 def test_a_wrong_evaluator_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-
-    class Told(SilentProgress):
-        def message(self, text: str) -> None:
-            told.append(text)
-
     study = {"model": "digits", "pool": "inline", "space": {"fields": {"calibrate_mode": ["max"]}}}
     right = candidates._executor
 
     monkeypatch.setattr(candidates, "_executor", lambda *asked: Shifted(right(*asked)))
     with pytest.raises(SearchFailedError):
-        qsearch.launch(**study, trials=1, out=tmp_path / "wrong", progress=Told())
+        qsearch.launch(**study, trials=1, out=tmp_path / "wrong", progress=Told(told))
     (row,) = qsearch.trials(tmp_path / "wrong")
     assert row["state"] == "failed"
     assert row["error"].startswith(f"{SCORER} and reference differ: ")
