@@ -8,9 +8,7 @@ import pytest
 
 import qsearch
 from qsearch.errors import SettingsError
-from tests.qsearch.test_entry_points import quantized_before
-
-FOLDER = Path(qsearch.__file__).parent / "models"
+from tests.qsearch.test_entry_points import MODELS, quantized_before
 
 
 @pytest.mark.parametrize("convolutions_only", [False, True])
@@ -32,6 +30,6 @@ def test_a_model_that_is_quantized_throughout_is_compiled_and_not_searched(tmp_p
     path = quantized_before(tmp_path, None)
     with pytest.raises(SettingsError, match="leaves nothing to search for"):
         qsearch.launch(path, trials=1, pool="inline", out=tmp_path / "run")
-    module = qsearch.quantize(path, FOLDER / "digits_calib.npz")
+    module = qsearch.quantize(path, MODELS / "digits_calib.npz")
     module.save(tmp_path / "m.qmod")
     assert qsearch.verify(tmp_path / "m.qmod").proved

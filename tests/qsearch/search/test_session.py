@@ -249,9 +249,7 @@ QUICK = {"trials": 2, "pool": "inline", "prune": 0, "space": QUICK_SPACE}
 
 def few_samples(folder: Path) -> Path:
     """The first evaluation samples of the shipped model, as a file of their own."""
-    shipped = find_model("digits").eval
-    assert shipped is not None
-    with np.load(shipped) as archive:
+    with np.load(str(find_model("digits").eval)) as archive:
         np.savez(folder / "eval.npz", **{name: archive[name][:40] for name in archive.files})
     return folder / "eval.npz"
 
