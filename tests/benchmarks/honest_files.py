@@ -102,7 +102,7 @@ class Bases:
         silent(["doctor", str(folder / "perceptron.onnx"), "--space-out", str(space)])
         self.space = space.read_text()
         self.harness = folder / "harness"
-        build_harness(self.harness, "generic", ["gcc"], SANITIZERS)
+        build_harness(self.harness, "generic", ["gcc"], ["-O1", *SANITIZERS])
         for isa in available_isas():  # once a machine; no mutant pays for it
             load_library(isa)
 
