@@ -110,7 +110,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    small = {"QSEARCH_TRIALS": "4", "QSEARCH_POOL": "inline", "OMP_NUM_THREADS": "1"}
+    small = {"QSEARCH_TRIALS": "2", "QSEARCH_POOL": "inline", "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         ["bash", "-c", line],
         cwd=folder,

@@ -81,7 +81,7 @@ class Trace:
         return False
 
 
-def rooms_of_a_trial(folder: Path, calib: Path) -> list[tuple[str, str]]:
+def rooms_of_a_trial(folder: Path, calib: Path, labelled: Path) -> list[tuple[str, str]]:
     """Rooms in the order in which the trial enters them, each with the first function."""
     trace = Trace()
     before = sys.getprofile()
@@ -92,8 +92,9 @@ def rooms_of_a_trial(folder: Path, calib: Path) -> list[tuple[str, str]]:
             sys.setprofile(trace)
 
     options: dict[str, Any] = {"pool": "inline", "out": folder / "run", "seed": 0}
+    options |= {"calib": calib, "eval": labelled}
     try:
-        qsearch.launch("digits", calib=calib, trials=NUMBER + 1, callbacks=[begin], **options)
+        qsearch.launch("digits", trials=NUMBER + 1, callbacks=[begin], **options)
     finally:
         sys.setprofile(before)
     return list(trace.rooms.items())
@@ -111,9 +112,9 @@ def walk_of_the_page() -> Iterator[str]:
 
 @pytest.mark.slow
 def test_a_trial_walks_through_the_rooms_that_the_page_names(
-    few_digits: Path, tmp_path: Path
+    few_digits: Path, few_labelled: Path, tmp_path: Path
 ) -> None:
-    rooms = [room for room, _ in rooms_of_a_trial(tmp_path, few_digits)]
+    rooms = [room for room, _ in rooms_of_a_trial(tmp_path, few_digits, few_labelled)]
     assert rooms == list(walk_of_the_page())
     assert len(rooms) <= MOST_ROOMS
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import sys
 import tomllib
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+OWNERS = cache(packages_distributions)
 OWN = ("compiler", "workers", "qsearch")
 # The build of a wheel imports setuptools: who runs it has it.
 NEVER_AT_RUN_TIME = {"setuptools": "compiler/targets/engine/wheel.py"}
@@ -43,11 +45,10 @@ def test_every_import_is_declared(package: str) -> None:
         name.split(">")[0].split("[")[0].strip().lower().replace("_", "-")
         for name in (*project["dependencies"], *_of_users(project["optional-dependencies"]))
     }
-    owners = packages_distributions()
     for module, where in imports_of(package).items():
         if module in sys.stdlib_module_names or module in OWN:
             continue
         if where.startswith(NEVER_AT_RUN_TIME.get(module, "/")):
             continue
-        distributions = {d.lower().replace("_", "-") for d in owners.get(module, ())}
+        distributions = {d.lower().replace("_", "-") for d in OWNERS().get(module, ())}
         assert distributions & declared, f"{where} imports {module}, which nothing declared brings"
