@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ BESIDE = ("loader", "server")
 POD_TEMPLATES = ("Deployment", "StatefulSet")
 
 
+@cache
 def rendered(overlay: str) -> list[dict[str, Any]]:
     """What `kubectl apply -k` would send; without kubectl, the base that every overlay patches.
 
@@ -60,6 +62,7 @@ def pod_specs(items: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return found
 
 
+@cache
 def compose() -> dict[str, Any]:
     return yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 
@@ -286,6 +289,7 @@ def test_every_node_that_reads_samples_has_them() -> None:
         assert "/data" in paths or name.endswith("submitter")
 
 
+@cache
 def launch_commands() -> dict[str, str]:
     services = compose()["services"]
     found = {"compose job": services["job"]["command"][-1]}
