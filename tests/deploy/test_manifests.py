@@ -289,7 +289,6 @@ def test_every_node_that_reads_samples_has_them() -> None:
         assert "/data" in paths or name.endswith("submitter")
 
 
-@cache
 def launch_commands() -> dict[str, str]:
     services = compose()["services"]
     found = {"compose job": services["job"]["command"][-1]}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import venv
@@ -25,8 +24,7 @@ KERNELS = [n for n, i in ISAS.items() if not i.machines or platform.machine() in
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     # Without PYTHONPYCACHEPREFIX the bytecode beside a linked file serves.
-    left_out = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONPYCACHEPREFIX")
-    clean = {k: v for k, v in os.environ.items() if k not in left_out}
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
     return subprocess.run(
         [str(c) for c in command],
         cwd=cwd,
@@ -59,8 +57,7 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its kernels give no warning, and are compiled to be right, not fast."""
     out = tmp_path_factory.mktemp("wheel")
     compiler = out / "cc"
-    flags = f"-O1 -Wall -Wextra 2>> {out / 'warnings'}"
-    compiler.write_text(f'#!/bin/sh\n{shutil.which("gcc") or "cc"} "$@" {flags}\n')
+    compiler.write_text(f'#!/bin/sh\ncc "$@" -O1 -Wall -Wextra 2>> {out}/warnings\n')
     compiler.chmod(0o755)
     command = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", out, source)
     done = run(*command, cwd=out, CC=str(compiler))
