@@ -1,4 +1,4 @@
-"""A real browser walks through every page while a real search runs; pictures are left behind."""
+"""A real browser walks through every page while a real search runs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from typing import Any
 import httpx
 import pytest
 
+from qsearch.dashboard.app import DashboardOptions
 from qsearch.modules.views import draw
 from qsearch.report.html import report
 from qsearch.store.engine import open_engine, open_reader
 from qsearch.store.repository import Repository
 from tests.e2e.browser import NEEDS_CHROMIUM, flaws, watched_page
 from tests.ports import own_port
+from tests.qsearch.dashboard.server import served
 from tests.qsearch.dashboard.stores import written_runs
 
 TRIALS = 8
@@ -58,15 +60,6 @@ class Dashboard:
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where screenshots go: QSEARCH_SCREENSHOTS, or the folder of this test run."""
-    given = os.environ.get("QSEARCH_SCREENSHOTS")
-    folder = Path(given) if given else tmp_path_factory.mktemp("screenshots")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("runs")
 
@@ -89,16 +82,19 @@ def page(browser: Any) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def search(runs: Path) -> Iterator[subprocess.Popen[bytes]]:
+def search(runs: Path, few_digits: Path, few_labelled: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A search that runs while the browser looks."""
-    words = ["launch", "--model", "digits", "-o", str(runs / "digits"), "-q"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "qsearch", *words, "--pool", "inline", "--trials", str(TRIALS)],
-        stdout=subprocess.DEVNULL,
-    )
+    words = ["--calib", str(few_digits), "--eval", str(few_labelled), "--trials", str(TRIALS)]
+    process = launched(runs / "digits", *words)
     yield process
     process.kill()
     process.wait()
+
+
+def launched(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    """A search of the model that ships with the package."""
+    words = ("launch", "--model", "digits", "-o", str(folder), "-q", "--pool", "inline", *words)
+    return subprocess.Popen([sys.executable, "-m", "qsearch", *words], stdout=subprocess.DEVNULL)
 
 
 @pytest.fixture(scope="module")
@@ -178,18 +174,17 @@ def test_a_page_comes_back_by_itself_when_the_database_does(
 def test_a_study_is_called_running_only_while_a_driver_is_heard(
     tmp_path: Path, browser: Any
 ) -> None:
-    page, errors = watched_page(browser)
-    page.clock.install()
-    server = Dashboard(written_runs(tmp_path))
-    server.start()
-    try:
-        page.goto(server.url)
+    runs = written_runs(tmp_path)
+    with served(DashboardOptions(root=runs)) as client:
+        page, errors = watched_page(browser, base_url=str(client.base_url))
+        page.clock.install()
+        page.goto("/")
         page.locator(".studies .chip", has_text="preparing").or_(
             page.locator(".studies .chip", has_text="searching")
         ).wait_for()
         page.locator("tr[data-study] a").first.click()
         page.locator(".head .chip", has_text="preparing").wait_for()
-        database = f"sqlite:///{server.folder / 'digits' / 'study.db'}"
+        database = f"sqlite:///{runs / 'digits' / 'study.db'}"
         repository = Repository(open_engine(database))
         repository.join(repository.study("digits").id, "one", "test", 2)
         page.locator(".head .chip.running").wait_for()
@@ -200,35 +195,30 @@ def test_a_study_is_called_running_only_while_a_driver_is_heard(
         # No event tells of silence: the page asks now and then.
         page.clock.fast_forward(20_000)
         page.locator(".head .chip", has_text="no driver").wait_for()
-        page.goto(server.url)
+        page.goto("/")
         page.locator(".studies .chip", has_text="no driver").wait_for()
         assert errors == []
-    finally:
-        server.kill()
         page.context.close()
 
 
-def test_a_search_is_paused_resumed_and_stopped_from_the_page(tmp_path: Path, browser: Any) -> None:
-    words = ["launch", "--model", "digits", "-o", str(tmp_path / "long"), "-q", "--pool", "inline"]
-    search = subprocess.Popen(
-        [sys.executable, "-m", "qsearch", *words, "--trials", "100000"], stdout=subprocess.DEVNULL
-    )
-    page, errors = watched_page(browser)
-    server = Dashboard(tmp_path)
-    server.start()
-    try:
-        page.goto(server.url)
-        page.locator("tr[data-study] a").first.click()
-        for button, state in (("Pause", "paused"), ("Resume", "running"), ("Stop", "stopped")):
-            page.get_by_role("button", name=button, exact=True).click()
-            if button == "Stop":
-                page.get_by_role("button", name="Stop the search").click()
-            page.locator(f".head .chip.{state}").wait_for()
-        assert search.wait(timeout=600) in (0, 1)
+def test_a_search_is_paused_resumed_and_stopped_from_the_page(
+    tmp_path: Path, few_digits: Path, browser: Any
+) -> None:
+    with served(DashboardOptions(root=tmp_path)) as client:
+        page, errors = watched_page(browser, base_url=str(client.base_url))
+        page.goto("/")
+        search = launched(tmp_path / "long", "--calib", str(few_digits), "--trials", "100000")
+        try:
+            page.locator("tr[data-study] a").first.click()
+            for button, state in (("Pause", "paused"), ("Resume", "running"), ("Stop", "stopped")):
+                page.get_by_role("button", name=button, exact=True).click()
+                if button == "Stop":
+                    page.get_by_role("button", name="Stop the search").click()
+                page.locator(f".head .chip.{state}").wait_for()
+            assert search.wait(timeout=600) in (0, 1)
+        finally:
+            search.kill()
         assert errors == []
-    finally:
-        search.kill()
-        server.kill()
         page.context.close()
 
 
@@ -434,8 +424,10 @@ def test_the_module_page_can_be_used_by_keyboard(
 
 
 def test_pages_look_right_and_can_be_used_by_all(
-    dashboard: Dashboard, finished: None, browser: Any, pictures: Path
+    dashboard: Dashboard, finished: None, browser: Any
 ) -> None:
+    """QSEARCH_SCREENSHOTS is a folder for pictures of them."""
+    pictures = os.environ.get("QSEARCH_SCREENSHOTS")
     key = key_of(dashboard)
     page, errors = watched_page(browser)
     module = f"/studies/{key}/module"
@@ -459,7 +451,7 @@ def test_pages_look_right_and_can_be_used_by_all(
         page.locator(ready).first.wait_for()
         if name in ("study", "trial", "compare"):
             page.locator(".canvas").first.wait_for(state="attached")
-        found += flaws(page, name, pictures)
+        found += flaws(page, name, Path(pictures) if pictures else None)
     assert found == []
     assert errors == []
     page.context.close()
