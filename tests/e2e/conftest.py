@@ -1,4 +1,4 @@
-"""Real command lines in real processes, on the model that ships with the package."""
+"""Real command lines in real processes, on a network of two layers that is quick to search."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
+import onnxruntime
 import pytest
 
 from qsearch.store.engine import open_engine
 from qsearch.store.records import Trial
 from qsearch.store.repository import Repository
+from tests.benchmarks.unseen_networks import Network
 from tests.e2e.holding import Hold
 from tests.qsearch.conftest import postgres_server, postgres_url
 from tests.qsearch.quick import QUICK_SPACE
@@ -25,6 +30,7 @@ __all__ = ["postgres_server", "postgres_url"]  # fixtures
 
 TIMEOUT_S = 600.0
 TRIALS = 8
+ALL_TRIALS = ("--trials", str(TRIALS))
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +44,15 @@ def browser() -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Launch:
-    """``qsearch launch --model digits`` into one folder."""
+    """``qsearch launch`` into one folder."""
 
     folder: Path
     options: tuple[str, ...]
+
+    @property
+    def words(self) -> list[str]:
+        """Of the command line, behind ``qsearch``."""
+        return ["launch", "-o", str(self.folder), "--json", *self.options]
 
     @property
     def hold(self) -> Hold:
@@ -49,11 +60,10 @@ class Launch:
         return Hold(self.folder.with_name(f"{self.folder.name}.held"))
 
     def start(self, *more: str, held_after: int | None = None) -> subprocess.Popen[str]:
-        """A process that searches; ``held_after`` so many trials of its own it stands still."""
+        """A process that searches; after each ``held_after`` trials of its own it stands still."""
         held = {} if held_after is None else self.hold.environment(held_after)
-        words = ["launch", "--model", "digits", "-o", str(self.folder), "--json"]
         return subprocess.Popen(
-            [sys.executable, "-m", "qsearch", *words, *self.options, *more],
+            [sys.executable, "-m", "qsearch", *self.words, *more],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -75,12 +85,9 @@ class Launch:
         database = self.folder / "study.db"
         if not database.exists():
             return []
-        repository = Repository(open_engine(f"sqlite:///{database}"))
-        try:
+        with closing(Repository(open_engine(f"sqlite:///{database}"))) as repository:
             study = repository.find_study(self.folder.name)
             return repository.trials_of(study.id) if study is not None else []
-        finally:
-            repository.close()
 
     def finished(self) -> int:
         """How many trials are finished now."""
@@ -103,12 +110,45 @@ class Launch:
 
 
 @pytest.fixture(scope="session")
-def quickly(tmp_path_factory: pytest.TempPathFactory, few_digits: Path) -> tuple[str, ...]:
-    """Options of a launch whose trials are quick to build: they round no weights one by one."""
+def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A convolution and a dense layer, and their images: what is killed is processes."""
+    folder = tmp_path_factory.mktemp("small")
+    files = {"model": "small.onnx", "calib": "calib.npz", "eval": "eval.npz"}
+    made = {word: folder / name for word, name in files.items()}
+    network = Network(7)
+    features = network.conv(network.input(1, 1, 8, 8), (4, 1, 3, 3))
+    classes = network.dense(network("Flatten", features), 4 * 8 * 8, 10)
+    onnx.save(network.model(classes), made["model"])
+    images = np.random.default_rng(7).normal(size=(96, 1, 1, 8, 8)).astype(np.float32)
+    np.savez(made["calib"], x=images[:32, 0])
+    session = onnxruntime.InferenceSession(made["model"])
+    scores = np.concatenate([session.run(None, {"x": image})[0] for image in images])
+    # The clearest of the others: no trial misses its target by chance.
+    clear = 32 + np.ptp(np.sort(scores[32:])[:, -2:], axis=1).argsort()[32:]
+    np.savez(made["eval"], x=images[clear, 0], labels=scores[clear].argmax(axis=1))
+    return made
+
+
+@pytest.fixture(scope="session")
+def space(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A space of trials that are quick to build: they round no weights one by one."""
     path = tmp_path_factory.mktemp("space") / "space.json"
     fields = {**QUICK_SPACE["fields"], "weight_rounding": ["nearest", "corrected"]}
     path.write_text(json.dumps({"fields": fields}), encoding="utf-8")
-    return ("--calib", str(few_digits), "--space", str(path))
+    return path
+
+
+@pytest.fixture(scope="session")
+def digits(few_digits: Path, space: Path) -> tuple[str, ...]:
+    """Options of a launch of the model that ships with the package."""
+    return ("--model", "digits", "--calib", str(few_digits), "--space", str(space))
+
+
+@pytest.fixture(scope="session")
+def quickly(small: dict[str, Path], space: Path) -> tuple[str, ...]:
+    """Options of a launch whose trials are quick."""
+    named = {**small, "space": space}.items()
+    return tuple(word for name, path in named for word in (f"--{name}", str(path)))
 
 
 @pytest.fixture
@@ -120,7 +160,6 @@ def launch(tmp_path: Path, quickly: tuple[str, ...]) -> Callable[..., Launch]:
 @pytest.fixture(scope="session")
 def unbroken(tmp_path_factory: pytest.TempPathFactory, quickly: tuple[str, ...]) -> Launch:
     """A search of TRIALS trials that nothing disturbed."""
-    folder = tmp_path_factory.mktemp("unbroken") / "digits"
-    done = Launch(folder, (*quickly, "--trials", str(TRIALS)))
+    done = Launch(tmp_path_factory.mktemp("unbroken") / "small", (*quickly, *ALL_TRIALS))
     done.finish("--pool", "inline")
     return done

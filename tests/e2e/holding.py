@@ -14,7 +14,7 @@ class Hold:
     folder: Path
 
     def environment(self, trials: int) -> dict[str, str]:
-        """What a process is started with whose searches wait after so many trials."""
+        """What a process is started with whose searches wait after each so many trials."""
         self.folder.mkdir(exist_ok=True)
         path = [str(Path(__file__).with_name("held")), os.environ.get("PYTHONPATH")]
         return {
@@ -25,6 +25,10 @@ class Hold:
     def held(self, pid: int) -> bool:
         """Whether a driver waits."""
         return (self.folder / f"held-{pid}").exists()
+
+    def step(self, pid: int) -> None:
+        """A driver that waits may go on, until it waits again."""
+        (self.folder / f"held-{pid}").unlink()
 
     def go(self, pid: int) -> None:
         """A driver may go on, or need not wait at all."""

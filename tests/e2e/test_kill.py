@@ -16,33 +16,21 @@ from typing import Any
 
 import pytest
 
-import qsearch
-from tests.benchmarks.bench_faults import squeeze_excite
-from tests.e2e.conftest import TIMEOUT_S, TRIALS
+from tests.e2e.conftest import ALL_TRIALS, TIMEOUT_S, TRIALS, Launch
 
 pytestmark = pytest.mark.slow
 
 
-def children(pid: int) -> list[int]:
-    """Living children of a process, oldest first."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == pid:
-            found.append(int(stat.parent.name))
-    return sorted(found)
-
-
 def descendants(pid: int) -> list[int]:
-    """All processes below ``pid``."""
-    found, queue = [], [pid]
-    while queue:
-        queue.extend(below := children(queue.pop()))
-        found.extend(below)
-    return found
+    """All processes below ``pid``, the oldest child first."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    found = [pid]
+    for parent in found:  # which grows
+        found += sorted(child for child, its in parents.items() if its == parent)
+    return found[1:]
 
 
 def command_of(pid: int) -> str:
@@ -53,17 +41,17 @@ def command_of(pid: int) -> str:
         return ""
 
 
-def kill_session(process: subprocess.Popen[str]) -> None:
-    """End what a killed driver may have left of the session it led."""
-    for pid in descendants(process.pid):
-        os.kill(pid, signal.SIGKILL)
-    process.communicate(timeout=TIMEOUT_S)
+def assert_as_unbroken(search: Launch, unbroken: Launch) -> None:
+    """Its trials and its module are those of a search that nothing disturbed."""
+    assert search.story() == unbroken.story()
+    theirs = (unbroken.folder / "best.qmod").read_bytes()
+    assert (search.folder / "best.qmod").read_bytes() == theirs
 
 
-def test_a_killed_driver_loses_no_finished_trial_and_repeats_none(
-    unbroken: Any, launch: Callable[..., Any]
+def test_killed_drivers_and_workers_lose_no_finished_trial_and_repeat_none(
+    unbroken: Launch, launch: Callable[..., Launch]
 ) -> None:
-    search = launch("digits", "--trials", str(TRIALS), "--workers", "2")
+    search = launch("small", *ALL_TRIALS, "--workers", "2")
     kept: dict[int, Any] = {}
     for pool, more in (("inline", 1), ("process", TRIALS // 2 - 1)):
         process = search.start("--pool", pool, held_after=more)
@@ -79,29 +67,9 @@ def test_a_killed_driver_loses_no_finished_trial_and_repeats_none(
         assert {number: now[number] for number in kept} == kept
         assert len(kept) + more <= len(now) < TRIALS
         kept = now
-    summary = search.finish("--pool", "process")
-    assert summary["trials"]["complete"] + summary["trials"]["pruned"] == TRIALS
-    after = {t.number: t for t in search.trials()}
-    assert {number: after[number] for number in kept} == kept
-    assert search.story() == unbroken.story()
-    theirs = (unbroken.folder / "best.qmod").read_bytes()
-    assert (search.folder / "best.qmod").read_bytes() == theirs
-
-
-@pytest.mark.parametrize(
-    ("pool", "worker"),
-    [
-        ("process", "workers.pool.process_worker"),
-        pytest.param("ray", "ray::_RayWorker", marks=pytest.mark.ray),
-    ],
-)
-def test_a_killed_worker_changes_no_result(
-    unbroken: Any, launch: Callable[..., Any], pool: str, worker: str
-) -> None:
-    search = launch("digits", "--trials", str(TRIALS), "--pool", pool, "--workers", "2")
-    process = search.start(held_after=2)
+    process = search.start("--pool", "process", held_after=1)
     search.wait_until_held(process)
-    workers = [pid for pid in descendants(process.pid) if worker in command_of(pid)]
+    workers = [pid for pid in descendants(process.pid) if "process_worker" in command_of(pid)]
     assert workers
     os.kill(workers[0], signal.SIGKILL)
     search.hold.go(process.pid)
@@ -109,26 +77,29 @@ def test_a_killed_worker_changes_no_result(
     assert process.returncode == 0, err
     counts = json.loads(out.splitlines()[-1])["trials"]
     assert counts["complete"] + counts["pruned"] == TRIALS
-    assert search.story() == unbroken.story()
-    theirs = (unbroken.folder / "best.qmod").read_bytes()
-    assert (search.folder / "best.qmod").read_bytes() == theirs
+    after = {t.number: t for t in search.trials()}
+    assert {number: after[number] for number in kept} == kept
+    assert_as_unbroken(search, unbroken)
 
 
 @pytest.mark.ray
-def test_a_killed_process_of_ray_ends_the_search_with_what_was_lost_and_how_to_go_on(
-    unbroken: Any, launch: Callable[..., Any]
+def test_a_killed_worker_of_ray_is_replaced_and_other_processes_end_the_search_saying_how_to_go_on(
+    unbroken: Launch, launch: Callable[..., Launch]
 ) -> None:
-    search = launch("digits", "--trials", str(TRIALS), "--workers", "1")
-    for program, lost in (
-        ("raylet/raylet", "raylet on this machine ended"),
-        ("gcs/gcs_server", "head of the Ray cluster ended"),
+    search = launch("small", *ALL_TRIALS, "--workers", "1")
+    for program, trials, lost in (
+        ("raylet/raylet", 2, "raylet on this machine ended"),
+        ("gcs/gcs_server", 1, "head of the Ray cluster ended"),
     ):
-        process = search.start("--pool", "ray", held_after=2)
+        process = search.start("--pool", "ray", held_after=trials)
         search.wait_until_held(process)
-        below = {pid: command_of(pid) for pid in descendants(process.pid)}
-        (worker,) = [pid for pid, command in below.items() if "ray::_RayWorker" in command]
+        if program.startswith("raylet"):
+            os.kill(worker_of_ray(process), signal.SIGKILL)
+            search.hold.step(process.pid)
+            search.wait_until_held(process)
+        worker = worker_of_ray(process)
         os.kill(worker, signal.SIGSTOP)  # nothing finishes before the loss is noticed
-        (killed,) = [pid for pid, command in below.items() if program in command]
+        (killed,) = [pid for pid in descendants(process.pid) if program in command_of(pid)]
         os.kill(killed, signal.SIGKILL)
         search.hold.go(process.pid)
         _, err = process.communicate(timeout=TIMEOUT_S)
@@ -141,14 +112,20 @@ def test_a_killed_process_of_ray_ends_the_search_with_what_was_lost_and_how_to_g
         assert re.search(rf"of {TRIALS} trials are finished; {ran}", err), err
         assert f"qsearch launch -c {search.folder / 'config.resolved.yaml'}" in err
         assert all(t.state != "running" for t in search.trials())
-    search.finish("--pool", "process")
-    assert search.story() == unbroken.story()
+    search.finish("--pool", "inline")
+    assert_as_unbroken(search, unbroken)
+
+
+def worker_of_ray(process: subprocess.Popen[str]) -> int:
+    """The only worker that a search has on Ray."""
+    (worker,) = [pid for pid in descendants(process.pid) if "ray::_RayWorker" in command_of(pid)]
+    return worker
 
 
 def test_a_request_to_stop_writes_the_best_so_far_and_the_same_command_goes_on(
-    unbroken: Any, launch: Callable[..., Any]
+    unbroken: Launch, launch: Callable[..., Launch]
 ) -> None:
-    search = launch("digits", "--trials", str(TRIALS), "--pool", "inline")
+    search = launch("small", *ALL_TRIALS, "--pool", "inline")
     before = 0
     for request_to_stop in (signal.SIGINT, signal.SIGTERM):
         process = search.start(held_after=3)
@@ -178,9 +155,14 @@ def test_a_request_to_stop_writes_the_best_so_far_and_the_same_command_goes_on(
     ids=["starting", "calibrating", "searching", "building", "writing"],
 )
 def test_a_signal_ends_a_launch_wherever_it_is_and_nothing_goes_on(
-    launch: Callable[..., Any], pool: str, phase: str, request_to_stop: signal.Signals
+    tmp_path: Path,
+    digits: tuple[str, ...],
+    pool: str,
+    phase: str,
+    request_to_stop: signal.Signals,
 ) -> None:
-    search = launch("digits", "--trials", "2", "--pool", pool, "--workers", "1")
+    words = ("--trials", "2", "--pool", pool, "--workers", "1")
+    search = Launch(tmp_path / "digits", (*digits, *words))
     process = search.start()
     assert process.stderr is not None
     told = next((line for line in process.stderr if line.startswith(phase)), None)
@@ -200,28 +182,16 @@ def test_a_signal_ends_a_launch_wherever_it_is_and_nothing_goes_on(
 
 
 AGAIN = """
-import sys, qsearch
-for _ in range(3):
-    model, calib, out = sys.argv[1:]
-    qsearch.launch(model, calib=calib, eval=calib, trials=2, pool="ray", workers=2, out=out)
-print("ray" in sys.modules)
+import sys
+from qsearch.cli.main import run
+code = run(sys.argv[1:])
+print(code, "ray" in sys.modules)
 """
 
 
-def test_a_finished_study_ends_on_ray_again_and_starts_none(tmp_path: Path) -> None:
-    _, model, _, data, *_ = squeeze_excite(tmp_path, 32)
-    out = tmp_path / "run"
-    qsearch.launch(model, calib=data, eval=data, trials=2, pool="inline", out=out)
-    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", AGAIN, model, data, str(out)],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-    finally:
-        busy.kill()
-        busy.wait()
-    assert done.stdout == "False\n", done.stderr
+def test_a_finished_study_ends_on_ray_again_and_starts_none(unbroken: Launch) -> None:
+    before = unbroken.trials()
+    words = [sys.executable, "-c", AGAIN, *unbroken.words, "--pool", "ray"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.stdout.splitlines()[-1:] == ["0 False"], done.stderr
+    assert unbroken.trials() == before

@@ -18,7 +18,7 @@ import qsearch
 from compiler.proof.dtypes import check_dtypes
 from compiler.qtypes.qconfig import QConfig
 from qsearch.cli.main import run
-from tests.e2e.conftest import TRIALS
+from tests.e2e.conftest import ALL_TRIALS, TRIALS, Launch
 
 FILES = {
     "artifacts",
@@ -31,10 +31,18 @@ FILES = {
 }
 
 
-def test_the_folder_holds_the_winner_and_how_it_was_found(unbroken: Any) -> None:
-    files = {path.name for path in unbroken.folder.iterdir()}
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory, digits: tuple[str, ...]) -> Launch:
+    """A search of the model that ships with the package."""
+    done = Launch(tmp_path_factory.mktemp("found") / "digits", (*digits, *ALL_TRIALS))
+    done.finish("--pool", "inline")
+    return done
+
+
+def test_the_folder_holds_the_winner_and_how_it_was_found(found: Launch) -> None:
+    files = {path.name for path in found.folder.iterdir()}
     assert files >= FILES
-    report = json.loads((unbroken.folder / "report.json").read_text())
+    report = json.loads((found.folder / "report.json").read_text())
     counts = report["trials"]
     assert counts.pop("from_store") < TRIALS // 2, (
         "equal ranges are found more than once, but not always"
@@ -46,13 +54,13 @@ def test_the_folder_holds_the_winner_and_how_it_was_found(unbroken: Any) -> None
     assert report["best"]["top1"] >= report["baseline"]["top1"] - 0.01
     assert report["emitted"]["equal_outputs"] == 1.0
     assert report["emitted"]["top1"] == report["best"]["top1"]
-    assert QConfig.from_dict(json.loads((unbroken.folder / "qconfig.json").read_text()))
+    assert QConfig.from_dict(json.loads((found.folder / "qconfig.json").read_text()))
 
 
-def test_the_module_computes_integers_only_and_scores_what_was_said(unbroken: Any) -> None:
-    module = qsearch.load(unbroken.folder / "best.qmod")
+def test_the_module_computes_integers_only_and_scores_what_was_said(found: Launch) -> None:
+    module = qsearch.load(found.folder / "best.qmod")
     assert check_dtypes(module.module) == ()
-    report = json.loads((unbroken.folder / "report.json").read_text())
+    report = json.loads((found.folder / "report.json").read_text())
     data = np.load(Path(qsearch.__file__).parent / "models" / "digits_dev.npz")
     answers = [
         int(np.argmax(module.run({"input": data["input"][i : i + 1]})[0])) for i in range(40)
@@ -63,58 +71,53 @@ def test_the_module_computes_integers_only_and_scores_what_was_said(unbroken: An
 
 
 @pytest.mark.slow
-def test_the_same_command_again_repeats_no_work(unbroken: Any) -> None:
-    before = unbroken.trials()
-    module = (unbroken.folder / "best.qmod").read_bytes()
-    summary = unbroken.finish("--pool", "inline")
-    assert unbroken.trials() == before
-    assert (unbroken.folder / "best.qmod").read_bytes() == module
+def test_the_same_command_again_repeats_no_work(found: Launch) -> None:
+    before = found.trials()
+    module = (found.folder / "best.qmod").read_bytes()
+    summary = found.finish("--pool", "inline")
+    assert found.trials() == before
+    assert (found.folder / "best.qmod").read_bytes() == module
     assert summary["trials"]["complete"] + summary["trials"]["pruned"] == TRIALS
     assert summary["trials_per_min"] == 0
 
 
 def test_run_scores_the_module_and_hashes_its_outputs(
-    unbroken: Any, capsys: pytest.CaptureFixture[str]
+    found: Launch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = unbroken.folder / "best.qmod"
+    path = found.folder / "best.qmod"
     data = Path(qsearch.__file__).parent / "models" / "digits_dev.npz"
     assert run(["run", str(path), "--eval", str(data), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    report = json.loads((unbroken.folder / "report.json").read_text())
-    assert found["n"] == 400
-    assert found["top1"] == report["emitted"]["top1"]
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    report = json.loads((found.folder / "report.json").read_text())
+    assert told["n"] == 400
+    assert told["top1"] == report["emitted"]["top1"]
     module = qsearch.load(path)
     digest = hashlib.sha256()
     with np.load(data) as arrays:
         for image in arrays["input"]:
             (out,) = module.run({"input": image[np.newaxis]})
             digest.update(np.asarray(out, "<f4").tobytes())
-    assert found["outputs_sha256"] == digest.hexdigest()
+    assert told["outputs_sha256"] == digest.hexdigest()
 
 
 def test_status_and_trials_tell_what_happened(
-    unbroken: Any, capsys: pytest.CaptureFixture[str]
+    found: Launch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["status", str(unbroken.folder), "--json"]) == 0
+    assert run(["status", str(found.folder), "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
-    assert (row["study"], row["state"], row["trials"]) == (
-        "digits",
-        "complete",
-        f"{TRIALS}/{TRIALS}",
-    )
+    assert (row["study"], row["state"]) == ("digits", "complete")
+    assert row["trials"] == f"{TRIALS}/{TRIALS}"
     # A search by top-1 stops trials early whose SQNR cannot become the best.
     ended = 0
     for state in ("complete", "pruned"):
-        assert (
-            run(["trials", str(unbroken.folder), "-f", "json", "--filter", f"state={state}"]) == 0
-        )
+        assert run(["trials", str(found.folder), "-f", "json", "--filter", f"state={state}"]) == 0
         rows = json.loads(capsys.readouterr().out)
         assert {row["state"] for row in rows} <= {state}
         ended += len(rows)
     assert ended == TRIALS
-    assert run(["trials", str(unbroken.folder)]) == 0
+    assert run(["trials", str(found.folder)]) == 0
     assert len(capsys.readouterr().out.splitlines()) == TRIALS + 1
-    assert run(["show", str(unbroken.folder / "best.qmod")]) == 0
+    assert run(["show", str(found.folder / "best.qmod")]) == 0
     assert "def @quantized_main" in capsys.readouterr().out
 
 
@@ -129,15 +132,21 @@ def test_compile_quantizes_with_one_configuration(
     assert check_dtypes(module.module) == ()
 
 
+def searched(search: Launch, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
+    """A launch in this process; what --json prints."""
+    assert run([*search.words, "--pool", "inline", *more]) == 0
+    return dict(json.loads(capsys.readouterr().out.splitlines()[-1]))
+
+
 @pytest.mark.slow
 def test_a_missed_target_is_exit_code_1_and_all_is_written(
-    launch: Callable[..., Any], tmp_path: Path
+    digits: tuple[str, ...], tmp_path: Path
 ) -> None:
     # Noise lies near the borders between classes: eight bits cannot agree on all of it.
     noise = np.abs(np.random.default_rng(0).normal(size=(400, 1, 8, 8))).astype(np.float32)
     np.savez(tmp_path / "noise.npz", input=noise)
-    search = launch("digits", "--trials", "2", "--pool", "inline", "--max-drop", "0")
-    summary = search.finish("--eval", str(tmp_path / "noise.npz"), code=1)
+    search = Launch(tmp_path / "digits", (*digits, "--trials", "2", "--pool", "inline"))
+    summary = search.finish("--max-drop", "0", "--eval", str(tmp_path / "noise.npz"), code=1)
     assert summary["best"]["agreement"] < 1
     assert summary["best"]["top1"] is None
     assert {path.name for path in search.folder.iterdir()} >= FILES
@@ -147,11 +156,10 @@ def test_a_missed_target_is_exit_code_1_and_all_is_written(
 
 @pytest.mark.slow
 def test_a_study_in_another_folder_is_answered_from_a_shared_storage(
-    launch: Callable[..., Any], tmp_path: Path
+    launch: Callable[..., Launch], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ("--trials", "4", "--pool", "inline", "--storage", f"sqlite:///{tmp_path / 's.db'}")
-    first = launch("one", *options).finish()
-    second = launch("two", *options).finish()
+    options = ("--trials", "4", "--storage", f"sqlite:///{tmp_path / 's.db'}")
+    first, second = (searched(launch(name, *options), capsys) for name in ("one", "two"))
     assert first["trials"]["from_store"] < 4
     assert second["trials"]["from_store"] == second["trials"]["complete"] == 4
     assert second["best"] == first["best"]
@@ -159,15 +167,17 @@ def test_a_study_in_another_folder_is_answered_from_a_shared_storage(
 
 
 @pytest.mark.slow
-def test_other_settings_are_another_study(launch: Callable[..., Any]) -> None:
-    search = launch("digits", "--trials", "1", "--pool", "inline")
-    search.finish()
-    process = search.start("--seed", "5", "--metric", "sqnr")
+def test_other_settings_are_another_study(
+    launch: Callable[..., Launch], capsys: pytest.CaptureFixture[str]
+) -> None:
+    search = launch("small", "--trials", "1")
+    searched(search, capsys)
+    process = search.start("--pool", "inline", "--seed", "5", "--metric", "sqnr")
     _, err = process.communicate(timeout=600)
     assert process.returncode == 2
     assert 'metric: "top1" → "sqnr"' in err
     assert "seed: 0 → 5" in err
-    assert search.finish("--seed", "5", "--fresh")["trials"]["complete"] == 1
+    assert searched(search, capsys, "--seed", "5", "--fresh")["trials"]["complete"] == 1
 
 
 def test_five_lines_of_python_do_the_main_job(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from tests.e2e.conftest import Launch
 
 pytestmark = pytest.mark.ray
 
@@ -117,16 +118,7 @@ def test_two_searches_share_a_cluster_and_the_last_one_gets_it_all(
     clients = []
     try:
         for name in ("a", "b"):
-            words = [sys.executable, "-c", SHARING, address, str(RUNNERS), str(tmp_path / name)]
-            clients.append(
-                subprocess.Popen(
-                    words,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    env={**os.environ, "PYTHONPATH": str(HERE.parents[1])},
-                )
-            )
+            clients.append(client_of(address, SHARING, tmp_path / name))
             assert heard(clients[-1], "2 workers" if name == "a" else "1 workers")
         assert heard(clients[0], "1 workers")
         clients[1].communicate("\n", timeout=600)
@@ -139,7 +131,7 @@ def test_two_searches_share_a_cluster_and_the_last_one_gets_it_all(
 
 @pytest.mark.slow
 def test_two_nodes_give_the_rows_of_a_search_without_ray(
-    address: str, launch: Callable[..., Any], tmp_path: Path
+    address: str, launch: Callable[..., Launch], tmp_path: Path
 ) -> None:
     mine = tmp_path / "users" / "nearly.py"
     mine.parent.mkdir()
@@ -165,13 +157,7 @@ def test_two_nodes_give_the_rows_of_a_search_without_ray(
 def test_a_node_that_dies_leaves_the_rest_at_work_and_a_new_one_is_used(
     cluster: subprocess.Popen[str], address: str, tmp_path: Path
 ) -> None:
-    client = subprocess.Popen(
-        [sys.executable, "-c", CLIENT, address, str(RUNNERS), str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(HERE.parents[1])},
-    )
+    client = client_of(address, CLIENT, tmp_path)
     try:
         assert heard(client, "two workers")
         told(cluster, "kill 0")
@@ -181,6 +167,17 @@ def test_a_node_that_dies_leaves_the_rest_at_work_and_a_new_one_is_used(
         assert client.wait(timeout=600) == 0
     finally:
         client.kill()
+
+
+def client_of(address: str, program: str, folder: Path) -> subprocess.Popen[str]:
+    """A process that uses the cluster."""
+    return subprocess.Popen(
+        [sys.executable, "-c", program, address, str(RUNNERS), str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(HERE.parents[1])},
+    )
 
 
 def address_of(cluster: subprocess.Popen[str]) -> str:

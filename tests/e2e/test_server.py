@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,46 +28,36 @@ from tests.e2e.test_kill import command_of, descendants
 from tests.e2e.test_ray_nodes import address_of, told
 from tests.ports import own_port
 
-MODELS = Path(qsearch.__file__).parent / "models"
-MODEL = MODELS / "digits_cnn.onnx"
 SETTINGS: dict[str, dict[str, Any]] = {
     "one": {"seed": 1, "sampler": "random"},
     "two": {"seed": 2, "sampler": "random"},
     "three": {"seed": 3},
 }
+OWNERS = {"one": "ann", "three": "bob"}
 TRIALS, BATCH = 5, 2
-Data = dict[str, Any]
+Data = dict[str, Path]
 TIMEOUT_S = 600.0
 
 
 @pytest.fixture(scope="module")
-def data(few_digits: Path) -> Data:
-    """Images of every study."""
-    return {"calib": few_digits, "eval": MODELS / "digits_dev.npz"}
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, data: Data) -> dict[str, Any]:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, small: Data) -> dict[str, Any]:
     """Rows and module of each study, searched in this process."""
     found = {}
-    for name, settings in SETTINGS.items():
+    for name in OWNERS:
         folder = tmp_path_factory.mktemp("undisturbed") / name
-        asked: dict[str, Any] = {"pool": "inline", "out": folder, **settings}
-        qsearch.launch(MODEL, **data, trials=TRIALS, batch=BATCH, **asked)
+        asked: dict[str, Any] = {"pool": "inline", "out": folder, **SETTINGS[name]}
+        qsearch.launch(**small, trials=TRIALS, batch=BATCH, **asked)
         found[name] = rows(f"sqlite:///{folder / 'study.db'}", name)
     return found
 
 
 def rows(storage: str, name: str) -> list[Any]:
     """What must be the same however a study was run."""
-    repository = Repository(open_reader(storage))
-    try:
+    with closing(Repository(open_reader(storage))) as repository:
         return [
             (t.number, t.batch, t.params, t.state, t.outcome.score, t.outcome.outputs_sha256)
             for t in repository.trials_of(repository.study(name).id)
         ]
-    finally:
-        repository.close()
 
 
 @dataclass
@@ -130,11 +121,8 @@ class Server:
     def pid(self, name: str) -> int:
         """The process of a study's driver; 0 before there is one."""
         url = self.storage or f"sqlite:///{self.root / 'queue.db'}"
-        repository = Repository(open_reader(url))
-        try:
+        with closing(Repository(open_reader(url))) as repository:
             (job,) = repository.jobs((self.root / ".jobs" / "server").read_text(), name=name)
-        finally:
-            repository.close()
         if job.state != "running" or job.pid is None:
             return 0
         self.drivers.add(job.pid)
@@ -151,7 +139,7 @@ def serving(tmp_path: Path) -> Iterator[Callable[..., Server]]:
         users = Tokens(server.root / "tokens.json")
         for name in ("ann", "bob"):
             server.tokens[name] = users.add(name, "submit", Quota())
-        server.tokens["cat"] = users.add("cat", "submit", Quota(max_bytes=50_000))
+        server.tokens["cat"] = users.add("cat", "submit", Quota(max_bytes=1000))
         server.tokens["eve"] = users.add("eve", "read", Quota())
         server.start()
         servers.append(server)
@@ -175,14 +163,14 @@ def until(true: Callable[[], Any]) -> Any:
     return found
 
 
-def submitted(client: qsearch.Client, data: Data, name: str, **more: Any) -> dict[str, Any]:
+def submitted(client: qsearch.Client, small: Data, name: str, **more: Any) -> dict[str, Any]:
     asked = {"trials": TRIALS, "batch": BATCH, "workers": 1, **SETTINGS[name], **more}
-    return client.submit(MODEL, **data, study=name, **asked)
+    return client.submit(**small, study=name, **asked)
 
 
 def end_equal(server: Server, undisturbed: dict[str, Any], folder: Path) -> None:
     """Every study ends with the rows and the proved module it has undisturbed."""
-    for name, owner in (("one", "ann"), ("two", "ann"), ("three", "bob")):
+    for name, owner in OWNERS.items():
         client = server.client(owner)
         job = client.wait(name, timeout_s=TIMEOUT_S)
         assert (job["state"], job["exit_code"]) == ("done", 0), job["error"]
@@ -191,7 +179,7 @@ def end_equal(server: Server, undisturbed: dict[str, Any], folder: Path) -> None
         assert [row["number"] for row in client.trials(name)] == list(range(TRIALS))
         status = client.status(name)
         assert client.best(name)["number"] == status["best"]["number"]
-        assert status["model"] == MODEL.name
+        assert status["model"] == "small.onnx"
         kinds = [event["kind"] for event in client.events(name)]
         assert kinds.count("complete") == 1
 
@@ -199,19 +187,19 @@ def end_equal(server: Server, undisturbed: dict[str, Any], folder: Path) -> None
 def kill_server(server: Server, study: str) -> None:
     """kill -9 in the middle; the study's driver goes on, and the next server finds it."""
     driver = until(lambda: server.held(study))
+    attempts = server.client("eve").job(study)["attempts"]
     server.kill()
     server.start()
     assert server.pid(study) == driver
-    assert server.client("eve").job(study)["attempts"] == 0
+    assert server.client("eve").job(study)["attempts"] == attempts
     server.hold.go(driver)
 
 
 def kill_driver(server: Server, study: str) -> None:
-    """kill -9; another driver goes on."""
+    """kill -9; another driver goes on, and stands still in its turn."""
     driver = until(lambda: server.held(study))
     os.kill(driver, signal.SIGKILL)
     until(lambda: server.client("eve").job(study)["attempts"] == 1)
-    server.hold.go(until(lambda: server.pid(study)))
 
 
 def kill_worker(server: Server, study: str) -> None:
@@ -225,37 +213,38 @@ def kill_worker(server: Server, study: str) -> None:
 
 @pytest.mark.slow
 def test_kills_lose_nothing_on_sqlite(
-    serving: Callable[..., Server], undisturbed: dict[str, Any], data: Data, tmp_path: Path
+    serving: Callable[..., Server], undisturbed: dict[str, Any], small: Data, tmp_path: Path
 ) -> None:
     server = serving(None)
     ann, bob = server.client("ann"), server.client("bob")
-    assert submitted(ann, data, "one")["owner"] == "ann"
-    assert submitted(ann, data, "two")["position"] in (1, 2)
-    submitted(bob, data, "three", priority=-1)
+    assert submitted(ann, small, "one")["owner"] == "ann"
+    assert submitted(ann, small, "two")["position"] in (1, 2)
+    submitted(bob, small, "three", priority=-1)
     assert [job["name"] for job in bob.queue() if job["position"]][-1] == "three"
     # Equal files are sent once by a user.
     assert sorted(each["kind"] for each in ann.uploads()) == ["npz", "npz", "onnx"]
-    refusals(server, data)
+    refusals(server, small)
+    ann.cancel("two")
+    kill_worker(server, "one")
     kill_server(server, "one")
-    kill_driver(server, "two")
-    kill_worker(server, "three")
-    server.hold.go(server.pid("three"))
+    kill_driver(server, "three")
+    server.hold.go(until(lambda: server.held("three")))
     end_equal(server, undisturbed, tmp_path)
 
 
-def refusals(server: Server, data: Data) -> None:
+def refusals(server: Server, small: Data) -> None:
     """A reader submits nothing, a stranger sees nothing, and nobody goes beyond a quota."""
     eve, cat = server.client("eve"), server.client("cat")
     with pytest.raises(ServerError, match="may read, and submit nothing"):
-        submitted(eve, data, "one")
-    for change in (lambda: eve.upload(MODEL), lambda: eve.cancel("one")):
+        submitted(eve, small, "one")
+    for change in (lambda: eve.upload(small["model"]), lambda: eve.cancel("one")):
         with pytest.raises(ServerError, match="may read, and change nothing") as refused:
             change()
         assert refused.value.status == 403
     with pytest.raises(ServerError, match="is ann's"):
         server.client("bob").cancel("one")
     with pytest.raises(ServerError) as refused:
-        submitted(cat, data, "one")
+        submitted(cat, small, "one")
     assert refused.value.status == 413
     with pytest.raises(ServerError, match="token is wrong") as refused:
         qsearch.Client(server.url, token="qs_wrong").queue()
@@ -269,7 +258,7 @@ def refusals(server: Server, data: Data) -> None:
 def test_kills_lose_nothing_on_postgres_and_two_ray_nodes(
     serving: Callable[..., Server],
     undisturbed: dict[str, Any],
-    data: Data,
+    small: Data,
     postgres_url: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -288,14 +277,13 @@ def test_kills_lose_nothing_on_postgres_and_two_ray_nodes(
         words = ("--pool", "process", "--pool", "ray", "--address", address_of(nodes))
         server = serving(postgres_url, *words, "--workers", "2")
         ann, bob = server.client("ann"), server.client("bob")
-        submitted(ann, data, "one", pool="ray", workers=2)
-        submitted(ann, data, "two")
-        submitted(bob, data, "three", priority=-1)
+        submitted(ann, small, "one", pool="ray", workers=2)
+        submitted(bob, small, "three", priority=-1)
         driver = until(lambda: server.held("one"))
         told(nodes, "kill 0")
         told(nodes, "add")
         server.hold.go(driver)
-        kill_driver(server, "two")
+        kill_driver(server, "three")
         kill_worker(server, "three")
         kill_server(server, "three")
         end_equal(server, undisturbed, tmp_path)

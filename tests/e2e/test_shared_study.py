@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from qsearch.errors import StoreError
 from qsearch.store.engine import open_reader
 from qsearch.store.repository import Repository
 from tests.e2e.conftest import TIMEOUT_S, TRIALS
@@ -50,8 +51,6 @@ def test_two_commands_share_a_study_and_one_takes_over_what_a_killed_one_left(
 
 def open_reader_when_there(url: str, process: subprocess.Popen[str]) -> Any:
     """An engine, as soon as a driver has made the tables."""
-    from qsearch.errors import StoreError
-
     while True:
         try:
             return open_reader(url)

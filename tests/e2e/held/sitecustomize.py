@@ -1,8 +1,8 @@
-"""Searches that stand still after a trial, so that a kill never comes too late.
+"""Searches that stand still after trials, so that a kill never comes too late.
 
 Python imports this file at its start where PYTHONPATH names its folder. QSEARCH_TEST_HELD says
-"FOLDER:N": the driver waits once it has stored N trials, leaves FOLDER/held-PID, and goes on when
-there is FOLDER/go-PID or FOLDER/go.
+"FOLDER:N": the driver waits whenever it has stored N more trials, leaves FOLDER/held-PID, and goes
+on when that is removed or there is FOLDER/go-PID.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Holder:
 
     def __init__(self, folder: Path, trials: int) -> None:
         self.folder = folder
-        self.left = trials
+        self.trials = self.left = trials
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
         """The spec of the one module, which is loaded as ever and then changed."""
@@ -44,22 +44,23 @@ class Holder:
         return spec
 
     def change(self, control: Any) -> None:
-        """Wait when the last of the trials has been told."""
+        """Wait when the last of so many trials has been told."""
         told = control.on_trial
 
         def on_trial(asked: Any, trial: Any) -> None:
             told(asked, trial)
             self.left -= 1
             if self.left == 0:
+                self.left = self.trials
                 self.wait()
 
         control.on_trial = on_trial
 
     def wait(self) -> None:
         """Stand still."""
-        (self.folder / f"held-{os.getpid()}").touch()
-        ways = [self.folder / "go", self.folder / f"go-{os.getpid()}"]
-        while not any(way.exists() for way in ways):
+        held, go = (self.folder / f"{word}-{os.getpid()}" for word in ("held", "go"))
+        held.touch()
+        while held.exists() and not go.exists():
             time.sleep(0.01)
 
 
