@@ -65,12 +65,11 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]
 def test_every_trial_is_timed_on_the_board_and_its_integers_are_compared(
     launch: Callable[..., Launch],
     board: tuple[str, str],
-    few_labelled: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     url, words = board
     monkeypatch.setenv("QSEARCH_SSH", words)
-    study = launch("board", "--measure", url, "--trials", "2", "--eval", str(few_labelled))
+    study = launch("board", "--measure", url, "--trials", "2")
     study.finish("--pool", "inline")
     timed = [one.outcome.score["latency_ms"] for one in study.trials() if one.state == "complete"]
     assert timed
