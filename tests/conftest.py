@@ -5,9 +5,7 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
-import shutil
 import signal
-import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
@@ -53,8 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False
     # Tests start hundreds of processes, which share bytecode, though none beside the sources.
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", None) and "PYTHONPYCACHEPREFIX" not in os.environ:
-        folder = os.environ["PYTHONPYCACHEPREFIX"] = tempfile.mkdtemp(prefix="qsearch-pycache-")
-        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        os.environ["PYTHONPYCACHEPREFIX"] = str(config.rootpath / ".pytest_cache" / "bytecode")
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
