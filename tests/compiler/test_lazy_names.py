@@ -22,7 +22,12 @@ def test_a_name_that_is_not_public_is_no_attribute(name: str) -> None:
         importlib.import_module(name).nonsense  # noqa: B018
 
 
-def test_a_package_loads_no_module_before_its_name_is_used() -> None:
-    told = "import compiler, qsearch, sys; print('numpy' in sys.modules)"
+@pytest.mark.parametrize(
+    ("code", "module"),
+    [("import compiler, qsearch", "numpy"), ("import qsearch.studies", "compiler.ops")],
+    ids=["packages before their names are used", "lists of studies"],
+)
+def test_what_does_not_need_it_does_not_load_a_module(code: str, module: str) -> None:
+    told = f"{code}, sys; print({module!r} in sys.modules)"
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -17,7 +17,6 @@ from compiler.ir.module import IRModule
 from compiler.ir.walk import behind, nodes_of
 from compiler.lru_cache import LRUCache
 from compiler.named_table import NamedTable
-from compiler.ops.transform.take import TakeAttrs
 from workers.datasets.contents import Contents, PinnedDataset, changed
 from workers.datasets.protocol import Dataset, InputSpec
 from workers.errors import DatasetError
@@ -33,6 +32,9 @@ datasets: NamedTable[OpenDataset] = NamedTable(
 
 def input_specs(mod: IRModule) -> tuple[InputSpec, ...]:
     """Inputs of @main, in order."""
+    # All operators come with it, and who only lists studies needs none.
+    from compiler.ops.transform.take import TakeAttrs
+
     rows: dict[Expr, int] = {}
     for node in nodes_of(mod["main"]):
         # A place beyond the rows is an error in ONNX; here it would count around.

@@ -18,7 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from compiler.errors import CalibrationError
 from compiler.quantize.calibration.order_statistics import BucketCounts
-from compiler.quantize.calibration.point_bits import Readers
 
 NUM_BINS = 8001
 """Bins of the round-2 histogram, as in Relay v0.10."""
@@ -167,7 +166,7 @@ class PointMap:
     labels: tuple[str, ...]
     point_tensor: NDArray[np.int64]
     point_kind: NDArray[np.int64]
-    readers: tuple[Readers, ...]
+    readers: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
