@@ -63,23 +63,22 @@ def folder(tmp_path: Path) -> Path:
 
 # Imports what commands need, then runs each in a child of its own, which writes to a file.
 RUNNER = """
-import json, os, sys
+import json, multiprocessing, os, sys
 import qsearch
 for name in qsearch.__all__:
     getattr(qsearch, name)
 from qsearch.cli.main import run
+def command(folder, words, environment):
+    os.chdir(folder)
+    os.environ.update(environment)
+    said = os.open("said.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(said, 1), os.dup2(said, 2)
+    sys.exit(run(words))
 for line in sys.stdin:
-    folder, words, environment = json.loads(line)
-    child = os.fork()
-    if not child:
-        os.chdir(folder)
-        os.environ.update(environment)
-        said = os.open("said.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(said, 1), os.dup2(said, 2)
-        code = run(words)
-        sys.stdout.flush()
-        os._exit(code)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    child = multiprocessing.get_context("fork").Process(target=command, args=json.loads(line))
+    child.start()
+    child.join()
+    print(child.exitcode, flush=True)
 """
 
 

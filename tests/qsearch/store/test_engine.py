@@ -22,23 +22,20 @@ from qsearch.store.repository import Repository
 
 # Imports what the processes need, then does what follows in so many of them at once.
 TOGETHER = """
-import os, sys, traceback
+import multiprocessing, os, sys
 from sqlalchemy import text
 from qsearch.store.engine import open_engine, open_reader
 from qsearch.store.repository import Repository
 print("imported", flush=True)
-children = []
-for me in range(int(sys.argv[3])):
-    child = os.fork()
-    if not child:
-        try:
-            exec(sys.argv[1], {**globals(), "url": sys.argv[2], "me": me})
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    children.append(child)
-sys.exit(any([os.waitpid(child, 0)[1] for child in children]))
+def work(me):
+    exec(sys.argv[1], {**globals(), "url": sys.argv[2], "me": me})
+fork = multiprocessing.get_context("fork")
+children = [fork.Process(target=work, args=(me,)) for me in range(int(sys.argv[3]))]
+for child in children:
+    child.start()
+for child in children:
+    child.join()
+sys.exit(any(child.exitcode for child in children))
 """
 CLAIM = """
 engine = open_engine(url)
