@@ -8,6 +8,7 @@ import pickle
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -113,8 +114,9 @@ def test_a_changed_image_is_refused_and_its_neighbours_are_not(tmp_path: Path) -
 def test_a_large_file_is_read_again_once_it_was_changed(
     tmp_path: Path, change: Callable[[Path, int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = time.time_ns
-    monkeypatch.setattr(time, "time_ns", lambda: now() + 10**10)  # all files were written long ago
+    # All files were written long ago.
+    later = SimpleNamespace(time_ns=lambda: time.time_ns() + 10**10)
+    monkeypatch.setattr("workers.datasets.contents.time", later)
     path = tmp_path / "d.npy"
     np.save(path, rows(0, 1 << 17))
     first = Contents(path).sha256

@@ -111,7 +111,8 @@ def test_the_cpus_of_a_cluster_are_divided_evenly(
 
 def test_more_pools_than_cpus_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("workers.pool.ray_cluster.time.monotonic", lambda: now)
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr("workers.pool.ray_cluster.time", clock)
     shares, held = Shares(), Counter[str]()
     for pool in "abc":
         shares.workers(pool, 4, 1.0, 2.0)
@@ -131,7 +132,8 @@ def test_more_pools_than_cpus_take_turns(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_pool_that_leaves_or_is_silent_frees_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("workers.pool.ray_cluster.time.monotonic", lambda: now)
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr("workers.pool.ray_cluster.time", clock)
     shares = Shares()
     assert shares.workers("a", 4, 1.0, 4.0) == 4
     assert shares.workers("b", 4, 1.0, 4.0) == 2
