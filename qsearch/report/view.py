@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
-from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.trial import create_trial
 
 from qsearch.report.build import intervals
@@ -333,6 +332,9 @@ def importances_of(
     }
     if not known:
         return {}, left_out
+    # It brings scikit-learn, where that is installed: a second that few pages need.
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+
     with quiet_optuna():
         study = optuna.create_study(
             direction="minimize" if measure.smaller_is_better else "maximize"
@@ -345,9 +347,7 @@ def importances_of(
                 for params, value in trials
             ]
         )
-        found = optuna.importance.get_param_importances(
-            study, evaluator=PedAnovaImportanceEvaluator()
-        )
+        found = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
     return {name: float(value) for name, value in found.items()}, left_out
 
 

@@ -24,8 +24,12 @@ def test_a_name_that_is_not_public_is_no_attribute(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("code", "module"),
-    [("import compiler, qsearch", "numpy"), ("import qsearch.studies", "compiler.ops")],
-    ids=["packages before their names are used", "lists of studies"],
+    [
+        ("import compiler, qsearch", "numpy"),
+        ("import qsearch.studies", "compiler.ops"),
+        ("import qsearch.dashboard.app", "sklearn"),
+    ],
+    ids=["packages before their names are used", "lists of studies", "the dashboard"],
 )
 def test_what_does_not_need_it_does_not_load_a_module(code: str, module: str) -> None:
     told = f"{code}, sys; print({module!r} in sys.modules)"
