@@ -38,6 +38,7 @@ def _of_users(extras: dict[str, list[str]]) -> list[str]:
     return [name for extra in extras if extra not in ("test", "dev") for name in extras[extra]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", OWN)
 def test_every_import_is_declared(package: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -164,6 +164,7 @@ def test_a_metric_and_a_pass_are_registered_in_every_worker(
     assert values[0] == values[1]
 
 
+@pytest.mark.slow
 def test_an_error_in_an_imported_file_names_its_line(
     tmp_path: Path, qsearch: Callable[..., str]
 ) -> None:

@@ -124,6 +124,7 @@ def test_a_notebook_shows_a_result_and_a_module(tmp_path: Path) -> None:
     assert "calibrate_mode" in module
 
 
+@pytest.mark.slow
 def test_fields_change_what_the_automatic_choice_gives() -> None:
     chosen = qsearch.quantize("digits")
     fewer = qsearch.quantize("digits", qconfig="auto,nbit_weight=4,smooth_alpha=None")

@@ -134,6 +134,7 @@ def test_a_scalar_input_and_one_without_a_batch(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, wanted @ held["w"], atol=0.1)
 
 
+@pytest.mark.slow
 def test_a_search_scores_steps_first_by_their_labels(tmp_path: Path) -> None:
     onnx.save(network(1, stateful=False), tmp_path / "m.onnx")
     arrays = data(stateful=False)

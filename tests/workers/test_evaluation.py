@@ -114,6 +114,7 @@ def test_shards_of_one_candidate_merge_to_the_whole(study, baseline, scales) -> 
     assert merged == pytest.approx(results(whole.sums), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_a_worker_fits_ranges_and_runs_the_float_network_once_for_all_bits_of_weights(
     study, monkeypatch: pytest.MonkeyPatch
 ) -> None:

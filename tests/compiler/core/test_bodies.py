@@ -286,6 +286,7 @@ def test_the_softmax_of_tflm(dtype: str) -> None:
         check(op.nn.fixed_point_softmax(x, relay.const(table), axis=axis), {x: data})
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_random_modules_in_words() -> None:
     """Of what is proved; elsewhere numbers may leave the 62 bits that a root has."""

@@ -52,6 +52,7 @@ def test_the_nine_architectures_are_there() -> None:
     assert len(LIGHT) == 9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LIGHT)
 def test_an_architecture_keeps_its_text_and_its_results(name: str) -> None:
     check_model(light_model(name))

@@ -28,6 +28,7 @@ def test_no_forged_module_is_proved(name: str) -> None:
     assert proved > 3
 
 
+@pytest.mark.slow
 def test_random_chains_are_exact_and_equal_in_every_form() -> None:
     found = chains.search(SEED, range(40), compiled=False)
     assert found.missed == []

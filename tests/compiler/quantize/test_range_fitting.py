@@ -175,6 +175,7 @@ def test_a_tensor_that_is_compared_is_fitted_by_its_own_values() -> None:
     assert np.square(got - wanted).sum() < 1e-3 * np.square(wanted).sum()
 
 
+@pytest.mark.slow
 def test_sums_of_16_bits_err_less() -> None:
     rows = [lost(blocks, seed, layers=WIDE) for seed in range(3)]
     assert np.exp(np.mean(np.log(rows))) < 0.8, rows

@@ -154,6 +154,7 @@ def test_few_bits_use_the_whole_sample_and_eight_bits_a_part_of_it() -> None:
     assert len(whole.within(1).runs) == 1
 
 
+@pytest.mark.slow
 def test_one_number_more_in_each_row_errs_less(monkeypatch: pytest.MonkeyPatch) -> None:
     def errors(seed: int) -> list[float]:
         rng = np.random.default_rng(seed)

@@ -136,6 +136,7 @@ def test_products_that_are_zero_leave_the_nearest_levels() -> None:
 widths = st.tuples(st.integers(1, 5), st.sampled_from([2, 4, 6]))
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(
     st.integers(0, 2**32 - 1),

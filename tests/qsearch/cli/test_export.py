@@ -301,6 +301,7 @@ def for_tflm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_litert_file_is_written_checked_and_verified(
     for_tflm: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

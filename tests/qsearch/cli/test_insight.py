@@ -36,6 +36,7 @@ def test_json_follows_the_configuration(capfd: Output) -> None:
     assert all(point["levels"] == [0, 255] for point in measured)
 
 
+@pytest.mark.slow
 def test_what_compile_chooses_is_examined(capfd: Output) -> None:
     words = ["insight", "--model", "digits", "--samples", "2", "--json"]
     assert run([*words, "--qconfig", "auto,nbit_weight=6"]) == 0

@@ -147,6 +147,7 @@ def test_compile_for_a_form_ends_with_the_export_of_that_form(
     assert f"qsearch export {out} --format {told}" in next_lines(capfd.readouterr().err)
 
 
+@pytest.mark.slow
 def test_export_of_litert_ends_with_a_command_that_works(tmp_path: Path, capfd: Output) -> None:
     for package in ("ai_edge_litert", "tflite_micro"):
         pytest.importorskip(package, reason=missing("the Python packages of the tests"))

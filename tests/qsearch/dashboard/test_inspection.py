@@ -101,6 +101,7 @@ def test_equal_questions_are_computed_once(slow: Any, tmp_path: Path) -> None:
     assert slow.counted["proof"] == 1
 
 
+@pytest.mark.slow
 def test_a_reader_that_was_killed_between_questions_is_replaced(tmp_path: Path) -> None:
     file = tmp_path / "x.npy"
     np.save(file, np.zeros((2, 3), np.float32))

@@ -136,6 +136,7 @@ def test_layers_of_any_trial_are_measured_on_the_inputs_that_were_kept(searched)
     assert missing.status_code == 404
 
 
+@pytest.mark.slow
 def test_statistics_that_claim_a_terabyte_are_an_error(runs, tmp_path):
     shutil.copytree(runs / "digits", tmp_path / "digits")
     head = b"{'descr': '<f4', 'fortran_order': False, 'shape': (274877906944,), }"

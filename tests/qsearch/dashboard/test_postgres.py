@@ -18,7 +18,7 @@ from qsearch.store.repository import Repository
 from tests.qsearch.dashboard.server import Client, served
 from tests.qsearch.dashboard.stores import fill, new_study
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 TRIALS = 60
 
 

@@ -320,6 +320,7 @@ def test_a_body_that_claims_no_length_is_counted(folder):
         assert not list((folder / ".uploads").iterdir())
 
 
+@pytest.mark.slow
 def test_45_uploads_at_once_leave_the_threads_of_the_other_routes_free(folder, monkeypatch):
     """Every upload is stopped where it is read; pages are answered none the less."""
     held, reached = threading.Event(), threading.Semaphore(0)
@@ -354,6 +355,7 @@ def test_uploads_need_a_server_that_allows_them(unchanged):
     told(unchanged.post("/api/v1/studies", json={"model": "digits", "name": "x"}), 403)
 
 
+@pytest.mark.slow
 def test_a_zip_bomb_for_a_module_is_an_error(client, folder):
     bomb = folder / "digits" / "best.qmod"
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -363,6 +365,7 @@ def test_a_zip_bomb_for_a_module_is_an_error(client, folder):
     assert client.get("/healthz").status_code == 200
 
 
+@pytest.mark.slow
 def test_what_reads_files_is_bounded(folder):
     """A file that needs more memory than allowed ends its reader, not the server."""
     big = folder / "digits" / "best.qmod"

@@ -274,6 +274,7 @@ def test_answers_are_compressed_for_those_who_ask(client):
     assert 2 * int(small.headers["content-length"]) < int(plain.headers["content-length"])
 
 
+@pytest.mark.slow
 def test_a_trial_that_others_overtook_is_shown_when_it_ends(client, repository):
     late, *others = repository.add_trials(1, [new_trial(n) for n in range(30, 34)])
     ended = Outcome("complete", {"top1": 0.5, "agreement": 1.0, "sqnr_db": 1.0}, 64)

@@ -237,6 +237,7 @@ def test_a_model_of_float16_with_float_parts_on_both_sides(tmp_path: Path) -> No
     np.testing.assert_allclose(again[0], found[0], rtol=1e-2)
 
 
+@pytest.mark.slow
 def test_rows_that_a_float_ranking_chooses_leave_the_core_whole(tmp_path: Path) -> None:
     """As a masked autoencoder keeps some patches: between products, by indices from in front."""
     text = """

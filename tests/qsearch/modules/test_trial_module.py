@@ -18,6 +18,8 @@ from compiler.runtime.artifact import QModule, load_qmod
 from qsearch.cli.main import run
 from qsearch.errors import SettingsError, StoreError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, few_labelled: Path) -> Path:
@@ -27,7 +29,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory, few_labelled: Path) -> Path
     return made
 
 
-@pytest.mark.slow
 def test_every_trial_gives_the_outputs_that_were_scored(
     folder: Path, few_labelled: Path, tmp_path: Path
 ) -> None:

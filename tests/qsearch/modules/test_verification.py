@@ -157,6 +157,7 @@ def test_what_compile_writes_is_proved(shipped: Path) -> None:
     assert found.evaluation is None
 
 
+@pytest.mark.slow
 def test_a_lowered_module_must_be_what_lowering_gives(
     shipped: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -358,6 +359,7 @@ def test_data_is_scored_and_compared_on_both_executors(
     assert printed["tested"][-1]["elements"] == 50
 
 
+@pytest.mark.slow
 def test_the_hash_that_the_search_stored_is_computed_again(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     result = qsearch.launch("digits", trials=1, pool="inline", out=folder)

@@ -40,6 +40,7 @@ def test_a_limit_of_memory_that_nothing_keeps_ends_with_1_and_names_the_least(
     assert f"the least ram is {least:,.0f} (trial " in missed.text()
 
 
+@pytest.mark.slow
 def test_a_core_adds_its_costs_to_every_trial_and_limits_them(tmp_path: Path) -> None:
     free = _launch(tmp_path / "free", for_="cortex-m4", pool="inline")
     scores = [trial.outcome.score or {} for trial in free.trials]

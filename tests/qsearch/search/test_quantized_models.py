@@ -11,6 +11,7 @@ from qsearch.errors import SettingsError
 from tests.qsearch.test_entry_points import MODELS, quantized_before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("convolutions_only", [False, True])
 def test_what_is_left_in_float_is_searched_and_the_module_proved(
     convolutions_only: bool, few_digits: Path, few_labelled: Path, tmp_path: Path

@@ -263,6 +263,7 @@ def test_a_restart_changes_nothing_with_several_objectives_and_layers(sampler: s
     assert len(set(unbroken)) == 32
 
 
+@pytest.mark.slow
 def test_a_restart_changes_nothing_under_a_limit_of_bytes() -> None:
     plan = LayerPlan(LAYERS, PLAN.damage, most=2400.0)
     options = {"plan": plan, "objective": Objective("sqnr", max_size=2500.0)}
@@ -361,6 +362,7 @@ def test_values_that_add_up_are_put_together_in_few_trials() -> None:
     assert found["random"] < 32
 
 
+@pytest.mark.slow
 def test_six_thousand_trials_are_not_too_many() -> None:
     points = [(params, to_qconfig(params, START)) for params in default_space().points()]
     known = [Proposal(params, one, config_hash(one.to_dict())) for params, one in points[:1000]]

@@ -10,6 +10,8 @@ import pytest
 from tests.benchmarks.bench_scale import Report, simulate
 from workers.pool.ray_cluster import ASK_EVERY_S
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def report() -> Report:

@@ -81,6 +81,7 @@ def graph_variants(trials: list[Trial]) -> set[str]:
     }
 
 
+@pytest.mark.slow
 def test_calibration_and_baseline_are_done_once_per_study(
     pools: list[RecordingPool], tmp_path: Path
 ) -> None:
@@ -117,6 +118,7 @@ def test_a_winner_that_was_checked_is_not_checked_again(
     assert again.best_module().text() == first.best_module().text()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_space")
 def test_the_file_of_a_winner_is_written_again_only_where_it_is_another(tmp_path: Path) -> None:
     options = {"pool": "inline", "out": tmp_path / "run", "trials": 2}
@@ -173,6 +175,7 @@ def test_a_search_that_breaks_is_no_longer_running_and_goes_on_later(tmp_path: P
     assert (row["state"], row["stopped"]) == ("complete", None)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_space")
 def test_other_data_is_refused_with_what_changed(tmp_path: Path) -> None:
     out = tmp_path / "run"
@@ -225,6 +228,7 @@ def test_a_model_that_cannot_be_integer_says_why_and_runs_with_allow_float(
     assert result.best_module().run({"x": data[:1]})[0].shape == (1, 8)
 
 
+@pytest.mark.slow
 def test_a_model_that_stays_partly_float_is_told_first_and_tries_mixed_modules_first(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -261,6 +265,7 @@ def shuffled(data: Path) -> None:
     np.savez(data, **arrays)
 
 
+@pytest.mark.slow
 def test_evaluation_data_replaced_during_a_search_end_the_search_and_lose_nothing(
     tmp_path: Path,
 ) -> None:
@@ -381,6 +386,7 @@ def test_how_long_it_will_take_is_said_once_a_trial_has_ended(tmp_path: Path) ->
     assert best[: told.index(estimate)].count(True) == 1
 
 
+@pytest.mark.slow
 def test_the_end_of_a_search_says_what_compile_alone_reaches(tmp_path: Path) -> None:
     told: list[str] = []
     folder = tmp_path / "run"

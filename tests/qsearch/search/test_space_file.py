@@ -199,6 +199,7 @@ def test_a_wrong_name_or_value_is_one_error_with_the_nearest(
     assert "space.yaml" in str(caught.value.where)
 
 
+@pytest.mark.slow
 def test_doctor_writes_the_space_that_a_study_stores(tmp_path: Path) -> None:
     path = tmp_path / "space.yaml"
     qsearch.doctor("digits", space_out=path)

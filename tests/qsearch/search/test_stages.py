@@ -175,6 +175,7 @@ def test_where_layers_may_stay_in_float_damages_count_from_there(tmp_path: Path)
     }
 
 
+@pytest.mark.slow
 def test_the_front_has_modules_smaller_than_eight_bits(two_objectives: SearchResult) -> None:
     front = two_objectives.summary["front"]
     sizes, decibels = [one["size"] for one in front], [one["sqnr"] for one in front]
@@ -195,6 +196,7 @@ def test_a_search_in_two_runs_is_that_of_one_to_the_last_byte(
         assert (longer.folder / name).read_bytes() == (two_objectives.folder / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_pruned_trials_say_who_was_better(two_objectives: SearchResult) -> None:
     stopped = [t for t in two_objectives.trials if t.state == "pruned" and not t.outcome.collapsed]
     assert stopped
@@ -224,6 +226,7 @@ def test_a_space_of_ones_own_under_a_limit_of_bytes(few_digits: Path, tmp_path: 
     assert 7000 < result.summary["best"]["model_bytes"] <= 8000
 
 
+@pytest.mark.slow
 def test_layers_get_bits_or_float_under_a_limit_of_bytes(few_digits: Path, tmp_path: Path) -> None:
     space = {
         "fields": {
@@ -247,6 +250,7 @@ def test_layers_get_bits_or_float_under_a_limit_of_bytes(few_digits: Path, tmp_p
     assert 'dtype="float32"' in qsearch.load(result.folder / "best.qmod").text()
 
 
+@pytest.mark.slow
 def test_a_limit_of_bytes_that_no_module_keeps_is_a_missed_target(tmp_path: Path) -> None:
     result = search(tmp_path / "run", trials=2, max_size=1000)
     assert result.exit_code == 1

@@ -93,6 +93,7 @@ def test_the_document_is_the_recorded_one_of_its_version() -> None:
     )
 
 
+@pytest.mark.slow
 def test_all_that_the_client_asks_and_gets_is_described(
     http: Http, ann: qsearch.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

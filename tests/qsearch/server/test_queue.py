@@ -201,6 +201,7 @@ def test_a_study_waits_for_a_lost_cluster_eight_times(
     assert delays[-1] > 100
 
 
+@pytest.mark.slow
 def test_a_study_that_needs_more_memory_than_the_operator_gives_ends_and_says_so(
     tmp_path: Path,
 ) -> None:

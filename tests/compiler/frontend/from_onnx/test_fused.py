@@ -179,6 +179,7 @@ def test_what_is_not_read_is_named(
         imported(fused(op, inputs, feeds, {}, **attrs))
 
 
+@pytest.mark.slow
 def test_an_optimized_model_is_quantized_as_its_original(tmp_path: Path) -> None:
     source, options = FILES / "bert_like.onnx", ort.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")

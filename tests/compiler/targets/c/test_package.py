@@ -40,6 +40,7 @@ def test_a_32_bit_program_gives_the_same_outputs(
     assert exit_code(package, cc32, ("-O2",)) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [2, 3, 4, 6])
 def test_packed_constants_take_their_bits_and_give_the_same_outputs(
     bits: int,

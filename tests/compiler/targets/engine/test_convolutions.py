@@ -17,6 +17,7 @@ from tests.needs import NEEDS_C
 pytestmark = NEEDS_C
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -236,6 +237,7 @@ def test_depthwise_windows_that_fill_registers_agree(
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -309,6 +311,7 @@ def test_int16_goes_from_a_product_to_depthwise_windows(strides: tuple[int, int]
     assert [kinds.count(kind) for kind in ("gemm", "depthwise", "elementwise")] == [1, 1, 0]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),

@@ -56,6 +56,7 @@ _LINKS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(_LINKS, min_size=2, max_size=6), st.sampled_from(["int8", "int16", "int64"]))
 @settings(max_examples=60, deadline=None)
 def test_links_in_any_order_agree(links: list[tuple[str, int, int]], dtype: str) -> None:

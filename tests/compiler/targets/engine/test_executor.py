@@ -151,6 +151,7 @@ def test_an_input_with_a_zero_point_is_quantized_by_one_step(zero: int) -> None:
     assert "wide" not in {step.kind for step in executor.steps}
 
 
+@pytest.mark.slow
 def test_long_chains_are_planned_without_recursion() -> None:
     x = relay.var("x", (1, 4), "int8")
     made: Expr = relay.op.cast(x, dtype="int32")

@@ -191,6 +191,7 @@ def test_avx2_runs_on_a_processor_that_has_nothing_newer(tmp_path: Path) -> None
     run_plans(tmp_path, "avx2", ["gcc"], [*ISAS["avx2"].flags, "-O1"], run)
 
 
+@pytest.mark.slow
 def test_neon_runs_under_an_emulator(tmp_path: Path) -> None:
     cross = needs("aarch64-linux-gnu-gcc", "qemu-aarch64")
     run = ["qemu-aarch64", "-cpu", "max"]

@@ -254,6 +254,7 @@ def test_a_word_that_its_own_rule_refuses_runs_on_any_strides(
     assert {step.kind for step in engine.steps} & {"reduce", "wide"}
 
 
+@pytest.mark.slow
 @given(
     shape=st.tuples(st.integers(1, 3), st.integers(1, 7), st.integers(1, 150)),
     order=st.permutations(range(3)),
