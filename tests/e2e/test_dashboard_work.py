@@ -177,6 +177,20 @@ def test_columns_are_chosen_and_remembered(page: Any, keys: dict[str, str]) -> N
     assert first.bounding_box()["x"] == pytest.approx(before, abs=20)
 
 
+def test_a_click_counts_before_the_last_one_is_answered(page: Any, keys: dict[str, str]) -> None:
+    page.goto(f"/studies/{keys['digits']}")
+    page.locator("tr[data-trial]").first.wait_for()
+    held: list[Any] = []
+    page.route("**/api/v1/studies/*/trials?*", lambda route: held.append(route))
+    page.get_by_role("button", name="top-1").click()
+    page.get_by_role("button", name="SQNR").click(modifiers=["Shift"])
+    assert "sort=-top1,-sqnr_db" in page.url
+    for route in held:
+        route.continue_()
+    page.unroute_all()
+    page.locator("th[aria-sort]").nth(1).wait_for()
+
+
 def test_two_objectives_have_a_front(page: Any, keys: dict[str, str], client: Client) -> None:
     told = client.get(f"/api/v1/studies/{keys['two']}").json()
     page.goto(f"/studies/{keys['two']}")

@@ -194,6 +194,15 @@ export class TrialsTable {
     return row.state === "complete" ? h("span", { class: "soft" }, "complete") : trialChip(row.state, this.study);
   }
 
+  // The order that a click on a heading asks for: of what is chosen now, which may not be drawn yet.
+  sortedBy(name, further) {
+    const order = this.sort.split(",");
+    const place = order.findIndex((word) => word.replace(/^-/, "") === name);
+    const flipped = order[place]?.startsWith("-") ? name : `-${name}`;
+    if (!further) return flipped;
+    return (place < 0 ? [...order, flipped] : order.with(place, flipped)).join(",");
+  }
+
   drawHead(columns) {
     const focused = document.activeElement?.dataset?.sort;
     const order = this.sort.split(",");
@@ -203,12 +212,7 @@ export class TrialsTable {
       return h("th", { scope: "col", class: `${column.num ? "num" : ""}${index ? "" : " first"}`, "aria-sort": place < 0 ? null : down ? "descending" : "ascending" },
         h("button", {
           type: "button", "data-sort": column.name, title: "Sort; with Shift: sort by it as well",
-          onclick: (event) => {
-            const flipped = place >= 0 && down ? column.name : `-${column.name}`;
-            const others = order.filter((word) => word.replace(/^-/, "") !== column.name);
-            if (!event.shiftKey) this.choose({ sort: flipped });
-            else this.choose({ sort: (place >= 0 ? order.map((word, at) => (at === place ? flipped : word)) : [...others, flipped]).join(",") });
-          },
+          onclick: (event) => this.choose({ sort: this.sortedBy(column.name, event.shiftKey) }),
         }, column.words, place < 0 ? "" : ` ${down ? "↓" : "↑"}${order.length > 1 ? place + 1 : ""}`));
     })));
     if (focused) this.head.querySelector(`[data-sort="${CSS.escape(focused)}"]`)?.focus();
