@@ -51,12 +51,18 @@ def test_contributing_lists_what_the_tests_need_and_ci_installs_it() -> None:
 
 def test_ci_runs_the_tests_where_only_the_readme_was_followed() -> None:
     ci = (ROOT / ".ci" / "run").read_text("utf-8")
-    before, _, check = ci.partition("\ncheck() (\n")
-    check, _, tests = check.partition("\n)\n")
+    before, _, rest = ci.partition("\ntools() (\n")
+    tools, _, rest = rest.partition("\n)\n")
+    check, _, tests = rest.partition("\n)\n")
+    assert check.startswith("check() (\n")
     assert re.search(r"(?m)^commands=.* README\.md\)$", before)
     assert ci.count("pip install") == 1, "of lint; the README's own lines do for the tests"
-    assert "['dev']" in check, "the tools alone: a second build would hide what the first lacks"
-    assert '. "$work/lint/bin/activate"' in check, "a subshell: the tests never see it"
-    assert 'python3 -m venv "$work/tests"' in before
-    assert '. "$work/tests/bin/activate"\nbash -ec' in before
-    assert "activate" not in tests
+    assert "['project']['optional-dependencies']['dev'])" in tools, (
+        "a build would hide what is lacking"
+    )
+    assert '\n    pip install -q $(python -c "$tools")\n' in tools
+    for subshell in (tools, check):  # the tests never see its environment
+        assert '. "$work/lint/bin/activate"' in subshell
+    assert 'python3 -m venv "$work/tests"' in tests
+    assert '. "$work/tests/bin/activate"\nbash -ec' in tests
+    assert "lint" not in tests
