@@ -90,7 +90,10 @@ def flaws(page: Any, name: str, pictures: Path | None = None) -> list[str]:
             told = [f"not drawn: {each}" for each in page.evaluate(_DRAWN, WAIT_MS)]
             over = page.evaluate("document.documentElement.scrollWidth - innerWidth")
             told += [f"{over} pixels too wide"] if over > 0 else []
-            told += findings(page, _COLOURS if scheme == "dark" else None)
+            if scheme == "light":
+                told += findings(page)
+            elif width == WIDTHS[0]:  # a narrow window has the same colours
+                told += findings(page, _COLOURS)
             found += [f"{name}, {width}, {scheme}: {each}" for each in told]
             if pictures is not None:
                 page.screenshot(path=pictures / f"{name}-{width}-{scheme}.png", full_page=True)
