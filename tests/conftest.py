@@ -56,13 +56,6 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With ``-m slow`` a file that marks no test so is not read: that takes seconds of a worker."""
-    if config.option.markexpr != "slow" or collection_path.suffix != ".py":
-        return None
-    return "mark.slow" not in collection_path.read_text(encoding="utf-8") or None
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tests into ORDER; those of other folders keep theirs, behind."""
 
