@@ -194,21 +194,25 @@ export class TrialsTable {
     return row.state === "complete" ? h("span", { class: "soft" }, "complete") : trialChip(row.state, this.study);
   }
 
-  // The order that a click on a heading asks for: of what is chosen now, which may not be drawn yet.
-  sortedBy(name, further) {
+  // What the trials are sorted by now, and where a column stands in it.
+  sorted(name) {
     const order = this.sort.split(",");
     const place = order.findIndex((word) => word.replace(/^-/, "") === name);
-    const flipped = order[place]?.startsWith("-") ? name : `-${name}`;
+    return { order, place, down: order[place]?.startsWith("-") };
+  }
+
+  // The order that a click on a heading asks for: of what is chosen now, which may not be drawn yet.
+  sortedBy(name, further) {
+    const { order, place, down } = this.sorted(name);
+    const flipped = down ? name : `-${name}`;
     if (!further) return flipped;
     return (place < 0 ? [...order, flipped] : order.with(place, flipped)).join(",");
   }
 
   drawHead(columns) {
     const focused = document.activeElement?.dataset?.sort;
-    const order = this.sort.split(",");
     replace(this.head, h("tr", {}, columns.map((column, index) => {
-      const place = order.findIndex((word) => word.replace(/^-/, "") === column.name);
-      const down = order[place]?.startsWith("-");
+      const { order, place, down } = this.sorted(column.name);
       return h("th", { scope: "col", class: `${column.num ? "num" : ""}${index ? "" : " first"}`, "aria-sort": place < 0 ? null : down ? "descending" : "ascending" },
         h("button", {
           type: "button", "data-sort": column.name, title: "Sort; with Shift: sort by it as well",
