@@ -21,7 +21,7 @@ PACKAGES: Final = {
     "qemu-system-arm": "apt-get install qemu-system-arm",
     "arm-none-eabi-gcc": "apt-get install gcc-arm-none-eabi libnewlib-arm-none-eabi",
     "sshd": "apt-get install openssh-server",
-    "Chromium": "apt-get install chromium",
+    "Chromium": "apt-get install chromium-headless-shell, or chromium",
     "kubectl": "apt-get install kubectl, from pkgs.k8s.io",
     "the Python packages of the tests": "pip install '.[test]'",
     "the onnx of the table": "pip install -c .ci/constraints.txt onnx",
