@@ -30,6 +30,7 @@ EXIT_INTERRUPTED: Final = 130
 PACKAGES = ("qsearch", "workers", "compiler")
 _IMPORTING: Final = "<frozen importlib._bootstrap>"
 """File of the frames of a running import."""
+_LOGGING: Final = logging.getLogger.__code__.co_filename
 _LOOK_AGAIN_S: Final = 0.05
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -121,11 +122,12 @@ def interrupts_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """A signal ends the block wherever it meets it, after an import that is running.
+    """A signal ends the block wherever it meets it, after an import or logging that is running.
 
     A module that is cut off in its import is half there, and fails when it is imported again to
-    write the best so far. An interrupt inside of a destructor or of a weak reference's callback,
-    which Python would print and forget, comes again.
+    write the best so far. ``logging`` cut off in its own code keeps a lock that every thread which
+    imports waits for. An interrupt inside of a destructor or of a weak reference's callback, which
+    Python would print and forget, comes again.
 
     Raises:
         KeyboardInterrupt: there was a signal, and the handler before is Python's own.
@@ -134,10 +136,13 @@ def interruptible() -> Iterator[None]:
     print_ignored = sys.unraisablehook
     last = signal.SIGINT.value
 
-    def after_imports(number: int, frame: FrameType | None) -> None:
+    def when_whole(number: int, frame: FrameType | None) -> None:
         nonlocal last
         last = number
         at = frame
+        if frame is not None and frame.f_code.co_filename == _LOGGING:
+            send_again()
+            return
         while at is not None and at is not caller:
             if at.f_code.co_filename == _IMPORTING:
                 send_again()
@@ -156,7 +161,7 @@ def interruptible() -> Iterator[None]:
 
     sys.unraisablehook = hear_ignored
     try:
-        with _handled_by(after_imports) as before:
+        with _handled_by(when_whole) as before:
             yield
     finally:
         sys.unraisablehook = print_ignored

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -111,6 +114,28 @@ def test_a_program_that_is_itself_imported_can_be_interrupted(
     )
     with pytest.raises(KeyboardInterrupt):
         importlib.import_module("searches_when_imported")
+
+
+def test_an_interrupt_leaves_no_lock_of_logging_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``setLevel`` empties the cache of every logger under a lock that an exception would keep."""
+    reached = []
+
+    def interrupted() -> None:
+        with interruptible():
+            logging.getLogger("cut.off").setLevel(logging.ERROR)
+            reached.append("behind the lock")
+            signal.sigtimedwait([], 60.0)
+
+    cache = SimpleNamespace(clear=partial(os.kill, os.getpid(), signal.SIGTERM))
+    with monkeypatch.context() as patch:
+        patch.setattr(logging.getLogger("cut.off"), "_cache", cache)
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+    assert reached == ["behind the lock"]
+    other = threading.Thread(target=logging.getLogger, args=["not.seen.before"], daemon=True)
+    other.start()
+    other.join(60.0)
+    assert not other.is_alive()
 
 
 class Collected:
