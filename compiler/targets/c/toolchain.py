@@ -3,13 +3,15 @@
 The compiler is the system's; where there is none, that of the PyPI package ziglang. Libraries lie
 in a private cache folder under the hash of everything that shapes them: sources, flags, compiler
 version and, because of ``-march=native``, the processor's features. They are written beside their
-place and renamed, so that many processes may build at the same time.
+place and renamed, and a process waits while another one builds the same.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
+import fcntl
 import functools
 import hashlib
 import importlib.util
@@ -21,7 +23,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from compiler.errors import CodegenError
@@ -116,8 +118,23 @@ def build_library(name: str, sources: Sequence[Path], flags: Sequence[str] = EXA
     digest.update("\0".join((*flags, *build_facts(compiler))).encode())
     target = cache_dir() / f"{name}-{digest.hexdigest()[:24]}.so"
     if not target.exists():
-        link(compiler, sources, [*flags, "-shared", "-fPIC"], target)
+        with _alone(target):
+            if not target.exists():
+                link(compiler, sources, [*flags, "-shared", "-fPIC"], target)
     return target
+
+
+@contextlib.contextmanager
+def _alone(target: Path) -> Iterator[None]:
+    """Wait while another process builds it: workers that start together need the same ones."""
+    path = target.with_suffix(".lock")
+    with path.open("w") as lock:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def load_library(name: str, texts: Mapping[str, str], flags: Sequence[str]) -> ctypes.CDLL:

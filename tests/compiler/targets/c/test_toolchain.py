@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,23 @@ def test_a_library_is_built_once_and_found_again(tmp_path: Path) -> None:
     assert toolchain.build_library("answer", [path]) == library
     assert library.stat().st_mtime_ns == stamp
     assert [p.name for p in library.parent.iterdir()] == [library.name], "scratch files were left"
+
+
+def test_who_needs_a_library_that_is_being_built_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (real,) = toolchain.required_compiler()[:1]
+    slow = tmp_path / "cc"
+    slow.write_text(f'#!/bin/sh\necho >> {tmp_path}/built\nsleep 0.5\nexec {real} "$@"\n')
+    slow.chmod(0o755)
+    monkeypatch.setattr(toolchain, "find_compiler", lambda: (str(slow),))
+    monkeypatch.setattr(toolchain, "build_facts", lambda compiler: ("the same",))
+    path = source(tmp_path, "int answer(void) { return 42; }\n")
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(toolchain.build_library, ["answer"] * 4, [[path]] * 4))
+    assert len(set(found)) == 1
+    assert (tmp_path / "built").read_text() == "\n"
+    assert list(toolchain.cache_dir().iterdir()) == found[:1], "the lock was left"
 
 
 def test_changed_sources_or_flags_give_another_library(tmp_path: Path) -> None:
