@@ -129,6 +129,14 @@ def lower(
     fused = (
         fuse_for_c(mod) if to_c else run_named(lifted(infer_module(mod)), BEFORE_LOWERING, "lower")
     )
+    return lower_fused(fused, mod_name, config)
+
+
+def lower_fused(
+    fused: IRModule, mod_name: str = "m", config: CompilationConfig | None = None
+) -> LoweredModule:
+    """The rest of ``lower``: LowerTE on what ``fuse_for_c`` gave, or for another target."""
+    config = config or CompilationConfig.of("c")
     lowered = LowerTE(mod_name, config=config)(fused)
     by_kind = {kind: str(one) for kind, one in config.targets_by_kind.items()}
     return LoweredModule(lowered, config.default_primitive.target or "", mod_name, by_kind)

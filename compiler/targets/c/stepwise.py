@@ -40,8 +40,9 @@ class SteppedC(CExecutor):
     name = "generated C"
 
     def __init__(self, mod: IRModule, prefix: str, core: str, flags: Sequence[str]) -> None:
-        super().__init__(mod, "main", flags)
-        fused = importlib.import_module("compiler.pipeline").fuse_for_c(mod)
+        pipeline = importlib.import_module("compiler.pipeline")
+        fused = pipeline.fuse_for_c(mod)
+        super().__init__(mod, "main", flags, pipeline.lower_fused(fused).mod)
         calls: list[tuple[Call, tuple[flat.Value, ...]]] = []
         self.flow = flatten_function(fused["main"], fused, form=C_FORM, inlined=calls)
         called = [c.op.name_hint if isinstance(c.op, GlobalVar) else "" for c, _ in calls]
