@@ -52,8 +52,8 @@ _MOST_TIES = 1 << 24
 """Beyond this float32 holds whole numbers only."""
 REPLAY_FLAGS = ("-O1", *EXACT_FLAGS[1:])
 """A dozen runs do not pay for the compiler's slowest optimisations."""
-_LONG_RUN_MACS = 10**9
-"""Of one run: from here on they pay for more of them."""
+_SHORT_RUN_UNITS, _LONG_RUN_MACS = 10**7, 10**9
+"""Of one run: below, they do not pay for any; from here on, they pay for more of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +212,9 @@ def _forms(
 def c_flags(mod: IRModule) -> tuple[str, ...]:
     """Of the compiler: quick to compile, or quick to run."""
     work = known_work(mod)
-    long = work is None or work.macs >= _LONG_RUN_MACS
-    return ("-O2", *REPLAY_FLAGS[1:]) if long else REPLAY_FLAGS
+    if work is None or work.macs >= _LONG_RUN_MACS:
+        return ("-O2", *REPLAY_FLAGS[1:])
+    return ("-O0", *REPLAY_FLAGS[1:]) if work.units < _SHORT_RUN_UNITS else REPLAY_FLAGS
 
 
 def _compare_samples(executor: Executor, samples: Sequence[Sample], of: int) -> Comparison:
