@@ -1,18 +1,32 @@
-"""A search on a Ray cluster of two nodes: the rows of a search without Ray."""
+"""A Ray cluster of two nodes that runs already: who may join it, shares it, and survives a node."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.e2e.conftest import Launch
+from tests.e2e.test_server import (
+    Server,
+    end_equal,
+    kill_driver,
+    kill_server,
+    kill_worker,
+    serving,
+    submitted,
+    undisturbed,
+    until,
+)
 
-pytestmark = pytest.mark.ray
+__all__ = ["serving", "undisturbed"]  # fixtures
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 HERE = Path(__file__).parent
 RUNNERS = HERE.parent / "workers" / "pool"
@@ -109,7 +123,53 @@ pool.close()
 """
 
 
-@pytest.mark.slow
+JOINING = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from pool_runner import Ask
+from workers.pool.ray_pool import RayPool
+pool = RayPool(1, address=sys.argv[1], runner="pool_runner:Runner", start_timeout_s=300)
+pool.submit(0, Ask("double", 21))
+finished = None
+while finished is None:
+    finished = pool.next_finished(timeout_s=10)
+print("answer", finished.result)
+pool.close()
+"""
+
+
+def test_a_process_joins_with_the_token_and_none_without(address: str, tmp_path: Path) -> None:
+    friend = client_of(address, JOINING, tmp_path, stderr=subprocess.PIPE)
+    # Strangers: another home without ~/.ray/auth_token; no token, a wrong one, or no
+    # authentication at all.
+    outside = {k: v for k, v in os.environ.items() if not k.startswith("RAY_AUTH")}
+    outside["HOME"] = str(tmp_path)
+    strangers = [
+        client_of(address, JOINING, tmp_path, outside | more, subprocess.PIPE)
+        for more in (
+            {},
+            {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64},
+            {"RAY_AUTH_MODE": "disabled"},
+        )
+    ]
+    stdout, stderr = friend.communicate(timeout=600)
+    assert "answer 42" in stdout, stderr
+    for stranger in strangers:
+        stdout, stderr = stranger.communicate(timeout=600)
+        assert stranger.returncode != 0
+        assert "answer" not in stdout
+        assert "cannot connect to Ray" in stderr
+
+
+def test_an_address_where_nobody_listens_gives_a_message_in_time(tmp_path: Path) -> None:
+    program = JOINING.replace("start_timeout_s=300", "start_timeout_s=4")
+    alone = client_of("127.0.0.1:9", program, tmp_path, stderr=subprocess.PIPE)
+    _, stderr = alone.communicate(timeout=600)
+    assert alone.returncode != 0
+    assert "WorkerError" in stderr
+    assert "127.0.0.1:9" in stderr
+
+
 def test_two_searches_share_a_cluster_and_the_last_one_gets_it_all(
     address: str, tmp_path: Path
 ) -> None:
@@ -129,7 +189,6 @@ def test_two_searches_share_a_cluster_and_the_last_one_gets_it_all(
             client.kill()
 
 
-@pytest.mark.slow
 def test_two_nodes_give_the_rows_of_a_search_without_ray(
     address: str, launch: Callable[..., Launch], tmp_path: Path
 ) -> None:
@@ -153,7 +212,27 @@ def test_two_nodes_give_the_rows_of_a_search_without_ray(
     assert ours.read_bytes() == theirs.read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.postgres
+def test_a_server_with_drivers_on_ray_and_here_loses_nothing_on_postgres(
+    serving: Callable[..., Server],
+    undisturbed: dict[str, Any],
+    small: dict[str, Path],
+    postgres_url: str,
+    address: str,
+    tmp_path: Path,
+) -> None:
+    words = ("--pool", "process", "--pool", "ray", "--address", address, "--workers", "2")
+    server = serving(postgres_url, *words)
+    ann, bob = server.client("ann"), server.client("bob")
+    submitted(ann, small, "one", pool="ray", workers=2)
+    submitted(bob, small, "three", priority=-1)
+    kill_server(server, "one")  # whose workers are all that may run
+    kill_driver(server, "three")
+    kill_worker(server, "three")
+    server.hold.go(until(lambda: server.held("three")))
+    end_equal(server, undisturbed, tmp_path)
+
+
 def test_a_node_that_dies_leaves_the_rest_at_work_and_a_new_one_is_used(
     cluster: subprocess.Popen[str], address: str, tmp_path: Path
 ) -> None:
@@ -169,14 +248,21 @@ def test_a_node_that_dies_leaves_the_rest_at_work_and_a_new_one_is_used(
         client.kill()
 
 
-def client_of(address: str, program: str, folder: Path) -> subprocess.Popen[str]:
+def client_of(
+    address: str,
+    program: str,
+    folder: Path,
+    environment: Mapping[str, str] = os.environ,
+    stderr: int | None = None,
+) -> subprocess.Popen[str]:
     """A process that uses the cluster."""
     return subprocess.Popen(
         [sys.executable, "-c", program, address, str(RUNNERS), str(folder)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=stderr,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(HERE.parents[1])},
+        env={**environment, "PYTHONPATH": str(HERE.parents[1])},
     )
 
 

@@ -1,6 +1,7 @@
 """Users share a server: whatever is killed, every study ends with the rows it has undisturbed.
 
-The server, its drivers and their workers are real processes; the cluster has two nodes of Ray.
+The server, its drivers and their workers are real processes; test_ray_nodes has the same on a
+cluster.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from qsearch.store.engine import open_reader
 from qsearch.store.repository import Repository
 from tests.e2e.holding import Hold
 from tests.e2e.test_kill import command_of, descendants
-from tests.e2e.test_ray_nodes import address_of, told
 from tests.ports import own_port
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -250,42 +250,3 @@ def refusals(server: Server, small: Data) -> None:
         qsearch.Client(server.url, token="qs_wrong").queue()
     assert refused.value.status == 401
     assert {job["name"] for job in eve.queue()} == {"one", "two", "three"}
-
-
-@pytest.mark.slow
-@pytest.mark.ray
-@pytest.mark.postgres
-def test_kills_lose_nothing_on_postgres_and_two_ray_nodes(
-    serving: Callable[..., Server],
-    undisturbed: dict[str, Any],
-    small: Data,
-    postgres_url: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "0123456789abcdef0123456789abcdef")
-    monkeypatch.setenv("PYTHONPATH", str(Path.cwd()))
-    # Ray keeps the first token that a process showed: the cluster gets a process of its own.
-    nodes = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("ray_nodes.py")), "2"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        words = ("--pool", "process", "--pool", "ray", "--address", address_of(nodes))
-        server = serving(postgres_url, *words, "--workers", "2")
-        ann, bob = server.client("ann"), server.client("bob")
-        submitted(ann, small, "one", pool="ray", workers=2)
-        submitted(bob, small, "three", priority=-1)
-        driver = until(lambda: server.held("one"))
-        told(nodes, "kill 0")
-        told(nodes, "add")
-        server.hold.go(driver)
-        kill_driver(server, "three")
-        kill_worker(server, "three")
-        kill_server(server, "three")
-        end_equal(server, undisturbed, tmp_path)
-    finally:
-        nodes.communicate(timeout=TIMEOUT_S)
