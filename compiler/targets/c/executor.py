@@ -41,7 +41,6 @@ class CExecutor:
         mod: any module with static shapes and without control flow.
         function: name of the global function.
         flags: of the compiler.
-        loops: ``lowered(mod)``, from who has it.
     Attributes:
         package: the generated C.
     Raises:
@@ -50,19 +49,13 @@ class CExecutor:
     """
 
     def __init__(
-        self,
-        mod: IRModule,
-        function: str = "main",
-        flags: Sequence[str] = EXACT_FLAGS,
-        loops: IRModule | None = None,
+        self, mod: IRModule, function: str = "main", flags: Sequence[str] = EXACT_FLAGS
     ) -> None:
         if mod[function].checked_type_or_none is None:
             mod = infer_module(mod)
         self._mod = mod
         self._function = mod[function]
-        self.package = c_package(
-            lowered(mod) if loops is None else loops, "module", function=function
-        )
+        self.package = c_package(lowered(mod), "module", function=function)
         self._library = _library(self.package, flags)
         self._entry = self.package.entries[function]
         self._call = _symbol(self._library, self._entry)

@@ -42,7 +42,7 @@ class SteppedC(CExecutor):
     def __init__(self, mod: IRModule, prefix: str, core: str, flags: Sequence[str]) -> None:
         pipeline = importlib.import_module("compiler.pipeline")
         fused = pipeline.fuse_for_c(mod)
-        super().__init__(mod, "main", flags, pipeline.lower_fused(fused).mod)
+        super().__init__(pipeline.lower_fused(fused).mod, "main", flags)
         calls: list[tuple[Call, tuple[flat.Value, ...]]] = []
         self.flow = flatten_function(fused["main"], fused, form=C_FORM, inlined=calls)
         called = [c.op.name_hint if isinstance(c.op, GlobalVar) else "" for c, _ in calls]
