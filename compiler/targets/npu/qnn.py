@@ -11,21 +11,8 @@ from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Final
 
-from compiler.targets.npu.rules import (
-    WEIGHTED,
-    Profile,
-    QdqFile,
-    biases,
-    constant_scales,
-    dtypes,
-    moves_keep_scale,
-    one_scale,
-    operators,
-    opset,
-    quantized,
-    static_shapes,
-    told,
-)
+from compiler.targets.npu import rules
+from compiler.targets.npu.rules import WEIGHTED, Profile, QdqFile, told
 
 _OPERATORS: Final = (
     "Abs Add And ArgMax ArgMin Asin Atan AveragePool BatchNormalization Clip Concat Conv "
@@ -106,18 +93,18 @@ QNN: Final = Profile(
     ),
     MappingProxyType(
         {
-            "opset": opset(11, 21),
-            "static shapes": static_shapes,
-            "operators": operators(_OPERATORS),
-            "constant scales": constant_scales,
-            "one scale": one_scale,
+            "opset": rules.opset(11, 21),
+            "static shapes": rules.static_shapes,
+            "operators": rules.operators(_OPERATORS),
+            "constant scales": rules.constant_scales,
+            "one scale": rules.one_scale,
             "opset of 16 bits": _opset_of_bits,
-            "dtypes": dtypes({"uint16": None, "uint8": None}, ("int8", "uint8")),
+            "dtypes": rules.dtypes({"uint16": None, "uint8": None}, ("int8", "uint8")),
             "weights by channel": _channels,
-            "biases": biases(("int32",)),
-            "quantized": quantized,
+            "biases": rules.biases(("int32",)),
+            "quantized": rules.quantized,
             "one dtype": _one_dtype,
-            "moves keep the scale": moves_keep_scale,
+            "moves keep the scale": rules.moves_keep_scale,
             "sigmoid and tanh": _fixed_ranges,
         }
     ),

@@ -13,21 +13,8 @@ from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Final
 
-from compiler.targets.npu.rules import (
-    Levels,
-    Profile,
-    QdqFile,
-    biases,
-    constant_scales,
-    dtypes,
-    moves_keep_scale,
-    one_scale,
-    operators,
-    opset,
-    quantized,
-    static_shapes,
-    told,
-)
+from compiler.targets.npu import rules
+from compiler.targets.npu.rules import Levels, Profile, QdqFile, told
 
 _OPERATORS: Final = (
     "Abs Add And AveragePool BatchNormalization Clip Concat Conv ConvTranspose DepthToSpace Div "
@@ -105,17 +92,17 @@ RYZENAI: Final = Profile(
     ),
     MappingProxyType(
         {
-            "opset": opset(17, 17),
-            "static shapes": static_shapes,
-            "operators": operators(_OPERATORS),
-            "constant scales": constant_scales,
-            "one scale": one_scale,
+            "opset": rules.opset(17, 17),
+            "static shapes": rules.static_shapes,
+            "operators": rules.operators(_OPERATORS),
+            "constant scales": rules.constant_scales,
+            "one scale": rules.one_scale,
             "power of two": _power_of_two,
             # Quark writes uint8 around 128, which are the integers of int8.
-            "dtypes": dtypes({"int8": 0, "uint8": 128}, ("int8",)),
-            "biases": biases(("int8", "int32")),
-            "quantized": quantized,
-            "moves keep the scale": moves_keep_scale,
+            "dtypes": rules.dtypes({"int8": 0, "uint8": 128}, ("int8",)),
+            "biases": rules.biases(("int8", "int32")),
+            "quantized": rules.quantized,
+            "moves keep the scale": rules.moves_keep_scale,
             "shift cut": _shift_cut,
             "elementwise shifts": _elementwise,
         }
