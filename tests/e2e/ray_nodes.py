@@ -1,6 +1,7 @@
 """``python ray_nodes.py``: a Ray cluster of nodes on this machine, steered by lines on stdin.
 
-Prints its address; "add" adds a node of one CPU, "kill N" ends node N, the end of stdin all.
+Prints its address; "add" adds a node of one CPU, "kill" ends the oldest but the head, the end
+of stdin all.
 """
 
 from __future__ import annotations
@@ -17,11 +18,10 @@ def main(nodes: int) -> None:
     others = [cluster.add_node(**SMALL) for _ in range(nodes - 1)]
     print(cluster.address, flush=True)
     for line in sys.stdin:
-        word, _, number = line.strip().partition(" ")
-        if word == "add":
+        if line.strip() == "add":
             others.append(cluster.add_node(**SMALL))
         else:
-            cluster.remove_node(others[int(number)], allow_graceful=False)
+            cluster.remove_node(others.pop(0), allow_graceful=False)
         print("done", flush=True)
     cluster.shutdown()
 

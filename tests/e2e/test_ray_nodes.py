@@ -43,7 +43,7 @@ calibrate_modes.register("nearly_all")(lambda stats, qconfig, nbit: SHARE * stat
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[str]]:
     """Two nodes of one CPU each, which know our packages and nothing of the user's.
 
-    The last test replaces one of them.
+    Tests replace one of them.
     """
     environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
     process = subprocess.Popen(
@@ -218,6 +218,7 @@ def test_a_server_with_drivers_on_ray_and_here_loses_nothing_on_postgres(
     undisturbed: dict[str, Any],
     small: dict[str, Path],
     postgres_url: str,
+    cluster: subprocess.Popen[str],
     address: str,
     tmp_path: Path,
 ) -> None:
@@ -226,10 +227,13 @@ def test_a_server_with_drivers_on_ray_and_here_loses_nothing_on_postgres(
     ann, bob = server.client("ann"), server.client("bob")
     submitted(ann, small, "one", pool="ray", workers=2)
     submitted(bob, small, "three", priority=-1)
-    kill_server(server, "one")  # whose workers are all that may run
+    driver = until(lambda: server.held("one"))
+    told(cluster, "kill")
+    told(cluster, "add")
+    server.hold.go(driver)  # the other study waits for its workers
     kill_driver(server, "three")
     kill_worker(server, "three")
-    server.hold.go(until(lambda: server.held("three")))
+    kill_server(server, "three")
     end_equal(server, undisturbed, tmp_path)
 
 
@@ -239,7 +243,7 @@ def test_a_node_that_dies_leaves_the_rest_at_work_and_a_new_one_is_used(
     client = client_of(address, CLIENT, tmp_path)
     try:
         assert heard(client, "two workers")
-        told(cluster, "kill 0")
+        told(cluster, "kill")
         told(client, "", answer="one worker goes on")
         told(cluster, "add")
         told(client, "", answer="two workers again")
