@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ctypes
+import shlex
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -41,7 +42,7 @@ def test_a_library_is_built_once_and_found_again(tmp_path: Path) -> None:
 def test_who_needs_a_library_that_is_being_built_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (real,) = toolchain.required_compiler()[:1]
+    real = shlex.join(toolchain.required_compiler())
     slow = tmp_path / "cc"
     slow.write_text(f'#!/bin/sh\necho >> {tmp_path}/built\nsleep 0.5\nexec {real} "$@"\n')
     slow.chmod(0o755)
