@@ -29,8 +29,8 @@ EXIT_INTERRUPTED: Final = 130
 
 PACKAGES = ("qsearch", "workers", "compiler")
 _IMPORTING: Final = "<frozen importlib._bootstrap>"
-"""File of the frames of a running import."""
 _LOGGING: Final = logging.getLogger.__code__.co_filename
+"""Files of the frames of a running import, and of logging's own."""
 _LOOK_AGAIN_S: Final = 0.05
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
