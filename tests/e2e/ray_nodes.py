@@ -11,10 +11,12 @@ import sys
 from ray.cluster_utils import Cluster
 
 SMALL = {"num_cpus": 1, "object_store_memory": 100 << 20, "include_dashboard": False}
+# Nobody scales it or reads what its workers print.
+HEAD = {**SMALL, "no_monitor": True, "include_log_monitor": False}
 
 
 def main(nodes: int) -> None:
-    cluster = Cluster(initialize_head=True, head_node_args=SMALL)
+    cluster = Cluster(initialize_head=True, head_node_args=HEAD)
     others = [cluster.add_node(**SMALL) for _ in range(nodes - 1)]
     print(cluster.address, flush=True)
     for line in sys.stdin:

@@ -13,7 +13,6 @@ from typing import Any
 from wsgiref.util import setup_testing_defaults
 
 import optuna
-import optuna_dashboard
 import pytest
 
 import qsearch
@@ -166,6 +165,8 @@ def test_a_study_goes_to_optuna_and_opens_there(
 def test_an_exported_study_opens_in_optuna_dashboard(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    import optuna_dashboard  # takes a second, of every process that collects this file
+
     folder, url = tmp_path / "two", f"sqlite:///{tmp_path / 'optuna.db'}"
     options: dict[str, Any] = {"pool": "inline", "sampler": "random", "minimize": ["size"]}
     result = qsearch.launch("digits", out=folder, trials=4, **options)
