@@ -24,9 +24,13 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 NO_SHARED_DATA = "needs ../shared/data (real models and images), which is not on this machine"
 
 
-# Folders in the order in which pytest-xdist hands out their files. Tests that start processes are
-# few and long: they begin first, so that no worker is left alone with one of them at the end.
-ORDER = ("e2e", "deploy", "packaging", "tutorials", "test_readme_commands.py", "qsearch", "workers")
+# The order in which pytest-xdist hands out files, by how their paths begin. Tests that start
+# processes or compile kernels are few and long: they begin first, so that no worker is left alone
+# with one of them at the end.
+ORDER = (
+    *("e2e/", "deploy/", "packaging/", "tutorials/", "test_readme_commands.py"),
+    *("compiler/targets/engine/test_harness.py", "qsearch/", "workers/"),
+)
 
 
 # Objects of the tests themselves, which stay: the collector of cyclic garbage would look through
@@ -57,11 +61,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests into ORDER; those of other folders keep theirs, behind."""
+    """Put the tests into ORDER; those of other files keep theirs, behind."""
 
     def place(item: pytest.Item) -> int:
-        folder = item.path.relative_to(REPOSITORY / "tests").parts[0]
-        return ORDER.index(folder) if folder in ORDER else len(ORDER)
+        path = item.path.relative_to(REPOSITORY / "tests").as_posix()
+        return next((n for n, start in enumerate(ORDER) if path.startswith(start)), len(ORDER))
 
     items.sort(key=place)
 
