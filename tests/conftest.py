@@ -35,9 +35,13 @@ ORDER = (
 
 # Objects of the tests themselves, which stay: the collector of cyclic garbage would look through
 # half a million of them again and again, for a fifteenth of the time.
-def pytest_sessionstart() -> None:
+def pytest_sessionstart(session: pytest.Session) -> None:
     """The collector rests while tests are collected."""
     gc.disable()
+    if not hasattr(session.config, "workerinput"):
+        from tests.installed_kernels import take  # imports numpy
+
+        take()
 
 
 def pytest_collection_finish() -> None:

@@ -81,12 +81,8 @@ def zig_compiler() -> Command | None:
 @functools.cache
 def cache_dir() -> Path:
     """Folder for built libraries, private to this user; a temporary one where none can be made."""
-    named = os.environ.get(CACHE_VARIABLE)
-    if named:
-        folder = Path(named)
-    else:
-        root = os.environ.get("XDG_CACHE_HOME")
-        folder = (Path(root) if root else Path.home() / ".cache") / "qsearch"
+    named, root = os.environ.get(CACHE_VARIABLE), os.environ.get("XDG_CACHE_HOME")
+    folder = Path(named) if named else Path(root or Path.home() / ".cache", "qsearch")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         info = folder.stat()
@@ -111,17 +107,25 @@ def build_library(name: str, sources: Sequence[Path], flags: Sequence[str] = EXA
     Raises:
         CodegenError: no compiler, or it refuses the sources; the message holds its first lines.
     """
-    compiler = required_compiler()
-    digest = hashlib.sha256()
-    for source in sources:
-        digest.update(source.read_bytes())
-    digest.update("\0".join((*flags, *build_facts(compiler))).encode())
-    target = cache_dir() / f"{name}-{digest.hexdigest()[:24]}.so"
+    target = library_path(name, sources, flags)
     if not target.exists():
         with _alone(target):
             if not target.exists():
-                link(compiler, sources, [*flags, "-shared", "-fPIC"], target)
+                link(required_compiler(), sources, [*flags, "-shared", "-fPIC"], target)
     return target
+
+
+def library_path(name: str, sources: Sequence[Path], flags: Sequence[str]) -> Path:
+    """Where ``build_library`` has the library of these arguments.
+
+    Raises:
+        CodegenError: no compiler.
+    """
+    digest = hashlib.sha256()
+    for source in sources:
+        digest.update(source.read_bytes())
+    digest.update("\0".join((*flags, *build_facts(required_compiler()))).encode())
+    return cache_dir() / f"{name}-{digest.hexdigest()[:24]}.so"
 
 
 @contextlib.contextmanager
