@@ -58,8 +58,7 @@ def write_archive(path: str | os.PathLike[str], members: Mapping[str, bytes]) ->
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         with open(path, "wb") as file:
-            for _, piece in _pieces(members):
-                file.write(piece)
+            file.writelines(piece for _, piece in _pieces(members))
     except OSError as error:
         raise ArtifactError(
             f"{path} cannot be written: {error.strerror}", fix="choose a folder you may write to"

@@ -9,6 +9,7 @@ locked lost its driver: it is queued again, and its study continues with the tri
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import resource
@@ -275,3 +276,4 @@ def _broken(queue: Repository, job: Job, failure: Failure) -> None:
 
 if __name__ == "__main__":
     main(int(sys.argv[1]), int(sys.argv[2]))
+    gc.freeze()  # as in qsearch.__main__

@@ -47,10 +47,8 @@ Command = tuple[str, ...]
 @functools.cache
 def find_compiler() -> Command | None:
     """A C compiler: ``$CC``, else cc, gcc or clang on the PATH, else ziglang; None without one."""
-    named = os.environ.get("CC")
-    for name in (named, "cc", "gcc", "clang"):
-        found = shutil.which(name) if name else None
-        if found:
+    for name in (os.environ.get("CC") or "cc", "cc", "gcc", "clang"):
+        if found := shutil.which(name):
             return (found,)
     return zig_compiler()
 
