@@ -25,8 +25,8 @@ from qsearch.server.tokens import Quota, Tokens
 from qsearch.store.engine import open_reader
 from qsearch.store.repository import Repository
 from tests.e2e.holding import Hold
-from tests.e2e.test_kill import command_of, descendants
 from tests.ports import own_port
+from tests.processes import command_of, descendants
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "one": {"seed": 1, "sampler": "random"},

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from pool_runner import Ask
 from pool_test_case import SeparateWorkersTestCase, drain
 
+from tests.processes import descendants
 from workers.errors import WorkerError
 from workers.pool.queued_pool import WorkerPool
 from workers.pool.ray_pool import RayPool
@@ -81,7 +82,7 @@ def test_more_workers_than_cpus_are_refused_with_a_sentence(ray_address: str) ->
         pool.close()
 
 
-def listening_addresses(pids: set[int]) -> set[str]:
+def listening_addresses(pids: Iterable[int]) -> set[str]:
     """Addresses that the processes accept TCP connections at, as /proc/net spells them."""
     sockets = {}
     for table in ("tcp", "tcp6"):
@@ -97,21 +98,10 @@ def listening_addresses(pids: set[int]) -> set[str]:
     return {address for address in found if address is not None}
 
 
-def descendants(root: int) -> set[int]:
-    parents = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-    found = {root}
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found
-
-
 def test_a_cluster_of_this_machine_listens_on_loopback_only(cluster: RayPool) -> None:
     cluster.submit("again", Ask("pid"))
     drain(cluster)
-    addresses = listening_addresses(descendants(os.getpid()))
+    addresses = listening_addresses([os.getpid(), *descendants(os.getpid())])
     assert addresses, "Ray listens somewhere"
     loopback = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
     assert addresses <= loopback
