@@ -36,7 +36,7 @@ ORDER = (
 # Objects of the tests themselves, which stay: the collector of cyclic garbage would look through
 # half a million of them again and again, for a fifteenth of the time.
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """The collector rests while tests are collected."""
+    """The collector rests while tests are collected; kernels that are built already are found."""
     gc.disable()
     if not hasattr(session.config, "workerinput"):
         from tests.installed_kernels import take  # imports numpy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import filecmp
+import os
 import shutil
 import sysconfig
 from pathlib import Path
@@ -26,6 +27,6 @@ def take() -> None:
         built = installed / isa.library_name(name)
         wanted = library_path("qkernels", isa.SOURCES, isa.build_flags(name))
         if built.exists() and not wanted.exists():
-            copy = wanted.with_suffix(".copy")
+            copy = wanted.with_suffix(f".{os.getpid()}")  # a library appears whole or not at all
             shutil.copyfile(built, copy)
             copy.replace(wanted)
