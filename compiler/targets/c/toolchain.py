@@ -47,7 +47,7 @@ Command = tuple[str, ...]
 @functools.cache
 def find_compiler() -> Command | None:
     """A C compiler: ``$CC``, else cc, gcc or clang on the PATH, else ziglang; None without one."""
-    for name in (os.environ.get("CC") or "cc", "cc", "gcc", "clang"):
+    for name in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
         if found := shutil.which(name):
             return (found,)
     return zig_compiler()
@@ -79,7 +79,8 @@ def zig_compiler() -> Command | None:
 @functools.cache
 def cache_dir() -> Path:
     """Folder for built libraries, private to this user; a temporary one where none can be made."""
-    named, root = os.environ.get(CACHE_VARIABLE), os.environ.get("XDG_CACHE_HOME")
+    named = os.environ.get(CACHE_VARIABLE)
+    root = os.environ.get("XDG_CACHE_HOME")
     folder = Path(named) if named else Path(root or Path.home() / ".cache", "qsearch")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -119,11 +120,9 @@ def library_path(name: str, sources: Sequence[Path], flags: Sequence[str]) -> Pa
     Raises:
         CodegenError: no compiler.
     """
-    digest = hashlib.sha256()
-    for source in sources:
-        digest.update(source.read_bytes())
-    digest.update("\0".join((*flags, *build_facts(required_compiler()))).encode())
-    return cache_dir() / f"{name}-{digest.hexdigest()[:24]}.so"
+    facts = "\0".join((*flags, *build_facts(required_compiler())))
+    shaping = b"".join((*(source.read_bytes() for source in sources), facts.encode()))
+    return cache_dir() / f"{name}-{hashlib.sha256(shaping).hexdigest()[:24]}.so"
 
 
 @contextlib.contextmanager
