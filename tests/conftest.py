@@ -39,9 +39,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """The collector rests while tests are collected; kernels that are built already are found."""
     gc.disable()
     if not hasattr(session.config, "workerinput"):
-        from tests.installed_kernels import take  # imports numpy
+        from tests.installed_kernels import take_installed_kernels  # workers do without it
 
-        take()
+        take_installed_kernels()
 
 
 def pytest_collection_finish() -> None:

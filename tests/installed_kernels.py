@@ -10,9 +10,10 @@ from pathlib import Path
 
 from compiler.targets.c.toolchain import find_compiler, library_path
 from compiler.targets.engine import isa
+from compiler.targets.engine.library import build_of
 
 
-def take() -> None:
+def take_installed_kernels() -> None:
     """Put them where the tree looks for them, if they are built from the same sources.
 
     The tree has sources only, and compiling them takes 8 s of CPU for each instruction set.
@@ -25,7 +26,7 @@ def take() -> None:
         return
     for name in isa.ISAS:
         built = installed / isa.library_name(name)
-        wanted = library_path("qkernels", isa.SOURCES, isa.build_flags(name))
+        wanted = library_path(*build_of(name))
         if built.exists() and not wanted.exists():
             copy = wanted.with_suffix(f".{os.getpid()}")  # a library appears whole or not at all
             shutil.copyfile(built, copy)

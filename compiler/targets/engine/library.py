@@ -10,6 +10,7 @@ import ctypes
 import functools
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -127,8 +128,12 @@ def load_library(isa: str | None = None) -> Library:
     isa = isa or detected_isa()
     if isa not in ISAS:
         raise CodegenError(f"unknown instruction set {isa!r}", fix=legal_names(isa, ISAS))
-    path = shipped_library(isa) or build_library("qkernels", SOURCES, build_flags(isa))
-    return open_library(path)
+    return open_library(shipped_library(isa) or build_library(*build_of(isa)))
+
+
+def build_of(isa: str) -> tuple[str, Sequence[Path], Sequence[str]]:
+    """What ``build_library`` is asked for where no library is shipped: name, files and flags."""
+    return "qkernels", SOURCES, build_flags(isa)
 
 
 def open_library(path: Path) -> Library:
