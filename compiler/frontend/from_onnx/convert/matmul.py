@@ -23,22 +23,23 @@ def gemm(node: OnnxNode) -> Expr:
     if node.attr("transA", 0):
         data = node.call("transpose", data, axes=(1, 0))
     transposed = bool(node.attr("transB", 0))
+    stored, weight = node.values.is_stored(node.proto.input[1]), None
     # nn.dense wants (units, in_features), which is B already when transB is set.
-    computed = not node.values.is_stored(node.proto.input[1])
-    if computed or (transposed and alpha == 1.0):
-        weight: Expr | None = node.arg(1)
-    else:
+    if stored and not (transposed and alpha == 1.0):
         weight = node.weight(
             1,
             "dense" if alpha == 1.0 else f"dense_{alpha:g}",
             lambda b: np.ascontiguousarray(b if transposed else b.T) * b.dtype.type(alpha),
         )
-    assert weight is not None
-    if computed:
-        weight = node.call("transpose", weight, axes=(1, 0)) if transposed else weight
-        result = node.times(node.call("nn.matmul", data, weight), alpha)
-    else:
+    if weight is None:  # as it is, computed, or behind nodes that run when weights are bound
+        weight = node.arg(1)
+        if transposed != stored:
+            weight = node.call("transpose", weight, axes=(1, 0))
+        weight = node.times(weight, alpha) if stored else weight
+    if stored:
         result = node.call("nn.dense", data, weight, units=node.shape(weight)[0])
+    else:
+        result = node.times(node.call("nn.matmul", data, weight), alpha)
     if not node.has_input(2) or beta == 0.0:
         return result
     if beta == 1.0:

@@ -85,6 +85,13 @@ def test_a_gemm_with_an_activation() -> None:
     )
 
 
+def test_a_gemm_with_an_activation_and_a_computed_constant_as_weight() -> None:
+    proto = fused("FusedGemm", "x v b", {"x": drawn(3, 80)}, {"b": drawn(64)}, activation="Relu")
+    proto.graph.node.insert(0, helper.make_node("Identity", ["w"], ["v"]))
+    proto.graph.initializer.append(numpy_helper.from_array(drawn(80, 64, seed=1), "w"))
+    assert_same_as_onnxruntime(proto, {"x": drawn(3, 80)})
+
+
 @pytest.mark.parametrize("trans", [(0, 0), (1, 0), (0, 1), (1, 1)])
 @pytest.mark.parametrize("batches", [(0, 0), (1, 0), (1, 1)])
 def test_a_product_of_transposed_operands(trans: tuple[int, int], batches: tuple[int, int]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from compiler.errors import OnnxImportError
 from compiler.frontend.from_onnx.load import load
@@ -152,6 +153,36 @@ def test_gemm_of_two_computed_matrices_has_no_weight(transposed: int) -> None:
     drawn = {name: rng.normal(size=shape).astype("float32") for name, shape in shapes.items()}
     assert_same_as_onnxruntime(proto, drawn)
     quantize(mod, dataset=[drawn], qconfig="auto")  # raises where a float operator is left
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.5])
+@pytest.mark.parametrize("transposed", [0, 1])
+@pytest.mark.parametrize("behind", ["Cast", "Identity", "Transpose", "DequantizeLinear"])
+def test_gemm_with_a_weight_behind_a_node_is_a_dense_layer(
+    behind: str, transposed: int, alpha: float
+) -> None:
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(2, 80)).astype("float32")
+    weight = rng.normal(size=(64, 80) if transposed else (80, 64)).astype("float32")
+    held: dict[str, Any] = {"b": rng.normal(size=64).astype("float32"), "w": weight}
+    first = node(behind, "w", "v")
+    if behind == "Cast":
+        first, held["w"] = node("Cast", "w", "v", to=FLOAT), weight.astype("float16")
+    elif behind == "Transpose":
+        held["w"] = np.ascontiguousarray(weight.T)
+    elif behind == "DequantizeLinear":
+        first = node("DequantizeLinear", "w s", "v")
+        held |= {"w": np.clip(weight * 40, -127, 127).astype("int8"), "s": np.float32(0.025)}
+    gemm = node("Gemm", "x v b", transB=transposed, alpha=alpha)
+    proto = model([first, gemm], {"x": [2, 80]}, held, opset=19)
+    mod, params = imported(proto)
+    assert "nn.dense" in op_names(mod)
+    # onnxruntime itself rounds the data where a DequantizeLinear is read.
+    [wanted] = ReferenceEvaluator(proto).run(None, {"x": data})
+    np.testing.assert_allclose(
+        evaluate(mod, {"x": data, **params})[0], wanted, rtol=1e-4, atol=1e-4
+    )
+    quantize(mod, params, dataset=[{"x": data}], qconfig="auto")  # raises where a float is left
 
 
 def test_an_initializer_read_in_two_forms_gives_two_parameters() -> None:
