@@ -162,9 +162,11 @@ class OnnxImportError(CompilerError):
 
     Attributes:
         nodes: the nodes that stand against it, where it is about nodes.
+        declined: the nodes among them whose operator is supported, and not with these operands.
     """
 
     nodes: tuple[str, ...] = ()
+    declined: tuple[str, ...] = ()
 
 
 class OnnxExportError(CompilerError):

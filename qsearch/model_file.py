@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from compiler.errors import CompilerError, OnnxImportError, nearest
+from compiler.errors import CodegenError, CompilerError, EvaluationError, OnnxImportError, nearest
 from compiler.frontend.cut import Parts, cut, cut_around, logarithms, set_inputs, with_sizes
 from compiler.frontend.cut_graph import Graph
 from compiler.frontend.from_onnx.declared_inputs import declared_interface
@@ -35,6 +35,7 @@ from compiler.runtime.interface import KEY as INTERFACE
 from compiler.runtime.interface import Interface, Port
 from compiler.runtime.pipeline import KEY as PIPELINE
 from compiler.runtime.pipeline import Pipeline
+from compiler.targets.ort.session import OrtExecutor
 from qsearch.errors import ModelFileError, SettingsError
 from qsearch.run_folder import RunFolder, module_at
 from qsearch.settings import NO_CUT, CutAt, parse_dims
@@ -402,16 +403,23 @@ def load_model(
     while parts is not None:
         if reason is not None and graph.decided(parts.before):
             break  # an option of the model, and no preparation: nobody wants one branch of it
-        found = _cut_source(source, graph, parts)
+        try:
+            found = _cut_source(source, graph, parts)
+        except (CodegenError, EvaluationError):
+            _refuse_misfits_in(graph, parts.before)
+            raise
         try:
             mod, params = load_onnx(found.content, dims=rest)
         except OnnxImportError as error:
             if at.until or not error.nodes or left_out.issuperset(error.nodes):
                 raise
+            _refuse_misfits(graph, error)
             reason = error
             left_out.update(error.nodes)
             parts = cut_around(graph, left_out, from_)
         else:
+            if at.until and parts.after is not None:
+                _refuse_misfits_in(graph, parts.after)
             return found, mod, params
     assert reason is not None
     for node, names in graph.deciders(left_out):
@@ -420,6 +428,43 @@ def load_model(
     if parts is None:
         reason.add_note("no cut leaves a product: --until and --from name a part by hand")
     raise reason
+
+
+def _refuse_misfits(graph: Graph, error: OnnxImportError) -> None:
+    """Raise the error of an import where the float model does not run either: sizes that do not
+    fit are no reason for a cut, because no part of the model runs with them.
+
+    A node that onnxruntime runs is one that the importer declines for another reason.
+    """
+    declined = graph.places(error.declined)
+    if any(map(graph.leaves_nothing, declined)):
+        raise error
+    if not declined:
+        return
+    whole = graph.model.SerializeToString()
+    ports = declared_interface(whole)
+    shapes = zip(ports.inputs, whole_inputs(ports), strict=True)
+    zeros = {port.name: np.zeros(spec.shape, port.dtype) for port, spec in shapes}
+    try:
+        OrtExecutor(whole, optimize=False).run(zeros)
+    except CodegenError as refused:  # by sizes alone, and maybe by those that follow
+        said, suspects = str(refused), graph.below(declined)
+    except EvaluationError as failed:
+        said, suspects = str(failed), declined
+    else:
+        return
+    for name in (graph.nodes[place].name for place in suspects):
+        if f"Name:'{name}'" in said or f"Node ({name})" in said:
+            error.add_note(f"the float model does not run at {name} either: are the sizes right?")
+            raise error
+
+
+def _refuse_misfits_in(graph: Graph, part: bytes | None) -> None:
+    """``_refuse_misfits`` for a float part of a cut by hand, which nothing else imports."""
+    try:
+        load_onnx(part or b"")
+    except OnnxImportError as error:
+        _refuse_misfits(graph, error)
 
 
 _OF_LOGARITHMS: Final = (

@@ -109,7 +109,13 @@ class Graph:
         if name in self.sizes:
             return self.sizes[name]
         tensor = self.types[name].tensor_type if name in self.types else None
-        return () if tensor is None else tuple(d.dim_value or 1 for d in tensor.shape.dim)
+        return () if tensor is None else tuple(max(d.dim_value, 1) for d in tensor.shape.dim)
+
+    def leaves_nothing(self, place: int) -> bool:
+        """Whether a node's result has, by the sizes alone, no element: its window does not fit."""
+        types = (self.types[out] for out in self.nodes[place].output if out in self.types)
+        dims = (dim for kind in types for dim in kind.tensor_type.shape.dim)
+        return any(dim.HasField("dim_value") and dim.dim_value < 1 for dim in dims)
 
     def places(self, names: Collection[str]) -> set[int]:
         """Nodes of these names, or that hold nodes of them in a branch."""

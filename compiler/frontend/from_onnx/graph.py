@@ -64,18 +64,19 @@ def import_graph(
         OnnxImportError: unsupported operators (all of them in one message), an unknown dimension,
             nodes whose types do not fit, or nodes that read each other in a circle.
     """
-    _refuse_unsupported(graph, opsets)
+    unsupported = _unsupported(graph, opsets)
     stored = (*graph.initializer, *map(dense, graph.sparse_initializer))
     initializers = {tensor.name: tensor for tensor in stored}
     uses = Counter(name for node in graph.node for name in node.input)
     values = GraphValues(initializers, uses, mapped)
     params = bind_inputs(graph, inputs, values)
-    _convert_nodes(graph, opsets, values)
+    _convert_nodes(graph, opsets, values, unsupported)
     body = _outputs(graph, values)
     return Function((*params, *values.param_vars), body), values.params
 
 
-def _refuse_unsupported(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> None:
+def _unsupported(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> OnnxImportError | None:
+    """The error about all nodes whose operator has no converter; None where each has one."""
     missing: dict[tuple[str, str], list[str]] = {}
     for index, node in enumerate(graph.node):
         if (
@@ -84,18 +85,19 @@ def _refuse_unsupported(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> No
         ):
             kind = plain_domain(node.domain), node.op_type
             missing.setdefault(kind, []).append(node_name(node, index))
-    if missing:
-        lines = [
-            f"{f'{domain}::' if domain else ''}{name} ({_nodes(nodes)})"
-            for (domain, name), nodes in sorted(missing.items())
-        ]
-        error = OnnxImportError(
-            f"unsupported operator{'s' if len(missing) > 1 else ''}: {'; '.join(lines)}",
-            where=f"opset {opsets.get('', 1)}",
-            fix=instead_of(missing),
-        )
-        error.nodes = tuple(name for names in missing.values() for name in names)
-        raise error
+    if not missing:
+        return None
+    lines = [
+        f"{f'{domain}::' if domain else ''}{name} ({_nodes(nodes)})"
+        for (domain, name), nodes in sorted(missing.items())
+    ]
+    error = OnnxImportError(
+        f"unsupported operator{'s' if len(missing) > 1 else ''}: {'; '.join(lines)}",
+        where=f"opset {opsets.get('', 1)}",
+        fix=instead_of(missing),
+    )
+    error.nodes = tuple(name for names in missing.values() for name in names)
+    return error
 
 
 def abbreviated(names: Sequence[str], most: int) -> str:
@@ -117,16 +119,22 @@ def node_name(node: onnx.NodeProto, index: int) -> str:
     return node.name or f"{node.op_type}_{index}"
 
 
-def _convert_nodes(graph: onnx.GraphProto, opsets: Mapping[str, int], values: GraphValues) -> None:
+def _convert_nodes(
+    graph: onnx.GraphProto,
+    opsets: Mapping[str, int],
+    values: GraphValues,
+    unsupported: OnnxImportError | None,
+) -> None:
     """Convert every node; what depends on a failed node is left out so that all errors show."""
-    errors: list[OnnxImportError] = []
+    errors = [] if unsupported is None else [unsupported]
+    foreign = frozenset(errors[0].nodes if errors else ())
     failed: set[str] = set()
     named = [(node_name(proto, index), proto) for index, proto in enumerate(graph.node)]
     pending: deque[_Waiting] = deque((*one, None) for one in in_order(named))
     while pending:
         name, proto, end = pending.popleft()
         node = OnnxNode(proto, _opset(proto, opsets), Span(ONNX + name, 0, 0, 0, 0), values)
-        if failed.intersection(proto.input if end is None else end.reads):
+        if name in foreign or failed.intersection(proto.input if end is None else end.reads):
             failed.update(proto.output)
             continue
         try:
@@ -144,7 +152,7 @@ def _convert_nodes(graph: onnx.GraphProto, opsets: Mapping[str, int], values: Gr
             results = _guarded(node, _converted if end is None else end.results)
         except OnnxImportError as error:
             errors.append(error)
-            error.nodes = (name,)
+            error.nodes = error.declined = (name,)
             failed.update(proto.output)
             if len(errors) == MAX_ERRORS:
                 break
@@ -157,6 +165,7 @@ def _convert_nodes(graph: onnx.GraphProto, opsets: Mapping[str, int], values: Gr
         for other in errors[1:]:
             first.add_note(f"also: {str(other).replace(chr(10), ';')}")
         first.nodes = tuple(name for error in errors for name in error.nodes)
+        first.declined = tuple(name for error in errors for name in error.declined)
         raise first
 
 

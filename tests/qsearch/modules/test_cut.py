@@ -413,6 +413,41 @@ def test_logarithms_are_integers_where_the_user_begins_the_core(tmp_path: Path) 
     assert behind.before is None
 
 
+_TWO_WINDOWS = """
+<ir_version: 8, opset_import: ["" : 17]>
+m (float[n, 1, 5, 12] x) => (float[n, 3, h, w] y{MORE})
+<float[2, 1, 3, 3] k = {K}, float[3, 2, 5, 5] l = {L}, float[3, 3, 1, 1] o = {O},
+ int64[2] s = {1, 7}>
+{ [first] a = Conv (x, k)  r = Relu (a) {MIDDLE} [third] y = Conv (b, o) }
+"""
+_WINDOW = "[second] b = Conv {} (r, l)"
+_MISFITS = {
+    "window": (_WINDOW.format(""), "second"),
+    "window with strides": (_WINDOW.format("<strides = [2, 2]>"), "second"),
+    "pool": ("p = MaxPool <kernel_shape = [5, 5]> (r) b = Concat <axis = 1> (p, p)", "MaxPool"),
+    "reshape": ("[second] q = Reshape (r, s) b = Reshape (q, s)", "second"),
+    "broadcast": ("[second] q = Add (r, x) b = Concat <axis = 1> (q, q)", "second"),
+    "beside a float head": (f"places = NonZero (r) {_WINDOW.format('')}", "second"),
+}
+
+
+@pytest.mark.parametrize("kind", _MISFITS)
+@pytest.mark.parametrize("cut", [[], ["--until", "first"], ["--from", "third"]])
+def test_sizes_that_do_not_fit_are_refused_in_every_part(
+    kind: str, cut: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    middle, told = _MISFITS[kind]
+    text = _TWO_WINDOWS.replace("{MIDDLE}", middle)
+    text = text.replace("{MORE}", ", int64[4, found] places" if "places" in middle else "")
+    for name, count in (("K", 18), ("L", 150), ("O", 9)):
+        text = text.replace(f"{{{name}}}", f"{{{', '.join(['0.5'] * count)}}}")
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    assert run(["doctor", "--model", str(tmp_path / "m.onnx"), *cut]) == 2
+    said = capsys.readouterr().err
+    assert told in said
+    assert "onnxruntime" not in said
+
+
 def test_a_fixed_batch_runs_sample_by_sample(tmp_path: Path) -> None:
     fixed = detector()
     fixed.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
