@@ -17,12 +17,14 @@ from qsearch.config import read_config_file
 from qsearch.errors import DataError
 from qsearch.object_data import objects_to_npz
 from qsearch.streams import STATES, Cell, Streams
+from workers.batching import batch_size
 from workers.datasets import audio, table, text
 from workers.datasets.annotated import BOXES, MASKS
 from workers.datasets.contents import Contents, files_below
 from workers.datasets.prepared import prepared, whole_inputs
 from workers.datasets.protocol import Dataset as OpenDataset
-from workers.datasets.protocol import InputSpec, whole
+from workers.datasets.protocol import InputSpec, padded
+from workers.datasets.protocol import whole as is_whole
 from workers.datasets.registry import open_dataset
 from workers.messages import DatasetRef, Range
 
@@ -96,17 +98,64 @@ def prepare_data(
     Args:
         inputs: of the core.
         pipeline: the float parts; None where the model was not cut.
-        cell: makes the model that feeds states back; None where there is none.
+        cell: makes the whole model, which feeds states back and must not join the samples of a
+            fixed batch; None where there is none.
         options: of ``open_data``.
+    Raises:
+        DataError: single samples, and a model that computes an output from several together.
     """
     inputs_of_all = inputs if pipeline is None else whole_inputs(pipeline.whole)
     if STATES in (options.get("preprocess") or {}):
         given, options = _fed_back(given, inputs_of_all, name, cell, options)
     data = open_data(given, inputs_of_all, name=name, **options)
+    if cell is not None and not data.whole and batch_size(inputs_of_all) > 1:
+        joining = _joining_output(data, inputs_of_all, cell())
+        if joining and data.synthetic:
+            data = open_data(given, inputs_of_all, name=name, **options, whole=True)
+        elif joining:
+            raise _joined(joining, inputs_of_all, data.described)
     if pipeline is None:
         return data
     ref = prepared(data.ref, pipeline, inputs_of_all)
     return _checked(open_dataset(ref, inputs), ref, data.sha256, data.described, inputs)
+
+
+def _joining_output(data: PreparedData, inputs: Sequence[InputSpec], model: Cell) -> str:
+    """Return an output of a fixed batch that depends on several samples at once; "" for none.
+
+    Data of exactly one run are what the model takes: rows of a table, nodes of a graph.
+    """
+    size = batch_size(inputs)
+    read = open_dataset(data.ref, inputs).batch(Range(0, min(size, data.count))).inputs
+    rows = {spec.name: padded(read[spec.name], size) for spec in inputs}
+    changed = {
+        name: np.concatenate([array[:-1], array[:1].reshape(-1)[::-1].reshape(1, *array.shape[1:])])
+        for name, array in rows.items()
+    }
+    both = zip(map(np.asarray, model.run(rows)), map(np.asarray, model.run(changed)), strict=True)
+    for place, (first, second) in enumerate(both):
+        if model.sampled is not None and not model.sampled[place]:
+            continue
+        if first.ndim and len(first) == size:
+            if data.count == size:
+                continue
+            first, second = first[:-1], second[:-1]
+        # A row is computed alike in both runs; other kernels of a runtime may round a last bit.
+        if not np.allclose(first, second, rtol=1e-3, atol=1e-5, equal_nan=True):
+            return model.outputs[place] if model.outputs else f"output {place}"
+    return ""
+
+
+def _joined(output: str, inputs: Sequence[InputSpec], where: str) -> DataError:
+    size = batch_size(inputs)
+    wanted = ", ".join(f"{spec.name} [runs, {str([*spec.shape])[1:]}" for spec in inputs)
+    return DataError(
+        f"the model computes {output!r} from {size} samples together, and the data hold single "
+        "samples",
+        where=where,
+        fix=f"give whole inputs, with an axis for the runs in front ({wanted}), or export the "
+        "model for one sample",
+    )
 
 
 def _fed_back(
@@ -146,6 +195,7 @@ def open_data(
     objects_folder: Path | None = None,
     seed: int = 0,
     classes: int | None = None,
+    whole: bool = False,
 ) -> PreparedData:
     """Open data, check that it fits the model's inputs, and hash it.
 
@@ -157,11 +207,13 @@ def open_data(
         objects_folder: where Python objects are written; needed for them only.
         seed: of synthetic inputs.
         classes: labels lie below it; None where they may be anything.
+        whole: each synthetic sample is one run of the model.
     Raises:
         DataError, DatasetError: missing, empty, not finite, or not what the model takes.
     """
     if given is None:
         options: dict[str, Any] = {"count": SYNTHETIC_SAMPLES, "seed": seed}
+        options |= {"whole": True} if whole else {}
         ref = DatasetRef("synthetic", options)
         described = f"synthetic ({SYNTHETIC_SAMPLES} samples, seed {seed})"
         dataset = open_dataset(ref, inputs)
@@ -274,7 +326,7 @@ def _checked(
     labels = dataset.labels(Range(0, 1))
     classes = labels is not None and labels.dtype.kind in "iu"
     axes = 0 if labels is None else labels.ndim
-    return PreparedData(ref, count, classes, sha256, described, axes, whole(dataset), ranges)
+    return PreparedData(ref, count, classes, sha256, described, axes, is_whole(dataset), ranges)
 
 
 def check_labels(dataset: OpenDataset, classes: int | None, where: str) -> None:

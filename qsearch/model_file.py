@@ -144,7 +144,8 @@ class ModelSource:
             taken = {name: np.asarray(values[name], dtype) for name, dtype in dtypes.items()}
             return pipeline.finish(values, core.run(taken))
 
-        return Cell(run, tuple(port.name for port in pipeline.whole.outputs))
+        names = tuple(port.name for port in pipeline.whole.outputs)
+        return Cell(run, names, pipeline.sampled)
 
     @property
     def kept(self) -> dict[str, Any]:

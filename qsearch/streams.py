@@ -36,10 +36,12 @@ class Cell:
     Attributes:
         run: one call, from inputs by name to outputs in order.
         outputs: their names.
+        sampled: which outputs have the samples on their leading axis; None is all of them.
     """
 
     run: Callable[[Arrays], Sequence[NDArray[Any]]]
     outputs: tuple[str, ...]
+    sampled: tuple[bool, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,7 +179,8 @@ def run_samples(
     what: Runnable, given: Any, *, kept: bool = True, metric: str | None = None
 ) -> Scored:
     """Run every sample of the data; ``kept`` keeps the outputs."""
-    cell = partial(Cell, what.run, what.outputs)
+    # What runs between float parts is no whole model.
+    cell = partial(Cell, what.run, what.outputs, what.sampled) if what.pipeline is None else None
     with DataSource.of(given).opened(what.inputs, "eval", what.pipeline, cell) as data:
         sampled = what.sampled
         top1 = ("top1",) if data.has_labels and what.judged else ()

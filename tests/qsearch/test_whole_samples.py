@@ -152,3 +152,46 @@ def test_a_search_scores_steps_first_by_their_labels(tmp_path: Path) -> None:
     )
     assert result.best_trial.value > 0.9
     assert qsearch.verify(tmp_path / "run").proved
+
+
+def joining(axis: int) -> onnx.ModelProto:
+    """A product for each of four samples, and a softmax over them (axis 0) or over classes."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Softmax", ["h"], ["y"], axis=axis),
+    ]
+    ports = (("x", [4, FEATURES]), ("y", [4, CLASSES]))
+    x, y = ([helper.make_tensor_value_info(n, TensorProto.FLOAT, s)] for n, s in ports)
+    graph = helper.make_graph(nodes, "g", x, y, [from_array(drawn(1, FEATURES, CLASSES), "w")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+@pytest.mark.parametrize("command", ["compile", "insight", "launch", "run", "verify"])
+def test_a_batch_whose_samples_meet_is_not_given_single_samples(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, file, data = tmp_path / "m.onnx", tmp_path / "m.qmod", tmp_path / "d.npz"
+    onnx.save(joining(axis=0), model)
+    np.savez(data, x=drawn(2, 7, FEATURES))
+    options = ["--calib", data] if command in ("compile", "insight", "launch") else ["--eval", data]
+    if command == "launch":
+        options += ["--out", tmp_path / "run", "--trials", "1"]
+    if command in ("run", "verify"):
+        qsearch.quantize(model).save(file)  # synthetic samples are whole runs here
+    given = file if command in ("run", "verify") else model
+    assert run([command, str(given), *map(str, options)]) == 2
+    told = capsys.readouterr().err
+    assert "from 4 samples together" in told
+    assert f"x [runs, 4, {FEATURES}]" in told
+
+
+def test_a_batch_whose_samples_meet_takes_whole_runs_and_data_of_one_run(tmp_path: Path) -> None:
+    onnx.save(joining(axis=0), tmp_path / "m.onnx")
+    module = qsearch.quantize(tmp_path / "m.onnx", {"x": drawn(2, 6, 4, FEATURES)})
+    assert module.run({"x": drawn(3, 4, FEATURES)})[0].shape == (4, CLASSES)
+    qsearch.quantize(tmp_path / "m.onnx", {"x": drawn(2, 4, FEATURES)})
+
+
+def test_a_batch_of_separate_samples_takes_any_number_of_them(tmp_path: Path) -> None:
+    onnx.save(joining(axis=1), tmp_path / "m.onnx")
+    qsearch.quantize(tmp_path / "m.onnx", {"x": drawn(2, 7, FEATURES)})

@@ -24,18 +24,18 @@ def _random(rng: np.random.Generator, shape: tuple[int, ...], name: str) -> Arra
 
 @datasets.register("synthetic")
 def open_synthetic(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dataset:
-    """Options: ``count`` (samples, default 32) and ``seed`` (default 0).
+    """Options: ``count`` (samples, default 32), ``seed`` (default 0) and ``whole``.
 
     Float inputs are standard normal, integer inputs 0 or 1; sample i depends on seed and i only.
-    Samples are whole where the first axes of the inputs differ, and so count no samples.
+    Samples are whole where asked for, and where the first axes of the inputs differ.
 
     Raises:
         DatasetError: the count is not positive.
     """
-    count, seed = take_options("synthetic", options, count=32, seed=0)
+    count, seed, whole = take_options("synthetic", options, count=32, seed=0, whole=False)
     if count < 1:
         raise DatasetError("synthetic data is empty", fix="count must be at least 1")
-    whole = len({spec.shape[:1] for spec in inputs}) > 1
+    whole = whole or len({spec.shape[:1] for spec in inputs}) > 1
 
     def sample(place: int) -> dict[str, Array]:
         rng = np.random.default_rng([int(seed), place])
