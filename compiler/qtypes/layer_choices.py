@@ -13,10 +13,14 @@ reserved names stand for points that no single layer reads, and take ``nbit_inpu
     <scores>    values that only a softmax reads: up to 12
     <others>    values that neither layers nor a softmax read and no convolution gives, such as what
                 a norm reads: up to 15; products of two of them fit int32
+
+A name that begins with "@" is that of a single quantize point (``compiler.quantize.point_names``),
+and takes ``nbit_input`` and ``range``; "@point>reader" gives one reader a point of its own.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
@@ -35,6 +39,12 @@ POINT_BITS: Final = {
     OTHERS: tuple(range(8, 16)),
 }
 """The bits that reserved names may have."""
+POINT: Final = "@"
+"""How the name of a single quantize point begins."""
+
+
+Real = float
+"""The type, where ``LayerChoice.float`` hides its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +55,19 @@ class LayerChoice:
         nbit_weight: bits of its weight; None for the bits of the QConfig.
         nbit_input: bits of the values that it reads; None for the bits of the QConfig.
         float: leave the layer in float.
+        range: of a single point, lower and upper end in the units of its tensor, 0 among them;
+            None for the range that calibration chooses.
     """
 
     nbit_weight: int | None = None
     nbit_input: int | None = None
     float: bool = False
+    range: tuple[Real, Real] | None = None
 
-    def to_dict(self) -> dict[str, int | bool]:
+    def to_dict(self) -> dict[str, Any]:
         """The fields that say something, as plain JSON values."""
         found = {f.name: getattr(self, f.name) for f in fields(self)}
+        found["range"] = None if self.range is None else list(self.range)
         return {name: value for name, value in found.items() if value not in (None, False)}
 
 
@@ -89,7 +103,7 @@ class LayerChoices(Mapping[str, LayerChoice]):
     def __reduce__(self) -> tuple[type[LayerChoices], tuple[dict[str, LayerChoice]]]:
         return LayerChoices, (self._items,)
 
-    def to_dict(self) -> dict[str, dict[str, int | bool]]:
+    def to_dict(self) -> dict[str, dict[str, Any]]:
         """Plain JSON values."""
         return {name: choice.to_dict() for name, choice in self._items.items()}
 
@@ -98,6 +112,11 @@ class LayerChoices(Mapping[str, LayerChoice]):
         """Bits of what each layer reads, for the layers that ask."""
         asked = {name: choice.nbit_input for name, choice in self._items.items()}
         return {name: bits for name, bits in asked.items() if bits is not None}
+
+    @property
+    def points(self) -> dict[str, LayerChoice]:
+        """What is chosen for single quantize points."""
+        return {name: choice for name, choice in self._items.items() if name.startswith(POINT)}
 
     @property
     def wide_sums(self) -> bool:
@@ -150,8 +169,10 @@ def _choice(name: str, layer: Any, value: Any) -> LayerChoice:
     place = f"{name}[{layer!r}]"
     if not isinstance(layer, str) or not isinstance(value, Mapping):
         raise refused(place, value, 'choices by name, such as {"nbit_weight": 4}')
-    reserved = layer in POINT_BITS
-    legal = ["nbit_input"] if reserved else [f.name for f in fields(LayerChoice)]
+    single = layer.startswith(POINT)
+    legal = ["nbit_weight", "nbit_input", "float"]
+    if layer in POINT_BITS or single:
+        legal = ["nbit_input", "range"][: 1 + single]
     for key in value:
         if key not in legal:
             raise ConfigValueError(
@@ -165,6 +186,7 @@ def _choice(name: str, layer: Any, value: Any) -> LayerChoice:
         _bits(f"{place}['nbit_weight']", value.get("nbit_weight"), _LAYER_BITS),
         _bits(f"{place}['nbit_input']", value.get("nbit_input"), input_bits),
         left_float,
+        _range(f"{place}['range']", value.get("range")),
     )
     if choice.float and (choice.nbit_weight or choice.nbit_input):
         raise ConfigValueError(
@@ -182,3 +204,14 @@ def _bits(place: str, value: Any, legal: tuple[int, ...]) -> int | None:
     ends = f"{legal[0]} or {legal[-1]}"
     told = ends if len(legal) == 2 else f"an integer from {legal[0]} to {legal[-1]}"
     raise refused(place, value, told)
+
+
+def _range(place: str, value: Any) -> tuple[float, float] | None:
+    if value is None:
+        return None
+    ends = list(value) if isinstance(value, (list, tuple)) else []
+    if len(ends) == 2 and all(isinstance(end, (int, float)) and math.isfinite(end) for end in ends):
+        low, high = map(float, ends)
+        if low <= 0 <= high and low < high:
+            return low, high
+    raise refused(place, value, "a lower and an upper end with 0 among them, such as [-1.5, 2.0]")

@@ -22,7 +22,7 @@ from compiler.ops.annotation.attach_simulated_quantize import SQ, quantize_kind
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.ops.transform.moved_integers import PICKS
 from compiler.qtypes.errors import ConfigValueError
-from compiler.qtypes.layer_choices import POINT_BITS, LayerChoice, LayerChoices
+from compiler.qtypes.layer_choices import POINT, POINT_BITS, LayerChoice, LayerChoices
 from compiler.qtypes.qconfig import QAnnotateKind
 from compiler.qtypes.report import BORDER_OPS
 from compiler.span import onnx_nodes
@@ -61,7 +61,7 @@ def _named(nodes: Iterable[Call], others: Mapping[Call, str]) -> dict[Call, str]
     for place, node in enumerate(nodes):
         assert isinstance(node.op, Op)
         short = node.op.name.rpartition(".")[2]
-        name = next(iter(onnx_nodes(node.span)), "") or f"{short}_{place}"
+        name = next(iter(onnx_nodes(node.span)), "").lstrip(POINT) or f"{short}_{place}"
         if name in taken:
             name = f"{name}#{place}"
         taken.add(name)
@@ -117,14 +117,14 @@ def choices_of(main: Function, choices: LayerChoices) -> dict[Call, LayerChoice]
 
 
 def require_known(choices: LayerChoices, layers: Mapping[Call, str]) -> None:
-    """Refuse names that no layer has.
+    """Refuse names that no layer has; those of single points are looked up in ``own_points``.
 
     Raises:
         ConfigValueError: it lists the names that are legal, nearest first.
     """
     legal = (*layers.values(), *POINT_BITS)
     for name in choices:
-        if name not in legal:
+        if name not in legal and not name.startswith(POINT):
             raise ConfigValueError(
                 f"QConfig.layers: the model has no layer {name!r}", fix=legal_names(name, legal)
             )

@@ -93,6 +93,7 @@ class RangeFitting:
         bind: makes the simulated module of other ranges; kept.
         joined: points that have the range of a point behind a concatenation, by their places.
         kept: points whose range becomes no smaller.
+        fixed: points that keep their range.
 
     Attributes:
         points: whose ranges are fitted: of kind INPUT, of 8 bits at most; the steps of more bits
@@ -106,6 +107,7 @@ class RangeFitting:
         bind: Callable[[NDArray[np.float32]], IRModule],
         joined: Mapping[int, int],
         kept: Collection[Expr],
+        fixed: Collection[Expr] = (),
     ) -> None:
         main: Function = simulated["main"]
         measured = measured_points(simulated)
@@ -118,7 +120,9 @@ class RangeFitting:
                 self._uses.setdefault(child, []).append(node)
         self._axis = {call.args[0]: rule.data_axis for call, rule in weighted_calls(main)}
         self.points = frozenset(
-            point for k, point in enumerate(measured) if _narrow(point) and k not in joined
+            point
+            for k, point in enumerate(measured)
+            if _narrow(point) and k not in joined and point not in fixed
         )
         self._kept = frozenset(kept)
         fields: dict[Expr, list[Call]] = {}

@@ -43,13 +43,20 @@ from compiler.quantize._given_points import for_given_points
 from compiler.quantize._integer_inputs import bounded_counts, bounded_inputs
 from compiler.quantize._layers import named_weights, require_known, unmarked
 from compiler.quantize._masks import bounded_masks
+from compiler.quantize._own_points import own_points
 from compiler.quantize._range_fitting import RangeFitting
 from compiler.quantize._rescaling import rescaled
 from compiler.quantize._rewriting import rewritten
 from compiler.quantize._sequential_rounding import MOST_PRODUCTS, sequential_products
 from compiler.quantize.calibration.bias_room import with_own_biases
-from compiler.quantize.calibration.bind_scales import bind_scales, bound_grid, results_of
+from compiler.quantize.calibration.bind_scales import (
+    bind_scales,
+    bound_grid,
+    measured_points,
+    results_of,
+)
 from compiler.quantize.calibration.channel_stats import ChannelStats
+from compiler.quantize.calibration.point_bits import own_range
 from compiler.quantize.calibration.shared_ranges import shared_ranges
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 from compiler.quantize.conversions import integer_dtypes, partition_conversions
@@ -217,10 +224,12 @@ def build_candidate(
 
     Raises:
         CalibrationError: the ranges do not belong to this module and QConfig.
+        ConfigValueError: the configuration names a quantize point that there is not.
         NotFullyIntegralError: "fully_integral" was asked for and float is left.
         IntegerOverflowError: a sum may leave its dtype.
     """
     annotated, run = mark(mod, qconfig, channels, context)
+    annotated, activation_scales = own_points(annotated, run.qconfig, activation_scales)
     fits = qconfig.sequential and sequential_products(mod) <= MOST_PRODUCTS
     ranges, joined = shared_ranges(annotated, run.qconfig, activation_scales, fits)
     of_whole = run.qconfig.with_whole_weights()
@@ -257,7 +266,8 @@ def _fitted(
     simulated, bind = bind_scales(annotated, run, ranges), partial(bind_scales, annotated, run)
     main = simulated["main"]
     kept = results_of(main.body, run.qconfig) | read_by_loops(main)
-    return corrected(simulated, run, RangeFitting(simulated, ranges, bind, joined, kept))
+    fixed = {p for p in measured_points(simulated) if own_range(p, run.qconfig) is not None}
+    return corrected(simulated, run, RangeFitting(simulated, ranges, bind, joined, kept, fixed))
 
 
 def refuse_integer_products(mod: IRModule) -> None:

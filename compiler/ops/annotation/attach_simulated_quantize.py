@@ -25,7 +25,8 @@ SCALAR = TensorType((), "float32")
 class SimulatedQuantizeAttrs(OpAttrs):
     """``kind`` is a QAnnotateKind; ``axis`` the channel axis of several scales, None for one;
     ``bits`` the precision where it is not the kind's own; a ``given`` point came with the model,
-    scale and bounds included, and keeps them."""
+    scale and bounds included, and keeps them; ``name`` is what ``QConfig.layers`` calls it, where
+    that chooses something for it."""
 
     kind: int
     sign: bool = True
@@ -33,6 +34,7 @@ class SimulatedQuantizeAttrs(OpAttrs):
     axis: int | None = None
     bits: int | None = None
     given: bool = False
+    name: str = ""
 
 
 def attach_simulated_quantize(

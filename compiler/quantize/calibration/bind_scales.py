@@ -54,6 +54,7 @@ from compiler.quantize.calibration.point_bits import (
     chosen_bits,
     keeps_scale,
     own_bits,
+    own_range,
     point_readers,
 )
 from compiler.quantize.calibration.uneven_grid import Sidedness
@@ -233,7 +234,8 @@ class _Binder:
                         where=describe(point.args[0]),
                         fix="calibrate with finite data",
                     )
-            if point in ends:
+            exact = own_range(point, self.qconfig) is not None
+            if point in ends and not exact:
                 value, low, high = (_BEYOND * end for end in (value, low, high))
             if max(value, -low, high) < SMALLEST_RANGE:
                 value, low, high = 1.0, -1.0 if low < 0 else 0.0, 1.0
@@ -244,7 +246,7 @@ class _Binder:
                 reach = as_scale(max(-low, high))
                 self.bound[point] = _Bound(reach, DomScale(uneven.step), steps=uneven.ends)
                 continue
-            room = self._headroom(point, nbit)
+            room = 1.0 if exact else self._headroom(point, nbit)
             reach, scale = _scale_of(as_scale(range_s * room), nbit, self.qconfig)
             steps = None
             if point in self.tabulated and nbit > bits(self.qconfig.dtype_input):
@@ -325,7 +327,10 @@ class _Binder:
         mode = self.qconfig.weight_scale
         # Relay's own rules, without integer_tables, know no grid that a weight brings along.
         tables = self.qconfig.integer_tables
-        range_s = range_on_few_levels(data.data, nbit, axis) if tables else None
+        own = own_range(point, self.qconfig)
+        range_s = range_on_few_levels(data.data, nbit, axis) if tables and own is None else None
+        if own is not None:
+            range_s, axis = as_scale(max(-own[0], own[1])), None
         if range_s is not None and at_least is not None and np.any(range_s < at_least):
             range_s = None
         if range_s is None and self.keeps_grids:

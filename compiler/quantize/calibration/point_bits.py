@@ -5,7 +5,8 @@ layers read it; so has a table that indices pick from. A value between layers is
 has the most bits that any layer among its readers asks for. What no layer reads has the bits of a
 reserved name, ``TABLES`` or ``SCORES`` where only tables of functions or a softmax read it and
 ``OTHERS`` else; the usual bits where several of these read it, since a table has an entry for each
-value, and where a convolution gives it, since runtimes have no kernel for one that gives more.
+value, and where a convolution gives it, since runtimes have no kernel for one that gives more. What
+is chosen for a single point goes before all of this.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from compiler.ops.annotation.attach_simulated_quantize import point_attrs, quant
 from compiler.ops.op_call import is_square
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale, same_scale
 from compiler.qtypes.errors import ConfigValueError
-from compiler.qtypes.layer_choices import OTHERS, POINT_BITS, SCORES, TABLES
+from compiler.qtypes.layer_choices import OTHERS, POINT_BITS, SCORES, TABLES, LayerChoice
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize._layers import choices_of, named_layers, reads_table, weight_operand
 from compiler.quantize.calibration.weighted_calls import weight_of
@@ -130,12 +131,15 @@ def chosen_bits(
             weight of a product more bits than its dtype.
     """
     chosen = choices_of(main, qconfig.layers)
-    if not chosen and qconfig.layers.keys().isdisjoint((TABLES, SCORES, OTHERS)):
+    if not (chosen or qconfig.layers.points) and qconfig.layers.keys().isdisjoint(
+        (TABLES, SCORES, OTHERS)
+    ):
         return {}
     found: dict[Expr, int] = {}
     layers = {name: call for call, name in named_layers(main).items()}
     for point, readers in (read_by or point_readers(main)).items():
-        nbit = input_bits(readers, qconfig)
+        own = own_choice(point, qconfig)
+        nbit = (own and own.nbit_input) or input_bits(readers, qconfig)
         if nbit != qconfig.nbit_input:
             found[point] = nbit
             for layer in (layers[name] for name in readers if name in layers):
@@ -155,6 +159,18 @@ def chosen_bits(
             weights[weight] = max(weights.get(weight, 0), choice.nbit_weight)
     found |= {point: nbit for point, nbit in weights.items() if nbit != own_bits(point, qconfig)}
     return found
+
+
+def own_choice(point: Expr, qconfig: QConfig) -> LayerChoice | None:
+    """What is chosen for a single quantize point that ``own_points`` has named."""
+    attrs = point_attrs(point)
+    return qconfig.layers.get(attrs.name) if attrs is not None and attrs.name else None
+
+
+def own_range(point: Expr, qconfig: QConfig) -> tuple[float, float] | None:
+    """The ends that are chosen for a single quantize point: neither shared, fitted nor widened."""
+    own = own_choice(point, qconfig)
+    return None if own is None else own.range
 
 
 def own_bits(point: Expr, qconfig: QConfig) -> int:

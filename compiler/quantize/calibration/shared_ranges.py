@@ -32,7 +32,7 @@ from compiler.ops.annotation.attach_simulated_quantize import point_attrs
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive, first_positive
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize.calibration.bind_scales import measured_points
-from compiler.quantize.calibration.point_bits import chosen_bits, keeps_scale
+from compiler.quantize.calibration.point_bits import chosen_bits, keeps_scale, own_range
 
 _NEAR: Final = 2**0.5
 
@@ -64,7 +64,7 @@ def shared_ranges(
         return known, {}
     rows = known.reshape(-1, len(points))
     bits = chosen_bits(main, qconfig)
-    places = {point: place for place, point in enumerate(points) if _narrow(point)}
+    places = {point: place for place, point in enumerate(points) if _narrow(point, qconfig)}
 
     def width(place: int) -> float:
         return float(rows[2, place] - rows[1, place] if len(rows) == 3 else rows[0, place])
@@ -126,9 +126,10 @@ class _Readers:
 _OTHERS: Final = _Readers(others=True)
 
 
-def _narrow(point: Expr) -> bool:
+def _narrow(point: Expr, qconfig: QConfig) -> bool:
     attrs = point_attrs(point)
-    return attrs is not None and attrs.kind == QAnnotateKind.INPUT and attrs.bits is None
+    narrow = attrs is not None and attrs.kind == QAnnotateKind.INPUT and attrs.bits is None
+    return narrow and own_range(point, qconfig) is None
 
 
 def _hands_on(node: Expr) -> bool:

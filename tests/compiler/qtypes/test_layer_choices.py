@@ -31,14 +31,23 @@ def test_choices_that_choose_nothing_are_dropped() -> None:
     assert qconfig(layers=None) == qconfig()
 
 
-names = st.text(st.characters(blacklist_categories=("Cs",)), min_size=1, max_size=8)
+names = st.text(st.characters(blacklist_categories=("Cs",)), min_size=1, max_size=8).filter(
+    lambda name: not name.startswith("@")
+)
+points = st.integers(0, 9).map("@conv{}".format)
+ends = st.tuples(st.floats(-1e9, 0), st.floats(1e-9, 1e9)).map(list)
 bits = st.integers(2, 8)
 choices = st.fixed_dictionaries({}, optional={"nbit_weight": bits, "nbit_input": bits})
 
 
-@given(st.dictionaries(names, choices, max_size=4))
-def test_json_and_pickles_give_the_same_config_again(layers: dict[str, Any]) -> None:
-    config = qconfig(layers=layers)
+own = st.fixed_dictionaries({}, optional={"nbit_input": bits, "range": ends})
+
+
+@given(st.dictionaries(names, choices, max_size=4), st.dictionaries(points, own, max_size=4))
+def test_json_and_pickles_give_the_same_config_again(
+    layers: dict[str, Any], single: dict[str, Any]
+) -> None:
+    config = qconfig(layers=layers | single)
     assert QConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
     assert pickle.loads(pickle.dumps(config)) == config
 
