@@ -181,15 +181,19 @@ def compile_command(
     sign: str | None,
     dump_ir: str | None,
     **cut: Any,
-) -> None:
-    """Quantize a model with one configuration, without a search, and write a .qmod."""
+) -> int:
+    """Quantize a model with one configuration, without a search, and write a .qmod.
+
+    Exit codes: 0 the module is written, 1 it is written, but its outputs are below 6 dB SQNR.
+    """
     given = options.named_model(model)
     out = out or f"{Path(given).stem}.qmod"
     from compiler.runtime.artifact import refuse_onnx_name
     from compiler.transform import DumpDir, PassContext
     from qsearch.modules.data_source import DataSource
-    from qsearch.modules.quantization import form_of_auto, quantize
+    from qsearch.modules.quantization import COMPARED_DATA, form_of_auto, quantize
     from qsearch.process import logging_to
+    from qsearch.search.closeness import Closeness, has_few_bits
     from qsearch.signing import private_key, sign_file
 
     refuse_onnx_name(out)
@@ -199,6 +203,7 @@ def compile_command(
     dumps = (DumpDir(Path(dump_ir), show_meta=False),) if dump_ir else ()
     with logging_to(verbosity), PassContext(instruments=dumps):
         module = quantize(given, DataSource(calib, preprocess, seed), qconfig, **cut)
+    closeness = Closeness.recorded(module.provenance)
     if dump_ir:
         from compiler.fusion.fuse_ops import fuse_report
 
@@ -213,17 +218,17 @@ def compile_command(
             print(wrapped(f"cut: {module.provenance['cut']}", "  "), file=sys.stderr)
         for decision in module.provenance.get("decisions", ()):
             print(wrapped(f"chosen: {decision}", "  "), file=sys.stderr)
-        if "sqnr_db" in module.provenance:
-            # Of the data that chose the ranges: other data may have less.
-            sqnr_db = module.provenance["sqnr_db"]
-            close = "the same outputs" if sqnr_db is None else f"{sqnr_db:.1f} dB SQNR"
-            print(f"close to float: {close} on samples of the calibration data", file=sys.stderr)
+        if closeness is not None and closeness.close:
+            print(closeness.sentence(COMPARED_DATA), file=sys.stderr)
         from qsearch.cli.launch import export_step
 
         place = shlex.quote(str(Path(out)))
         export = export_step(place, module.qconfig.partition_conversions, form_of_auto(qconfig))
         # Beside stdout, where scripts read the path.
         print(f"next: qsearch verify {place}\nnext: {export}", file=sys.stderr)
+    assert module.qconfig is not None
+    wrong = closeness is not None and closeness.wrong and not has_few_bits(module.qconfig)
+    return EXIT_TARGET_MISSED if wrong else EXIT_OK
 
 
 # insight ----------------------------------------------------------------------------------------

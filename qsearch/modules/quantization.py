@@ -15,31 +15,25 @@ from compiler.ir.blob import module_sha256
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, Decision, diagnose
-from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.quantize.wide_inputs import with_room_for_sums
-from compiler.runtime.artifact import QModule, constants_of
-from compiler.runtime.packed import member_bytes
-from qsearch.data import PreparedData
+from compiler.runtime.artifact import QModule
 from qsearch.errors import SettingsError
 from qsearch.frameworks import model_at
 from qsearch.model_file import ModelSource, dims_with, import_model, without_floats
 from qsearch.modules.data_source import Batches, DataSource
+from qsearch.search.closeness import KEY as CLOSENESS
+from qsearch.search.closeness import Closeness
 from qsearch.search.winner import build_winner, samples_of
 from qsearch.settings import CutAt
-from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
-from workers.metrics.registry import MetricSums
 from workers.metrics.size import DEFAULT_FORM, RESTRICTED, fields_of
 from workers.process import code_version
 from workers.user_code import hashes, imported_code
 
 log = logging.getLogger("qsearch.modules.quantization")
 
-_COMPARED: Final = 8
-"""Samples on which ``quantize`` compares the module with the model."""
-_LARGE_BYTES: Final = 12 << 20
-_FAR_DB: Final = 10.0
-"""Below it a tenth of the outputs' power is noise."""
+COMPARED_DATA: Final = "calibration data"
+"""It chose the ranges: other data may be farther from the float model."""
 
 AUTO: Final = "auto"
 """The configuration that the statistics of the data suggest."""
@@ -114,10 +108,13 @@ def _quantized(
                 "and will not fit real ones"
             )
         shipped = build_winner(calibration, config)
+        outputs = [port.name for port in source.interface.outputs]
         for call in shipped.float_ops:
             log.info("stays float: %s", call)
         known = {
-            **_closeness(module, shipped.module, data, inputs),
+            **_told(
+                Closeness.of(*(module, shipped.module, data, inputs, outputs), source.pipeline)
+            ),
             "model_sha256": source.sha256,
             "module_sha256": digest,
             "calib_sha256": data.sha256,
@@ -133,33 +130,13 @@ def _quantized(
         return shipped.packed(config, known, samples, around)
 
 
-def _closeness(
-    model: IRModule, module: IRModule, data: PreparedData, inputs: tuple[InputSpec, ...]
-) -> dict[str, float | None]:
-    """SQNR in dB of the float outputs on the first samples, None where they are equal; nothing
-    where no output is float, or where both models would be held beside the large module."""
-    if member_bytes(constants_of(module)) > _LARGE_BYTES:
+def _told(closeness: Closeness | None) -> dict[str, Any]:
+    """The closeness as the provenance keeps it; a warning where the outputs are far."""
+    if closeness is None:
         return {}
-    float_model, quantized = float_executor(model), QModule(module)
-    sums = MetricSums(("sqnr",), has_labels=False, has_reference=True)
-    compared = 0
-    for given in Batches(data, inputs, _COMPARED):
-        pairs = zip(quantized.run(given), float_model.run(given), strict=True)
-        floats = [pair for pair in pairs if pair[1].dtype.kind == "f"]
-        compared += len(floats)
-        sums.add([ours for ours, _ in floats], [theirs for _, theirs in floats], None)
-    if not compared:
-        return {}
-    sqnr_db = sums.results()["sqnr"]
-    if sqnr_db is not None and sqnr_db < _FAR_DB:
-        log.warning(
-            "the outputs are hardly those of the float model: %.1f dB on %d samples. `qsearch "
-            "insight --qconfig auto` names the layers that lose; --until and --from leave parts "
-            "in float",
-            sqnr_db,
-            min(_COMPARED, data.count),
-        )
-    return {"sqnr_db": None if sqnr_db is None else round(sqnr_db, 1)}
+    if not closeness.close:
+        log.warning(closeness.sentence(COMPARED_DATA))
+    return {CLOSENESS: closeness.to_dict()}
 
 
 def chosen_config(

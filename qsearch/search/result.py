@@ -18,6 +18,7 @@ from qsearch.report.build import Costs, full_report, layers_told, saved_by_stopp
 from qsearch.report.pareto import extremes, front_of
 from qsearch.run_folder import RunFolder
 from qsearch.search.calibration import FirstChoice
+from qsearch.search.closeness import Closeness, has_few_bits
 from qsearch.search.context import TIMEOUT, PreparedStudy, StudyContext
 from qsearch.search.objectives import (
     WORST_OUTPUT,
@@ -55,7 +56,8 @@ class SearchResult:
     Attributes:
         summary: the object that ``--json`` prints.
         folder: the run folder.
-        exit_code: what the command would end with: 0, 1 (target missed) or 130 (interrupted).
+        exit_code: what the command would end with: 0, 1 (target missed, or far from the float
+            model without labels that judge) or 130 (interrupted).
         trials: every trial of the study, by number.
         warnings: what the score is not.
     """
@@ -152,6 +154,11 @@ class SearchResult:
             lines += [f"check     the written file: {_scores(emitted)}", f"{_INDENT}{equal}"]
             lines += [f"{_INDENT}{told}" for told in emitted.get("steps", ())]
             lines += [f"{_INDENT}REFUTED {told}" for told in emitted.get("findings", ())]
+            if closeness := Closeness.recorded(emitted):
+                said = closeness.sentence("evaluation data")
+                lines.append(
+                    textwrap.fill(said, 90, initial_indent=_INDENT, subsequent_indent=_INDENT)
+                )
         if s["module"]:
             size = Path(s["module"]).stat().st_size
             lines.append(f"module    {s['module']}  ({size:,} bytes)")
@@ -164,7 +171,7 @@ class SearchResult:
                 )
                 head = _INDENT
         lines.extend(f"note      {warning}" for warning in self.warnings)
-        if self.exit_code == 1:
+        if self.exit_code == EXIT_TARGET_MISSED and s["target_missed"]:
             lines.append(f"target    missed: {self._missed()}")
         return "\n".join(lines)
 
@@ -337,11 +344,16 @@ def finish(
         if any(trial.finished for trial in trials):
             repository.set_study_state(study.id, "failed", error.what)
         raise error
-    code = EXIT_INTERRUPTED if interrupted else EXIT_OK if kept and fits else EXIT_TARGET_MISSED
+    closeness = Closeness.recorded(emitted or {})
+    # Labels judge a search that has some; few bits from the start are the user's choice.
+    unjudged = not prepared.has_labels and not has_few_bits(prepared.start)
+    wrong = unjudged and closeness is not None and closeness.wrong
+    short["target_missed"] = missed = not (kept and fits)
+    ended = EXIT_TARGET_MISSED if missed or wrong else EXIT_OK
     return SearchResult(
         summary=short,
         folder=folder.path,
-        exit_code=code,
+        exit_code=EXIT_INTERRUPTED if interrupted else ended,
         trials=tuple(trials),
         space=prepared.space,
         objective=objective,

@@ -70,6 +70,7 @@ from qsearch.search.winner import (
     Winner,
     build_winner,
     check_operators,
+    check_whole,
     check_winner,
     keep_page,
     sample_inputs,
@@ -436,11 +437,13 @@ class Session:
             best,
             self._calibration.scales_for(QConfig.from_dict(best.qconfig)),
             self._folder.module.read_bytes(),
+            [port.name for port in self._prepared.source.interface.outputs],
             self._prepared.run_samples,
         )
         self._worker_cpu_s += emitted.cpu_s
         self._context.progress.phase("check, single steps", 1)
         emitted = check_operators(emitted, self._folder.module)
+        emitted = check_whole(emitted, self._folder.module, self._prepared)
         self._context.progress.advance()
         for finding in emitted.findings:
             self._context.progress.message(f"warning: `qsearch verify` will refuse it: {finding}")

@@ -35,6 +35,7 @@ from compiler.runtime.artifact import (
 from qsearch.data import PreparedData
 from qsearch.run_folder import RunFolder
 from qsearch.search.baseline import SplitEvaluation, evaluate_split, shards
+from qsearch.search.closeness import Closeness, compares_whole
 from qsearch.search.context import PreparedStudy, StudyArtifacts, StudyContext
 from qsearch.search.evaluations import await_workers
 from qsearch.search.evaluator import Evaluator, score_of
@@ -92,6 +93,7 @@ class Emitted:
         cpu_s: what the check cost.
         steps: for each form, what its single steps were tested on; see ``proof.steps``.
         findings: where one computes other integers than the reference.
+        closeness: ``Closeness`` on the evaluation data; None where no output can be compared.
     """
 
     score: Mapping[str, float | None]
@@ -102,6 +104,7 @@ class Emitted:
     cpu_s: float
     steps: tuple[str, ...] = ()
     findings: tuple[str, ...] = ()
+    closeness: Closeness | None = None
 
     def report(self) -> dict[str, Any]:
         """As ``--json`` prints it."""
@@ -173,6 +176,7 @@ def check_winner(
     best: Trial,
     scales: tuple[float, ...] | None,
     module: bytes,
+    names: Sequence[str],
     run_samples: int = 1,
 ) -> Emitted:
     """Score the written module and compare its outputs with the evaluator's and the reference's.
@@ -184,6 +188,7 @@ def check_winner(
     Args:
         reference: outputs of the float model for all samples.
         module: content of the written file.
+        names: of its outputs.
         run_samples: samples of one run of the model.
     """
     pool, progress, samples = context.pool, context.progress, evaluator.whole.samples
@@ -232,6 +237,7 @@ def check_winner(
         equal_fraction(exact.outputs, [out[rows] for out in found.outputs]),
         digest.hexdigest(),
         cpu_s,
+        closeness=Closeness.between([reference], [found.outputs], names, len(samples)),
     )
 
 
@@ -250,6 +256,16 @@ def check_operators(emitted: Emitted, file: Path) -> Emitted:
     rounds = max(1, rounds_of(declared_work(module)) // _LESS_ROUNDS)
     tested, found = check_forms(module, rounds, seed=0)
     return replace(emitted, steps=tuple(map(str, tested)), findings=tuple(map(str, found)))
+
+
+def check_whole(emitted: Emitted, file: Path, prepared: PreparedStudy) -> Emitted:
+    """Compare the outputs behind the float part of a model that was cut."""
+    pipeline = prepared.source.pipeline
+    if pipeline is None or not compares_whole(pipeline):
+        return emitted
+    module, data = load_qmod(file).module, prepared.evaluation
+    closeness = Closeness.of(prepared.module, module, data, prepared.inputs, (), pipeline)
+    return replace(emitted, closeness=closeness)
 
 
 def equal_fraction(ours: Sequence[NDArray[Any]], theirs: Sequence[NDArray[Any]]) -> float:

@@ -37,17 +37,32 @@ def test_several_qconfig_options_add_up_and_the_folder_is_made(tmp_path: Path) -
     assert (qconfig.calibrate_mode, qconfig.weight_granularity) == ("max", "tensor")
 
 
-def test_how_close_the_module_is_to_the_float_model_is_said(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_close_module_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "digits.qmod"
     assert run(["compile", "digits", "-o", str(out)]) == 0
     said = capfd.readouterr().err
-    sqnr_db = qsearch.load(out).provenance["sqnr_db"]
+    sqnr_db = qsearch.load(out).provenance["closeness"]["sqnr_db"]
     assert sqnr_db > 30
-    assert f"close to float: {sqnr_db:.1f} dB" in said
-    assert "hardly" not in said
-    useless = "calibrate_mode=global_scale,global_scale=0.01"
-    assert run(["compile", "digits", "-o", str(out), "--qconfig", useless]) == 0
-    assert "the outputs are hardly those of the float model" in capfd.readouterr().err
-    assert qsearch.load(out).provenance["sqnr_db"] < 10
+    assert f"close to float: {sqnr_db:.1f} dB SQNR on 8 samples of the calibration data" in said
+    assert "far from" not in said
+
+
+USELESS = "calibrate_mode=global_scale,global_scale=0.01"
+
+
+def test_a_module_far_from_float_is_written_and_ends_with_1(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "digits.qmod"
+    assert run(["compile", "digits", "-o", str(out), "--qconfig", USELESS]) == 1
+    said = capfd.readouterr().err
+    assert "far from float" in said
+    assert "close to float" not in said
+    assert qsearch.load(out).provenance["closeness"]["sqnr_db"] < 6
+
+
+def test_fewer_bits_of_the_users_choice_end_with_0(tmp_path: Path) -> None:
+    out = tmp_path / "digits.qmod"
+    few = f"{USELESS},nbit_weight=2"
+    assert run(["compile", "digits", "-o", str(out), "--qconfig", few]) == 0
+    assert qsearch.load(out).provenance["closeness"]["sqnr_db"] < 6

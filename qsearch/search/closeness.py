@@ -1,0 +1,164 @@
+"""How close the outputs of a quantized module are to those of its float model.
+
+``compile`` and ``launch`` have one definition: the SQNR of the worst float output of the whole
+model, float parts included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.frontend.from_onnx.model_file import read_model
+from compiler.ir.module import IRModule
+from compiler.qtypes.qconfig import QConfig
+from compiler.quantize.calibration.collect_stats import float_executor
+from compiler.runtime.artifact import QModule
+from compiler.runtime.pipeline import Pipeline
+from qsearch.data import PreparedData
+from workers.batching import ModelBatch, model_batches
+from workers.datasets.protocol import InputSpec
+from workers.datasets.registry import open_dataset
+from workers.messages import Range
+from workers.metrics.sqnr import Sqnr, worst_output
+
+KEY: Final = "closeness"
+"""Of the provenance of a module: ``Closeness.to_dict``."""
+COMPARED: Final = 8
+"""The number of samples that ``Closeness.of`` compares."""
+CLOSE_DB: Final = 20.0
+"""From here on the noise has at most a hundredth of the power of the outputs."""
+WRONG_DB: Final = 6.0
+"""Below it the noise has more than a quarter of their power: the function is another one."""
+_CHOOSING: Final = frozenset(
+    ("ArgMax", "ArgMin", "Compress", "NonMaxSuppression", "NonZero", "TopK", "Unique")
+)
+"""ONNX operators that choose: a small error moves their result to another place."""
+
+Outputs = Sequence[NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Closeness:
+    """SQNR of the worst float output.
+
+    Attributes:
+        sqnr_db: in dB; None where the outputs are equal.
+        output: name of the worst of several outputs; "" for an only one.
+        samples: the number of samples that were compared.
+    """
+
+    sqnr_db: float | None
+    output: str
+    samples: int
+
+    @staticmethod
+    def of(
+        model: IRModule,
+        module: IRModule,
+        data: PreparedData,
+        inputs: tuple[InputSpec, ...],
+        names: Sequence[str],
+        pipeline: Pipeline | None,
+    ) -> Closeness | None:
+        """Compare a module with its float model on the first samples.
+
+        The outputs of the module itself are compared where the float part behind it chooses among
+        values, as the one of a detector does.
+
+        Args:
+            model, module: the float core and what was made of it.
+            names: of the outputs of the core.
+            pipeline: float parts around the core, if the model was cut.
+        Returns:
+            None where no output is float, or every float output is 0 on these samples.
+        """
+        dataset, samples = open_dataset(data.ref, inputs), Range(0, min(COMPARED, data.count))
+        batches = list(model_batches(dataset, samples, inputs, len(samples)))
+        # One after the other: a large model is not held beside its module.
+        exact = _outputs_of(float_executor(model).run, batches)
+        rounded = _outputs_of(QModule(module).run, batches)
+        if pipeline is not None and compares_whole(pipeline):
+            names = [port.name for port in pipeline.whole.outputs]
+            exact, rounded = (
+                [
+                    pipeline.finish({**batch.inputs, **batch.beside}, found)
+                    for batch, found in zip(batches, outputs, strict=True)
+                ]
+                for outputs in (exact, rounded)
+            )
+        return Closeness.between(exact, rounded, names, len(samples))
+
+    @staticmethod
+    def between(
+        exact: Sequence[Outputs], rounded: Sequence[Outputs], names: Sequence[str], samples: int
+    ) -> Closeness | None:
+        """Compare outputs that are there already, run after run."""
+        places = [place for place, out in enumerate(exact[0]) if out.dtype.kind == "f"]
+        metric = Sqnr()
+        state = metric.init()
+        for wanted, found in zip(exact, rounded, strict=True):
+            metric.update(state, [found[i] for i in places], [wanted[i] for i in places], None)
+        if not any(value for key, value in state.items() if key.startswith("signal")):
+            return None
+        place, sqnr_db = worst_output(state) or (0, metric.result(state))
+        output = names[places[place]] if len(names) > 1 else ""
+        return Closeness(None if sqnr_db is None else round(sqnr_db, 1), output, samples)
+
+    @property
+    def close(self) -> bool:
+        """Whether it may be called close to the float model."""
+        return self.sqnr_db is None or self.sqnr_db >= CLOSE_DB
+
+    @property
+    def wrong(self) -> bool:
+        """Whether the module computes another function."""
+        return self.sqnr_db is not None and self.sqnr_db < WRONG_DB
+
+    def sentence(self, data: str) -> str:
+        """Say how close the outputs are; ``data`` names the samples."""
+        figure = "the same outputs" if self.sqnr_db is None else f"{self.sqnr_db:.1f} dB SQNR"
+        worst = f" (output {self.output!r}, the worst)" if self.output else ""
+        told = f"{figure}{worst} on {self.samples} samples of the {data}"
+        if self.close:
+            return f"close to float: {told}"
+        return (
+            f"far from float: {told}; `qsearch insight --qconfig auto` names the layers that lose, "
+            "--until and --from leave parts in float"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
+
+    @staticmethod
+    def recorded(provenance: Mapping[str, Any]) -> Closeness | None:
+        """Read what ``compile`` wrote into the provenance of its module."""
+        found = provenance.get(KEY)
+        return None if found is None else Closeness(**found)
+
+
+def has_few_bits(config: QConfig) -> bool:
+    """Whether a configuration has fewer bits than the recommended one, in a layer or everywhere."""
+    least = QConfig.recommended()
+    names = ("nbit_input", "nbit_weight")
+    layers: Mapping[str, Mapping[str, Any]] = config.to_dict()["layers"]
+    return any(
+        (bits := fields.get(name)) is not None and bits < getattr(least, name)
+        for fields in (config.to_dict(), *layers.values())
+        for name in names
+    )
+
+
+def _outputs_of(run: Any, batches: Sequence[ModelBatch]) -> list[list[NDArray[Any]]]:
+    return [list(map(np.asarray, run(batch.inputs))) for batch in batches]
+
+
+def compares_whole(pipeline: Pipeline) -> bool:
+    """Whether outputs behind the float part are compared: it exists, and chooses nothing."""
+    part = pipeline.after
+    return part is not None and _CHOOSING.isdisjoint(n.op_type for n in read_model(part).graph.node)
