@@ -128,6 +128,8 @@ class _Evaluation:
         all_runs = -(-len(request.samples) // self._size)
         self._runs = range(part, all_runs, parts)
         self._alone = parts == 1
+        # Outputs that rows_of gave an axis of samples.
+        self._lifted: Sequence[bool] = ()
         self._probed: dict[int, tuple[ModelBatch, Rows]] = {}
         self._kept: list[Rows] = []
         whole = [name for name in request.metrics if head is not None and of_answers(name)]
@@ -248,7 +250,9 @@ class _Evaluation:
     def _run(self, index: int) -> tuple[ModelBatch, Rows]:
         batch = self._batch(index)
         outputs = self._runnable.run(batch.inputs)
-        return batch, tuple(rows_of(out, batch.count, self._size) for out in outputs)
+        rows = tuple(rows_of(out, batch.count, self._size) for out in outputs)
+        self._lifted = [one.ndim > out.ndim for one, out in zip(rows, outputs, strict=True)]
+        return batch, rows
 
     def _batch(self, index: int) -> ModelBatch:
         samples = self._request.samples
@@ -274,7 +278,8 @@ class _Evaluation:
         values = {**batch.inputs, **batch.beside}
 
         def finished(core: Rows) -> Rows:
-            whole = [padded(array, self._size) for array in core]
+            pairs = zip(core, self._lifted, strict=True)
+            whole = [out[0] if lifted else padded(out, self._size) for out, lifted in pairs]
             found = zip(head.finish(values, whole), head.sampled, strict=True)
             return tuple(out[:count] if sampled else out[None] for out, sampled in found)
 

@@ -223,7 +223,7 @@ class QModule:
             )
             for start in range(0, count, size)
         ]
-        return [np.concatenate(outputs) for outputs in zip(*parts, strict=True)]
+        return [np.concatenate([*map(np.atleast_1d, outs)]) for outs in zip(*parts, strict=True)]
 
     def prepare(self, executor: str = AUTO, threads: int = 1) -> Callable[[Inputs], list[Array]]:
         """``run`` for a loop: a function of the inputs, with all decided that can be.

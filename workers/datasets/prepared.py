@@ -68,7 +68,8 @@ class PreparedDataset:
         before: the part in front.
         inputs: of the core.
         beside: what the head reads that the core does not give.
-        size: samples that the part takes at a time; 0 is any number.
+        size: samples that one run of the part takes. The results of a run of one sample are whole:
+            a scalar, or rows of heads, has no axis of samples.
     """
 
     def __init__(
@@ -85,7 +86,8 @@ class PreparedDataset:
         self._names = tuple(dict.fromkeys([*(spec.name for spec in inputs), *beside]))
         self._size = size
         self.has_labels = dataset.has_labels
-        self.whole = whole(dataset)
+        self._joined = whole(dataset)
+        self.whole = self._joined or size == 1
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -93,22 +95,38 @@ class PreparedDataset:
     def batch(self, samples: Range) -> Batch:
         """The samples of a range; raises as the dataset does."""
         read = self._dataset.batch(samples)
-        step = 1 if self.whole else self._size or len(samples)
+        step = 1 if self.whole else self._size
         parts = []
         for start in range(0, len(samples), step):
             rows = {n: padded(all_[start : start + step], step) for n, all_ in read.inputs.items()}
-            if self.whole:
+            if self._joined:
                 rows = {name: values[0] for name, values in rows.items()}
-            made = self._before.prepare(rows)
-            parts.append({n: value[None] for n, value in made.items()} if self.whole else made)
-        values = {name: np.concatenate([part[name] for part in parts]) for name in self._names}
+            parts.append(self._before.prepare(rows))
+        joined = _stacked if self.whole else self._rows
+        values = {name: joined(name, [part[name] for part in parts]) for name in self._names}
         for spec in self._inputs:  # the part may give float16
             if (given := values[spec.name]).dtype.kind == "f":
                 values[spec.name] = given.astype(spec.dtype, copy=False)
             check_values(spec, values[spec.name], samples.start, "behind the part in front")
-        if self._size:
-            values = {name: rows[: len(samples)] for name, rows in values.items()}
+        values = {name: rows[: len(samples)] for name, rows in values.items()}
         return Batch(values, read.labels)
+
+    def _rows(self, name: str, results: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """The samples of several runs.
+
+        Raises:
+            DatasetError: no axis of a result counts them.
+        """
+        shape = results[0].shape
+        if shape[:1] != (self._size,):
+            raise DatasetError(
+                f"{name!r} of the part in front of the cut is {list(shape)} for "
+                f"{self._size} samples, so it belongs to no single one",
+                where="the part of the model in front of the cut",
+                fix="give the data with one axis more, which counts runs of the model, or export "
+                "the model for batches of 1",
+            )
+        return np.concatenate(results)
 
     def labels(self, samples: Range) -> NDArray[Any] | None:
         return self._dataset.labels(samples)
@@ -116,6 +134,16 @@ class PreparedDataset:
     def files(self, samples: Range) -> Sequence[Path]:
         """Those of the dataset; see ``Dataset.files``."""
         return self._dataset.files(samples)
+
+
+def _stacked(_name: str, results: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """The results of several runs on a new axis; those whose sizes differ as objects."""
+    if len({result.shape for result in results}) == 1:
+        return np.stack(results)
+    found = np.empty(len(results), object)
+    for place, result in enumerate(results):
+        found[place] = result
+    return found
 
 
 @datasets.register("prepared")
@@ -135,6 +163,6 @@ def open_prepared(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Da
         raise DatasetError("a model without inputs has no samples")
     nothing = Interface((), ())
     pipeline = Pipeline(nothing, nothing, base64.b64decode(before) or None)
-    size = specs[0].shape[0] if specs[0].shape else 0
+    size = specs[0].shape[0] if specs[0].shape else 1
     dataset = open_dataset(DatasetRef(**of), specs)
     return PreparedDataset(dataset, pipeline, inputs, beside, size)

@@ -136,9 +136,12 @@ def open_variant(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dat
         return {
             name: row[name][0]
             if axis is None
-            else np.ascontiguousarray(transform(row[name], axis)[0], row[name].dtype)
+            else np.ascontiguousarray(changed(row[name], axis), row[name].dtype)
             for name, axis in axes.items()
         }
+
+    def changed(images: Array, axis: int) -> Array:
+        return transform(images[0], axis) if whole(dataset) else transform(images, axis)[0]
 
     def label(place: int) -> Array:
         found = dataset.labels(_one(samples[place]))

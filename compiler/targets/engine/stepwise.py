@@ -136,7 +136,7 @@ class SteppedEngine(EngineExecutor):
         self._lying[value] = place
         stored = array_of(place, self._arena.bytes)
         if value.type.dtype == "float32":
-            return [np.ascontiguousarray(stored).view(np.float32)]
+            return [np.array(stored).view(np.float32)]  # ascontiguousarray gives a scalar an axis
         return [stored.astype(np.int64) - place.buffer.zero]
 
     def _run_until(self, stop: int) -> None:

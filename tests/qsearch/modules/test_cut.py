@@ -448,6 +448,84 @@ def test_sizes_that_do_not_fit_are_refused_in_every_part(
     assert "onnxruntime" not in said
 
 
+_SCALE = "p = Abs (x)  s = ReduceMax <keepdims = 0> (p)  [scale] d = Div (x, s)"
+_HEADS = "h = Reshape (x, heads)  t = Mul (h, half)  [rows] d = Reshape (t, back)"
+_SCALARS = "q, s, z = DynamicQuantizeLinear (x)  d = DequantizeLinear (q, s, z)"
+_CROSSINGS = {
+    "scalars": (_SCALARS, "Identity (b)", "", {}),
+    "a scalar that the core reads": (_SCALE, "Identity (b)", "", {"from_": ["scale"]}),
+    "a scalar that the head reads": (_SCALE, "Mul (b, s)", ", float s", {"from_": ["d"]}),
+    "as many rows as heads": (_HEADS, "Identity (b)", "", {"from_": ["rows"]}),
+    "as many places as there are": (
+        "n = NonZero (x)  d = Relu (x)",
+        "Identity (b)",
+        ", int64[2, found] n",
+        {"from_": ["d"]},
+    ),
+}
+
+
+def _crossed(kind: str, rows: int) -> onnx.ModelProto:
+    """Two products between float parts; what crosses to them has no axis of samples."""
+    front, last, more, _ = _CROSSINGS[kind]
+    text = f"""
+    <ir_version: 8, opset_import: ["" : 17]>
+    m (float[{rows}, 16] x) => (float[{rows}, 8] y{more})
+    <int64[2] heads = {{{4 * rows}, 4}}, int64[2] back = {{{rows}, 16}}, float half = {{0.5}}>
+    {{ {front}  a = MatMul (d, w)  r = Relu (a)  [second] b = MatMul (r, v)  y = {last} }}
+    """
+    model = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (16, 12)), ("v", (12, 8))):
+        weight = rng.normal(0, 0.3, shape).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(weight, name))
+    return model
+
+
+@pytest.mark.parametrize("kind", _CROSSINGS)
+def test_a_value_without_an_axis_of_samples_crosses_a_cut(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    cut: Any = _CROSSINGS[kind][3]
+    if _CROSSINGS[kind][2]:
+        cut = {**cut, "until": ["second"]}
+    onnx.save(_crossed(kind, 1), path)
+    x = np.random.default_rng(1).normal(size=(24, 16)).astype(np.float32)
+    found = qsearch.doctor(path, **cut)
+    assert (found.diagnosis.fully_integral, found.cut is None) == (True, False)
+    made = qsearch.quantize(path, x, **cut)
+    made.save(tmp_path / "m.qmod")
+    assert qsearch.verify(tmp_path / "m.qmod").proved
+    session = onnxruntime.InferenceSession(path)
+    wanted = [session.run(None, {"x": row[None]}) for row in x]
+    ours = [made.run(row[None]) for row in x]
+    right, rows = (np.concatenate([run[0] for run in runs]) for runs in (wanted, ours))
+    assert np.square(rows - right).sum() < 1e-3 * np.square(right).sum()  # 30 dB
+    for given, found in zip(wanted, ours, strict=True):
+        assert [each.shape for each in found] == [each.shape for each in given]
+    if "places" not in kind:
+        np.testing.assert_array_equal(made.run(x)[0], rows)
+    whole = qsearch.export(tmp_path / "m.qmod", "onnx", tmp_path / "whole.onnx").files[0]
+    again = onnxruntime.InferenceSession(whole).run(None, {"x": x[:1]})
+    for one, other in zip(again, ours[0], strict=True):
+        np.testing.assert_array_equal(one, other)
+    result = qsearch.launch(path, calib=x, trials=1, pool="inline", out=tmp_path / "run", **cut)
+    assert result.best_trial.user_attrs["score"]["sqnr_db"] > 30
+
+
+def test_rows_of_heads_of_a_fixed_batch_need_data_by_runs(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(_crossed("as many rows as heads", 2), path)
+    x = np.random.default_rng(1).normal(size=(24, 2, 16)).astype(np.float32)
+    with pytest.raises(CompilerError, match=r"'t' .* is \[8, 4\] for 2 samples") as error:
+        qsearch.quantize(path, x.reshape(48, 16), from_=["rows"])
+    assert "one axis more" in (error.value.fix or "")
+    made = qsearch.quantize(path, x, from_=["rows"])
+    session = onnxruntime.InferenceSession(path)
+    wanted = np.concatenate([session.run(None, {"x": run})[0] for run in x])
+    found = made.run(x.reshape(48, 16))[0]
+    assert np.square(found - wanted).sum() < 1e-3 * np.square(wanted).sum()  # 30 dB
+
+
 def test_a_fixed_batch_runs_sample_by_sample(tmp_path: Path) -> None:
     fixed = detector()
     fixed.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
