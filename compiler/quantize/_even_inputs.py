@@ -128,7 +128,7 @@ def _factors(node: Expr, params: Collection[Expr]) -> Columns | None:
         return None
     largest = np.abs(weight.data).max(axis=0)
     seen = largest[largest > 0]
-    if not len(seen) or not np.isfinite(seen).all() or seen.max() <= _UNEVEN * seen.min():
+    if not len(seen) or not np.isfinite(seen).all() or seen.max() / _UNEVEN <= seen.min():
         return None
     if range_on_few_levels(weight.data, 8, 0) is not None:
         return None  # the weights are quantized already

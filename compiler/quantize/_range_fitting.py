@@ -56,6 +56,7 @@ from compiler.quantize.calibration.bind_scales import bound_grid, measured_point
 from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.quantize.calibration.point_bits import keeps_scale
 from compiler.quantize.calibration.weighted_calls import weighted_calls
+from compiler.quantize.predicted_error import squares
 
 _FACTORS: Final = np.append(1.0, np.linspace(0.84, 1.16, 25)).astype(np.float32)
 _IMAGES: Final = 128
@@ -257,9 +258,7 @@ class _Heat:
         held = isinstance(reading.body, Tuple) and reading.body.fields == reading.params
         self._run = None if held else float_executor(IRModule.from_expr(reading))
         self._wanted = [self._read(x) for _, x in pairs]
-        self._powers = [
-            sum(float(np.square(f).sum()) for f in each) for each in zip(*self._wanted, strict=True)
-        ]
+        self._powers = [sum(map(squares, each)) for each in zip(*self._wanted, strict=True)]
 
     def error(self, tried: Sequence[Expr], part: slice, total: float, least: float) -> float:
         """``total`` and the sum over a part of the samples, as far as it stays below ``least``."""
@@ -276,16 +275,19 @@ class _Heat:
         for y in some:
             noisy = self._read(y + step * rng.choice(_SIGNS, y.shape))
             errors += self._apart(noisy, self._read(y))
-        return errors / (float(step) ** 2 * sum(y.size for y in some))
+        gain = errors / (float(step) ** 2 * sum(y.size for y in some))
+        return gain if np.isfinite(gain) else 0.0  # a reader's infinities tell nothing
 
     def _read(self, held: Values) -> list[Values]:
         return [held] if self._run is None else list(self._run.run([held]))
 
     def _apart(self, found: Sequence[Values], target: Sequence[Values]) -> float:
-        squares = (float(np.square(a - b).sum()) for a, b in zip(found, target, strict=True))
-        return sum(
-            one / max(power, 1e-30) for one, power in zip(squares, self._powers, strict=True)
-        )
+        with np.errstate(invalid="ignore", over="ignore"):
+            apart = (squares(a - b) for a, b in zip(found, target, strict=True))
+            total = sum(
+                one / max(power, 1e-30) for one, power in zip(apart, self._powers, strict=True)
+            )
+        return total if np.isfinite(total) else np.inf
 
 
 @dataclass(frozen=True, slots=True, eq=False)

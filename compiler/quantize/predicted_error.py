@@ -69,8 +69,15 @@ def _of_weights(module: IRModule, qconfig: QConfig) -> float:
         step = step.reshape(-1, *[1] * (values.ndim - 1)) if axis == 0 else step
         limit = 2 ** (nbit - 1) - 1
         held = np.clip(np.rint(values / step), -limit, limit) * step
-        total += float(np.square(held - values).sum() / max(np.square(values).sum(), 1e-30))
+        total += squares(held - values) / max(squares(values), 1e-30)
     return total
+
+
+def squares(values: NDArray[Any]) -> float:
+    """Return the sum of the squares, in float64 where that of float32 overflows."""
+    with np.errstate(over="ignore"):
+        total = float(np.square(values).sum())
+    return total if np.isfinite(total) else float(np.square(values, dtype=np.float64).sum())
 
 
 def _relative_error(one: TensorStats, low: float, high: float, nbit: int) -> float:

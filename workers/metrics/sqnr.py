@@ -41,7 +41,8 @@ class Sqnr:
         assert reference is not None  # needs_reference
         for place, (output, wanted) in enumerate(zip(outputs, reference, strict=True)):
             signal = np.asarray(wanted, np.float64)
-            noise = np.asarray(output, np.float64) - signal
+            with np.errstate(invalid="ignore"):  # a NaN ranks lowest
+                noise = np.asarray(output, np.float64) - signal
             signals, noises = _of_samples(signal), _of_samples(noise)
             sums = (
                 float(np.sum(signal * signal)),

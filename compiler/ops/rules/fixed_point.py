@@ -171,4 +171,5 @@ def scaled_values(values: Ints, factor: NDArray[np.float32], rounding: str) -> I
 
 def within_contract(bound: int, factor: NDArray[np.float32]) -> bool:
     """True when no |d| <= bound overflows ``scaled``: |d * factor| stays below 2^31."""
-    return bool((bound * np.asarray(factor, np.float64) < 2.0**31 - 1).all())
+    with np.errstate(invalid="ignore"):  # 0 times infinity
+        return bool((bound * np.asarray(factor, np.float64) < 2.0**31 - 1).all())

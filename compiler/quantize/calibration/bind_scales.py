@@ -247,7 +247,8 @@ class _Binder:
                 self.bound[point] = _Bound(reach, DomScale(uneven.step), steps=uneven.ends)
                 continue
             room = 1.0 if exact else self._headroom(point, nbit)
-            reach, scale = _scale_of(as_scale(range_s * room), nbit, self.qconfig)
+            largest = min(float(range_s) * room, float(np.finfo(np.float32).max))
+            reach, scale = _scale_of(as_scale(largest), nbit, self.qconfig)
             steps = None
             if point in self.tabulated and nbit > bits(self.qconfig.dtype_input):
                 # exp of values up to 0 has no entries for 14, which would be most of its scale.
