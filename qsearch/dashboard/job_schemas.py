@@ -62,7 +62,7 @@ class JobIn(BaseModel):
 
 
 class PriorityIn(In):
-    """A new priority; greater goes first."""
+    """A new priority; among the studies of a user a greater one goes first."""
 
     priority: Annotated[int, Field(ge=-10, le=10)]
 

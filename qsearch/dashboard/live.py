@@ -31,6 +31,8 @@ _OVERLAP: Final = 32
 """Events that are read twice: with several drivers a lower id may become visible later."""
 STREAMS: Final = 128
 """Streams at a time, of all studies: each holds a connection and a queue."""
+OF_ONE_USER: Final = 32
+"""Streams of one user at a time."""
 RETRY_MS: Final = 1000
 
 _Message = tuple[int | None, str, Any]
@@ -43,9 +45,9 @@ class TooManyStreamsError(SearchError):
 
 @dataclass(slots=True)
 class _Channel:
-    """The clients of one study."""
+    """The clients of one study: the queue of each, and its user."""
 
-    queues: set[asyncio.Queue[_Message | None]] = field(default_factory=set)
+    queues: dict[asyncio.Queue[_Message | None], str] = field(default_factory=dict)
     task: asyncio.Task[None] | None = None
 
 
@@ -63,37 +65,40 @@ class Live:
             for queue in channel.queues:
                 _offer(queue, None)
 
-    @property
-    def clients(self) -> int:
-        """How many streams are open."""
-        return sum(len(channel.queues) for channel in self._channels.values())
-
-    def require_room(self) -> None:
-        """Refuse one stream more than the server serves.
+    def require_room(self, user: str) -> None:
+        """Refuse one stream more than the server serves, to everybody or to one user.
 
         Raises:
             TooManyStreamsError: so many are open.
         """
-        if self.clients >= STREAMS:
+        users = [name for channel in self._channels.values() for name in channel.queues.values()]
+        own = users.count(user)
+        if len(users) >= STREAMS or own >= OF_ONE_USER:
+            whose = f" of {user}" if own >= OF_ONE_USER else ""
             raise TooManyStreamsError(
-                f"{STREAMS} event streams are open",
+                f"{own if whose else len(users)} event streams{whose} are open",
                 where="events/stream",
                 fix="close other windows of the dashboard, or ask for events with ?after=",
             )
 
-    async def stream(self, study: Snapshot, after: int | None) -> AsyncIterator[dict[str, Any]]:
+    async def stream(
+        self, study: Snapshot, after: int | None, user: str
+    ) -> AsyncIterator[dict[str, Any]]:
         """Server-sent events of a study, as sse-starlette takes them.
 
         Args:
             after: id of the last event that the client saw; None starts with the present.
+            user: whose stream it is.
         """
         queue: asyncio.Queue[_Message | None] = asyncio.Queue(QUEUE)
         repository, study_id = study.repository, study.study.id
         newest = await asyncio.to_thread(repository.last_event, study_id)
-        if self.clients >= STREAMS:  # others came since the route asked for room
+        try:
+            self.require_room(user)  # others came since the route asked
+        except TooManyStreamsError:
             return
         channel = self._channels.setdefault(study.key, _Channel())
-        channel.queues.add(queue)
+        channel.queues[queue] = user
         if channel.task is None or channel.task.done():
             channel.task = asyncio.create_task(self._follow(channel, study, newest))
         try:
@@ -104,7 +109,7 @@ class Live:
             while not self._ended.is_set() and (got := await queue.get()) is not None:
                 yield _fields(got)
         finally:
-            channel.queues.discard(queue)
+            channel.queues.pop(queue, None)
             if not channel.queues and channel.task is not None:
                 channel.task.cancel()
                 if self._channels.get(study.key) is channel:
@@ -153,7 +158,7 @@ class Live:
 def _broadcast(channel: _Channel, message: _Message) -> None:
     for queue in list(channel.queues):
         if not _offer(queue, message):
-            channel.queues.discard(queue)
+            channel.queues.pop(queue, None)
 
 
 def _offer(queue: asyncio.Queue[_Message | None], message: _Message | None) -> bool:

@@ -106,7 +106,7 @@ class Client:
             calib, eval: a path (.npz, .npy, folder of images), or arrays as ``launch`` takes them.
             trials: of the study in total.
             study: its name on the server; None makes one from the model's.
-            priority: -10 to 10; greater goes first.
+            priority: -10 to 10; among your own studies a greater one goes first.
             config: configuration file with the names of the flags.
             settings: further settings of ``qsearch.launch``; not those about places and own code.
         Returns:

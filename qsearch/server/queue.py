@@ -27,7 +27,6 @@ from qsearch.store.records import Failure, Job, JobState, NewJob, Study
 from qsearch.store.repository import Repository
 
 POLL_S: Final = 0.25
-RISE_S: Final = 1800.0
 MOST_WAITING: Final = 1000
 _RETRY: Final = RetryPolicy(5.0)
 """A request fails after 5 s without the database; it does not wait for it."""
@@ -46,11 +45,11 @@ class ForbiddenError(SearchError):
 
 
 class JobQueue:
-    """Takes submissions and runs them by priority, a few at a time.
+    """Takes submissions and runs a few at a time.
 
-    Among equal priorities, users with fewer running studies go first, then older submissions. While
-    none of a user's studies starts, the priority of those that wait rises by one every ``RISE_S``,
-    so that studies of other users with a greater priority do not block them for ever.
+    Users take turns: the one with the fewest running studies goes first, then the one of whom none
+    has started for the longest time. A priority orders the studies of one user only; among equal
+    ones older submissions go first.
 
     Args:
         options: where studies lie and what they run on.
@@ -403,22 +402,14 @@ class JobQueue:
         Args:
             jobs: those that wait and those that run, which decide between equal priorities.
         """
-        busy = Counter(job.owner for job in jobs if job.state == "running")
+        ahead = Counter(job.owner for job in jobs if job.state == "running")
         waiting = [job for job in jobs if job.state == "queued"]
-        if len(waiting) < 2:
-            return waiting
-        started, now = self.repository.last_starts(self.server), self._clock()
-
-        def priority(job: Job) -> int:
-            waited = now - max(job.created_at, started.get(job.owner, 0.0))
-            return job.priority + max(int(waited // RISE_S), 0)
-
-        ahead: Counter[str] = Counter()
-        ordered = []
-        for job in sorted(waiting, key=lambda job: (-priority(job), job.id)):
-            ordered.append((-priority(job), busy[job.owner] + ahead[job.owner], job.id, job))
+        started = self.repository.last_starts(self.server)
+        turns = []
+        for job in sorted(waiting, key=lambda job: (-job.priority, job.id)):
+            turns.append((ahead[job.owner], started.get(job.owner, 0.0), job.id, job))
             ahead[job.owner] += 1
-        return [job for *_, job in sorted(ordered, key=lambda place: place[:3])]
+        return [job for *_, job in sorted(turns, key=lambda turn: turn[:3])]
 
     def _check_time(self, job: Job) -> None:
         user = None if self.tokens is None else self.tokens.users().get(job.owner)

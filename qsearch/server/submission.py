@@ -23,6 +23,8 @@ from qsearch.server.uploads import DATA, MODELS, place_of, references
 from qsearch.settings import Settings, is_import_path, names_of_keys
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.records import Failure, Job
+from qsearch.streams import STATES
+from workers.datasets.preprocess import FIELDS as OF_IMAGES
 from workers.metrics.library import LIBRARY
 
 FILES: Final = ("model", "calib", "eval")
@@ -44,6 +46,8 @@ PLACES: Final = frozenset(
     ("address", "artifacts", "dry_run", "fresh", "measure", "out", "sign", "storage")
 )
 """Settings of ``launch`` that a client refuses where they are given to it."""
+PREPARED: Final = (*OF_IMAGES, STATES)
+"""Fields of ``preprocess`` that a server takes: those of arrays and folders of images."""
 GROWING: Final = ("trials", "timeout", "patience", "workers", "pool", NAMES, BEFORE)
 """Settings that may change when a study is continued: they do not change its results."""
 WORKER_CPUS: Final = 64
@@ -268,10 +272,35 @@ def _check_places(given: Mapping[str, Any]) -> None:
                 where=f"settings.{name}",
                 fix="give the content of the file",
             )
+    for field, value in (given.get("preprocess") or {}).items():
+        if field not in PREPARED:
+            raise SettingsError(
+                f"a server does not take {field!r}: it has arrays and folders of images only",
+                where="settings.preprocess",
+                fix=f"{legal_names(str(field), PREPARED)}; with texts, sounds, tables, boxes or "
+                "masks run qsearch launch where they lie",
+            )
+        if field != STATES:  # names of tensors, which may hold a slash
+            _refuse_paths(value, f"settings.preprocess.{field}")
     for name in ("metric", "sampler"):
         value = given.get(name)
         if isinstance(value, str) and is_import_path(value) and value not in LIBRARY.values():
             raise _user_code(name)
+
+
+def _refuse_paths(value: Any, where: str) -> None:
+    """Refuse every text in plain values that could name a file, however deep it lies."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Mapping):
+            waiting += [*one.keys(), *one.values()]
+        elif isinstance(one, list | tuple):
+            waiting += one
+        elif isinstance(one, str) and not one.isalnum():
+            raise SettingsError(
+                f"{one[:80]!r} is no word or number", where=where, fix="give a word or a number"
+            )
 
 
 def _words_of(given: Mapping[str, Any]) -> dict[str, str]:

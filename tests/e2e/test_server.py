@@ -219,8 +219,8 @@ def test_kills_lose_nothing_on_sqlite(
     ann, bob = server.client("ann"), server.client("bob")
     assert submitted(ann, small, "one")["owner"] == "ann"
     assert submitted(ann, small, "two")["position"] in (1, 2)
-    submitted(bob, small, "three", priority=-1)
-    assert [job["name"] for job in bob.queue() if job["position"]][-1] == "three"
+    submitted(bob, small, "three", priority=-10)
+    assert [job["name"] for job in bob.queue() if job["position"]][-1] == "two"
     # Equal files are sent once by a user.
     assert sorted(each["kind"] for each in ann.uploads()) == ["npz", "npz", "onnx"]
     refusals(server, small)

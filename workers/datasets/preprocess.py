@@ -19,7 +19,7 @@ from workers.errors import DatasetError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_FIELDS = ("resize", "crop", "channel_order", "layout", "mean", "std")
+FIELDS = ("resize", "crop", "channel_order", "layout", "mean", "std")
 MOST_PIXELS = 1 << 14
 """Longest side that an image is resized or cropped to."""
 LARGEST_IMAGE = 1 << 28
@@ -58,7 +58,7 @@ class Preprocess:
                 f"images need to know how they become the input {spec}",
                 fix=f"give --preprocess pre.yaml with lines such as {_example(spec)}",
             )
-        known_fields(options, _FIELDS)
+        known_fields(options, FIELDS)
         if len(spec.shape) != 4:
             raise DatasetError(f"images cannot become the input {spec}, which is not rank 4")
         layout = options.get("layout") or _layout_of(spec)

@@ -9,7 +9,7 @@ from sse_starlette import EventSourceResponse
 
 from qsearch.dashboard.live import PING_S
 from qsearch.dashboard.schemas import LARGEST_ID, EventOut
-from qsearch.dashboard.state import SharedDep, SnapshotDep
+from qsearch.dashboard.state import SharedDep, SnapshotDep, UserDep
 
 router = APIRouter(prefix="/api/v1/studies/{key}/events", tags=["events"])
 
@@ -33,9 +33,10 @@ def list_events(
 async def stream_events(
     study: SnapshotDep,
     found: SharedDep,
+    user: UserDep,
     last_event_id: Annotated[str | None, Header(max_length=20)] = None,
 ) -> EventSourceResponse:
     """Server-sent events: ``event`` (with an id), ``status``, ``reload``; a ping every 15 s."""
     seen = int(last_event_id) if last_event_id and last_event_id.isdecimal() else None
-    found.live.require_room()
-    return EventSourceResponse(found.live.stream(study, seen), ping=PING_S, sep="\n")
+    found.live.require_room(user.name)
+    return EventSourceResponse(found.live.stream(study, seen, user.name), ping=PING_S, sep="\n")

@@ -9,6 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
+from qsearch.dashboard.security import Policy
+from qsearch.server.tokens import User
 from tests.qsearch.dashboard.stores import fill
 
 Message = tuple[str, int | None, Any]
@@ -95,6 +97,20 @@ def test_more_streams_than_the_server_serves_are_refused_and_freed_ones_are_give
             if again.status_code == 200:
                 return
     pytest.fail("a closed stream is still counted")
+
+
+def test_the_streams_of_one_user_do_not_shut_out_another(client, repository, monkeypatch):
+    monkeypatch.setattr("qsearch.dashboard.live.OF_ONE_USER", 1)
+    monkeypatch.setattr(Policy, "user", lambda self, given: User(given["user-agent"], "read"))
+    ann, bob = {"User-Agent": "ann"}, {"User-Agent": "bob"}
+    with streamed(client, **ann) as one:
+        told = messages(one)
+        assert next(told)[0] == "hello"
+        with streamed(client, **ann) as second:
+            assert second.status_code == 503
+            assert "1 event streams of ann are open" in second.read().decode()
+        with streamed(client, **bob) as other:
+            assert next(messages(other))[0] == "hello"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import io
+import json
 import os
 import sys
 import time
@@ -21,7 +22,7 @@ from sqlalchemy import text
 from qsearch.errors import ConflictError, DataError, SettingsError
 from qsearch.process import EXIT_SEARCH_FAILED
 from qsearch.server.driver import MOST_DEATHS, Drivers, delay_after, main, note_study
-from qsearch.server.queue import RISE_S, ForbiddenError, JobQueue
+from qsearch.server.queue import ForbiddenError, JobQueue
 from qsearch.server.quota import Usage
 from qsearch.server.submission import (
     OPTIONS,
@@ -68,14 +69,14 @@ def names(queue: JobQueue) -> list[str]:
     return [places[place] for place in sorted(places)]
 
 
-def test_greater_priorities_go_first_then_owners_take_turns(queue: JobQueue) -> None:
+def test_users_take_turns_and_a_priority_orders_the_studies_of_one_user(queue: JobQueue) -> None:
     for name in ("a1", "a2", "a3"):
         queue.submit(ANN, DIGITS, name=name)
-    queue.submit(BOB, DIGITS, name="b1")
-    queue.submit(BOB, DIGITS, name="urgent", priority=3)
-    assert names(queue) == ["urgent", "a1", "a2", "b1", "a3"]
-    queue.set_priority("a3", ANN, 5)
-    assert names(queue)[:2] == ["a3", "urgent"]
+    queue.submit(BOB, DIGITS, name="b1", priority=-10)
+    queue.submit(BOB, DIGITS, name="b2", priority=-9)
+    assert names(queue) == ["a1", "b2", "a2", "b1", "a3"]
+    queue.set_priority("a3", ANN, 10)
+    assert names(queue) == ["a3", "b2", "a1", "b1", "a2"]
     with pytest.raises(SettingsError, match="no priority"):
         queue.submit(ANN, DIGITS, name="x", priority=11)
 
@@ -110,27 +111,20 @@ def test_users_change_their_own_jobs_and_the_operator_all(queue: JobQueue) -> No
     assert queue.cancel("mine", OPERATOR).state == "cancelled"
 
 
-def test_a_low_priority_does_not_wait_for_ever(opened: Callable[..., JobQueue]) -> None:
-    """A user of whom nothing starts rises; the many old studies of a busy one do not."""
-    queue = opened()
-    busy, now = User("ann", "submit"), [1_000_000.0]
+def test_nobody_waits_for_the_many_studies_of_another_user(queue: JobQueue) -> None:
+    now = [1_000_000.0]
     queue._clock = queue.repository._clock = lambda: now[0]
-    patient = queue.submit(BOB, DIGITS, name="patient", priority=-10)
     for n in range(4):
-        queue.submit(busy, DIGITS, name=f"a{n}", priority=9)
-    assert names(queue)[-1] == "patient"
-    for n in range(19):
-        now[0] += RISE_S
-        assert names(queue)[0] != "patient"
-        started = queue.job(f"a{n}")
-        assert queue.repository.start_job(started.id)
-        queue.repository.end_job(started.id, "done", 0)
-        queue.submit(busy, DIGITS, name=f"a{n + 4}", priority=9)
-    now[0] += RISE_S
-    assert names(queue)[0] == patient.name
-    assert queue.repository.start_job(queue.job("a19").id)
-    queue.submit(User("new", "submit"), DIGITS, name="fresh", priority=9)
-    assert names(queue)[:3] == ["patient", "fresh", "a20"]
+        queue.submit(ANN, DIGITS, name=f"a{n}", priority=10)
+    queue.submit(BOB, DIGITS, name="patient", priority=-10)
+    started = []
+    for _ in range(5):
+        now[0] += 1.0
+        job = queue.job(names(queue)[0])
+        assert queue.repository.start_job(job.id)
+        queue.repository.end_job(job.id, "done", 0)
+        started.append(job.name)
+    assert started == ["a0", "patient", "a1", "a2", "a3"]
 
 
 class Forever(Drivers):
@@ -454,6 +448,12 @@ def finished(storage: str, name: str, trials: int) -> None:
         ({"space": "/etc/passwd"}, "is a path"),
         ({"preprocess": "/etc/passwd"}, "is a path"),
         ({"hw": "/etc/passwd"}, "is a path"),
+        ({"preprocess": {"tokenizer": "/etc/passwd"}}, "does not take 'tokenizer'"),
+        ({"preprocess": {"tokenizer": {"file": "tok.json"}}}, "does not take 'tokenizer'"),
+        ({"preprocess": {"boxes": "/etc/passwd"}}, "does not take 'boxes'"),
+        ({"preprocess": {"masks": "../../tokens.json"}}, "does not take 'masks'"),
+        ({"preprocess": {"mean": [["/etc/passwd"]]}}, "'/etc/passwd' is no word or number"),
+        ({"preprocess": {"layout": {"../queue.db": 1}}}, "'../queue.db' is no word"),
         ({"out": "/tmp/x"}, "decides out itself"),
         ({"storage": "sqlite:////tmp/x.db"}, "decides storage itself"),
         ({"address": "6.6.6.6:6379"}, "decides address itself"),
@@ -499,7 +499,7 @@ def test_a_driver_gets_files_of_the_server_in_place_of_uploads_and_contents(
     settings = {
         **DIGITS,
         "pool": "ray",
-        "preprocess": {"resize": 8},
+        "preprocess": {"resize": 8, "states": {"/rnn/h": "/rnn/hn"}},
         "hw": "opu_q",
         "space": {"fields": {"calibrate_mode": ["mse"]}},
         "max_drop": "2%",
@@ -509,7 +509,7 @@ def test_a_driver_gets_files_of_the_server_in_place_of_uploads_and_contents(
     assert found.out == str(queue.options.root / "studies" / "mine")
     assert (found.pool, found.address, found.workers) == ("ray", "10.0.0.1:6379", 2)
     assert found.preprocess is not None
-    assert Path(found.preprocess).read_text() == '{"resize": 8}'
+    assert Path(found.preprocess).read_text() == json.dumps(settings["preprocess"])
     assert found.space == {"fields": {"calibrate_mode": ["mse"]}}
     assert found.hw == "opu_q"
     assert model_name(job) == "digits"
