@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +45,8 @@ class QuantizeContext:
         truncated: simulated_quantize call → what shifts without rounding lose there
             (``lost_by_truncation``), once realised.
         bounds_of: of expressions that are being realised.
+        reach: values of the simulated module → how far from 0 their readers tell them apart, in
+            real units; absent where nothing limits them.
         report: what stays float and why, and the scales chosen.
     """
 
@@ -61,7 +64,12 @@ class QuantizeContext:
     rounded: Rounding = field(default_factory=Rounding)
     truncated: dict[Expr, Any] = field(default_factory=dict)
     bounds_of: BoundsOf = _no_bounds
+    reach: Mapping[Expr, float] = field(default_factory=dict)
     report: QuantizeReport = field(default_factory=QuantizeReport)
+
+    def reach_of(self, value: Expr) -> float:
+        """How far from 0 the readers of a value tell it apart, in real units."""
+        return self.reach.get(value, math.inf)
 
     def check_to_skip(self, call: Call) -> bool:
         """True when the annotate rule of this call must decline; counts convolutions on the way.

@@ -11,18 +11,22 @@ Operators take part through ops/rules/realize.py. Source: Relay v0.10 quantize/r
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
-from compiler.ir.expr import Call, Expr, Function, Tuple
+from compiler.ir.expr import Call, Expr, Function, Op, Tuple
 from compiler.ir.functor.forward_rewriter import ForwardRewriter
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.static_shapes import require_static
 from compiler.ir.ty import holds_float
+from compiler.ir.walk import nodes_of
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr
 from compiler.ops.rules.zero_point import plainly, zero_point_answer
 from compiler.qtypes.report import OPERAND_FLOAT, call_places
 from compiler.quantize._run_context import RunPass, context_or_new
+from compiler.quantize.calibration.bind_scales import bound_grid
+from compiler.quantize.calibration.point_bits import keeps_scale
 from compiler.ranges.expressions import ExpressionRanges
 
 
@@ -38,7 +42,8 @@ class QuantizeRealize(RunPass, FunctionPass):
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         require_static(fn, self.info.name)
-        run = replace(context_or_new(self.context), bounds_of=ExpressionRanges().of)
+        run = context_or_new(self.context)
+        run = replace(run, bounds_of=ExpressionRanges().of, reach=_reaches(fn))
         places, report = call_places(fn), run.report
 
         def realized(ref_call: Call, args: tuple[Expr, ...], _ctx: object) -> Expr | None:
@@ -65,6 +70,24 @@ class QuantizeRealize(RunPass, FunctionPass):
             return result
 
         return fn.with_fields(body=ForwardRewriter(realized).rewrite_body(fn))
+
+
+def _reaches(fn: Function) -> dict[Expr, float]:
+    """``QuantizeContext.reach``: the largest limit of the quantize points that read a value, behind
+    what hands on its integers; O(edges)."""
+    read: dict[Expr, float] = {fn.body: math.inf}
+    for node in reversed(nodes_of(fn)):
+        grid = bound_grid(node) if isinstance(node, Call) else None
+        within = math.inf
+        if grid is not None:
+            scale, low, high = grid
+            within = scale * (max(-low, high) + 1)
+        elif isinstance(node, Call) and keeps_scale(node.op):
+            within = read[node]
+        calls_op = isinstance(node, Call) and isinstance(node.op, Op)
+        for operand in node.operands()[calls_op:]:
+            read[operand] = max(read.get(operand, 0.0), within)
+    return read
 
 
 def realize() -> QuantizeRealize:

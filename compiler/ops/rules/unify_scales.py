@@ -1,12 +1,14 @@
 """One dtype and one scale for the operands of add and its like.
 
 Two operands take the finer of their scales; with ``integer_tables`` a 256th of it where one of them
-would be rounded and the sum has room. A product that may overflow the dtype is computed in
-int64 and saturated. Source: Relay v0.10 quantize/realize.cc (UnifyDTypeScale), which wraps.
+would be rounded and the sum has room, and a coarser one where the sum has none, so that the smaller
+side is rounded and the larger one is not cut off. A product that may overflow the dtype is computed
+in int64 and saturated. Source: Relay v0.10 quantize/realize.cc (UnifyDTypeScale), which wraps.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -60,12 +62,17 @@ def input_quantization(ref_arg: Expr) -> bool:
     return attrs is not None and attrs.kind == QAnnotateKind.INPUT
 
 
-def unify_for_add(ref_call: Call, operands: Pair, qconfig: QConfig) -> tuple[Pair, DomScale]:
+def unify_for_add(
+    ref_call: Call, operands: Pair, qconfig: QConfig, reach: float = math.inf
+) -> tuple[Pair, DomScale]:
     """Both operands of an add in the accumulator dtype, at the smaller scale of the two.
 
     The coarser side is scaled up; where its static bound could leave the dtype it is saturated so
     that the sum still fits. Operands that were held in float32 are wrapped in stop_fusion.
 
+    Args:
+        reach: readers of the sum limit it to [-reach, reach], in real units; 0 of a comparison,
+            which asks for the sign of a difference.
     Raises:
         IntegerOverflowError: the sum may overflow though nothing was scaled.
     """
@@ -93,17 +100,18 @@ def unify_for_add(ref_call: Call, operands: Pair, qconfig: QConfig) -> tuple[Pai
         for ref_arg, value in zip(ref_call.args, (lhs, rhs))
     ]
     limit = integer_limits(acc)[1]
+    rooms: list[int] | None = None
     beside = _with_constant(ref_call, operands, narrow) if qconfig.for_tflm else None
     if beside is not None:
         scale = beside
     elif qconfig.integer_tables:
-        scale = _coarser(_finer(scale, pair, limit), pair, limit)
+        scale, rooms = _fitting(_finer(scale, pair, limit), pair, limit, reach)
     factors = [scale_factor(value, scale) for value in pair]
     wanted = [_scaled_bound(value, factor) for value, factor in zip(pair, factors)]
     result = []
     for i, (value, factor) in enumerate(zip(pair, factors)):
-        room = limit
-        if sum(wanted) > limit and (factor != 1).any():
+        room = limit if rooms is None else rooms[i]
+        if rooms is None and sum(wanted) > limit and (factor != 1).any():
             room = max(limit - wanted[1 - i], limit // 2)
         unified = mul_and_div(value, factor, scale, room, ref_call.args[i], rank, qconfig)
         wanted[i] = unified.bound
@@ -183,21 +191,28 @@ def _finer(scale: DomScale, pair: Sequence[QRealizeIntExpr], limit: int) -> DomS
     return fine if bounds <= limit >> 7 else scale
 
 
-_ENOUGH: Final = WIDE_BITS + 1
-"""Bits, with the sign, in which a side may be rounded so that the other one is not saturated."""
+def _fitting(
+    scale: DomScale, pair: Sequence[QRealizeIntExpr], limit: int, reach: float
+) -> tuple[DomScale, list[int]]:
+    """The scale times a power of two, of each channel, where the sum does not fit, and how far
+    each side may go.
 
-
-def _coarser(scale: DomScale, pair: Sequence[QRealizeIntExpr], limit: int) -> DomScale:
-    """The scale times a power of two where the sum does not fit: squares of large numbers beside
-    products of them, or a product of many bits beside a value that is larger than it can be."""
-    factors = [scale_factor(value, scale) for value in pair]
-    wanted = sum(map(_scaled_bound, pair, factors))
-    more = (-(-wanted // (limit - len(pair))) - 1).bit_length()
-    fine = [value.bound for value, factor in zip(pair, factors) if (factor == 1).all()]
-    if len(fine) < len(pair):
-        spare = min(fine, default=0).bit_length() + 1 - _ENOUGH
-        more = max(min(more, spare), 0)
-    return replace(scale, values=as_scale(scale.values * np.float32(2.0**more)))
+    A side that is scaled up goes as far as readers of the sum tell it apart: the rest may be
+    saturated, since the other side cannot bring it back within their reach.
+    """
+    factors = [scale_factor(value, scale).astype(np.float64) for value in pair]
+    wanted = [np.ceil(value.bound * factor) + 1 for value, factor in zip(pair, factors)]
+    within = reach / scale.values.astype(np.float64)
+    needed = [
+        np.where(factor > 1, np.minimum(own, within + other + factor), own)
+        for own, other, factor in zip(wanted, reversed(wanted), factors)
+    ]
+    most = limit - 2 * len(pair)
+    more = np.maximum(np.ceil(np.log2(sum(needed) / most)), 0)
+    # Channels may be largest on different sides.
+    more += sum(float((one * 2.0**-more).max()) for one in needed) > most
+    rooms = [math.ceil((one * 2.0**-more).max()) + 1 for one in needed]
+    return replace(scale, values=as_scale(scale.values * 2.0**more)), rooms
 
 
 def _as_accumulator(
@@ -247,7 +262,8 @@ def mul_and_div(
         rank: of the result of the operator.
     """
     if (factor == 1).all() or value.bound == 0:
-        return integers(value.data, scale, value.dtype, value.bounds_of)
+        held = clip(value.data, -room, room) if value.bound > room else value.data
+        return integers(held, scale, value.dtype, value.bounds_of)
     trailing = scale.trailing if factor.ndim else None
     if factor.ndim:
         value, rank = _spread(value, scale, ref_arg, rank)
@@ -264,7 +280,7 @@ def mul_and_div(
         data = multiply(data, along_axis(whole.astype(np.int64), trailing, work))
     else:
         data = value.data
-        if not within_contract(value.bound, factor):
+        if overflows or not within_contract(value.bound, factor):
             # Clipping first keeps the product inside 32 bits.
             reach = max(int(room / top), 1)
             data = clip(data, -reach, reach)

@@ -125,18 +125,18 @@ def add_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None
                 f"{describe(ref_call)} runs in float: only one operand is quantized"
             )
         return None
-    acc = ctx.qconfig.dtype_activation
+    acc, reach = ctx.qconfig.dtype_activation, ctx.reach_of(ref_call)
     with_bias = _folded(ref_call, pair)
     if with_bias is not None:
         place, more = with_bias
         bare = tuple(like(value, value.data) for value in pair)
-        sides, scale = unify_for_add(ref_call, (bare[0], bare[1]), ctx.qconfig)
+        sides, scale = unify_for_add(ref_call, (bare[0], bare[1]), ctx.qconfig, reach)
         if np.array_equal(sides[place].scale.values, pair[place].scale.values):
             bias = sides[1 - place]
             wider = like(bias, add_call(bias.data, more))
             sides = (sides[0], wider) if place == 0 else (wider, sides[1])
             return _sum(ref_call, sides, scale, acc)
-    sides, scale = unify_for_add(ref_call, pair, ctx.qconfig)
+    sides, scale = unify_for_add(ref_call, pair, ctx.qconfig, reach)
     return _sum(ref_call, sides, scale, acc)
 
 

@@ -75,7 +75,7 @@ def comparison_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr
     """Integers with integers."""
     pair = both_realized(args)
     if pair is not None:
-        (lhs, rhs), _ = unify_for_add(ref_call, pair, ctx.qconfig)
+        (lhs, rhs), _ = unify_for_add(ref_call, pair, ctx.qconfig, reach=0.0)
         return with_args(ref_call, (lhs.data, rhs.data))
     place = int(isinstance(args[0], Constant))
     value, bound = args[place], args[1 - place]

@@ -49,7 +49,7 @@ def larger_or_smaller_realize(ref_call: Call, args: Args, ctx: QuantizeContext) 
     if ctx.qconfig.for_tflm and all(is_narrow(each, ctx.qconfig) for each in pair):
         lhs, rhs = unify_for_concatenate(ref_call.args, pair, ctx.qconfig)
     else:
-        (lhs, rhs), _ = unify_for_add(ref_call, pair, ctx.qconfig)
+        (lhs, rhs), _ = unify_for_add(ref_call, pair, ctx.qconfig, ctx.reach_of(ref_call))
     return like(lhs, with_args(ref_call, (lhs.data, rhs.data)))
 
 

@@ -31,7 +31,7 @@ def subtract_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr |
     pair = both_realized(args)
     if pair is None:
         return None
-    (lhs, rhs), scale = unify_for_add(ref_call, pair, ctx.qconfig)
+    (lhs, rhs), scale = unify_for_add(ref_call, pair, ctx.qconfig, ctx.reach_of(ref_call))
     difference = with_args(ref_call, (lhs.data, rhs.data))
     return integers(difference, scale, ctx.qconfig.dtype_activation, ctx.bounds_of)
 

@@ -100,7 +100,7 @@ def where_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
         return None
     branches = with_args(ref_call, ref_call.args[1:])
     branches.set_checked_type(ref_call.checked_type)
-    (lhs, rhs), scale = unify_for_add(branches, pair, ctx.qconfig)
+    (lhs, rhs), scale = unify_for_add(branches, pair, ctx.qconfig, ctx.reach_of(ref_call))
     call = with_args(ref_call, (condition, lhs.data, rhs.data))
     return integers(call, scale, ctx.qconfig.dtype_activation, ctx.bounds_of)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,13 +34,16 @@ def operand(
 
 
 def unified(
-    lhs: QRealizeIntExpr, rhs: QRealizeIntExpr, qconfig: QConfig | None = None
+    lhs: QRealizeIntExpr,
+    rhs: QRealizeIntExpr,
+    qconfig: QConfig | None = None,
+    reach: float = math.inf,
 ) -> tuple[QRealizeIntExpr, QRealizeIntExpr]:
     """The operands of their sum."""
     x, y = (Var(n, _real(v)) for n, v in (("x", lhs), ("y", rhs)))
     ref_call = infer_module(IRModule.from_expr(Function((x, y), relay.op.add(x, y))))["main"].body
     assert isinstance(ref_call, Call)
-    return unify_for_add(ref_call, (lhs, rhs), qconfig or QConfig())[0]
+    return unify_for_add(ref_call, (lhs, rhs), qconfig or QConfig(), reach)[0]
 
 
 def _real(value: QRealizeIntExpr) -> TensorType:
@@ -101,9 +105,39 @@ def test_a_product_of_many_bits_is_rounded_beside_what_is_larger_than_it_can_be(
     sides = unified(*pair, qconfig=QConfig.recommended())
     for side, held, real in zip(sides, results(sides, pair, values), ([64, -32], [1024, 3 / 16])):
         np.testing.assert_allclose(np.array(held) * float(side.dom_scale.data), real, rtol=2**-15)
-    # Of few bits none can be spared: a static bound is larger than what is added.
-    few = operand((2,), 2.0**-24, -127, 127), operand((2,), 2.0**-4, -(2**14), 2**14)
-    assert float(unified(*few, qconfig=QConfig.recommended())[0].dom_scale.data) == 2.0**-24
+
+
+def test_the_small_side_of_a_sum_is_rounded_and_the_large_one_not_cut_off() -> None:
+    pair = operand((2,), 2.0**-24, -127, 127), operand((2,), 2.0**-4, -(2**14), 2**14)
+    sides = unified(*pair, qconfig=QConfig.recommended())
+    small, large = results(sides, pair, ([127, -3], [2**14, -(2**14)]))
+    step = float(sides[1].dom_scale.data)
+    assert np.array(large) * step == pytest.approx([1024, -1024])
+    np.testing.assert_allclose(np.array(small) * step, [127 / 2**24, -3 / 2**24], atol=step / 2)
+    assert sum(side.bound for side in sides) <= LIMIT
+
+
+@pytest.mark.parametrize("scale", [2.0**-4, 2.0**-4 * 1.3])
+def test_a_side_is_cut_off_where_no_reader_of_the_sum_tells_it_apart(scale: float) -> None:
+    pair = operand((3,), 2.0**-24, -127, 127), operand((3,), scale, -(2**30), 2**30)
+    sides = unified(*pair, qconfig=QConfig.recommended(), reach=8.0)
+    small, large = results(sides, pair, ([127, -3, 1], [2**30, 17, -96]))
+    step = float(sides[1].dom_scale.data)
+    assert small[0] * step == pytest.approx(127 / 2**24, rel=0.01)
+    assert large[0] * step >= 8
+    assert np.array(large[1:]) * step == pytest.approx([17 * scale, -96 * scale])
+    assert sum(side.bound for side in sides) <= LIMIT
+
+
+def test_channels_of_a_sum_that_are_far_apart_have_steps_of_their_own() -> None:
+    scales = [2.0**-30, 2.0**-4]
+    pair = operand((1, 2, 1), scales, -(2**20), 2**20, 1), operand((1, 2, 1), 2.0**-30, -127, 127)
+    sides = unified(*pair, qconfig=QConfig.recommended())
+    values = [2**20, -(2**20)]
+    held = results(sides, pair, (np.reshape(values, (1, 2, 1)), np.full((1, 2, 1), 127)))
+    real = np.array(held)[:, 0, :, 0] * sides[0].dom_scale.data
+    assert real[0] == pytest.approx(np.multiply(values, scales))
+    assert real[1, 0] == pytest.approx(127 / 2**30)
 
 
 def test_what_is_always_0_is_scaled_by_nothing() -> None:
