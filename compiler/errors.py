@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copyreg
 import difflib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from compiler.span import AnySpan
@@ -162,11 +163,11 @@ class OnnxImportError(CompilerError):
 
     Attributes:
         nodes: the nodes that stand against it, where it is about nodes.
-        declined: the nodes among them whose operator is supported, and not with these operands.
+        declined: those among them whose operator is supported, and why not with these operands.
     """
 
     nodes: tuple[str, ...] = ()
-    declined: tuple[str, ...] = ()
+    declined: Mapping[str, str] = MappingProxyType({})
 
 
 class OnnxExportError(CompilerError):

@@ -13,7 +13,15 @@ from typing import Any, Final
 import numpy as np
 
 from compiler.errors import CodegenError, CompilerError, EvaluationError, OnnxImportError, nearest
-from compiler.frontend.cut import Parts, cut, cut_around, logarithms, set_inputs, with_sizes
+from compiler.frontend.cut import (
+    Parts,
+    caused_by,
+    cut,
+    cut_around,
+    logarithms,
+    set_inputs,
+    with_sizes,
+)
 from compiler.frontend.cut_graph import Graph
 from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.frontend.from_onnx.load import load as load_onnx
@@ -29,7 +37,7 @@ from compiler.proof.work import refusal_expected
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Diagnosis, bind_params, diagnose, given_points, prerequisite_optimize
 from compiler.quantize.calibration.collect_stats import float_executor
-from compiler.quantize.diagnosis import OUTSIDE, OperatorDiagnosis
+from compiler.quantize.diagnosis import OUTSIDE, OperatorDiagnosis, why_float
 from compiler.runtime.artifact import load_qmod
 from compiler.runtime.interface import KEY as INTERFACE
 from compiler.runtime.interface import Interface, Port
@@ -390,13 +398,12 @@ def load_model(
         if loaded is not None and not mentions(loaded[0]["main"], ("log",)):
             return source, *loaded
     graph = Graph(set_inputs(read_model(source.original), at.constants), dims)
-    from_ = _begins(graph, at)
+    from_, reasons = _begins(graph, at)
     if loaded is not None and not from_:
         return source, *loaded
     rest = {name: size for name, size in dims.items() if name not in graph.sized}
     if at.until or from_:
-        why = "" if at.until or at.from_ else _OF_LOGARITHMS.format(graph.inputs[0])
-        parts: Parts | None = replace(cut(graph, tuple(at.until), from_), why=why)
+        parts: Parts | None = cut(graph, tuple(at.until), from_)
     else:
         parts = Parts(None, graph.model.SerializeToString(), None, (1, 1))
     left_out: set[str] = set()
@@ -405,7 +412,7 @@ def load_model(
         if reason is not None and graph.decided(parts.before):
             break  # an option of the model, and no preparation: nobody wants one branch of it
         try:
-            found = _cut_source(source, graph, parts)
+            found = _cut_source(source, graph, replace(parts, why=caused_by(graph, reasons)))
         except (CodegenError, EvaluationError):
             _refuse_misfits_in(graph, parts.before)
             raise
@@ -417,6 +424,7 @@ def load_model(
             _refuse_misfits(graph, error)
             reason = error
             left_out.update(error.nodes)
+            reasons |= {name: error.declined.get(name, "not supported") for name in error.nodes}
             parts = cut_around(graph, left_out, from_)
         else:
             if at.until and parts.after is not None:
@@ -473,9 +481,13 @@ _OF_LOGARITHMS: Final = (
 )
 
 
-def _begins(graph: Graph, at: CutAt) -> tuple[str, ...]:
-    """What the core begins with: as the user says, else behind logarithms of the inputs."""
-    return tuple(at.from_ if at.from_ or at.until else logarithms(graph))
+def _begins(graph: Graph, at: CutAt) -> tuple[tuple[str, ...], dict[str, str]]:
+    """What the core begins with: as the user says, else behind logarithms of the inputs, which are
+    the reasons then."""
+    if at.from_ or at.until:
+        return tuple(at.from_), {}
+    found, begins = logarithms(graph)
+    return tuple(begins), dict.fromkeys(found, _OF_LOGARITHMS.format(graph.inputs[0]))
 
 
 def _cut_source(source: ModelSource, graph: Graph, parts: Parts) -> ModelSource:
@@ -509,18 +521,21 @@ def without_floats(
     graph = Graph(set_inputs(read_model(source.original), at.constants), dims)
     rest = {name: size for name, size in dims.items() if name not in graph.sized}
     left_out: set[str] = set()
+    why: tuple[str, ...] = ()
     if source.parts is not None:
+        why = source.parts.why
         kept = {node.name for node in read_model(source.parts.core).graph.node}
         left_out = {node.name for node in graph.nodes} - kept
-    from_ = _begins(graph, at)
-    least = _WORTH * (1 if source.parts is None else source.parts.share)
-    found = diagnosis
+    from_, _ = _begins(graph, at)
+    found, reasons = diagnosis, dict[str, str]()
     for _ in range(_ROUNDS):
-        left_out |= {name for one in found.operators if _root(one) for name in one.onnx_nodes}
-        parts = cut_around(graph, left_out, from_)
-        if parts is None or parts.share < least:
+        roots = filter(_root, found.operators)
+        reasons |= {name: why_float(one.reason) for one in roots for name in one.onnx_nodes}
+        parts = cut_around(graph, left_out | reasons.keys(), from_)
+        if parts is None:
             break
         try:
+            parts = replace(parts, why=(*why, *caused_by(graph, reasons)))
             cut_source = _cut_source(source, graph, parts)
             mod, params = load_onnx(cut_source.content, dims=rest)
             made = prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL, simplify=True)
@@ -535,8 +550,6 @@ def without_floats(
 _CONFIGURED: Final = ("skipped_layer", "skipped_dense", "stopped", "guard")
 """Reasons of a diagnosis that are fields of the configuration."""
 _ROUNDS: Final = 4
-_WORTH: Final = 0.9
-"""Least share of the multiplications of a core that is cut without being asked for."""
 
 
 def _root(one: OperatorDiagnosis) -> bool:

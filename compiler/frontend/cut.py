@@ -15,6 +15,7 @@ import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -35,6 +36,8 @@ _INTEGERS: Final = frozenset(
 )
 _SHOWN: Final = 6
 """Nodes at a border that are named."""
+_NAMED: Final = 3
+"""Causes of a cut that are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class Parts:
         core: what is quantized.
         multiplications: of the core, and of the whole model, for one sample.
         first, last: nodes at the borders of the core, for people.
-        why: of a cut that nobody asked for and that a core of all nodes would not need.
+        why: of a cut that nobody asked for, the nodes that caused it; see ``caused_by``.
     """
 
     before: bytes | None
@@ -55,7 +58,7 @@ class Parts:
     multiplications: tuple[int, int]
     first: tuple[str, ...] = ()
     last: tuple[str, ...] = ()
-    why: str = ""
+    why: tuple[str, ...] = ()
 
     @property
     def around(self) -> tuple[bytes | None, bytes | None]:
@@ -84,7 +87,7 @@ class Parts:
             "until": list(self.last) if self.after is not None else [],
             "multiplications_in_core": inside,
             "multiplications": whole,
-            **({"why": self.why} if self.why else {}),
+            **({"why": list(self.why)} if self.why else {}),
         }
 
     def __str__(self) -> str:
@@ -94,11 +97,21 @@ class Parts:
         if self.after is not None:
             where.append(f"until {abbreviated(self.last, _SHOWN)}")
         inside, whole = self.multiplications
+        why = f", because of {abbreviated(self.why, _NAMED)}" if self.why else ""
         return (
             f"quantized {' '.join(where)}: {inside:,} of {whole:,} multiplications "
-            f"({self.share:.1%}); the rest of the model stays in float around it"
-            f"{self.why and f': {self.why}'}"
+            f"({self.share:.1%}); the rest of the model stays in float around it{why}"
         )
+
+
+def caused_by(graph: Graph, reasons: Mapping[str, str]) -> tuple[str, ...]:
+    """Name nodes with their operators and the reasons why a core cannot hold them.
+
+    Args:
+        reasons: by name of the node; of a node inside a branch as the importer names it.
+    """
+    operators = {node.name: f"{node.op_type} " for node in graph.nodes}
+    return tuple(f"{operators.get(name, '')}{name!r} ({why})" for name, why in reasons.items())
 
 
 def cut(graph: Graph, until: Sequence[str] = (), from_: Sequence[str] = ()) -> Parts:
@@ -141,10 +154,10 @@ def _in_front(graph: Graph, from_: Sequence[str]) -> set[int]:
 def cut_around(graph: Graph, left_out: Collection[str], from_: Sequence[str] = ()) -> Parts | None:
     """The cut that keeps most multiplications in a core without some nodes.
 
-    Nodes in front of all products stay in front; where a node stands between products, the side
-    with more multiplications is the core, but for a side that reads as many rows as the data say,
-    such as the regions that a detector proposes. The head begins behind the last products that it
-    needs.
+    Nodes in front of all products stay in front, and those behind all products in the head; where
+    nodes stand between products, the core is what lies between two of them with most
+    multiplications, but for a core that reads as many rows as the data say, such as the regions
+    that a detector proposes. The head begins behind the last products that it needs.
 
     Args:
         left_out: names of nodes that cannot be in the core.
@@ -158,22 +171,75 @@ def cut_around(graph: Graph, left_out: Collection[str], from_: Sequence[str] = (
     bad = (bad - learned) | {w for place in learned for w in graph.writers(place)}
     if not bad:
         return None
-    products, given = graph.products(), _in_front(graph, from_)
+    products = graph.products()
     behind, in_front = graph.below(products), graph.above(products)
-    found = []
-    for early in ({p for p in bad if p not in behind}, {p for p in bad if p in in_front}):
-        before = _with_preparation(graph, graph.above(early), behind) | given
-        after = graph.below(bad - before) - before
-        core = products - before - after
-        if most := sum(map(graph.multiplications, core)):
-            read = set(range(len(graph.nodes))) - before - after
-            found.append((not _varies(graph, before, read), most, before, after, core))
-    if not found:
+    before = _with_preparation(graph, graph.above((bad & in_front) - behind), behind)
+    before |= _in_front(graph, from_)
+    levels = _levels(graph, before, bad - before, in_front)
+    if not any(most for _, most in levels.found):
         return None
-    _, _, before, after, core = max(found, key=lambda one: one[:2])
+    level = max(range(len(levels.found)), key=levels.found.__getitem__)
+    before |= {place for place, first in enumerate(levels.first) if first <= level}
+    after = {p for p, depth in enumerate(levels.depth) if depth > level and graph.live[p]} - before
     if after:
-        after |= graph.floats_behind(core | before)
+        after |= graph.floats_behind(products - before - after | before)
     return _parts(graph, before, after)
+
+
+@dataclass(frozen=True, slots=True)
+class _Levels:
+    """Where a core can lie among nodes that it cannot hold: behind those of the first levels and in
+    front of the others. A node can be in the core of the levels from its depth up to its first.
+
+    Attributes:
+        depth: the most nodes left out on a path to a node and with it.
+        first: the least depth of a node left out that needs a node, or is it; -1 in front.
+        found: for each level whether its core reads sizes that are known, and its multiplications.
+    """
+
+    depth: list[int]
+    first: list[int]
+    found: list[tuple[bool, int]]
+
+
+def _levels(graph: Graph, before: set[int], bad: set[int], in_front: set[int]) -> _Levels:
+    """Weigh all levels in one pass over the nodes.
+
+    Args:
+        before: nodes that are in front of every core.
+        bad: nodes that are in no core; those that no product needs are behind every core.
+    """
+    count = len(graph.nodes)
+    depth = [0] * count
+    for place in range(count):
+        if place not in before and graph.live[place]:
+            own = (1 if place in in_front else count) if place in bad else 0
+            depth[place] = max((depth[w] for w in graph.writers(place)), default=0) + own
+    first = [-1 if place in before else count for place in range(count)]
+    for place in reversed(range(count)):
+        if place in bad:
+            first[place] = min(first[place], depth[place])
+        for writer in graph.writers(place) if graph.live[place] else ():
+            first[writer] = min(first[writer], first[place])
+    last = max((depth[p] for p in bad if p in in_front), default=0)
+    products, varying = [0] * (last + 2), [0] * (last + 2)
+    open_names = _open_names(graph)
+    for place in range(count):
+        if depth[place] < first[place] and graph.live[place]:
+            ends = (depth[place], min(first[place], last + 1))
+            _add(products, ends, graph.multiplications(place))
+            for name in open_names.intersection(graph.reads[place]):
+                begin = max(first[graph.writer[name]], ends[0])
+                _add(varying, (begin, ends[1]), 1)
+    sums = zip(accumulate(varying[:-1]), accumulate(products[:-1]), strict=True)
+    return _Levels(depth, first, [(not varies, most) for varies, most in sums])
+
+
+def _add(steps: list[int], ends: tuple[int, int], value: int) -> None:
+    """Add a value to the levels of a range, to be summed up."""
+    if ends[0] < ends[1]:
+        steps[ends[0]] += value
+        steps[ends[1]] -= value
 
 
 _PREPARES: Final = frozenset(
@@ -202,16 +268,18 @@ def _with_preparation(graph: Graph, before: set[int], behind: set[int]) -> set[i
     return before | graph.above(moved)
 
 
-def logarithms(graph: Graph) -> list[str]:
-    """Logarithms of what fixed steps make of the inputs, in front of products: the mel spectrum of
-    a sound, a column of a table. What they read spans decades, which narrow integers do not.
+def logarithms(graph: Graph) -> tuple[list[str], list[str]]:
+    """Find logarithms of what fixed steps make of the inputs, in front of products: the mel
+    spectrum of a sound, a column of a table. What they read spans decades, which narrow integers do
+    not; and what scales their results for the first products loses what 8 bits do not hold.
 
     Returns:
-        The tensors, for ``from_``.
+        nodes: the logarithms.
+        begins: the tensors that the first products behind them read, for ``from_``.
     """
     fixed: set[int] = set()
     real = {n for n in graph.inputs if graph.types[n].tensor_type.elem_type not in _INTEGERS}
-    found: list[str] = []
+    found: list[int] = []
     for place, node in enumerate(graph.nodes):
         writers, reads = graph.writers(place), graph.reads[place]
         product = node.op_type in PRODUCTS
@@ -221,25 +289,33 @@ def logarithms(graph: Graph) -> list[str]:
         fixed.add(place)
         if node.op_type not in ("Shape", "Size") and not real.isdisjoint(reads):
             real.update(node.output)
-            found += node.output if node.op_type == "Log" else ()
+            found += [place] if node.op_type == "Log" else ()
     products = graph.products()
-    return [name for name in found if graph.below((graph.writer[name],)) & products]
+    needed = graph.above(products)
+    found = [place for place in found if place in needed]
+    behind = graph.below(products - graph.above(found))
+    before = graph.above(graph.below(found) - behind)
+    read = (name for place in sorted(behind) for name in graph.reads[place])
+    begins = dict.fromkeys(n for n in (*read, *graph.outputs) if graph.writer.get(n) in before)
+    return [graph.nodes[place].name for place in found], list(begins)
 
 
-def _varies(graph: Graph, before: set[int], core: set[int]) -> bool:
-    """Whether the core reads what has no sizes in front of a run, beside the model's free axes."""
+def _open_names(graph: Graph) -> set[str]:
+    """Computed values that have no sizes in front of a run, beside the model's free axes."""
     free = {
         dim.dim_param
         for name in graph.inputs
         for dim in graph.types[name].tensor_type.shape.dim
         if dim.dim_param
     }
-    for name in {name for place in core for name in graph.reads[place]}:
-        if graph.writer.get(name) in before and name in graph.types:
-            dims = graph.types[name].tensor_type.shape.dim
-            if any(not dim.dim_value and dim.dim_param not in free for dim in dims):
-                return True
-    return False
+    return {
+        name
+        for name in graph.writer.keys() & graph.types.keys()
+        if any(
+            not dim.dim_value and dim.dim_param not in free
+            for dim in graph.types[name].tensor_type.shape.dim
+        )
+    }
 
 
 def _parts(graph: Graph, before: set[int], after: set[int]) -> Parts:

@@ -90,18 +90,19 @@ class Graph:
         if node.op_type not in PRODUCTS:
             return 0
         shapes = [self._shape(name) for name in node.input if name]
-        out = math.prod(self._shape(next(iter(node.output), "")) or (1,))
+        sizes = self._shape(next(iter(node.output), ""))
+        out = math.prod(sizes)
         known = [shape for shape in shapes if shape]
         if not known:
             return out
-        if node.op_type in ("Conv", "QLinearConv", "ConvInteger") and len(known) > 1:
-            weight = next((s for s in known[1:] if len(s) == len(known[0])), known[-1])
-            return out * math.prod(weight[1:])
-        if node.op_type in ("MatMul", "MatMulInteger"):
-            return out * known[0][-1]
-        if node.op_type == "Gemm":
+        if node.op_type in ("Conv", "QLinearConv", "ConvInteger"):
+            weight = shapes[3 if node.op_type == "QLinearConv" else 1]
+            return out * math.prod(weight[1:]) if sizes else math.prod(weight)
+        if node.op_type in ("MatMul", "MatMulInteger", "Gemm"):
+            if not (shapes[0] and sizes):
+                return math.prod(shapes[1] or shapes[0])
             turned = any(a.name == "transA" and a.i for a in node.attribute)
-            return out * known[0][0 if turned else -1]
+            return out * shapes[0][0 if turned else -1]
         steps = known[0][0] if node.op_type in ("LSTM", "GRU", "RNN") else 1
         return steps * sum(math.prod(shape) for shape in known[1:]) or out
 

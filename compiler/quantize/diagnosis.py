@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from compiler.errors import QuantizeError
 from compiler.ir.expr import Call, Constant, Expr, Var, is_op_call
@@ -33,6 +33,22 @@ COPIED = "copied"
 """Reason of a copy that makes an output of an input: @main returns the input."""
 OUTSIDE = (CONVERSION, COPIED)
 """Reasons of calls that stand outside the integer core and keep nothing from it."""
+
+
+_WHY: Final = {
+    "no_rule": "no integer form",
+    "rule_aborted": "no integer form of these operands",
+    "operand_float": "reads float",
+    "skipped_layer": "left out by the configuration",
+    "skipped_dense": "left out by the configuration",
+    "stopped": "left out by the configuration",
+    "guard": "left out by the configuration",
+}
+
+
+def why_float(reason: str) -> str:
+    """A reason of the diagnosis in words; --json has its code."""
+    return _WHY.get(reason.partition(":")[0], reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ def doctor_command(
 
 def _print_diagnosis(found: ModelDiagnosis, every: bool) -> None:
     """What needs attention, then the operators: those that stay in float, or every one."""
-    from qsearch.modules.analysis import why_float
+    from compiler.quantize.diagnosis import why_float
 
     diagnosis = found.diagnosis
     print(f"{found.model}: {', '.join(map(str, found.inputs))}")
@@ -120,7 +120,7 @@ def _print_diagnosis(found: ModelDiagnosis, every: bool) -> None:
 
 
 def _operator_row(place: int, entry: Any) -> dict[str, Any]:
-    from qsearch.modules.analysis import why_float
+    from compiler.quantize.diagnosis import why_float
 
     name = entry.op if entry.conv_index is None else f"{entry.op} [{entry.conv_index}]"
     return {

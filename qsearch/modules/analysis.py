@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from compiler.errors import CompilerError
 from compiler.frontend.cut import Parts
@@ -276,19 +276,3 @@ def _configuration(given: QConfig | Mapping[str, Any] | str | None) -> QConfig:
             )
         return stored
     return resolve_qconfig(given)
-
-
-_WHY: Final = {
-    "no_rule": "no integer form",
-    "rule_aborted": "no integer form of these operands",
-    "operand_float": "reads float",
-    "skipped_layer": "left out by the configuration",
-    "skipped_dense": "left out by the configuration",
-    "stopped": "left out by the configuration",
-    "guard": "left out by the configuration",
-}
-
-
-def why_float(reason: str) -> str:
-    """A reason of the diagnosis in words; --json has its code."""
-    return _WHY.get(reason.partition(":")[0], reason)

@@ -152,7 +152,8 @@ def _convert_nodes(
             results = _guarded(node, _converted if end is None else end.results)
         except OnnxImportError as error:
             errors.append(error)
-            error.nodes = error.declined = (name,)
+            error.nodes = (name,)
+            error.declined = {name: error.what.removeprefix(f"{proto.op_type}: ")}
             failed.update(proto.output)
             if len(errors) == MAX_ERRORS:
                 break
@@ -165,7 +166,7 @@ def _convert_nodes(
         for other in errors[1:]:
             first.add_note(f"also: {str(other).replace(chr(10), ';')}")
         first.nodes = tuple(name for error in errors for name in error.nodes)
-        first.declined = tuple(name for error in errors for name in error.declined)
+        first.declined = {name: why for error in errors for name, why in error.declined.items()}
         raise first
 
 

@@ -404,6 +404,138 @@ def test_logarithms_of_a_spectrum_stay_in_float_in_front(tmp_path: Path) -> None
     np.testing.assert_array_equal(again, got)
 
 
+_NORMALISED = """
+<ir_version: 8, opset_import: ["" : 17]>
+cqt (float[n, 1, 512] wave) => (float[n, 4, 15] notes)
+<float floor = {0.000001}, float ten = {4.3429446}, float zero = {0}, float gain = {2.48},
+ float shift = {-0.877}>
+{
+  c = Conv <strides = [32]> (wave, cosines)
+  s = Conv <strides = [32]> (wave, sines)
+  even = Mul (c, c)
+  odd = Mul (s, s)
+  power = Add (even, odd)
+  lifted = Add (power, floor)
+  [log] level = Log (lifted)
+  decibel = Mul (level, ten)
+  least = ReduceMin <axes = [1, 2]> (decibel)
+  above = Sub (decibel, least)
+  most = ReduceMax <axes = [1, 2]> (above)
+  part = Div (above, most)
+  silent = Equal (most, zero)
+  safe = Where (silent, zero, part)
+  scaled = Mul (safe, gain)
+  moved = Add (scaled, shift)
+  [net] a = Conv <pads = [1, 1]> (moved, w)
+  b = Relu (a)
+  notes = Conv (b, v)
+}
+"""
+
+
+def test_what_scales_logarithms_for_the_first_product_stays_in_front_too(tmp_path: Path) -> None:
+    """As basic-pitch normalises its spectrum: these steps multiply nothing and would lose 10 dB."""
+    model = onnx.parser.parse_model(_NORMALISED)
+    rng, bins, frame = np.random.default_rng(0), 16, 64
+    angle = 2 * np.pi * np.outer(np.arange(1, bins + 1), np.arange(frame)) / frame
+    tensors = {
+        "cosines": (np.cos(angle) * np.hanning(frame) / frame)[:, None],
+        "sines": (np.sin(angle) * np.hanning(frame) / frame)[:, None],
+        "w": rng.normal(0, 0.2, (8, bins, 3)),
+        "v": rng.normal(0, 0.2, (4, 8, 1)),
+    }
+    for name, array in tensors.items():
+        model.graph.initializer.append(numpy_helper.from_array(array.astype(np.float32), name))
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path)
+    loud = 10 ** rng.uniform(-3, 0, (64, 1, 1))
+    waves = loud * np.sin(2 * np.pi * rng.uniform(8, 128, (64, 1, 1)) * np.arange(512) / 512)
+    waves[::4, :, :200] = 0
+    waves = waves.astype(np.float32)
+    found, early = (qsearch.doctor(path, from_=from_).cut for from_ in ([], ["level"]))
+    assert found is not None
+    assert early is not None
+    assert found.first == ("net",)
+    assert found.multiplications == early.multiplications
+    assert "Log 'log'" in str(found)
+    made = qsearch.quantize(path, waves[:48])
+    (wanted,) = onnxruntime.InferenceSession(path).run(None, {"wave": waves[48:]})
+    (got,) = made.run(waves[48:])
+    assert np.square(got - wanted).sum() < 10**-3.5 * np.square(wanted).sum()  # 35 dB
+    made.save(tmp_path / "m.qmod")
+    whole = qsearch.export(tmp_path / "m.qmod", "onnx", tmp_path / "whole.onnx").files[0]
+    (again,) = onnxruntime.InferenceSession(whole).run(None, {"wave": waves[48:]})
+    np.testing.assert_array_equal(again, got)
+
+
+# Float operators between two halves --------------------------------------------------------------
+
+_RANKED = """
+<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+m (float[n, 16] x) => (float[n, 8] y)
+<int64[1] many = {80}, int32 one = {1}, int64[1] axis = {1}>
+{
+  [first] a = MatMul (x, w0)
+  r = Relu (a)
+  FRONT
+  [wide] c = MatMul (b, w1)
+  s = Relu (c)
+  [deep] d = MatMul (s, w2)
+  BEHIND
+  [last] y = MatMul (f, w3)
+}
+"""
+_RANK = "[{0}] {1}, i{0} = TopK ({2}, many)"
+_ODD = "[{0}] z{0} = com.microsoft.ExpandDims ({2}, one)  [after_{0}] {1} = Squeeze (z{0}, axis)"
+
+
+@pytest.mark.parametrize(
+    ("node", "sizes", "first", "why"),
+    [
+        (_RANK, (96, 80), "wide", "TopK {!r} (no integer form of these operands)"),
+        (_ODD, (16, 16), "after_one", "ExpandDims {!r} (not supported)"),
+    ],
+    ids=["no integer form", "not supported"],
+)
+def test_the_largest_part_between_float_operators_is_the_core(
+    node: str,
+    sizes: tuple[int, int],
+    first: str,
+    why: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = _RANKED.replace("FRONT", node.format("one", "b", "r"))
+    model = onnx.parser.parse_model(text.replace("BEHIND", node.format("two", "f", "d")))
+    rng, path = np.random.default_rng(0), tmp_path / "m.onnx"
+    shapes = ((16, sizes[0]), (sizes[1], 64), (64, sizes[0]), (sizes[1], 8))
+    for place, shape in enumerate(shapes):
+        weight = rng.normal(0, shape[0] ** -0.5, shape).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(weight, f"w{place}"))
+    onnx.save(model, path)
+    x = rng.normal(size=(48, 16)).astype(np.float32)
+    np.savez(tmp_path / "x.npz", x=x)
+    found = qsearch.doctor(path).cut
+    assert found is not None
+    assert (found.first, found.last) == ((first,), ("deep",))
+    assert 0.5 < found.share < 0.9
+    words = ["--model", str(path), "--calib", str(tmp_path / "x.npz")]
+    module = str(tmp_path / "m.qmod")
+    assert run(["compile", *words, "-o", module]) == 0
+    assert run(["verify", module, "-q"]) == 0
+    assert run(["doctor", "--model", str(path)]) == 0
+    assert run(["launch", *words, "-o", str(tmp_path / "run"), "--dry-run"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count(f"because of {why.format('one')}, {why.format('two')}") == 2
+    made = qsearch.load(module)
+    (wanted,) = onnxruntime.InferenceSession(path).run(None, {"x": x})
+    (got,) = made.run(x)
+    assert np.square(got - wanted).sum() < 1e-3 * np.square(wanted).sum()  # 30 dB
+    whole = qsearch.export(module, "onnx", tmp_path / "whole.onnx").files[0]
+    (again,) = onnxruntime.InferenceSession(whole).run(None, {"x": x})
+    np.testing.assert_allclose(again, got, rtol=1e-4, atol=1e-5)
+
+
 def test_logarithms_are_integers_where_the_user_begins_the_core(tmp_path: Path) -> None:
     onnx.save(_spotter(), tmp_path / "m.onnx")
     found = qsearch.doctor(tmp_path / "m.onnx", from_=["wave"])
