@@ -34,6 +34,7 @@ class QuantizeContext:
         wide_values: values of the residual stream, which keep 16 bits.
         float_layers: layers that QConfig.layers leaves in float.
         integer_masks: comparisons that will compare integers.
+        masks: values that may hold minus infinity on the way to a softmax (``mask_values``).
         narrow_moves: moves whose accumulators are narrowed in front of them instead of behind.
         stopped: an nn.global_avg_pool2d has ended quantization.
         channel_ranges: data of each weighted operator in visiting order, where the QConfig asks
@@ -56,6 +57,7 @@ class QuantizeContext:
     wide_values: frozenset[Expr] = frozenset()
     float_layers: frozenset[Expr] = frozenset()
     integer_masks: set[Expr] = field(default_factory=set)
+    masks: frozenset[Expr] = frozenset()
     narrow_moves: frozenset[Expr] = frozenset()
     stopped: bool = False
     channel_ranges: tuple[ChannelRanges, ...] = ()

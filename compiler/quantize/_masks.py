@@ -1,39 +1,146 @@
 """Attention masks: numbers that stand for minus infinity become ones that integers can hold.
 
     before                                          after
-    nn.softmax(add(%scores, -inf where masked))     nn.softmax(add(%scores, -512 where masked))
-    nn.softmax(where(mask, -1e9, %scores))          nn.softmax(add(%scores, -512 where masked))
-    nn.softmax(add(%scores, %m * -3.4e38))          nn.softmax(add(%scores, %m * -512))
-    nn.softmax(%scores + (%m + -inf where masked))  nn.softmax((%scores + %m) + -512 where masked)
+    nn.softmax(add(%scores, -inf where masked))     nn.softmax(add(%scores, -8192 where masked))
+    nn.softmax(where(mask, -1e9, %scores))          nn.softmax(add(%scores, -8192 where masked))
+    nn.softmax(add(%scores, %m * -3.4e38))          nn.softmax(add(%scores, %m * -8192))
+    max(where(mask, -inf, %x))                      max(where(mask, -8192, %x))
     where(isnan(%computed), 0, %computed)           %computed
     where(equal(%computed, -inf), 0, %other)        %other
-    equal(max(where(%m, 0, -inf)), -inf)            less(max(where(%m, 0, -512)), -256)
+    equal(max(where(%m, 0, -inf)), -inf)            less(max(where(%m, 0, -8192)), -4096)
+    cast(%real, "bool")                             not_equal(%real, 0)
 
-A scale that reaches to -10000 leaves nothing of the scores, and minus infinity has no scale at all.
-Softmax sees differences only: exp(-512) is 0 in float32 as well. That the scale of the sum does not
-reach to -512 either is seen to where it is measured (``calibration/profile_function.py``).
+Softmax and functions such as exp and sigmoid do not change below -8192. ``mask_values`` finds what
+a mask passes through on its way to them: these values stay accumulators, so scores and biases keep
+their scale beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 
-from compiler.ir.expr import Call, Constant, Expr, Function, Op, Var, is_op_call
+from compiler.ir.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    Op,
+    Tuple,
+    TupleGetItem,
+    Var,
+    is_op_call,
+)
 from compiler.ir.module import IRModule
-from compiler.ir.rebuild import with_operands
-from compiler.ir.walk import behind, mentions
+from compiler.ir.ty import TensorType, is_float
+from compiler.ir.walk import behind, mentions, nodes_of
+from compiler.ops.annotation.minus_infinity import INFINITE, LIMIT, finite
+from compiler.ops.nn.pad import PadAttrs
+from compiler.ops.nn.softmax import SoftmaxAttrs
 from compiler.ops.op_call import op_call
-from compiler.passes.opaque_primitives import OpaquePrimitives
-from compiler.quantize._rewriting import with_body
+from compiler.ops.tensor.formula import varying_part
+from compiler.ops.tensor.unary_formula import UnaryFormulaAttrs
+from compiler.qtypes.report import BORDER_OPS
+from compiler.quantize._rewriting import rewritten
 
-LIMIT = 512.0
-"""What a masked score is lowered by."""
-
-_ALWAYS = {"isnan": False, "isinf": False, "isfinite": True}
+_ALWAYS: Final = {"isnan": False, "isinf": False, "isfinite": True}
 """What is asked of computed values, and the answer for integers."""
-_MOVES = ("broadcast_to", "expand_dims", "reshape", "squeeze", "tile", "transpose")
+_MOVES: Final = ("broadcast_to", "expand_dims", "reshape", "squeeze", "tile", "transpose")
+_FIRST: Final = (
+    *_MOVES,
+    *BORDER_OPS,
+    "strided_slice",
+    "split",
+    "take",
+    "gather",
+    "max",
+    "min",
+    "subtract",
+)
+_EVERY: Final = ("add", "minimum", "maximum", "concatenate", "nn.pad")
+_SOFTMAX: Final = ("nn.softmax", "nn.log_softmax")
+_VISIBLE: Final = -50.0
+"""A constant with a lower value may be a mask."""
+
+
+def mask_values(main: Function) -> frozenset[Expr]:
+    """Values that may hold minus infinity in front of a softmax or of a function that is constant
+    below -LIMIT, O(edges): constants, float inputs that softmaxes alone read so, and what sums,
+    choices, extrema and moves make of these."""
+    nodes = nodes_of(main)
+    read, scores = _read_low(nodes, ("max", "min"))
+    elsewhere = {main.body}
+    for node in nodes:
+        if node not in scores and not is_op_call(node, *_SOFTMAX):
+            elsewhere.update(node.operands())
+    found: set[Expr] = set()
+    for node in read:
+        if isinstance(node, Constant):
+            real = node.data.dtype.kind == "f" and node.data.size
+            low = real and (node.data.min() < _VISIBLE or node.data.max() >= LIMIT)
+        elif isinstance(node, Var):
+            low = node in scores and node not in elsewhere and _is_real(node)
+        else:
+            low = not found.isdisjoint(_terms(node))
+        if low:
+            found.add(node)
+    return frozenset(found)
+
+
+def masked_inputs(main: Function) -> frozenset[Expr]:
+    """Float inputs that may hold minus infinity: softmax, exp or sigmoid make 0 of it."""
+    return frozenset(node for node in _read_low(nodes_of(main))[0] if isinstance(node, Var))
+
+
+def _read_low(nodes: Sequence[Expr], more: Sequence[str] = ()) -> tuple[list[Expr], set[Expr]]:
+    """Values that are read down to -LIMIT only, operands first; those that softmaxes read.
+
+    Args:
+        more: operators whose operands count as well.
+    """
+    read: set[Expr] = set()
+    scores: set[Expr] = set()
+    for node in reversed(nodes):
+        if is_op_call(node, *_SOFTMAX):
+            scores.add(node.args[0])
+            read.add(node.args[0])
+        elif is_op_call(node, "exp", "sigmoid", *more):
+            read.add(node.args[0])
+        elif is_op_call(node, "unary_formula"):
+            if varying_part(UnaryFormulaAttrs.of(node).formula)[0] > -LIMIT:
+                read.add(node.args[0])
+        elif node in read:
+            read.update(_terms(node))
+            if node in scores:
+                scores.update(_terms(node))
+    return [node for node in nodes if node in read], scores
+
+
+def _terms(node: Expr) -> Sequence[Expr]:
+    """Operands whose minus infinity is that of the result."""
+    if isinstance(node, Tuple):
+        return node.fields
+    if isinstance(node, TupleGetItem):
+        return (node.tuple,)
+    if not isinstance(node, Call) or not isinstance(node.op, Op):
+        return ()
+    if node.op.name in _FIRST:
+        return node.args[:1]
+    if node.op.name in _EVERY:
+        return node.args
+    if node.op.name == "where":
+        return node.args[1:]
+    if node.op.name == "multiply":  # of zeros and ones, and of what stands for minus infinity
+        numbers = [arg for arg in node.args if isinstance(arg, Constant) and arg.data.size == 1]
+        return [number for number in numbers if number.data.min() < _VISIBLE]
+    return ()
+
+
+def _is_real(node: Expr) -> bool:
+    ty = node.checked_type
+    return isinstance(ty, TensorType) and is_float(ty.dtype)
 
 
 def bounded_masks(mod: IRModule) -> IRModule:
@@ -43,46 +150,89 @@ def bounded_masks(mod: IRModule) -> IRModule:
         mod: typed; constants folded.
     """
     main: Function = mod["main"]
-    if not mentions(main, ("nn.softmax", "where", *_ALWAYS)):
+    names = (*_SOFTMAX, "where", "unary_formula", "cast", *_EVERY, *_ALWAYS)
+    if not mentions(main, names):
         return mod
-    return with_body(mod, _Bounds().mutate(main).body)
+    nodes = nodes_of(main)
+    low = frozenset(_read_low(nodes)[0])
+
+    def made(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
+        if isinstance(node, Constant):
+            data = finite(node.data, -LIMIT if node in low else -INFINITE)
+            return None if data is node.data else Constant(data, span=node.span)
+        if not isinstance(node, Call) or not isinstance(node.op, Op):
+            return None
+        args = [new[arg] for arg in node.args]
+        return _rewritten(node, args, low)
+
+    return rewritten(mod, made)
 
 
-class _Bounds(OpaquePrimitives):
-    def rewrite_call(self, pre: Call, post: Call) -> Expr:
-        if isinstance(post.op, Op) and post.op.name in _ALWAYS:
-            return post if _is_given(post.args[0]) else _whole(_ALWAYS[post.op.name], pre)
-        if is_op_call(post, "equal") and any(_is(-np.inf, arg) for arg in post.args):
-            return post if any(map(_is_given, post.args)) else _masked_whole(pre, post)
-        if is_op_call(post, "logical_and") and any(_is(False, arg) for arg in post.args):
-            return _whole(False, pre)
-        if is_op_call(post, "where"):
-            return _decided(pre, post)
-        if not is_op_call(post, "nn.softmax"):
-            return post
-        moves, scores = behind(post.args[0], _MOVES)
-        new = _masked_scores(scores)
-        if new is scores:
-            return post
-        return Call(post.op, (_moved(new, moves),), post.attrs, span=post.span)
+def _rewritten(node: Call, args: list[Expr], low: frozenset[Expr]) -> Expr | None:
+    """The call over new operands without what integers cannot hold; None for others."""
+    assert isinstance(node.op, Op)
+    if node.op.name == "isnan" and (rows := _masked_rows(node.args[0], args[0])):
+        return rows
+    if node.op.name in _ALWAYS:
+        return None if _is_given(node.args[0]) else _whole(_ALWAYS[node.op.name], node)
+    if node.op.name == "equal":
+        for place, other in enumerate(node.args):
+            if not _is(-np.inf, other) or any(map(_is_given, node.args)):
+                continue
+            mask = behind(node.args[1 - place], (*_MOVES, "max"))[1]
+            if mask not in low and not is_op_call(mask, "where"):
+                return _whole(False, node)
+            middle = Constant(np.asarray(-LIMIT / 2, np.float32))
+            return op_call("less", args[1 - place], middle, span=node.span)
+    if node.op.name == "logical_and" and any(_is(False, arg) for arg in args):
+        return _whole(False, node)
+    if node.op.name == "where":
+        for place, answer in ((1, True), (2, False)):
+            if _is(answer, args[0]) and node.args[place].checked_type == node.checked_type:
+                return args[place]
+    if node.op.name == "cast" and node.tensor_type.dtype == "bool" and _is_real(node.args[0]):
+        return op_call("not_equal", args[0], Constant(np.zeros((), np.float32)), span=node.span)
+    if node.op.name == "nn.pad" and node in low and any(_is(-LIMIT, arg) for arg in args[1:]):
+        return _padded(node, args[0])
+    if node.op.name == "nn.softmax":
+        moves, scores = behind(args[0], _MOVES)
+        summed = _added(scores) if is_op_call(scores, "where") else scores
+        if summed is not scores:
+            return node.with_fields(args=(_moved(summed, moves),))
+    return None
 
 
-def _decided(pre: Call, choice: Call) -> Expr:
-    """Without a guard against what integers cannot be, such as rows that are masked as a whole."""
-    for place, answer in ((1, True), (2, False)):
-        if _is(answer, choice.args[0]) and pre.args[place].checked_type == pre.checked_type:
-            return choice.args[place]
-    return choice
+def _masked_rows(old: Expr, weights: Expr) -> Expr | None:
+    """Rows of a softmax along the last axis that are masked as a whole, where its mask tells.
+
+    Args:
+        old: the weights before masks were bounded.
+    """
+    if not is_op_call(old, "nn.softmax") or not isinstance(weights, Call):
+        return None
+    scores, axis = weights.args[0], SoftmaxAttrs.of(weights).axis
+    if not isinstance(scores, Call) or axis % len(old.tensor_type.shape) + 1 < len(
+        old.tensor_type.shape
+    ):
+        return None
+    for mask in scores.args if is_op_call(scores, "add") else ():
+        if _is_mask_alone(mask):
+            largest = op_call("max", mask, axis=(-1,), keepdims=True)
+            return op_call("less", largest, Constant(np.asarray(-LIMIT / 2, np.float32)))
+    return None
 
 
-def _masked_whole(pre: Call, post: Call) -> Expr:
-    """Whether a row of a mask is minus infinity; what is computed of integers is not."""
-    for mask, low in (post.args, post.args[::-1]):
-        moves, value = behind(mask, (*_MOVES, "max"))
-        if isinstance(low, Constant) and is_op_call(value, "where"):
-            between = Constant(np.asarray(-LIMIT / 2, low.data.dtype))
-            return op_call("less", _moved(_bounded(value), moves), between, span=post.span)
-    return _whole(False, pre)
+def _is_mask_alone(value: Expr) -> bool:
+    """True for what is made of constants, inputs and choices, and of no scores."""
+    waiting, made = [value], False
+    while waiting:
+        node = waiting.pop()
+        terms = _terms(node)
+        made |= bool(terms)
+        if not terms and not isinstance(node, Constant | Var):
+            return False
+        waiting += terms
+    return made
 
 
 def _is_given(value: Expr) -> bool:
@@ -96,27 +246,6 @@ def _is(answer: float, mask: Expr) -> bool:
 
 def _whole(answer: bool, call: Call) -> Constant:
     return Constant(np.full(call.tensor_type.concrete_shape, answer), span=call.span)
-
-
-def _masked_scores(scores: Expr) -> Expr:
-    if not is_op_call(scores, "where", "add"):
-        return scores
-    if is_op_call(scores, "where"):
-        return _added(scores)
-    scores = _apart(scores)
-    return with_operands(scores, (scores.op, *map(_bounded, scores.args)))
-
-
-def _apart(total: Call) -> Call:
-    """a + (b + mask) as (a + b) + mask."""
-    for place, side in enumerate(total.args):
-        if not is_op_call(side, "add"):
-            continue
-        for at, mask in enumerate(side.args):
-            if isinstance(mask, Constant) and _raised(mask) is not mask:
-                rest = op_call("add", total.args[1 - place], side.args[1 - at], span=total.span)
-                return op_call("add", rest, mask, span=side.span)
-    return total
 
 
 def _added(choice: Call) -> Expr:
@@ -134,28 +263,14 @@ def _added(choice: Call) -> Expr:
     return choice
 
 
-def _bounded(side: Expr) -> Expr:
-    moves, value = behind(side, _MOVES)
-    if isinstance(value, Constant):
-        new: Expr = _raised(value)
-    elif is_op_call(value, "multiply", "where"):
-        # Of a product: a mask of zeros and ones, times what stands for minus infinity.
-        any_size = is_op_call(value, "where")
-        raised = [
-            _raised(arg) if isinstance(arg, Constant) and (any_size or arg.data.size == 1) else arg
-            for arg in value.args
-        ]
-        new = with_operands(value, (value.op, *raised))
-    else:
-        return side
-    return side if new is value else _moved(new, moves)
-
-
-def _raised(constant: Constant) -> Constant:
-    data = constant.data
-    if data.dtype.kind != "f" or not data.size or not data.min() < -LIMIT:
-        return constant
-    return Constant(np.maximum(data, np.asarray(-LIMIT, data.dtype)), span=constant.span)
+def _padded(call: Call, data: Expr) -> Expr:
+    """Padding with minus infinity, as a sum: in the integers of the data it would be a score."""
+    zero = Constant(np.zeros((), np.float32))
+    width = PadAttrs.of(call).pad_width
+    sizes = zip(call.args[0].tensor_type.concrete_shape, width)
+    inside = np.zeros([size if any(ends) else 1 for size, ends in sizes], np.float32)
+    mask = np.pad(inside, np.maximum(width, 0), constant_values=-LIMIT)
+    return op_call("add", call.with_fields(args=(data, zero)), Constant(mask), span=call.span)
 
 
 def _moved(value: Expr, moves: Sequence[Call]) -> Expr:

@@ -45,6 +45,7 @@ from compiler.qtypes.report import OPERAND_FLOAT, call_places
 from compiler.quantize._first_calls import first_calls
 from compiler.quantize._given_points import points_of
 from compiler.quantize._layers import choices_of
+from compiler.quantize._masks import mask_values
 from compiler.quantize._run_context import RunPass, context_or_new
 
 
@@ -68,6 +69,7 @@ class QuantizeAnnotate(RunPass, FunctionPass):
                 tflm_sums(fn) if for_tflm else residual_stream(fn, wide) | last_states(fn)
             )
             run.narrow_moves = narrow_moves(fn, every=for_tflm)
+            run.masks = frozenset() if for_tflm else mask_values(fn)
             first = first_calls(nodes_of(fn), for_tflm)
         states = frozenset() if run.qconfig.for_tflm else first_states(fn)
         annotator = _Annotator(run, call_places(fn), given, first, states)
@@ -114,6 +116,8 @@ class _Annotator:
             self.note(ref_call, "float", reason)
         else:
             self.note(ref_call, "integer")
+        if isinstance(result, QAnnotateExpr) and ref_call in self.context.masks:
+            return replace(result, masks=True)
         if isinstance(result, QAnnotateExpr) and ref_call in self.context.wide_values:
             return replace(result, wide=result.kind == QAnnotateKind.ACTIVATION)
         return result
@@ -159,6 +163,8 @@ class _Annotator:
 
     def quantize_shared(self, expr: Expr) -> Expr:
         """What every consumer of a value with several consumers sees."""
+        if isinstance(expr, QAnnotateExpr) and expr.masks:
+            return expr
         if isinstance(expr, QAnnotateExpr) and expr.wide:
             return replace(expr, expr=wide_point(expr.expr, self.context))
         if self.given and kind_of(expr) == QAnnotateKind.INPUT:

@@ -23,6 +23,7 @@ class InputSpec:
 
     Attributes:
         finite: no NaN; a float part in front of the core may fill gaps.
+        masked: minus infinity is allowed; it masks what a softmax reads.
         rows: of the smallest table that the values are looked up in; 0 where they are in none.
     """
 
@@ -31,6 +32,7 @@ class InputSpec:
     dtype: str
     finite: bool = True
     rows: int = 0
+    masked: bool = False
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}{list(self.shape)}"
@@ -93,7 +95,7 @@ def check_values(spec: InputSpec, values: NDArray[Any], start: int, where: str) 
     """
     flat = values.reshape(len(values), -1)
     if spec.finite and values.dtype.kind == "f":
-        legal, what = np.isfinite(flat), ""
+        legal, what = np.isfinite(flat) | (spec.masked & np.isneginf(flat)), ""
         fix = "remove the sample or repair it; calibration and scores need finite values"
     elif spec.rows and values.dtype.kind in "iu":
         legal = (flat >= -spec.rows) & (flat < spec.rows)

@@ -34,7 +34,11 @@ def input_specs(mod: IRModule) -> tuple[InputSpec, ...]:
     """Inputs of @main, in order."""
     # All operators come with it, and who only lists studies needs none.
     from compiler.ops.transform.take import TakeAttrs
+    from compiler.quantize._masks import masked_inputs
 
+    # The integers of a quantized module saturate.
+    saturates = "quantize_inputs" in mod
+    masked = mod["main"].params if saturates else masked_inputs(mod["main"])
     rows: dict[Expr, int] = {}
     for node in nodes_of(mod["main"]):
         # A place beyond the rows is an error in ONNX; here it would count around.
@@ -52,6 +56,7 @@ def input_specs(mod: IRModule) -> tuple[InputSpec, ...]:
             param.tensor_type.concrete_shape,
             param.tensor_type.dtype,
             rows=rows.get(param, 0),
+            masked=param in masked,
         )
         for param in mod["main"].params
     )

@@ -46,6 +46,7 @@ from compiler.span import onnx_nodes
 _WIDEST = 1 << 16
 _FEW_WEIGHTS = 1 << 16
 _SOFTMAX = "nn.integer_softmax"
+_MASKED = 1 << 12
 _MAXIMA = ("nn.max_pool2d", "nn.global_max_pool2d")
 _SHAPES = ("reshape", "nn.batch_flatten", "squeeze", "expand_dims", "transpose")
 _AVERAGES = ("nn.avg_pool2d", "nn.global_avg_pool2d", "mean")
@@ -160,13 +161,15 @@ def _tabulated_levels(step: Step) -> Levels | None:
 def _changing_ends(table: Step, value: Value) -> tuple[float, float] | None:
     """The integers of a value between which a table changes; None if it does not read the value.
 
-    A softmax changes everywhere.
+    A softmax changes everywhere; that of masked scores reads more than 8 bits can tell apart.
     """
     places = dict(moved_from(table.args[0])) if table.name in ("lookup", _SOFTMAX) else {}
     if value not in places:
         return None
     if table.name == _SOFTMAX:
-        return -math.inf, math.inf
+        limits = clip_limits(value.producer) if value.producer else None
+        masked = limits is not None and limits[1] - limits[0] > _MASKED
+        return None if masked else (-math.inf, math.inf)
     entries = table.args[1].data
     if entries is None or not entries.size:
         return None

@@ -10,6 +10,7 @@ import numpy as np
 
 from compiler.ir.expr import Args, Call, Constant, Expr
 from compiler.ir.ty import Type
+from compiler.ops.annotation.minus_infinity import score_point
 from compiler.ops.nn.fixed_point_softmax import (
     MOST_SUMMANDS,
     OUT_BITS,
@@ -24,11 +25,12 @@ from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import op_call
 from compiler.ops.pass_through import annotate_tabulated
 from compiler.ops.rules import integer_calls
-from compiler.ops.rules.annotate import FQAnnotateRewrite
+from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, unannotated
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.never_negative import FNeverNegative, always_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import (
+    WIDE_INPUT,
     FQRealizeRewrite,
     QRealizeIntExpr,
     cast_if_needed,
@@ -44,7 +46,7 @@ from compiler.ops.rules.simplify import FDefinition
 from compiler.ops.rules.with_tables import tabulates, with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.qconfig import QConfig
+from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +73,17 @@ _OUT_BITS = 15
 _TABLE_BITS = 22
 
 
-FQAnnotateRewrite.register("nn.softmax", "nn.log_softmax")(with_tables(annotate_tabulated))
+_MOST_ENTRIES = 1 << 12
+
+
+@FQAnnotateRewrite.register("nn.softmax", "nn.log_softmax")
+@with_tables
+def softmax_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Looks narrow integers up in a table; scores that may be masked are integers of 16 bits, whose
+    least ones the table gives no weight."""
+    if ref_call.args[0] in ctx.masks and not ctx.check_to_skip(ref_call) and tabulates(ctx):
+        args = (QAnnotateExpr(score_point(unannotated(args[0]), ctx), QAnnotateKind.INPUT),)
+    return annotate_tabulated(ref_call, args, ctx)
 
 
 @FQRealizeRewrite.register(softmax)
@@ -86,6 +98,8 @@ def softmax_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext)
     shape = ref_call.tensor_type.concrete_shape
     data = with_zero_point(to_scalar(data, len(shape), ctx.qconfig), ctx.qconfig)
     dtype = storage_dtype(data.low, data.high, ctx.qconfig)
+    if dtype is None and fits(data, WIDE_INPUT):
+        dtype = WIDE_INPUT
     # The annotate rule narrows the operand; where debug_enabled_ops left it out, this stays float.
     if dtype is None:
         return None
@@ -93,9 +107,12 @@ def softmax_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext)
         return _of_tflm(data, attrs.axis, shape, ctx.qconfig)
     # The sum of a row stays below 2^31.
     table_bits = min(_TABLE_BITS, 30 - (shape[attrs.axis] - 1).bit_length())
-    differences = np.arange(data.high - data.low + 1, dtype=np.float64)
+    differences = np.arange(min(data.high - data.low + 1, _MOST_ENTRIES), dtype=np.float64)
     reals = np.exp(-differences * float(data.dom_scale.data))
     table = np.floor(np.ldexp(reals, table_bits) + 0.5).astype(np.int32)
+    if len(table) == _MOST_ENTRIES:
+        table[-1] = 0  # of masked scores, which lie lower still
+        table = table[: np.count_nonzero(table) + 1]
     out = IntegerSoftmaxAttrs(axis=attrs.axis, out_bits=_OUT_BITS)
     call = Call(integer_softmax, (cast_if_needed(data, dtype), Constant(table)), out)
     scale = DomScale(as_scale(2.0**-_OUT_BITS), wide=True)

@@ -20,12 +20,14 @@ FQAnnotateRewrite: OpRule[AnnotateRule] = OpRule("FQAnnotateRewrite", asked_by="
 class QAnnotateExpr(TempExpr):
     """``expr`` will be an integer tensor: narrow (INPUT) or an accumulator (ACTIVATION).
 
-    ``wide`` accumulators keep 16 bits where several operators read them.
+    ``wide`` accumulators keep 16 bits where several operators read them; those that may hold minus
+    infinity (``masks``) stay accumulators.
     """
 
     expr: Expr
     kind: QAnnotateKind
     wide: bool = False
+    masks: bool = False
 
     def realize(self) -> Expr:
         """The expression without its annotation."""

@@ -11,6 +11,7 @@ from compiler.ops.annotation.attach_simulated_quantize import (
     attach_simulated_quantize,
     is_quantized_constant,
 )
+from compiler.ops.annotation.minus_infinity import mask_point
 from compiler.ops.annotation.wide_point import varies, wide_point
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
@@ -80,6 +81,11 @@ def add_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | Non
             right_side = found[1] or right_side
             left_side = found[0] or (left_side if found[1] else wide_point(left_side, ctx))
         sides = (left_side, right_side)
+    elif ref_call in ctx.masks:
+        sides = (
+            _quantized(lhs, right, ctx) if is_literal(lhs) else mask_point(lhs, ctx),
+            _quantized(rhs, left, ctx) if is_literal(rhs) else mask_point(rhs, ctx),
+        )
     elif left is None:
         sides = (_quantized(unannotated(lhs), right, ctx), unannotated(rhs))
     elif right is None:

@@ -8,11 +8,12 @@ import numpy as np
 
 from compiler.core.words import FBody, Words
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.expr import Args, Call, Constant, Expr, Op, describe
+from compiler.ir.expr import Args, Call, Constant, Expr, Op
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type, holds_float
 from compiler.lir.scalars import Bin, Scalar, Select
 from compiler.ops.annotation.attach_simulated_quantize import as_input
+from compiler.ops.annotation.minus_infinity import mask_point
 from compiler.ops.arg_types import Types, same_dtype, tensor
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
@@ -45,17 +46,12 @@ def where(types: Types, attrs: Any) -> Type:
 FNumpyCompute.register(where)(of_arrays(np.where))
 
 
-# A number beyond this stands for minus infinity (attention masks): no range may hold it as well.
-_MASK = 4096.0
-
-
 @FQAnnotateRewrite.register(where)
 @with_tables
 def where_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Chooses between two values at one scale; a constant one is quantized as a weight.
 
-    A condition that stays float leaves the choice there as well; likewise one
-    that masks with a huge number.
+    A condition that stays float leaves the choice there as well.
     """
     condition, x, y = args
     if not _is_whole(ref_call.args[0], ctx) or ctx.check_to_skip(ref_call):
@@ -63,14 +59,10 @@ def where_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | N
     constant = isinstance(x, Constant) and isinstance(y, Constant)
     if kind_of(x) is None and kind_of(y) is None and not constant:
         return None
-    if any(isinstance(side, Constant) and np.abs(side.data).max() > _MASK for side in (x, y)):
-        ctx.report.diagnostics.append(
-            f"{describe(ref_call)} runs in float: a mask of more than {_MASK:g} leaves no step for "
-            "what it does not mask"
-        )
-        return None
-    sides = [as_input(side, ctx) if kind_of(side) is None else unannotated(side) for side in (x, y)]
-    if kind_of(x) == kind_of(y) == QAnnotateKind.ACTIVATION:
+    masks = ref_call in ctx.masks
+    point = mask_point if masks and not constant else as_input
+    sides = [point(side, ctx) if kind_of(side) is None else unannotated(side) for side in (x, y)]
+    if kind_of(x) == kind_of(y) == QAnnotateKind.ACTIVATION and not masks:
         sides[1] = as_input(y, ctx)
     return QAnnotateExpr(with_args(ref_call, (condition, *sides)), QAnnotateKind.ACTIVATION)
 

@@ -62,7 +62,16 @@ PICKED = ("max", "min", "nn.global_max_pool2d")
 PICKS = ("take", "gather", "gather_nd")
 
 moves_elements(*MOVES, level=LEVEL, needs_tables=True)
-FQAnnotateRewrite.register(*PICKED, level=LEVEL)(with_tables(annotate_max_pool))
+
+
+@FQAnnotateRewrite.register(*PICKED, level=LEVEL)
+@with_tables
+def picked_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Of narrow integers; beside minus infinity these would be too coarse."""
+    masks = ref_call.args[0] in ctx.masks
+    return (annotate_pass_through if masks else annotate_max_pool)(ref_call, args, ctx)
+
+
 FQRealizeRewrite.register(*PICKED, level=LEVEL)(with_tables(realize_max_pool))
 FQDomScale.register(*PICKED)(same_scale)
 FQZeroPoint.register(*PICKED, level=LEVEL)(always(ZeroPoint.KEEPS))

@@ -33,6 +33,12 @@ from compiler.ops.annotation.attach_simulated_quantize import (
     point_attrs,
     quantize_kind,
 )
+from compiler.ops.annotation.minus_infinity import (
+    LIMIT,
+    SCORE_STEP,
+    is_mask_point,
+    is_score_point,
+)
 from compiler.ops.annotation.narrow_move import MOVES
 from compiler.ops.annotation.wide_point import wide_headroom
 from compiler.ops.rules.dom_scale import (
@@ -245,6 +251,13 @@ class _Binder:
             if uneven is not None:
                 reach = as_scale(max(-low, high))
                 self.bound[point] = _Bound(reach, DomScale(uneven.step), steps=uneven.ends)
+                continue
+            if is_mask_point(point):  # whatever calibration saw
+                range_s = as_scale(LIMIT)
+            elif is_score_point(point) and not exact:
+                step = chosen_scale(min(float(range_s) / 128, SCORE_STEP), self.qconfig)
+                end = int(min(LIMIT / 2 / float(step), 2 ** (nbit - 1) - 1))
+                self.bound[point] = _Bound(as_scale(end * step), DomScale(step), steps=(-end, end))
                 continue
             room = 1.0 if exact else self._headroom(point, nbit)
             largest = min(float(range_s) * room, float(np.finfo(np.float32).max))

@@ -29,13 +29,13 @@ from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import SQ, is_given
+from compiler.ops.annotation.minus_infinity import LIMIT, is_mask_point, is_score_point
 from compiler.ops.nn.softmax import SoftmaxAttrs
 from compiler.ops.op_call import op_call, scalar
 from compiler.ops.tensor.formula import varying_part
 from compiler.ops.tensor.unary_formula import UnaryFormulaAttrs
 from compiler.qtypes.qconfig import QAnnotateKind, kind2str
 from compiler.qtypes.report import BORDER_OPS, MARKER_OPS
-from compiler.quantize._masks import LIMIT
 from compiler.quantize.calibration.point_bits import Readers, point_readers
 from compiler.quantize.calibration.stats import PointMap
 
@@ -101,7 +101,9 @@ def _measured(
         kind = getattr(node.attrs, "kind", QAnnotateKind.IDENTITY)
         if kind not in (QAnnotateKind.INPUT, QAnnotateKind.ACTIVATION):
             continue
-        data = _used_part(data, uses[node])
+        data = _used_part(data, uses[node], is_score_point(node))
+        if is_mask_point(node):
+            data = op_call("maximum", data, scalar(-LIMIT, "float32"))
         if isinstance(data, Constant):
             raise InternalQuantizeError(
                 f"a quantize point of kind {kind2str(kind)} lies on a constant",
@@ -148,11 +150,15 @@ def _uses_of_points(nodes: Sequence[Expr], result: Expr) -> dict[Expr, set[Use]]
     return found
 
 
-def _used_part(data: Expr, uses: set[Use]) -> Expr:
-    """The data, where softmax along one axis or formulas alone read them without the difference."""
+def _used_part(data: Expr, uses: set[Use], masked: bool) -> Expr:
+    """The data, where softmax along one axis or formulas alone read them without the difference.
+
+    Args:
+        masked: scores below these are no part of the range.
+    """
     axis, *others = {axis for axis, _ in uses}
     if axis is not None and not others:
-        return _near_largest(data, axis)
+        return _near_largest(data, axis, masked)
     return _bounded(data, min(low for _, (low, _) in uses), max(high for _, (_, high) in uses))
 
 
@@ -163,11 +169,13 @@ def _bounded(data: Expr, low: float, high: float) -> Expr:
     return data if high == math.inf else op_call("minimum", data, scalar(high, "float32"))
 
 
-def _near_largest(scores: Expr, axis: int) -> Expr:
-    """Scores, at least max - 16: softmax maps smaller scores to nearly 0. Rows that are masked as a
-    whole are as if they were not, for softmax sees no difference."""
+def _near_largest(scores: Expr, axis: int, masked: bool) -> Expr:
+    """Scores, at least max - 16: softmax maps smaller scores to nearly 0; those of masked scores
+    are left out, and so are rows that are masked as a whole."""
     largest = op_call("max", scores, axis=(axis,), keepdims=True)
-    masked = op_call("less", largest, scalar(-LIMIT / 2, "float32"))
-    raised = op_call("where", masked, scalar(LIMIT, "float32"), scalar(0, "float32"))
-    scores, largest = (op_call("add", value, raised) for value in (scores, largest))
-    return op_call("maximum", scores, op_call("subtract", largest, scalar(_NEAR, "float32")))
+    least = op_call("subtract", largest, scalar(_NEAR, "float32"))
+    held = op_call("maximum", scores, least)
+    if masked:
+        held = op_call("where", op_call("less", scores, least), scalar(0, "float32"), scores)
+    whole = op_call("less", largest, scalar(-LIMIT / 2, "float32"))
+    return op_call("where", whole, scalar(0, "float32"), held)
