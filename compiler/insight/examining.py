@@ -55,7 +55,7 @@ def examine(
     scales = activation_scales(stats, qconfig)
     network = Network.of(mod, qconfig, scales, channels, executor)
     final = build_candidate(mod, qconfig.uncut, scales, channels)
-    reference, sums = through(network, samples)
+    reference, sums, _ = through(network, samples)
     layers = find_layers(network)
     found = []
     for index, layer in enumerate(layers):

@@ -66,7 +66,7 @@ def layer_sqnr(
     """
     samples = list(batches)
     network = Network.of(mod, qconfig, activation_scales, channels, float_executor)
-    reference, sums = through(network, samples)
+    reference, sums, _ = through(network, samples)
     found = []
     for index, layer in enumerate(find_layers(network)):
         place = f"{layer.record.op} {index}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from compiler.ir.ty import TupleType, Type
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 
 Arrays = Sequence[NDArray[Any]]
+
+_COUNTED: Final = 1024
+"""Values of a tensor among which different ones are counted."""
 
 
 class PointSums:
@@ -40,12 +43,18 @@ class PointSums:
             self._spread = scale.reshape(-1, *(1,) * (rank - axis % rank - 1))
         self.minimum, self.maximum = math.inf, -math.inf
         self.local, self.upstream = Ratio(), Ratio()
+        self._seen: tuple[set[Any], set[Any]] = (set(), set())
         self._count = self._saturated = 0
 
     @property
     def saturated(self) -> float:
         """Fraction of the values beyond the clip bounds by more than rounding."""
         return self._saturated / self._count if self._count else 0.0
+
+    @property
+    def distinct(self) -> tuple[int, int]:
+        """How many values a part of the float tensor has, and how many are left of them."""
+        return len(self._seen[0]), len(self._seen[1])
 
     def add(
         self, exact: NDArray[Any], simulated: NDArray[Any] | None, held: NDArray[Any] | None = None
@@ -70,6 +79,9 @@ class PointSums:
         self._saturated += int(np.count_nonzero(beyond))
         self._count += exact.size
         add_to(self.local, exact, local)
+        stride = max(exact.size // _COUNTED, 1)
+        for seen, values in zip(self._seen, (exact, local), strict=True):
+            seen.update(np.unique(values.ravel()[::stride]).tolist())
         if simulated is not None:
             add_to(self.upstream, exact, simulated)
 

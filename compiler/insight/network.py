@@ -26,6 +26,8 @@ from compiler.quantize.calibration.collect_stats import Batch, ExecutorFactory
 from compiler.runtime.executor import Executor
 
 Scales = Sequence[float] | NDArray[Any] | None
+Outputs = Sequence[Sequence[NDArray[Any]]]
+"""Of every sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +106,9 @@ class Network:
 
 def through(
     network: Network, samples: Sequence[Batch]
-) -> tuple[list[list[NDArray[Any]]], list[PointSums]]:
-    """The float outputs of every sample, and the sums of every point over all samples.
+) -> tuple[list[list[NDArray[Any]]], list[PointSums], OutputInsight]:
+    """The float outputs of every sample, the sums of every point over all samples, and how far the
+    outputs of the simulation are from the float ones.
 
     Raises:
         CalibrationError: there is no sample.
@@ -130,18 +133,17 @@ def through(
     exact = network.returning([plain[body], *distinct])
     simulated = network.returning([body, *(network.points[place] for place in measured)])
     count = len(results_of(body, body.checked_type))
-    reference = []
+    reference, outputs = [], OutputSums()
     for batch in samples:
         floats, rounded = run_on(exact, batch), run_on(simulated, batch)
         reference.append(floats[:count])
+        outputs.add(floats[:count], rounded[:count])
         for place, tensor, value in zip(measured, tensors, rounded[count:], strict=True):
             sums[place].add(floats[count + column[tensor]], value)
-    return reference, sums
+    return reference, sums, outputs.result()
 
 
-def compared(
-    run: Executor, samples: Sequence[Batch], reference: Sequence[Sequence[NDArray[Any]]]
-) -> OutputInsight:
+def compared(run: Executor, samples: Sequence[Batch], reference: Outputs) -> OutputInsight:
     """The outputs of a module, compared with those of the float network on the same samples."""
     sums = OutputSums()
     for batch, wanted in zip(samples, reference, strict=True):

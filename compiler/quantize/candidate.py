@@ -77,14 +77,17 @@ class Candidate:
     """What one QConfig makes of a module.
 
     Attributes:
-        simulated: float32 arithmetic with bound simulated_quantize points; without
-            round_for_shift, points truncate where the integers do.
+        annotated: the float module with points that await their scales.
+        bound: float32 arithmetic with bound simulated_quantize points, those of ``annotated``.
+        simulated: the same; without round_for_shift, points truncate where the integers do.
         integer: realised and folded; None with do_simulation.
         partitioned: ``integer`` cut by partition_conversions; None where that is "disabled".
         context: the run.
         report: what stays float, and every scale.
     """
 
+    annotated: IRModule
+    bound: IRModule
     simulated: IRModule
     integer: IRModule | None
     partitioned: IRModule | None
@@ -244,8 +247,8 @@ def build_candidate(
             run.rounded.ranges = other.rounded.ranges
         simulated = corrected(bind_scales(annotated, run, run.rounded.ranges), run)
     if qconfig.do_simulation:
-        return Candidate(simulated, None, None, run, run.report)
-    simulated = tied_states(simulated)
+        return Candidate(annotated, simulated, simulated, None, None, run, run.report)
+    bound, simulated = simulated, tied_states(simulated)
     with PassContext.current().inner(opt_level=3, required_pass=_REQUIRED):
         integer = Sequential([QuantizeRealize(run), "FoldConstant"], name="realize")(simulated)
     integer = closed(integer)
@@ -253,7 +256,8 @@ def build_candidate(
     if qconfig.partition_conversions != "disabled":
         whole = qconfig.partition_conversions == "fully_integral"
         cut = partition_conversions(integer, integer_dtypes(run.qconfig), whole)
-    return Candidate(truncating(simulated, run), integer, cut, run, run.report)
+    floored = truncating(simulated, run)
+    return Candidate(annotated, bound, floored, integer, cut, run, run.report)
 
 
 def _fitted(

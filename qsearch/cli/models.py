@@ -193,7 +193,7 @@ def compile_command(
     from qsearch.modules.data_source import DataSource
     from qsearch.modules.quantization import COMPARED_DATA, form_of_auto, quantize
     from qsearch.process import logging_to
-    from qsearch.search.closeness import Closeness, has_few_bits
+    from qsearch.search.closeness import AUDIT, Closeness, has_few_bits
     from qsearch.signing import private_key, sign_file
 
     refuse_onnx_name(out)
@@ -218,6 +218,8 @@ def compile_command(
             print(wrapped(f"cut: {module.provenance['cut']}", "  "), file=sys.stderr)
         for decision in module.provenance.get("decisions", ()):
             print(wrapped(f"chosen: {decision}", "  "), file=sys.stderr)
+        for repair in module.provenance.get(AUDIT, {}).get("repairs", ()):
+            print(wrapped(f"repaired: {repair}", "  "), file=sys.stderr)
         if closeness is not None and closeness.close:
             print(closeness.sentence(COMPARED_DATA), file=sys.stderr)
         from qsearch.cli.launch import export_step

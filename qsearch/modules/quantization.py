@@ -11,20 +11,24 @@ from pathlib import Path
 from typing import Any, Final
 
 from compiler.errors import NotFullyIntegralError, legal_names
+from compiler.insight.audit import SAMPLES, Repaired, measure, repaired
 from compiler.ir.blob import module_sha256
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, Decision, diagnose
 from compiler.quantize.wide_inputs import with_room_for_sums
-from compiler.runtime.artifact import QModule
+from compiler.runtime.artifact import QModule, constants_of
+from compiler.runtime.packed import member_bytes
+from qsearch.data import PreparedData
 from qsearch.errors import SettingsError
 from qsearch.frameworks import model_at
 from qsearch.model_file import ModelSource, dims_with, import_model, without_floats
 from qsearch.modules.data_source import Batches, DataSource
+from qsearch.search.closeness import AUDIT, Closeness
 from qsearch.search.closeness import KEY as CLOSENESS
-from qsearch.search.closeness import Closeness
-from qsearch.search.winner import build_winner, samples_of
+from qsearch.search.winner import Shipped, samples_of
 from qsearch.settings import CutAt
+from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
 from workers.metrics.size import DEFAULT_FORM, RESTRICTED, fields_of
 from workers.process import code_version
@@ -107,13 +111,15 @@ def _quantized(
                 "no calibration data was given: activation ranges come from random inputs "
                 "and will not fit real ones"
             )
-        shipped = build_winner(calibration, config)
+        audit = _audited(calibration, config, data, inputs, changes)
+        config, shipped = audit.qconfig, Shipped.of(audit.candidate)
         outputs = [port.name for port in source.interface.outputs]
         for call in shipped.float_ops:
             log.info("stays float: %s", call)
         known = {
             **_told(
-                Closeness.of(*(module, shipped.module, data, inputs, outputs), source.pipeline)
+                Closeness.of(*(module, shipped.module, data, inputs, outputs), source.pipeline),
+                audit,
             ),
             "model_sha256": source.sha256,
             "module_sha256": digest,
@@ -130,13 +136,43 @@ def _quantized(
         return shipped.packed(config, known, samples, around)
 
 
-def _told(closeness: Closeness | None) -> dict[str, Any]:
-    """The closeness as the provenance keeps it; a warning where the outputs are far."""
+_MOST_BYTES: Final = 48 << 20
+_BITS: Final = frozenset(("layers", "nbit_input", "dtype_input", "for", "requantization"))
+"""Fields that say how wide values are: who gives one gets no other bits."""
+
+
+def _audited(
+    calibration: Calibration,
+    config: QConfig,
+    data: PreparedData,
+    inputs: tuple[InputSpec, ...],
+    changes: Mapping[str, Any] | None,
+) -> Repaired:
+    """The module of a configuration, measured; mended where the configuration was left to us. Large
+    networks are not measured: the float network and the simulation would be held beside it.
+
+    Args:
+        changes: fields of an automatic choice that are the user's; None: all of them are.
+    """
+    candidate = calibration.candidate(config)
+    if member_bytes(constants_of(candidate.annotated)) > _MOST_BYTES:
+        return Repaired(config, candidate, None)
+    samples = list(Batches(data, inputs, 2 * SAMPLES))
+    if changes is None:
+        return Repaired(config, candidate, measure(candidate, samples[::2]))
+    more_bits = _BITS.isdisjoint(changes)
+    return repaired(calibration, config, candidate, samples, more_bits)
+
+
+def _told(closeness: Closeness | None, audit: Repaired) -> dict[str, Any]:
+    """The closeness and the audit as the provenance keeps them; a warning where the outputs are
+    far."""
+    found: dict[str, Any] = {AUDIT: told} if (told := audit.to_dict()) else {}
     if closeness is None:
-        return {}
+        return found
     if not closeness.close:
-        log.warning(closeness.sentence(COMPARED_DATA))
-    return {CLOSENESS: closeness.to_dict()}
+        log.warning(closeness.sentence(COMPARED_DATA, found.get(AUDIT, {}).get("worst") or ""))
+    return {**found, CLOSENESS: closeness.to_dict()}
 
 
 def chosen_config(

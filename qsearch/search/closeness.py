@@ -28,6 +28,8 @@ from workers.metrics.sqnr import Sqnr, worst_output
 
 KEY: Final = "closeness"
 """Of the provenance of a module: ``Closeness.to_dict``."""
+AUDIT: Final = "audit"
+"""The same: ``Repaired.to_dict``."""
 COMPARED: Final = 8
 """The number of samples that ``Closeness.of`` compares."""
 CLOSE_DB: Final = 20.0
@@ -119,13 +121,15 @@ class Closeness:
         """Whether the module computes another function."""
         return self.sqnr_db is not None and self.sqnr_db < WRONG_DB
 
-    def sentence(self, data: str) -> str:
-        """Say how close the outputs are; ``data`` names the samples."""
+    def sentence(self, data: str, point: str = "") -> str:
+        """Say how close the outputs are; ``data`` names the samples, ``point`` the quantize point
+        that loses most."""
         figure = "the same outputs" if self.sqnr_db is None else f"{self.sqnr_db:.1f} dB SQNR"
         worst = f" (output {self.output!r}, the worst)" if self.output else ""
         told = f"{figure}{worst} on {self.samples} samples of the {data}"
         if self.close:
             return f"close to float: {told}"
+        told += f"; most is lost at {point}" if point else ""
         return (
             f"far from float: {told}; `qsearch insight --qconfig auto` names the layers that lose, "
             "--until and --from leave parts in float"

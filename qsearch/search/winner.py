@@ -24,7 +24,7 @@ from compiler.ir.text.printer import text
 from compiler.qtypes.channel_ranges import Rounding
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import Calibration
+from compiler.quantize import Calibration, Candidate
 from compiler.runtime.artifact import (
     CHANNEL_MAXIMA,
     QModule,
@@ -127,6 +127,13 @@ class Shipped:
     float_ops: tuple[str, ...]
     provenance: Mapping[str, Any]
 
+    @staticmethod
+    def of(candidate: Candidate) -> Shipped:
+        """What is written of a candidate."""
+        left = tuple(f"{c.op}: {c.reason} ({c.where})" for c in candidate.report.float_ops)
+        maxima = candidate.channel_maxima
+        return Shipped(candidate.module, left, {CHANNEL_MAXIMA: maxima} if maxima else {})
+
     def packed(
         self,
         qconfig: QConfig,
@@ -163,10 +170,7 @@ def build_winner(
         NotFullyIntegralError: ``fully_integral`` was asked for and float is left.
     """
     run = QuantizeContext(qconfig, rounded=Rounding.from_arrays(rounding or {}))
-    candidate = calibration.candidate(qconfig, run)
-    left = tuple(f"{c.op}: {c.reason} ({c.where})" for c in candidate.report.float_ops)
-    maxima = candidate.channel_maxima
-    return Shipped(candidate.module, left, {CHANNEL_MAXIMA: maxima} if maxima else {})
+    return Shipped.of(calibration.candidate(qconfig, run))
 
 
 def check_winner(

@@ -1,0 +1,143 @@
+"""measure: every quantize point of a built module beside the float network, in one run of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from compiler.insight.measuring import PointSums
+from compiler.insight.network import Network, Outputs, compared, through
+from compiler.insight.records import OutputInsight
+from compiler.ir.expr import Call, Constant, Expr
+from compiler.ir.module import IRModule
+from compiler.ir.walk import nodes_of
+from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
+from compiler.qtypes.qconfig import QAnnotateKind, kind2str
+from compiler.quantize import Candidate, point_names, quantize_points
+from compiler.quantize.calibration.collect_stats import Batch, float_executor
+from compiler.runtime.exact_executor import exact_executor
+
+
+@dataclass(frozen=True, slots=True)
+class PointAudit:
+    """One quantize point.
+
+    Attributes:
+        name: as QConfig.layers takes it.
+        kind: "input", "weight" or "activation".
+        own_db: SQNR of quantizing the exact tensor; None where nothing is lost.
+        total_db: of the tensor with everything in front quantized too; None for weights as well.
+        before_db: the least ``total_db`` of the points that its value is made of; None without any.
+        bits: of its integers.
+        saturated: fraction of the values beyond the ends.
+        values: different values among some of the float tensor.
+        levels: different values that are left of these.
+        low, high: extremes of the float tensor.
+    """
+
+    name: str
+    kind: str
+    own_db: float | None
+    total_db: float | None
+    before_db: float | None
+    bits: int
+    saturated: float
+    values: int
+    levels: int
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """A built module on some samples.
+
+    Attributes:
+        samples: runs of the model.
+        points: in binding order.
+        simulated: outputs of the simulation.
+        integer: outputs of the integers; None where there are none.
+        network: the simulation taken apart.
+        reference: outputs of the float network.
+    """
+
+    samples: Sequence[Batch]
+    points: tuple[PointAudit, ...]
+    simulated: OutputInsight
+    integer: OutputInsight | None
+    network: Network = field(repr=False)
+    reference: Outputs = field(repr=False)
+
+    @property
+    def output_db(self) -> float | None:
+        """Of what ships."""
+        return (self.integer or self.simulated).output_db
+
+
+def measure(candidate: Candidate, samples: Sequence[Batch]) -> Audit:
+    """Measure all points and the outputs on samples; O(samples * nodes).
+
+    Args:
+        candidate: what ships.
+        samples: inputs of ``main`` by name, one run each.
+    Raises:
+        CalibrationError: no sample.
+    """
+    bound: IRModule = candidate.bound
+    points = quantize_points(bound)
+    floats: dict[Expr, Constant] = {}
+    for point, same in zip(points, quantize_points(candidate.annotated), strict=True):
+        given = same.args[0]
+        if isinstance(given, Constant):  # biases with scales of their channels have their shape
+            whole = np.broadcast_to(given.data, point.tensor_type.concrete_shape)
+            floats[point] = given if whole.shape == given.data.shape else Constant(whole)
+    network = Network(bound["main"], points, candidate.report, floats, float_executor)
+    reference, sums, outputs = through(network, samples)
+    integer = None
+    if candidate.integer is not None:
+        integer = compared(exact_executor(candidate.integer).executor, samples, reference)
+    names = point_names(bound)
+    before = _before(network, sums)
+    rows = tuple(
+        _row(names[point], point, total, before.get(point)) for point, total in zip(points, sums)
+    )
+    return Audit(samples, rows, outputs, integer, network, reference)
+
+
+def _row(name: str, point: Call, total: PointSums, before: float | None) -> PointAudit:
+    kind = quantize_kind(point)
+    assert kind is not None
+    values, levels = total.distinct
+    return PointAudit(
+        name,
+        kind2str(kind),
+        total.local.db,
+        None if kind == QAnnotateKind.WEIGHT else total.upstream.db,
+        before,
+        (total.levels[1] - total.levels[0]).bit_length(),
+        total.saturated,
+        values,
+        levels,
+        total.minimum,
+        total.maximum,
+    )
+
+
+def _before(network: Network, sums: Sequence[PointSums]) -> Mapping[Expr, float | None]:
+    """The least SQNR of the computed points that each point is made of; O(edges)."""
+    own: dict[Expr, float] = {}
+    for point, total in zip(network.points, sums, strict=True):
+        if point not in network.floats:
+            own[point] = np.inf if total.upstream.db is None else total.upstream.db
+    worst: dict[Expr, float] = {}
+    found: dict[Expr, float | None] = {}
+    for node in nodes_of(network.main):
+        read = [worst[child] for child in node.operands() if child in worst]
+        if node in own:
+            found[node] = min(read, default=None)
+            read = [own[node]]
+        if read:
+            worst[node] = min(read)
+    return found

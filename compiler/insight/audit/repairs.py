@@ -1,0 +1,327 @@
+"""repaired: other ranges and bits for doubtful points, where that is measured to help.
+
+    1. each doubtful point is left exact in the simulation: what the outputs gain is what a repair
+       can gain
+    2. where that is much: ranges are tried, then more bits, cheapest first
+    3. the module is built with all that helped, its weights rounded once, and runs on samples that
+       nothing was chosen on; it is taken if its integers are closer to the float outputs
+
+The grids of doubtful points are inputs of one simulated network, so a try is a run and no build.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+
+from compiler.errors import CompilerError
+from compiler.insight.audit.flags import LOST, flagged, worst_point
+from compiler.insight.audit.measure import Audit, measure
+from compiler.insight.measuring import OutputSums
+from compiler.insight.network import run_on
+from compiler.ir.analysis import free_vars
+from compiler.ir.expr import Call, Expr, Function, Var
+from compiler.ir.inference.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.rebuild import rebuilt
+from compiler.ir.walk import nodes_of
+from compiler.ops.annotation.attach_simulated_quantize import PARAMETERS, SCALAR, quantize_kind
+from compiler.ops.annotation.wide_point import wide_headroom
+from compiler.ops.rules.dom_scale import SMALLEST_RANGE, chosen_scale
+from compiler.qtypes.layer_choices import SCORES, TABLES
+from compiler.qtypes.qconfig import QAnnotateKind, QConfig
+from compiler.quantize import Calibration, Candidate, measured_points, point_names
+from compiler.quantize.calibration.bind_scales import bound_grid
+from compiler.quantize.calibration.collect_stats import Batch, float_executor
+from compiler.quantize.calibration.point_bits import Readers, point_readers
+from compiler.quantize.calibration.uneven_grid import Sidedness
+from compiler.quantize.wide_inputs import TABLE_BITS
+from compiler.runtime.exact_executor import exact_executor
+
+_log = logging.getLogger("compiler.insight.audit")
+
+SAMPLES: Final = 8
+"""Runs that repairs are chosen on, and as many that they are judged on."""
+_SUSPECTS: Final = 8
+_WORTH_DB: Final = 0.5
+"""Less is within what other samples would give."""
+_ENOUGH_DB: Final = 50.0
+"""Outputs that are so near to the float ones are left as they are."""
+_NEAR_DB: Final = 1.0
+"""A repair that is so near to what can be gained is enough."""
+_PARTS: Final = (1.0, 0.5, 0.25, 2.0)
+"""Of the calibrated extremes, which ranges end at."""
+_USUAL: Final = 8
+_BITS: Final = (_USUAL, TABLE_BITS, 15)
+_TABULATED: Final = frozenset((TABLES, SCORES))
+_PERFECT_DB: Final = 120.0
+_FINE: Final = 2.0**-20
+
+Grid = tuple[float, float, float]
+"""Scale, lowest and highest integer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """One change of the configuration.
+
+    Attributes:
+        point: as QConfig.layers calls it.
+        flags: what was doubtful.
+        choice: what QConfig.layers chooses for it.
+        gain_db: what the simulated outputs gained.
+    """
+
+    point: str
+    flags: tuple[str, ...]
+    choice: Mapping[str, Any]
+    gain_db: float
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{name}={value}" for name, value in self.choice.items())
+        return f"{self.point} ({', '.join(self.flags)}): {told}, {self.gain_db:+.1f} dB"
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """A configuration after its audit.
+
+    Attributes:
+        qconfig: with the repairs.
+        candidate: what it makes.
+        audit: of the module in front of the repairs; None where nothing was measured.
+        repairs: that were taken.
+        before_db, after_db: of its integers on samples that nothing was chosen on; None: not run.
+    """
+
+    qconfig: QConfig
+    candidate: Candidate
+    audit: Audit | None
+    repairs: tuple[Repair, ...] = ()
+    before_db: float | None = None
+    after_db: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a record keeps: plain JSON values."""
+        if self.audit is None:
+            return {}
+        worst = worst_point(self.audit)
+        return {
+            "samples": len(self.audit.samples),
+            "worst": None if worst is None else worst.name,
+            "doubts": {name: list(flags) for name, flags in flagged(self.audit).items()},
+            "repairs": [str(one) for one in self.repairs],
+            "before_db": self.before_db,
+            "after_db": self.after_db,
+        }
+
+
+def repaired(
+    calibration: Calibration,
+    qconfig: QConfig,
+    candidate: Candidate,
+    samples: Sequence[Batch],
+    more_bits: bool = True,
+) -> Repaired:
+    """Audit what a configuration made, and mend what can be mended.
+
+    Args:
+        calibration: of the module; nothing is measured anew.
+        candidate: of ``qconfig``.
+        samples: one run each. Every second one judges what is chosen on the others; with one
+            sample nothing is mended.
+        more_bits: whether single points may have more of them than the configuration says.
+    Raises:
+        CalibrationError: no sample.
+    """
+    chosen, fresh = samples[::2], samples[1::2]
+    audit = measure(candidate, chosen)
+    doubts = flagged(audit)
+    kept = Repaired(qconfig, candidate, audit)
+    if not fresh or _db(audit.output_db) >= _ENOUGH_DB:
+        return kept
+    tried = _tried(calibration, qconfig, candidate, audit, doubts, more_bits)
+    built = _built(calibration, qconfig, tried)
+    if built is None:
+        return kept
+    repairs, other, mended = built
+    was, now = (integers_db(one, audit, fresh) for one in (candidate, mended))
+    kept = replace(kept, before_db=was, after_db=now)
+    if now < was + _WORTH_DB:
+        return kept
+    return replace(kept, qconfig=other, candidate=mended, repairs=tuple(repairs))
+
+
+def _built(
+    calibration: Calibration, qconfig: QConfig, repairs: Sequence[Repair]
+) -> tuple[Sequence[Repair], QConfig, Candidate] | None:
+    """The configuration with repairs and its module; without more bits where these do not fit."""
+    ranges = [one for one in repairs if "nbit_input" not in one.choice]
+    for some in (repairs, ranges):
+        layers = {one.point: dict(one.choice) for one in some}
+        try:
+            other = qconfig.with_overrides(layers={**qconfig.layers.to_dict(), **layers})
+            return (some, other, calibration.candidate(other)) if some else None
+        except CompilerError as error:
+            _log.info("the repairs %s cannot be built: %s", list(map(str, some)), error.what)
+    return None
+
+
+def integers_db(candidate: Candidate, audit: Audit, samples: Sequence[Batch]) -> float:
+    """SQNR of what ships on other samples."""
+    exact = audit.network.run_with(())
+    shipped = float_executor(candidate.bound)
+    if candidate.integer is not None:
+        shipped = exact_executor(candidate.integer).executor
+    sums = OutputSums()
+    for batch in samples:
+        sums.add(run_on(exact, batch), run_on(shipped, batch))
+    return _db(sums.result().output_db)
+
+
+def _tried(
+    calibration: Calibration,
+    qconfig: QConfig,
+    candidate: Candidate,
+    audit: Audit,
+    doubts: Mapping[str, tuple[str, ...]],
+    more_bits: bool,
+) -> list[Repair]:
+    """Repairs that help the simulated outputs, one after the other."""
+    calls = {row.name: point for row, point in zip(audit.points, audit.network.points)}
+    suspects = [
+        name
+        for name, flags in doubts.items()
+        if bound_grid(calls[name]) is not None and flags != (LOST,)
+    ][:_SUSPECTS]
+    if not suspects:
+        return []
+    extremes = _extremes(calibration, qconfig, candidate, audit)
+    readers = point_readers(candidate.bound["main"])
+    sided = Sidedness(nodes_of(candidate.bound["main"]), qconfig)
+    tries = _Tries(audit, [calls[name] for name in suspects])
+    found: list[Repair] = []
+    for place, name in enumerate(suspects):
+        low, high = extremes[name]
+        start, most = tries.db(), tries.db(place, _exact(low, high))
+        best, taken = start, None
+        read_by = readers.get(calls[name], ())
+        for nbit in _bits_of(calls[name], tries.grids[place], read_by, more_bits):
+            if best >= most - _NEAR_DB:
+                break
+            wanted = nbit or _bits(tries.grids[place])
+            room = wide_headroom(wanted, _USUAL, not _TABULATED.isdisjoint(read_by))
+            for part in _PARTS if room == 1 else (1.0,):
+                ends = room * part * low, room * part * high
+                grid = _grid(sided, calls[name], ends, wanted)
+                reached = tries.db(place, grid)
+                # Narrower than the data and more bits than usual have to be worth it.
+                if reached > best + (0.0 if taken is None else _NEAR_DB):
+                    best, taken = reached, (nbit, ends, grid)
+        if taken is not None and best >= start + _WORTH_DB:
+            nbit, ends, tries.grids[place] = taken
+            choice = {**({} if nbit is None else {"nbit_input": nbit}), "range": list(ends)}
+            found.append(Repair(name, doubts[name], choice, best - start))
+    return found
+
+
+def _extremes(
+    calibration: Calibration, qconfig: QConfig, candidate: Candidate, audit: Audit
+) -> dict[str, tuple[float, float]]:
+    """Lowest and highest value of each tensor over all calibration data, 0 among them."""
+    names = point_names(candidate.annotated)
+    measured = measured_points(candidate.annotated)
+    found = {row.name: (row.low, row.high) for row in audit.points}
+    stats = calibration.stats_for(qconfig)
+    if len(stats.point_tensor) == len(measured):  # no reader has a point of its own
+        for point, tensor in zip(measured, stats.point_tensor):
+            one = stats.tensor(int(tensor))
+            found[names[point]] = float(one.minimum), float(one.maximum)
+    return {name: (min(low, 0.0), max(high, 0.0)) for name, (low, high) in found.items()}
+
+
+def _bits_of(point: Call, grid: Grid, readers: Readers, more_bits: bool) -> tuple[int | None, ...]:
+    """The bits that are tried: those that the point has, where these are not few, then more."""
+    now = _bits(grid)
+    if quantize_kind(point) != QAnnotateKind.INPUT or not more_bits:
+        return (None,)
+    most = TABLE_BITS if _TABULATED & set(readers) else max(_BITS)
+    more = tuple(nbit for nbit in _BITS if now < nbit <= most)
+    return more if now < _USUAL else (None, *more)
+
+
+def _bits(grid: Grid) -> int:
+    """Of the integers of a grid."""
+    return math.ceil(math.log2(grid[2] - grid[1] + 1))
+
+
+def _grid(sided: Sidedness, point: Call, ends: tuple[float, float], nbit: int) -> Grid:
+    """What ``bind_scales`` makes of ends that are chosen for the point."""
+    low, high = ends
+    reach = max(-low, high, SMALLEST_RANGE)
+    uneven = sided.grid(point, reach, low, high, nbit)
+    if uneven is not None:
+        first, last = uneven.ends
+        return float(uneven.step), first, last
+    limit = 2.0 ** (nbit - 1)
+    return float(chosen_scale(reach / limit, sided.qconfig)), 1 - limit, limit - 1
+
+
+def _exact(low: float, high: float) -> Grid:
+    """Of steps that are next to nothing."""
+    return max(-low, high, SMALLEST_RANGE) * _FINE, -(_FINE**-2), _FINE**-2
+
+
+def _db(found: float | None) -> float:
+    return _PERFECT_DB if found is None else found
+
+
+class _Tries:
+    """The simulation with the grids of some points as inputs, on the samples of an audit.
+
+    Weights and biases are those of the float network: what shipped has made up for the very points
+    that are doubtful.
+
+    Attributes:
+        grids: of these points, as they are so far.
+    """
+
+    def __init__(self, audit: Audit, points: Sequence[Call]) -> None:
+        main, floats = audit.network.main, audit.network.floats
+        self._audit = audit
+        self.grids = [grid for grid in map(bound_grid, points) if grid is not None]
+        given: dict[Expr, list[Var]] = {
+            point: [Var(f"<{place}>{each}", SCALAR) for each in PARAMETERS]
+            for place, point in enumerate(points)
+        }
+
+        def made(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
+            if not isinstance(node, Call) or node not in given:
+                return floats.get(node)
+            return node.with_fields(args=(new[node.args[0]], *given[node]))
+
+        body = rebuilt(nodes_of(main), made)[main.body]
+        self._names = [[each.name_hint for each in own] for own in given.values()]
+        used = free_vars(body)
+        params = (*(p for p in main.params if p in set(used)), *chain(*given.values()))
+        self._run = audit.network.executor(infer_module(IRModule.from_expr(Function(params, body))))
+
+    def db(self, place: int = 0, grid: Grid | None = None) -> float:
+        """SQNR of the outputs, with another grid at one place."""
+        grids = list(self.grids)
+        grids[place] = grids[place] if grid is None else grid
+        given = {
+            name: np.asarray(value, np.float32)
+            for names, values in zip(self._names, grids, strict=True)
+            for name, value in zip(names, values, strict=True)
+        }
+        sums = OutputSums()
+        for batch, wanted in zip(self._audit.samples, self._audit.reference, strict=True):
+            sums.add(wanted, run_on(self._run, {**batch, **given}))
+        return _db(sums.result().output_db)

@@ -1,0 +1,120 @@
+"""The audit: what it measures of a built module, what it doubts, and what it mends."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler.errors import CalibrationError
+from compiler.insight import layer_sqnr
+from compiler.insight.audit import Repaired, flagged, measure, repaired, worst_point
+from compiler.ir.text.printer import text
+from compiler.pipeline import evaluate
+from compiler.quantize import (
+    Calibration,
+    Candidate,
+    QConfig,
+    measured_points,
+    point_names,
+    prerequisite_optimize,
+)
+from tests.compiler import networks as models
+from tests.compiler.quantize.planting import FAULTS, planted
+
+POINT = 1
+"""The point of the middle of the network: every fault of it can be seen in the outputs."""
+
+
+def batches(count: int, seed: int = 5) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(seed)
+    return [{"x": rng.standard_normal((1, 3, 8, 8)).astype(np.float32)} for _ in range(count)]
+
+
+def calibration() -> Calibration:
+    return Calibration(prerequisite_optimize(*models.mobile_net(), 3), batches(16))
+
+
+def config(**fields: Any) -> QConfig:
+    chosen = {"calibrate_mode": "mse", "weight_scale": "mse", **fields}
+    return QConfig.recommended(**chosen)
+
+
+def doubts(found: Repaired) -> dict[str, tuple[str, ...]]:
+    assert found.audit is not None
+    return flagged(found.audit)
+
+
+def db(candidate: Candidate) -> float:
+    """Of the integers on samples that nobody has seen."""
+    assert candidate.integer is not None
+    signal = noise = 0.0
+    mod = prerequisite_optimize(*models.mobile_net(), 3)
+    for batch in batches(8, seed=6):
+        (wanted,), (found,) = evaluate(mod, batch), evaluate(candidate.integer, batch)
+        signal += float(np.square(wanted).sum())
+        noise += float(np.square(wanted - found).sum())
+    return float(10 * np.log10(signal / noise))
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "corrected"])
+def test_points_have_the_figures_of_the_whole_measurement(rounding: str) -> None:
+    data, settings = calibration(), config(weight_rounding=rounding)
+    found = measure(data.candidate(settings), batches(4))
+    scales, channels = data.scales_for(settings), data.channels_for(settings)
+    mod = prerequisite_optimize(*models.mobile_net(), 3)
+    layers, outputs = layer_sqnr(mod, settings, scales, batches(4), channels=channels)
+    assert found.simulated.output_db == pytest.approx(outputs.output_db, abs=1e-6)
+    assert found.integer is not None
+    assert found.integer.output_db == pytest.approx(outputs.output_db, abs=1.0)
+    assert {layer.alone_db for layer in layers} - {None} <= {p.own_db for p in found.points}
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "sequential"])
+def test_a_sound_network_is_left_as_it_is(rounding: str) -> None:
+    data, settings = calibration(), config(weight_rounding=rounding)
+    candidate = data.candidate(settings)
+    found = repaired(data, settings, candidate, batches(8))
+    assert doubts(found) == {}
+    assert (found.qconfig, found.candidate, found.repairs) == (settings, candidate, ())
+    assert found.audit is not None
+    assert worst_point(found.audit) in found.audit.points
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_named_and_mended(fault: str) -> None:
+    data, settings = calibration(), config()
+    sound = data.candidate(settings)
+    name = point_names(sound.annotated)[measured_points(sound.annotated)[POINT]]
+    with planted(fault, POINT, other=0):
+        broken = data.candidate(settings)
+        found = repaired(data, settings, broken, batches(16))
+        named = QConfig.stored(json.loads(json.dumps(found.qconfig.to_dict())))
+        again = data.candidate(named)
+    assert doubts(found)[name]
+    assert [one.point for one in found.repairs] == [name]
+    assert set(found.qconfig.layers) == {name}
+    assert db(broken) < db(sound) - 1
+    assert db(found.candidate) > db(sound) - 1
+    assert text(again.module, external_data={}) == text(found.candidate.module, external_data={})
+    assert json.loads(json.dumps(found.to_dict()))["repairs"] == [str(found.repairs[0])]
+
+
+def test_bits_stay_as_they_are_where_these_were_chosen() -> None:
+    data, settings = calibration(), config()
+    with planted("4 bits", POINT, other=0):
+        found = repaired(data, settings, data.candidate(settings), batches(16), more_bits=False)
+    assert all("nbit_input" not in one.choice for one in found.repairs)
+
+
+def test_one_sample_mends_nothing_and_none_is_an_error() -> None:
+    data, settings = calibration(), config()
+    with planted("constant", POINT, other=0):
+        candidate = data.candidate(settings)
+        found = repaired(data, settings, candidate, batches(1))
+    assert doubts(found)
+    assert found.candidate is candidate
+    with pytest.raises(CalibrationError, match="no sample"):
+        measure(candidate, [])
