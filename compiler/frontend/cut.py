@@ -28,6 +28,7 @@ from compiler.export.to_onnx.interface import declared
 from compiler.frontend.cut_graph import LEARNED, PRODUCTS, Graph
 from compiler.frontend.from_onnx.branches import renamed_node, renamed_tensor
 from compiler.frontend.from_onnx.graph import abbreviated
+from compiler.frontend.from_onnx.model_file import read_model
 from compiler.frontend.from_onnx.opsets import STANDARD_DOMAINS
 from compiler.runtime.pipeline import Pipeline
 
@@ -466,9 +467,10 @@ def joined(core: onnx.ModelProto, pipeline: Pipeline, leading: int | None) -> on
         core: exported, with the names of the cut.
         leading: samples that it takes at a time; None is any number.
     Raises:
+        OnnxImportError: a part is no ONNX that stands alone.
         OnnxExportError: a part has no form of the newer of their two opsets.
     """
-    models = [None if b is None else onnx.ModelProto.FromString(b) for b in pipeline.around]
+    models = [None if part is None else read_model(part) for part in pipeline.around]
     parts = [part for part in (models[0], core, models[1]) if part is not None]
     newest = max(_opset(part) for part in parts)
     parts = [_upgraded(part, newest) for part in parts]

@@ -49,7 +49,7 @@ def is_integer(dtype: str) -> bool:
 MAX_RANK = 32
 """Axes of a tensor; numpy 1 has no more."""
 MAX_ELEMENTS = 1 << 40
-"""Elements of a tensor, and the size of one dimension where another is 0."""
+"""Elements of a tensor; an axis of 0 counts as 1, for numpy multiplies the others all the same."""
 MAX_NESTING = 100
 """How deep types, attribute values and patterns may be nested: code that reads them recurses."""
 MAX_TYPE_PARTS = 1 << 12
@@ -102,9 +102,9 @@ def _is_concrete(shape: Shape) -> TypeGuard[tuple[int, ...]]:
 
 def _check_size(shape: Shape) -> None:
     """Raise TypeInferenceError for a shape beyond MAX_RANK or MAX_ELEMENTS."""
-    known = [dim for dim in shape if not isinstance(dim, Any)]
+    known = [dim for dim in shape if not isinstance(dim, Any) and dim]
     largest = max(known, default=0)
-    if len(shape) <= MAX_RANK and max(largest, math.prod(known)) <= MAX_ELEMENTS:
+    if len(shape) <= MAX_RANK and math.prod(known) <= MAX_ELEMENTS:
         return
     raise TypeInferenceError(
         f"a tensor has at most {MAX_RANK} axes and 2^40 elements",

@@ -13,9 +13,14 @@ import numpy as np
 
 from compiler.errors import AttrError
 from compiler.ir.attrs import Attrs
-from compiler.ir.ty import DTYPES
+from compiler.ir.ty import DTYPES, MAX_ELEMENTS, MAX_TYPE_PARTS
 
 Axes = int | tuple[int, ...] | None
+Count = int
+"""The number of axes or pieces that an operator makes: a list of so many is built."""
+Size = int
+"""Makes a shape: a size, a stride, a padding, a number of repetitions, signed."""
+Sizes = tuple[Size, ...]
 
 _MAX_SHOWN = 200
 
@@ -26,6 +31,8 @@ class OpAttrs(Attrs):
 
     Numpy scalars, lists, ints standing for floats and single ints standing for lists are converted
     after the field's annotation; a field named ``dtype`` or ``…_dtype`` must hold a dtype or "".
+    What makes shapes is bounded here, before a type or an array is made of it: a ``Size`` by
+    MAX_ELEMENTS, a ``Count`` by MAX_TYPE_PARTS.
 
     Raises:
         AttrError: a value of another kind; the message names record, field and value.
@@ -59,6 +66,30 @@ def _int(value: Any) -> Any:
         return operator.index(value)
     except TypeError:
         raise TypeError("an int") from None
+
+
+def _bounded(value: Any, most: int) -> Any:
+    for each in value if isinstance(value, tuple) else (value,):
+        if abs(each) > most:
+            raise ValueError(f"within ±{most}")
+    return value
+
+
+def _count(value: Any) -> Any:
+    return _bounded(_int(value), MAX_TYPE_PARTS)
+
+
+def _size(value: Any) -> Any:
+    return _bounded(_int(value), MAX_ELEMENTS)
+
+
+def _sizes(value: Any) -> Any:
+    return _bounded(_ints(value), MAX_ELEMENTS)
+
+
+def _sections(value: Any) -> Any:
+    made = _axes(value)
+    return _sizes(made) if isinstance(made, tuple) else _count(made)
 
 
 def _float(value: Any) -> Any:
@@ -111,6 +142,11 @@ def _axes(value: Any) -> Any:
 
 _BY_ANNOTATION: dict[str, Callable[[Any], Any]] = {
     "int": _int,
+    "Count": _count,
+    "Size": _size,
+    "Sizes": _sizes,
+    "Count | Sizes": _sections,
+    "tuple[Sizes, ...]": lambda value: tuple(map(_sizes, _int_pairs(value))),
     "float": _float,
     "bool": _bool,
     "str": _str,

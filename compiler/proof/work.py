@@ -9,7 +9,7 @@ up one run of ``main``; ``check_work`` refuses what does not run once within MAX
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,11 @@ from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, If, Op, 
 from compiler.ir.module import IRModule
 from compiler.ir.op import OpRule
 from compiler.ir.ty import TensorType, bits, tensor_fields
+from compiler.ops.lowered.call_lowered import CallLoweredAttrs
+from compiler.ops.nn.conv2d_transpose import Conv2DTransposeAttrs
+from compiler.ops.nn.window import extent
 from compiler.ops.rules.product_shape import FQProductShape
+from compiler.ops.transform.scan import ScanAttrs
 
 MAX_CPU_S = 60
 """Of one run in every form, and of reading, proving and building what has no weights."""
@@ -30,6 +34,8 @@ RUN_S_PER_UNIT = 1.3e-9
 """CPU seconds of one run in every form; two to four times what a network takes."""
 RUN_S_PER_STEP = 1e-4
 """To call an operator in every form, however small."""
+RUN_S_PER_TURN = 1e-5
+"""The same within a loop, which calls nothing but the operators of its body."""
 STEP_S = 1e-3
 """Of an operator, however small: 0.6 to 1.4 ms to parse, prove, build and compile it."""
 FILE_BYTES_PER_STEP = 512
@@ -98,7 +104,8 @@ class Work:
         macs: multiplications with their additions, or comparisons within windows.
         units: cost of all, in honest multiplications.
         memory: bytes at the fullest moment: constants, live values and temporaries of an operator.
-        steps: calls of operators.
+        steps: operators that every form holds.
+        calls: operators that one run calls; those of a loop in each of its steps.
         c_text: characters of C that the module becomes, about.
     """
 
@@ -106,6 +113,7 @@ class Work:
     units: int = 0
     memory: int = 0
     steps: int = 0
+    calls: int = 0
     c_text: int = 0
 
     def plus(self, other: Work) -> Work:
@@ -115,7 +123,17 @@ class Work:
             min(self.units + other.units, _MOST),
             max(self.memory, other.memory),
             min(self.steps + other.steps, _MOST),
+            min(self.calls + other.calls, _MOST),
             min(self.c_text + other.c_text, _MOST),
+        )
+
+    def repeated(self, times: int) -> Work:
+        """The work of a loop whose body this is; a form holds the body once."""
+        return replace(
+            self,
+            macs=min(self.macs * times, _MOST),
+            units=min(self.units * times, _MOST),
+            calls=min(self.calls * times, _MOST),
         )
 
 
@@ -149,6 +167,21 @@ def _product(macs: int, out: int, types: Sequence[TensorType], calls: int = 0) -
     return OpWork(macs, int(per_mac * macs) + per_out * out + 2000 * calls)
 
 
+def _padded(ty: TensorType, layout: str, padding: Sequence[int]) -> int:
+    """Elements of an image with padding around it; 0 without padding, for nothing is copied."""
+    if not any(padding):
+        return 0
+    size = dict(zip(layout, ty.concrete_shape))
+    top, left, bottom, right = padding
+    return size["N"] * size["C"] * (size["H"] + top + bottom) * (size["W"] + left + right)
+
+
+def _with_image(made: OpWork, elements: int) -> OpWork:
+    """``made`` with an image that is filled and read beside operands and results."""
+    scratch = made.scratch + _SCRATCH * elements
+    return replace(made, units=made.units + 4 * elements, scratch=scratch)
+
+
 @FWork.register("nn.conv2d")
 def _convolution(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
     attrs: Any = call.attrs
@@ -156,25 +189,37 @@ def _convolution(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
     channels, depth, height, width = (weight[attrs.kernel_layout.index(x)] for x in "OIHW")
     taps, terms = height * width, math.prod(weight) // max(channels, 1)
     batch = types[0].concrete_shape[attrs.data_layout.index("N")]
+    padded = _padded(types[0], attrs.data_layout, attrs.padding)
     if depth == 1 and attrs.groups > 1:
         images = types[0].concrete_shape
         area = math.prod(images[attrs.data_layout.index(x)] for x in "HW")
         runs = -(-channels // max(1, _BLOCK // max(1, 8 * area)))
         made = _product(out * terms, out, types, taps * runs)
-        return OpWork(made.macs, made.units + 12 * out)
+        return _with_image(OpWork(made.macs, made.units + 12 * out), padded)
     made = _product(out * terms, out, types, taps + batch * attrs.groups)
     columns = out // max(channels, 1) * attrs.groups * terms
     copied = 0 if taps == 1 and max(attrs.strides) == 1 else columns
-    return OpWork(made.macs, made.units + 4 * copied, 12 * copied)
+    return _with_image(OpWork(made.macs, made.units + 4 * copied, 12 * copied), padded)
 
 
 @FWork.register("nn.conv2d_transpose")
 def _transposed_convolution(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
-    weight, data = types[1].concrete_shape, types[0].concrete_shape
+    """The result is computed whole, and cut by the padding."""
+    weight, data, attrs = types[1].concrete_shape, types[0].concrete_shape, call.attrs
+    assert isinstance(attrs, Conv2DTransposeAttrs)
+    rows, columns = (
+        (data[attrs.data_layout.index(axis)] - 1) * stride
+        + extent(weight[attrs.kernel_layout.index(axis)], dilation)
+        for axis, stride, dilation in zip("HW", attrs.strides, attrs.dilation)
+    )
+    layout = attrs.out_layout or attrs.data_layout
+    size = dict(zip(layout, call.tensor_type.concrete_shape))
+    whole = size["N"] * size["C"] * rows * columns
     macs = types[0].num_elements * math.prod(weight[1:])
     made = _product(macs, out, types, math.prod(weight[2:]))
     pixels = types[0].num_elements // max(1, min(data[1:] or (1,)))
-    return OpWork(macs, 6 * made.units, 24 * pixels * math.prod(weight[1:]))
+    found = OpWork(macs, 6 * made.units, 24 * pixels * math.prod(weight[1:]))
+    return _with_image(found, whole)
 
 
 @FWork.register("nn.dense", "nn.batch_matmul", "nn.matmul")
@@ -196,9 +241,11 @@ def _pool(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
 
     onnxruntime's time grows with the square of the nodes that read one value.
     """
-    taps = math.prod(call.attrs.pool_size)  # type: ignore[union-attr]
+    attrs: Any = call.attrs
+    taps = math.prod(attrs.pool_size)
     units = 4 * taps * out + taps * (9000 + 17 * taps)
-    return OpWork(0, units, taps * (16 * out + _TAP_BYTES))
+    found = OpWork(0, units, taps * (16 * out + _TAP_BYTES))
+    return _with_image(found, _padded(types[0], attrs.layout, attrs.padding))
 
 
 @FWork.register("vision.non_max_suppression")
@@ -229,6 +276,9 @@ def _sorted(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
     return OpWork(0, 64 * elements, 32 * elements)
 
 
+_Named = str | Function
+
+
 def declared_work(mod: IRModule, function: str = "main") -> Work:
     """What one run of a function computes, without running it.
 
@@ -239,20 +289,21 @@ def declared_work(mod: IRModule, function: str = "main") -> Work:
             closure or a branch.
     """
     functions = {gv.name_hint: fn for gv, fn in mod.functions.items()}
-    done: dict[str, Work] = {}
-    waiting: list[str] = [function]
-    open_: set[str] = set()
+    done: dict[_Named, Work] = {}
+    waiting: list[_Named] = [function]
+    open_: set[_Named] = set()
     while waiting:
         name = waiting[-1]
-        fn = functions.get(name)
+        fn = functions.get(name) if isinstance(name, str) else name
         if name in done or not isinstance(fn, Function):
             done.setdefault(name, Work())
             waiting.pop()
             continue
-        callees = [n.name_hint for n in post_order(fn) if isinstance(n, GlobalVar)]
+        nodes = list(post_order(fn.body, _without_functions))
+        callees = [_named(n) for n in nodes if isinstance(n, GlobalVar | Function)]
         missing = [callee for callee in callees if callee not in done]
         if not missing:
-            done[name] = _of_function(name, fn, done)
+            done[name] = _of_function(fn, nodes, done)
             open_.discard(name)
             waiting.pop()
         elif name in open_:
@@ -265,6 +316,15 @@ def declared_work(mod: IRModule, function: str = "main") -> Work:
     return replace(total, memory=total.memory + _INPUT_BYTES * sum(ty.num_elements for ty in given))
 
 
+def _without_functions(node: Expr) -> Sequence[Expr]:
+    return () if isinstance(node, Function) else node.operands()
+
+
+def _named(function: GlobalVar | Function) -> _Named:
+    """Global functions go by their names, functions inside them by themselves."""
+    return function.name_hint if isinstance(function, GlobalVar) else function
+
+
 def known_work(mod: IRModule) -> Work | None:
     """What one run of main computes; None where nobody can tell, and --allow-large was given."""
     try:
@@ -273,9 +333,9 @@ def known_work(mod: IRModule) -> Work | None:
         return None
 
 
-def _of_function(name: str, fn: Function, done: dict[str, Work]) -> Work:
+def _of_function(fn: Function, nodes: Sequence[Expr], done: Mapping[_Named, Work]) -> Work:
+    """The work of one call, whose nodes are those outside the functions inside it."""
     total = Work()
-    nodes = list(post_order(fn))
     last_use = _last_uses(nodes, fn)
     dying: dict[int, list[Expr]] = {}
     for value, at in last_use.items():
@@ -286,16 +346,19 @@ def _of_function(name: str, fn: Function, done: dict[str, Work]) -> Work:
     for at, node in enumerate(nodes):
         inner = Work()
         if isinstance(node, Call):
-            if isinstance(node.op, GlobalVar):
-                inner = done[node.op.name_hint]
-            elif isinstance(node.op, Op):
+            if isinstance(node.op, Op):
                 inner = _of_call(node, node.op)
-            elif not isinstance(node.op, Function):
-                raise _unbounded(f"@{name} calls a value")
+                for arg in node.args:
+                    if isinstance(arg, GlobalVar | Function):
+                        inner = inner.plus(done[_named(arg)].repeated(_turns(node)))
+            elif isinstance(node.op, GlobalVar | Function):
+                inner = done[_named(node.op)]
+            else:
+                raise _unbounded("it calls a value")
             held[node] = _bytes(tensor_fields(node.checked_type))
             live += held[node]
         elif isinstance(node, _BRANCHES):
-            raise _unbounded(f"@{name} holds a {type(node).__name__}")
+            raise _unbounded(f"it holds a {type(node).__name__}")
         total = total.plus(replace(inner, memory=live + inner.memory))
         live -= sum(held.get(value, 0) for value in dying.get(at, ()))
     return total
@@ -322,6 +385,15 @@ def _last_uses(nodes: Sequence[Expr], fn: Function) -> dict[Expr, int]:
         for node, at in last.items()
         if isinstance(node, Call) and at < len(nodes) and id(node) not in kept
     }
+
+
+def _turns(loop: Call) -> int:
+    """How often an operator calls a function that it takes."""
+    if isinstance(loop.attrs, ScanAttrs):
+        return loop.attrs.length
+    if isinstance(loop.attrs, CallLoweredAttrs):
+        return 1
+    raise _unbounded(f"{getattr(loop.op, 'name', 'a value')} takes a function")
 
 
 def _is_wide(dtype: str) -> bool:
@@ -351,6 +423,7 @@ def _of_call(call: Call, op: Op) -> Work:
         units=found.units,
         memory=scratch,
         steps=1,
+        calls=1,
         c_text=_CHARACTERS * constants + _STEP_CHARACTERS,
     )
 
@@ -395,7 +468,8 @@ def refusal_expected(mod: IRModule) -> str:
 
 def run_seconds(work: Work) -> float:
     """CPU seconds of one run in every form that ships, about."""
-    return RUN_S_PER_UNIT * work.units + RUN_S_PER_STEP * (work.steps + _RUN_STEPS)
+    calls = RUN_S_PER_STEP * (work.steps + _RUN_STEPS) + RUN_S_PER_TURN * (work.calls - work.steps)
+    return RUN_S_PER_UNIT * work.units + calls
 
 
 def replay_inputs(work: Work) -> int:

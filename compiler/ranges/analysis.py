@@ -81,8 +81,13 @@ class RangeContext:
         return self._reals.get(value, ANYTHING)
 
     def set(self, value: Value, bounds: Interval) -> None:
-        """Record the bounds of a value; an axis is 1 long or as long as the tensor's."""
-        self._known[value] = bounds.shaped_for(value.type.concrete_shape)
+        """Record the bounds of a value; an axis is 1 long or as long as the tensor's.
+
+        A tensor without elements has one pair, for its long axes would be broadcast all the same.
+        """
+        shape = value.type.concrete_shape
+        empty = 0 in shape
+        self._known[value] = bounds.scalar(len(shape)) if empty else bounds.shaped_for(shape)
 
     def set_ends(self, value: Value, ends: Ends) -> None:
         """Record the same bounds for all elements of a tensor, float or not."""

@@ -96,6 +96,13 @@ ZERO = '  %7 = cast(0, dtype="int8");\n'
 SPREAD = "(" + ", ".join(["%q"] * 4000) + ")"
 
 
+def turns(body: str, length: int) -> str:
+    """A loop over %q as its state."""
+    fn = f"fn (%h: {QUANTIZED}) {{ {body} }}"
+    loop = f"scan({fn}, (%q,), (,), (,), length={length}, reverse_inputs=[], reverse_outputs=[])"
+    return loop.replace("(,)", "()")
+
+
 def cut(line: str, *before: str) -> str:
     """The first row of what ``line`` makes of %q."""
     return source("".join(before) + f"  %9 = {line};\n" + ROW.format("%9"))
@@ -255,6 +262,93 @@ TEXTS: dict[str, tuple[str, int, str]] = {
         ),
         1,
         "the types of all nodes hold more than",
+    ),
+    "a loop of 2^24 steps": (
+        source(f"  {turns('(nn.relu(%h),)', 1 << 24)}.0"),
+        2,
+        "CPU seconds for one run",
+    ),
+    "loops within loops": (
+        source(
+            f"  {turns('(' + turns('(nn.relu(%h),)', 5000).replace('%q', '%h') + '.0,)', 5000)}.0"
+        ),
+        2,
+        "CPU seconds for one run",
+    ),
+    "a function that is called by many": (
+        source(
+            f"  let %f0 = fn (%x: {QUANTIZED}) {{ nn.relu(%x) }};\n"
+            + "".join(
+                f"  let %f{i} = fn (%x: {QUANTIZED}) {{ %f{i - 1}(%f{i - 1}(%x)) }};\n"
+                for i in range(1, 40)
+            )
+            + "  %f39(%q)"
+        ),
+        2,
+        "",
+    ),
+    "a padded image, seldom read": (
+        corner(
+            "nn.max_pool2d(%0, pool_size=[2, 2], strides=[50000, 50000], "
+            "padding=[50000, 50000, 50000, 50000])"
+        ),
+        2,
+        "bytes of memory",
+    ),
+    "a padded image of a convolution": (
+        source(
+            IMAGE + "  %1 = nn.conv2d(%0, %0, strides=[60000, 60000], channels=1, "
+            'kernel_size=[2, 2], padding=[60000, 60000, 60000, 60000], out_dtype="int32");\n'
+            '  %9 = cast(%1, dtype="int8");\n' + CORNER.format("%9")
+        ),
+        2,
+        "bytes of memory",
+    ),
+    "a dilated kernel": (
+        source(
+            IMAGE + "  %1 = nn.conv2d(%0, %0, dilation=[60000, 60000], channels=1, "
+            "kernel_size=[2, 2], strides=[60000, 60000], padding=[60000, 60000, 60000, 60000], "
+            'out_dtype="int32");\n  %9 = cast(%1, dtype="int8");\n' + CORNER.format("%9")
+        ),
+        2,
+        "bytes of memory",
+    ),
+    "thousands of millions of axes": (
+        source("  %0 = expand_dims(%q, axis=0, num_newaxis=4000000000);\n  %q"),
+        2,
+        "num_newaxis=4000000000 is not within",
+    ),
+    "thousands of millions of pieces": (
+        source(
+            "  %0 = repeat(%q, repeats=1000000000, axis=1);\n"
+            "  %1 = split(%0, indices_or_sections=1000000000, axis=1);\n  %1.0"
+        ),
+        2,
+        "indices_or_sections=1000000000 is not within",
+    ),
+    "no element between two long axes": (
+        source(
+            "  %4 = reshape(%q, newshape=[1, 1, 4]);\n"
+            "  %0 = strided_slice(%4, begin=[0, 0, 0], end=[1, 1, 0]);\n"
+            "  %1 = repeat(%0, repeats=1000000, axis=0);\n"
+            "  %2 = repeat(%0, repeats=1000000, axis=1);\n  %3 = add(%1, %2);\n  (%q, %3).0"
+        ),
+        1,
+        "",
+    ),
+    "no element beside axes of 2^40": (
+        source(
+            "  %0 = strided_slice(%q, begin=[0, 0], end=[0, 1], strides=[1, 1]);\n"
+            "  %1 = broadcast_to(reshape(%0, newshape=[0, 1, 1]), "
+            "shape=[0, 1099511627776, 1099511627776]);\n  (%q, %1).0"
+        ),
+        1,
+        "2^40 elements",
+    ),
+    "a stride of 2^63 - 1": (
+        cut("strided_slice(%q, begin=[0, 0], end=[1, 4], strides=[1, 9223372036854775807])"),
+        2,
+        "is not within",
     ),
     "12 MB of text": (source("  nn.relu(%q)" + " " * 12_000_000), 2, "module.relay has"),
     "a long comment": (source("  nn.relu(%q) // " + "/* ty=" * 60_000), 0, "proved"),

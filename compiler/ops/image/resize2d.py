@@ -28,7 +28,7 @@ from compiler.ops.image.resampling import (
 )
 from compiler.ops.nn.pool import from_nchw, to_nchw
 from compiler.ops.nn.window import arrange, axes_of, full_pair, restore
-from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.op_attrs import OpAttrs, Sizes
 from compiler.ops.rules.layout import FConvertLayout, image_layout
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -40,7 +40,7 @@ OP = "image.resize2d"
 class Resize2DAttrs(OpAttrs):
     """Output (height, width) and how positions map; rounding "" prefers the lower neighbour."""
 
-    size: tuple[int, ...]
+    size: Sizes
     layout: str = "NCHW"
     method: str = "linear"
     coordinate_transformation_mode: str = "half_pixel"

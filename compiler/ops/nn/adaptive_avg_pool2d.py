@@ -32,7 +32,7 @@ from compiler.ops.nn.avg_pool2d import (
 from compiler.ops.nn.pool import from_nchw, to_nchw
 from compiler.ops.nn.window import arrange, axes_of, restore
 from compiler.ops.nn.window_loops import Image, image_loops
-from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.op_attrs import OpAttrs, Sizes
 from compiler.ops.op_call import op_call
 from compiler.ops.pass_through import annotate_accumulating
 from compiler.ops.rules.annotate import FQAnnotateRewrite
@@ -52,7 +52,7 @@ OP = "nn.adaptive_avg_pool2d"
 class AdaptivePool2DAttrs(OpAttrs):
     """Output (height, width); one value stands for both, none keeps the size of the data."""
 
-    output_size: tuple[int, ...] = ()
+    output_size: Sizes = ()
     layout: str = "NCHW"
 
 

@@ -38,7 +38,7 @@ from compiler.ops.nn.window import (
     restore,
     set_geometry,
 )
-from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.op_attrs import OpAttrs, Size, Sizes
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
 from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, image_fields, is_natural
@@ -63,12 +63,12 @@ OP = "nn.conv2d"
 class Conv2DAttrs(OpAttrs):
     """Sizes are (height, width) in elements; padding is kept as (top, left, bottom, right)."""
 
-    strides: tuple[int, ...] = (1, 1)
-    padding: tuple[int, ...] = (0, 0, 0, 0)
-    dilation: tuple[int, ...] = (1, 1)
-    groups: int = 1
-    channels: int | None = None
-    kernel_size: tuple[int, ...] | None = None
+    strides: Sizes = (1, 1)
+    padding: Sizes = (0, 0, 0, 0)
+    dilation: Sizes = (1, 1)
+    groups: Size = 1
+    channels: Size | None = None
+    kernel_size: Sizes | None = None
     data_layout: str = "NCHW"
     kernel_layout: str = "OIHW"
     out_layout: str = ""

@@ -38,6 +38,7 @@ from compiler.ops.nn.window import (
     restore,
     set_geometry,
 )
+from compiler.ops.op_attrs import Sizes
 from compiler.ops.op_call import op_call, scalar
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
 from compiler.ops.rules.dom_scale import FQDomScale
@@ -69,7 +70,7 @@ class Conv2DTransposeAttrs(Conv2DAttrs):
     """Those of nn.conv2d, and the (height, width) that the result has more than it needs."""
 
     kernel_layout: str = "IOHW"
-    output_padding: tuple[int, ...] = (0, 0)
+    output_padding: Sizes = (0, 0)
 
     def __post_init__(self) -> None:
         Conv2DAttrs.__post_init__(self)

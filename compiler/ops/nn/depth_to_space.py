@@ -15,7 +15,7 @@ from compiler.ir.ty import Dim, TensorType, Type
 from compiler.ops.arg_types import Types, tensor_of_rank
 from compiler.ops.nn.pool import from_nchw, to_nchw
 from compiler.ops.nn.window import arrange, axes_of, restore
-from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.op_attrs import OpAttrs, Size
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -23,7 +23,7 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 class SubPixelAttrs(OpAttrs):
     """Edge of a block in pixels; its place is the outer ("DCR") or inner ("CRD") channel index."""
 
-    block_size: int = 1
+    block_size: Size = 1
     layout: str = "NCHW"
     mode: str = "DCR"
 

@@ -12,7 +12,7 @@ from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Type, is_float
 from compiler.ops.arg_types import Types, normalize_axis, tensor
 from compiler.ops.number_format import working
-from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.op_attrs import OpAttrs, Size
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -20,7 +20,7 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 class LRNAttrs(OpAttrs):
     """Length of the neighbourhood in elements, its axis, and the constants of the formula."""
 
-    size: int = 5
+    size: Size = 5
     axis: int = 1
     bias: float = 2.0
     alpha: float = 1e-4

@@ -19,7 +19,7 @@ from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Scalar, Select
 from compiler.ops.arg_types import Types, same_dtype, tensor, tensor_of_rank
-from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.op_attrs import OpAttrs, Sizes
 from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, is_natural
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -29,7 +29,7 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 class PadAttrs(OpAttrs):
     """(before, after) per axis, and the mode: "constant", "edge" or "reflect"."""
 
-    pad_width: tuple[tuple[int, ...], ...]
+    pad_width: tuple[Sizes, ...]
     pad_mode: str = "constant"
 
 
@@ -38,7 +38,7 @@ class MirrorPadAttrs(OpAttrs):
     """Mode "SYMMETRIC" repeats the edge, "REFLECT" does not; (before, after) per axis."""
 
     mode: str = "SYMMETRIC"
-    pad_width: tuple[tuple[int, ...], ...] = ()
+    pad_width: tuple[Sizes, ...] = ()
 
 
 _MODES = ("constant", "edge", "reflect")

@@ -27,17 +27,17 @@ from compiler.ops.nn.window import (
 )
 from compiler.ops.nn.window_loops import Image, image_loops, tap_position
 from compiler.ops.number_format import Array
-from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.op_attrs import OpAttrs, Sizes
 
 
 @dataclass(frozen=True, eq=False)
 class Pool2DAttrs(OpAttrs):
     """Sizes are (height, width) in elements; padding is kept as (top, left, bottom, right)."""
 
-    pool_size: tuple[int, ...]
-    strides: tuple[int, ...] = (1, 1)
-    dilation: tuple[int, ...] = (1, 1)
-    padding: tuple[int, ...] = (0, 0, 0, 0)
+    pool_size: Sizes
+    strides: Sizes = (1, 1)
+    dilation: Sizes = (1, 1)
+    padding: Sizes = (0, 0, 0, 0)
     layout: str = "NCHW"
     out_layout: str = ""
     ceil_mode: bool = False

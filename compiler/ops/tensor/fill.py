@@ -22,7 +22,7 @@ from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Cast, Scalar, literal
 from compiler.ops.arg_types import Types, tensor_of_rank
 from compiler.ops.number_format import convert, storage_dtype
-from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.op_attrs import OpAttrs, Sizes
 from compiler.ops.rules.lower import FLower, Lowered, LowerRule, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute, of_arrays
 from compiler.ops.tensor.number_rel import number_rel
@@ -32,7 +32,7 @@ from compiler.ops.tensor.number_rel import number_rel
 class InitOpAttrs(OpAttrs):
     """Shape and dtype of a filled tensor; dtype "" means float32 (full: that of the fill value)."""
 
-    shape: tuple[int, ...]
+    shape: Sizes
     dtype: str = ""
 
 
@@ -143,6 +143,12 @@ def arange_numpy(attrs: ArangeAttrs, args: Arrays, out_type: Type) -> list[Any]:
     start, stop, step = (a.item() for a in args)
     if step == 0:
         raise EvaluationError("arange: the step is 0")
+    (length,) = out_type.shape  # type: ignore[attr-defined]
+    count = max(0, math.ceil((stop - start) / step))
+    if isinstance(length, int) and count != length:
+        raise EvaluationError(
+            f"arange: {start} to {stop} by {step} are {count} values, not {length}"
+        )
     values = np.arange(start, stop, step)
     return [values.astype(storage_dtype(attrs.dtype or str(args[0].dtype)))]
 

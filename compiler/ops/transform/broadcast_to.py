@@ -18,7 +18,7 @@ from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Shape, TensorType, Type
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.ops.arg_types import Types, normalize_axes, shape_text, static, tensor
-from compiler.ops.op_attrs import Axes, OpAttrs
+from compiler.ops.op_attrs import Axes, OpAttrs, Sizes
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute, of_arrays
 from compiler.ops.tensor.broadcast import broadcast_shape
@@ -28,7 +28,7 @@ from compiler.ops.tensor.broadcast import broadcast_shape
 class BroadcastToAttrs(OpAttrs):
     """The shape of the result."""
 
-    shape: tuple[int, ...]
+    shape: Sizes
 
 
 def _repeated(op: str, data: TensorType, shape: Shape) -> Type:

@@ -14,7 +14,7 @@ from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ops.arg_types import Types, integer_tensor, normalize_axis, same_dtype, tensor_of_rank
 from compiler.ops.number_format import convert
-from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.op_attrs import OpAttrs, Size
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -22,7 +22,7 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 class OneHotAttrs(OpAttrs):
     """Length and place of the new axis; dtype "" means that of the values."""
 
-    depth: int
+    depth: Size
     axis: int = -1
     dtype: str = ""
 

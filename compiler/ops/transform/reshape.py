@@ -28,7 +28,7 @@ from compiler.ops.arg_types import (
     tensor,
     tensor_of_rank,
 )
-from compiler.ops.op_attrs import Axes, OpAttrs
+from compiler.ops.op_attrs import Axes, Count, OpAttrs, Sizes
 from compiler.ops.pass_through import moves_elements
 from compiler.ops.rules.layout import FConvertLayout, reshape_layout
 from compiler.ops.rules.lower import FLower
@@ -42,7 +42,7 @@ _reshaping = partial(define_op, arg_names=("data",), flags=(RESHAPE,))
 class ReshapeAttrs(OpAttrs):
     """The new shape with Relay's special values; ``allowzero`` makes 0 a size."""
 
-    newshape: tuple[int, ...]
+    newshape: Sizes
     allowzero: bool = False
 
 
@@ -205,7 +205,7 @@ class ExpandDimsAttrs(OpAttrs):
     """Where and how many; a negative axis counts from behind the last axis of the data."""
 
     axis: int
-    num_newaxis: int = 1
+    num_newaxis: Count = 1
 
     def __post_init__(self) -> None:
         OpAttrs.__post_init__(self)

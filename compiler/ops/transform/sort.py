@@ -17,7 +17,7 @@ from compiler.ir.ty import TensorType, TupleType, Type, integer_range
 from compiler.lir.builder import LirBuilder
 from compiler.ops.arg_types import Types, check_integer_dtype, normalize_axis, tensor
 from compiler.ops.number_format import storage_dtype
-from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.op_attrs import OpAttrs, Size
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views, library_routine
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
@@ -35,7 +35,7 @@ class ArgsortAttrs(OpAttrs):
 class TopKAttrs(OpAttrs):
     """How many (below 1: all), and whether "both", "values" or "indices" are returned."""
 
-    k: int = 1
+    k: Size = 1
     axis: int = -1
     ret_type: str = "both"
     is_ascend: bool = False

@@ -16,7 +16,7 @@ from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, TupleType, Type
 from compiler.ops.arg_types import Types, normalize_axis, tensor
-from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.op_attrs import Count, OpAttrs, Sizes
 from compiler.ops.rules.layout import FConvertLayout, axis_layout
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
@@ -25,7 +25,7 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 class SplitAttrs(OpAttrs):
     """A number of equal sections, or ascending cut points, along ``axis``."""
 
-    indices_or_sections: int | tuple[int, ...]
+    indices_or_sections: Count | Sizes
     axis: int = 0
 
 

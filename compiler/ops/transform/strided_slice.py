@@ -24,7 +24,7 @@ from compiler.ir.ty import Dim, Shape, TensorType, Type
 from compiler.lir import index
 from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import Types, normalize_axes, normalize_axis, tensor
-from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.op_attrs import OpAttrs, Sizes
 from compiler.ops.pass_through import moves_elements
 from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, is_natural
 from compiler.ops.rules.lower import FLower, moved
@@ -39,7 +39,7 @@ class StridedSliceAttrs(OpAttrs):
 
     begin: tuple[int, ...]
     end: tuple[int, ...]
-    strides: tuple[int, ...] = (1,)
+    strides: Sizes = (1,)
     slice_mode: str = "end"
     axes: tuple[int, ...] | None = None
 

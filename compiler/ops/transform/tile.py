@@ -15,7 +15,7 @@ from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
 from compiler.ops.arg_types import Types, normalize_axis, tensor
-from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.op_attrs import OpAttrs, Size, Sizes
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -23,14 +23,14 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 class TileAttrs(OpAttrs):
     """Repetitions per axis, aligned from the right."""
 
-    reps: tuple[int, ...]
+    reps: Sizes
 
 
 @dataclass(frozen=True, eq=False)
 class RepeatAttrs(OpAttrs):
     """How often each element stands in a row along ``axis`` (None: of the flat tensor)."""
 
-    repeats: int
+    repeats: Size
     axis: int | None = None
 
 

@@ -145,7 +145,7 @@ def test_a_call_is_built_with_the_attributes_of_its_operator_and_no_others() -> 
         ("clip", "a_min a_max"),
         ("mean", "axis keepdims exclude"),
         ("variance", "axis keepdims exclude unbiased"),
-        ("relay.op.annotation.simulated_quantize", "kind sign rounding axis bits given"),
+        ("relay.op.annotation.simulated_quantize", "kind sign rounding axis bits given name"),
     ],
 )
 def test_attributes_are_declared_in_the_order_of_the_text_format(name: str, fields: str) -> None:

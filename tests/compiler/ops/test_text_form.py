@@ -18,7 +18,14 @@ VALUES: dict[str, list[Any]] = {
     "tuple[tuple[int, ...], ...]": [((0, 1), (2, 3))],
     "int | tuple[int, ...]": [2, (1, 2)],
     "Axes": [None, 1, (0, 1)],
+    "Count": [2],
+    "Size": [3, 1],
+    "Sizes": [(1, 2), (2,)],
+    "Count | Sizes": [2, (1, 2)],
+    "tuple[Sizes, ...]": [((0, 1), (2, 3))],
     "int | None": [None, 4],
+    "Size | None": [None, 4],
+    "Sizes | None": [None, (3, 3)],
     "float | None": [None, 0.5],
     "tuple[int, ...] | None": [None, (3, 3)],
 }
@@ -30,7 +37,7 @@ def sample(op: Op, rng: random.Random) -> dict[str, Any]:
     for name, field in (op.attrs_type.__dataclass_fields__ if op.attrs_type else {}).items():
         if name == "dtype" or name.endswith("_dtype"):
             values[name] = rng.choice(["int8", "float32"])
-        elif name in PAIRS and str(field.type).startswith("tuple"):
+        elif name in PAIRS and str(field.type).startswith(("tuple", "Sizes")):
             values[name] = (2, 3)
         elif name == "padding":
             values[name] = (1, 2, 3, 4)

@@ -208,3 +208,31 @@ def test_a_layer_of_a_true_size_network_is_far_from_the_limits(
     work = work_of(product(x, weight(*weights), out_dtype="int32"), x)
     assert run_seconds(work) < seconds
     assert work.memory < MAX_EXTRA_BYTES // 2
+
+
+def test_a_loop_counts_its_body_in_every_step() -> None:
+    def loop(length: int, body: str = "(nn.relu(%h),)") -> str:
+        fn = f"fn (%h: Tensor[(4), int8]) {{ {body} }}"
+        return f"scan({fn}, (%h,), (), (), length={length}, reverse_inputs=[], reverse_outputs=[])"
+
+    def work(body: str) -> Work:
+        text = '#[version = "0.0.5"]\ndef @main(%h: Tensor[(4), int8]) { ' + body + " }"
+        return declared_work(infer_module(parse(text)))
+
+    once, often = work(loop(1)), work(loop(1000))
+    assert (often.steps, once.steps) == (2, 2), "a form holds the body once"
+    assert often.calls == 1001
+    assert often.memory == once.memory
+    nested = work(loop(50, f"({loop(1000)}.0,)"))
+    assert nested.calls == 1 + 50 * 1001
+    assert nested.steps == 3
+
+
+def test_a_padded_image_that_is_seldom_read_is_work() -> None:
+    x = relay.var("x", (1, 1, 2, 2), "int8")
+    window = {"strides": (9000, 9000), "padding": (9000, 9000, 9000, 9000)}
+    pool = work_of(op.nn.max_pool2d(x, pool_size=(2, 2), **window), x)
+    product = op.nn.conv2d(x, weight(1, 1, 2, 2), out_dtype="int32", **window)
+    for work in (pool, work_of(product, x)):
+        with pytest.raises(ArtifactError, match="bytes of memory"):
+            check_work(work, 2000)

@@ -9,14 +9,16 @@ import numpy as np
 
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
-from compiler.frontend.from_onnx.values import dtype_of
+from compiler.frontend.from_onnx.values import dtype_of, refuse_huge
 from compiler.ir.expr import Expr
+from compiler.ir.ty import TensorType
 
 
 def _register_window(op_type: str, *terms: float) -> None:
     @from_onnx(op_type, since=17)
     def convert(node: OnnxNode) -> Expr:
         (size,) = node.ints(0, "the size")
+        refuse_huge(TensorType((max(size, 0),), "float64"), node.label)
         period = size if node.attr("periodic", 1) else size - 1
         angle = 2 * np.pi * np.arange(size) / max(period, 1)
         values = sum((-1) ** k * a * np.cos(k * angle) for k, a in enumerate(terms))
@@ -35,6 +37,7 @@ def mel_weight_matrix(node: OnnxNode) -> Expr:
     """Triangles between neighbouring mel frequencies, (bins of the spectrum, mel bins)."""
     given = [node.require_known(k, "a frequency").item() for k in range(5)]
     bins, length, rate = (int(v) for v in given[:3])
+    refuse_huge(TensorType((max(length, 0) // 2 + 1, max(bins, 0)), "float64"), node.label)
     low, high = (2595 * np.log10(1 + f / 700) for f in given[3:])
     mels = low + np.arange(bins + 2) * ((high - low) / (bins + 2))
     edges = ((length + 1) * (700 * (10 ** (mels / 2595) - 1)) // rate).astype(int)
