@@ -415,6 +415,7 @@ def load_model(
             found = _cut_source(source, graph, replace(parts, why=caused_by(graph, reasons)))
         except (CodegenError, EvaluationError):
             _refuse_misfits_in(graph, parts.before)
+            _refuse_misfits_in(graph, parts.after)
             raise
         try:
             mod, params = load_onnx(found.content, dims=rest)
@@ -491,9 +492,15 @@ def _begins(graph: Graph, at: CutAt) -> tuple[tuple[str, ...], dict[str, str]]:
 
 
 def _cut_source(source: ModelSource, graph: Graph, parts: Parts) -> ModelSource:
-    """The model in parts; the part in front runs once, for the sizes of what it makes."""
+    """The model in parts; the part in front runs once, for the sizes of what it makes.
+
+    Raises:
+        CodegenError, EvaluationError: onnxruntime refuses a float part.
+    """
     whole = declared_interface(graph.model.SerializeToString())
     found = replace(source, parts=parts, whole=whole)
+    if parts.after is not None:
+        OrtExecutor(parts.after, optimize=False)
     pipeline = found.pipeline
     if pipeline is None or pipeline.before is None:
         return found

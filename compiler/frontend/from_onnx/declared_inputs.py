@@ -7,6 +7,7 @@ import os
 import onnx
 
 from compiler.frontend.from_onnx.model_file import read_model
+from compiler.frontend.from_onnx.values import dtype_of
 from compiler.runtime.interface import Interface, Port
 
 
@@ -15,7 +16,8 @@ def declared_interface(source: str | os.PathLike[str] | bytes) -> Interface:
     type open it is float32.
 
     Raises:
-        OnnxImportError: the file cannot be read as ONNX.
+        OnnxImportError: the file cannot be read as ONNX, or an input or output has an element type
+            that modules do not have.
     """
     graph = read_model(source, kinds=()).graph
     weights = {tensor.name for tensor in graph.initializer}
@@ -30,5 +32,5 @@ def _port(entry: onnx.ValueInfoProto) -> Port:
     ]
     dtype = "float32"
     if tensor.elem_type in onnx.helper.get_all_tensor_dtypes():
-        dtype = str(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+        dtype = dtype_of(tensor.elem_type, f"tensor {entry.name!r}")
     return Port(entry.name, dtype, tuple(dims))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import onnx
@@ -184,6 +184,14 @@ def _is_plain(value: Any) -> bool:
 _PLAIN = frozenset((int, float, bool, str, type(None)))
 
 
+_WIDENED: Final = frozenset(
+    value
+    for name, value in onnx.TensorProto.DataType.items()
+    if name.startswith(("BFLOAT16", "FLOAT8", "FLOAT4"))
+)
+"""Floats that numpy has not. Constants of them are read as float32, which holds each exactly."""
+
+
 def to_array(tensor: onnx.TensorProto) -> Array:
     """The content of a TensorProto.
 
@@ -191,7 +199,8 @@ def to_array(tensor: onnx.TensorProto) -> Array:
         OnnxImportError: a dtype the IR does not have, or less data than the shape needs.
     """
     where = f"tensor {tensor.name!r}"
-    dtype = dtype_of(tensor.data_type, where)
+    widened = tensor.data_type in _WIDENED
+    dtype = "float32" if widened else dtype_of(tensor.data_type, where)
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         # onnx would read any file that the location names.
         raise OnnxImportError("external data of this tensor was not loaded", where=where)
@@ -252,7 +261,10 @@ def dtype_of(data_type: int, where: str) -> str:
         raise OnnxImportError(
             f"element type {name} is not supported",
             where=where,
-            fix="float16, float32, float64, bool and the integer types are",
+            fix="encode texts outside: export the part of the model that reads and gives numbers "
+            "(onnx.utils.extract_model)"
+            if name == "STRING"
+            else "export the model with float16, float32, float64, bool or integers there",
         )
     return dtype
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -21,6 +22,8 @@ _NUMPY_TYPES = {
     "tensor(float16)": "float16",
     "tensor(bool)": "bool",
 }
+
+_NO_NUMPY_TYPES = ("tensor(bfloat16", "tensor(float8", "tensor(float4")
 
 # 4 = what ends the process: errors arrive as exceptions, and a warning per folded node would drown
 # the service's own log.
@@ -94,10 +97,14 @@ class OrtExecutor:
                 data, options, providers=["CPUExecutionProvider"], disabled_optimizers=wrong
             )
         except ORT_ERRORS as error:
-            raise CodegenError(
-                f"onnxruntime {onnxruntime.__version__} refuses the model: {error}",
-                fix="check it with onnx.checker; the exporter may lack a form for one operator",
-            ) from error
+            raise _refused(str(error)) from error
+        for info in self._session.get_outputs():
+            if info.type.startswith(_NO_NUMPY_TYPES):
+                raise CodegenError(
+                    f"{info.name!r} is {info.type} between parts of the model, and numpy has no "
+                    "such type",
+                    fix="export the model with float16 or float32 there",
+                )
         self._dtypes = {
             i.name: _NUMPY_TYPES.get(i.type, i.type[len("tensor(") : -1])
             for i in self._session.get_inputs()
@@ -157,6 +164,23 @@ class OrtExecutor:
                 where=f"the model takes {self._dtypes[name]} {declared}",
                 fix="give inputs of these, or the model that the inputs are for",
             )
+
+
+def _refused(told: str) -> CodegenError:
+    """Return the error for a text of onnxruntime that refuses a model."""
+    name = f"onnxruntime {onnxruntime.__version__}"
+    if unknown := re.search(r"([\w.]*):(\w+)\(-?\d+\) is not a registered function/op", told):
+        domain, op_type = unknown.groups()
+        return CodegenError(
+            f"{name} runs what stays in float, and has no operator "
+            f"{f'{domain}::' if domain else ''}{op_type}",
+            fix="export the model without it, or the part of the model in front of it or behind it "
+            "(onnx.utils.extract_model)",
+        )
+    return CodegenError(
+        f"{name} refuses the model: {told}",
+        fix="check it with onnx.checker; the exporter may lack a form for one operator",
+    )
 
 
 def _with_inputs(model: onnx.ModelProto, large: Mapping[str, NDArray[Any]]) -> onnx.ModelProto:
