@@ -24,7 +24,7 @@ WORDS: Final = frozenset(
         # move
         *(*MOVES, "nn.pad"),
         # place
-        "take",
+        *("take", "scatter_nd"),
         # elementwise
         *("add", "subtract", "multiply", "minimum", "maximum", "floor_divide"),
         *("less", "equal", "where", "cast"),

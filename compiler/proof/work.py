@@ -73,7 +73,7 @@ _UNITS = {
         "prod cumsum nn.global_max_pool2d nn.depth_to_space"
     ),
     9: "sum mean nn.global_avg_pool2d transpose layout_transform argmax argmin",
-    16: "where take gather",
+    16: "where take gather scatter_nd",
     20: "fixed_point_multiply fixed_point_multiply_per_axis left_shift right_shift",
     60: "fixed_point_rescale",
     48: "lookup sort argsort",

@@ -308,6 +308,27 @@ CASES: Final[dict[str, Case]] = {
         )
         for mode in ("none", "add", "max", "min")
     },
+    **{
+        f"ScatterElements of rows, {mode}": replace(
+            two(
+                node("Slice", ["c", "s", "e", "ax"], ["u"]),
+                node("Reshape", ["i", "row"], ["r"]),
+                node("Expand", ["r", "all"], ["j"]),
+                node("ScatterElements", ["a", "j", "u"], ["b"], axis=2, reduction=mode),
+                row=ints(1, 1, 3, 1),
+                all=ints(1, 4, 3, 6),
+                s=ints(0),
+                e=ints(3),
+                ax=ints(2),
+            ),
+            inputs={"x": (SHAPE, "float32"), "i": ((1, 3), "int64")},
+        )
+        for mode in ("add", "max")
+    },
+    "MaxUnpool": between(
+        node("MaxPool", ["a"], ["p", "q"], kernel_shape=[2, 2], strides=[2, 2]),
+        node("MaxUnpool", ["p", "q"], ["b"], kernel_shape=[2, 2], strides=[2, 2]),
+    ),
     "TensorScatter": replace(
         two(
             node("Slice", ["c", "s", "e", "ax"], ["u"]),

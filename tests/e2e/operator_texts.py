@@ -53,6 +53,8 @@ CORES: Final[dict[str, str]] = {
     "isqrt": 'cast(isqrt(cast(abs(%w), dtype="int64")), dtype="int32")',
     "layout_transform": 'layout_transform(layout_transform(%w, src_layout="NCHW", '
     'dst_layout="NHWC"), src_layout="NHWC", dst_layout="NCHW")',
+    "scatter_elements": "add(scatter_elements(%w, meta[relay.Constant][3], %w, axis=2, "
+    'reduction="max"), %w)',
     "slice_like": "slice_like(nn.pad(%w, 3, pad_width=[[0, 0], [0, 0], [0, 1], [0, 2]]), %w)",
     "squared_difference": "squared_difference(%w, 5)",
     "floor_mod": "floor_mod(%w, 7)",
@@ -97,6 +99,7 @@ def core_text(operator: str) -> str:
         np.zeros((4, 1, 4, 6, 6), np.int64),
         np.arange(4, dtype=np.int32),
         np.eye(6, dtype=np.int32) * 3,
+        np.arange(144).reshape(1, 4, 6, 6) * 7 % 6,
     )
 
 

@@ -133,17 +133,15 @@ class GraphWriter:
         return self.node("Cast", [source], to=onnx_type(dtype))
 
     def finish(self, large: dict[str, NDArray[Any]] | None = None) -> onnx.ModelProto:
-        """The model: opset 17, IR version 8, everything inside one message.
+        """The model: opset 17, or 18 if it scatters maxima; IR version 8; all in one message.
 
         Args:
             large: takes the constants of more than ``LARGE_BYTES`` by name; the message then names
                 them and lacks their data. None leaves all of them in the message.
         """
-        model = helper.make_model(
-            self.graph(large),
-            opset_imports=[helper.make_opsetid("", OPSET)],
-            producer_name="qsearch",
-        )
+        graph = self.graph(large)
+        opsets = [helper.make_opsetid("", _oldest_opset(graph))]
+        model = helper.make_model(graph, opset_imports=opsets, producer_name="qsearch")
         model.ir_version = IR_VERSION
         return model
 
@@ -197,6 +195,23 @@ class GraphWriter:
                 node = helper.make_node("Identity", [source], [name], name=f"Identity_{name}")
                 self._nodes.append(node)
         self._output_sources.clear()
+
+
+def _oldest_opset(graph: onnx.GraphProto) -> int:
+    """OPSET, or 18 for a graph that scatters the larger or the smaller of two values: the axes of
+    its reductions become inputs, as that opset has them."""
+    nodes = [inner for node in graph.node for inner in with_inner(node)]
+    scattered = (node.attribute for node in nodes if node.op_type == "ScatterElements")
+    if not any(each.s in (b"max", b"min") for attributes in scattered for each in attributes):
+        return OPSET
+    for node in nodes:
+        axes = [each for each in node.attribute if each.name == "axes"]
+        if node.op_type.startswith("Reduce") and axes:
+            name = f"{node.output[0]}_axes"
+            graph.initializer.append(numpy_helper.from_array(np.array(axes[0].ints), name))
+            node.input.append(name)
+            node.attribute.remove(axes[0])
+    return 18
 
 
 def with_inner(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:

@@ -127,6 +127,8 @@ FLower.register("argmin")(_arg_reduce("argmin"))
 
 
 _SUMS: Final = ("add", "subtract", "nn.bias_add", "nn.dense", "nn.matmul", "nn.conv2d")
+_MOVES: Final = ("reshape", "take", "squeeze", "expand_dims")
+_BORDERS: Final = ("annotation.stop_fusion", "annotation.cast_hint")
 
 
 @with_tables
@@ -137,11 +139,26 @@ def _annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
         return None
     if ctx.qconfig.for_tflm:
         return with_args(ref_call, (as_input(data, ctx),))
-    held = unannotated(data)
-    if isinstance(held, Call) and is_op_call(held, SQ) and not is_given(held):
-        # Others read sums in 8 bits.
-        held = held.args[0] if is_op_call(held.args[0], *_SUMS) else held
-    return with_args(ref_call, (held,))
+    return with_args(ref_call, (_wide(unannotated(data)),))
+
+
+def _wide(data: Expr) -> Expr:
+    """The elements of a sum that others read in 8 bits, as wide as the sum is; also where moves or
+    a relu stand between, as between a convolution and the windows of a pool."""
+    moves: list[Call] = []
+    node = data
+    while is_op_call(node, *_MOVES, *_BORDERS):
+        moves += [] if is_op_call(node, *_BORDERS) else [node]
+        node = node.args[0]
+    if not is_op_call(node, SQ) or is_given(node):
+        return data
+    found = node.args[0]
+    source = found.args[0] if is_op_call(found, "nn.relu") else found
+    if not is_op_call(source, *_SUMS):
+        return data
+    for move in reversed(moves):
+        found = with_args(move, (found, *move.args[1:]))
+    return found
 
 
 @with_tables

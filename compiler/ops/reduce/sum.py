@@ -5,6 +5,7 @@ prod over axes (integers wrap), and logsumexp: log(sum(exp(x))) without overflow
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -103,23 +104,35 @@ def sum_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None
     return added_up(ref_call, args[0], math.prod(shape[axis] for axis in axes), ctx)
 
 
-def added_up(ref_call: Call, data: Expr, count: int, ctx: QuantizeContext) -> Expr | None:
+def added_up(
+    ref_call: Call,
+    data: Expr,
+    count: int,
+    ctx: QuantizeContext,
+    total_of: Callable[[Expr, str], Expr] | None = None,
+    terms: Expr | None = None,
+) -> Expr | None:
     """A call whose results are sums of ``count`` terms at most.
 
     So many terms that 32 bits do not hold their sum are added in int64; the last bits of that go.
 
+    Args:
+        total_of: makes the sums of terms in a dtype; None where they are the only operand.
+        terms: the operand of the call that is added up; None for the first.
     Raises:
         IntegerOverflowError: not even int64 holds the sum.
     """
     if not isinstance(data, QRealizeIntExpr):
         return None
-    data = to_scalar(data, len(ref_call.args[0].tensor_type.shape), ctx.qconfig)
+    rank = len((ref_call.args[0] if terms is None else terms).tensor_type.shape)
+    data = to_scalar(data, rank, ctx.qconfig)
     acc = ctx.qconfig.dtype_activation
     largest = count * data.bound
     excess = max(largest.bit_length() - integer_limits(acc)[1].bit_length(), 0)
     work = "int64" if excess else acc
     require_fits(largest, work, ref_call)
-    total = with_args(ref_call, (cast_if_needed(data, work),))
+    wide = cast_if_needed(data, work)
+    total = with_args(ref_call, (wide,)) if total_of is None else total_of(wide, work)
     if not excess:
         return integers(total, data.scale, acc, ctx.bounds_of)
     # Rounded down: half a unit more could leave the accumulator again.

@@ -265,13 +265,18 @@ def gather_nd_body(step: Step, words: Words) -> Value:
     batch, shape = step.attrs.batch_dims, shape_of(data)
     named = shape[batch : batch + shape_of(indices)[0]]
     flat = words.reshape(data, (*shape[:batch], math.prod(named), *shape[batch + len(named) :]))
+    return words.take(flat, flat_places(words, indices, named), batch, batch)
+
+
+def flat_places(words: Words, indices: Value, named: tuple[int, ...]) -> Value:
+    """Row-major numbers of the tuples along axis 0 in a tensor of sizes ``named``, in int64."""
     if indices.data is not None:
         known = [kept_inside(part, n, "clip") for part, n in zip(indices.data, named)]
-        return words.take(flat, np.ravel_multi_index(known, named), batch, batch)
+        return words.constant(np.ravel_multi_index(known, named), "int64")
     rest = shape_of(indices)[1:]
     place = words.constant(0, "int64")
     for number, size in enumerate(named):
         part = words.reshape(words.slice(indices, 0, number, number + 1), rest)
         inside = words.clip(words.cast(part, "int64"), 0, size - 1)
-        place = words.add(words.multiply(place, size), inside)
-    return words.take(flat, place, batch, batch)
+        place = words.add(words.multiply(place, size), inside) if number else inside
+    return place

@@ -9,7 +9,8 @@ import numpy as np
 from compiler.ir.dataflow import Step, Value
 from compiler.ops.number_format import Array
 from compiler.ops.rules.numpy_compute import FNumpyCompute
-from compiler.ranges.analysis import FRange, RangeContext
+from compiler.ops.transform.scatter import most_updates
+from compiler.ranges.analysis import FRange, RangeContext, anything
 from compiler.ranges.interval import Bound, Interval, constant_interval, interval
 from compiler.ranges.rules.table import entries
 
@@ -62,3 +63,22 @@ def take(step: Step, ctx: RangeContext) -> Interval:
     shape, between = kept.low.shape, (1,) * (len(places.type.shape) - batch)
     shape = (*shape[:axis], *between, *shape[axis + 1 :])
     return interval(kept.low.reshape(shape), kept.high.reshape(shape))
+
+
+@FRange.register("scatter_nd")
+def scatter(step: Step, ctx: RangeContext) -> Interval:
+    """The data or an update; sums of the data and as many updates as can meet at one row, or fewer,
+    in any order."""
+    data, indices, updates = step.args
+    first, new = ctx.of(data).along([0]), ctx.of(updates).along([0])
+    if step.attrs.mode in ("update", "max", "min"):
+        return first.union(new) if updates.type.num_elements else first
+    if step.attrs.mode != "add":
+        ctx.report(step, "products of updates cannot be bounded")
+        return anything(step.result)
+    rows = data.type.concrete_shape[0]
+    count = most_updates(indices.data, indices.type.concrete_shape, rows)
+    terms = new.with_value(0)
+    total = interval(first.low + count * terms.low, first.high + count * terms.high)
+    ctx.fits(step, f"the sum of {count} updates", total, step.result.type.dtype)
+    return total

@@ -45,3 +45,33 @@ def write_cumsum(block: Extern, names: Mapping[str, str], use: Arithmetic, lines
             lines(f"acc += ({kind}){names[source.name]}[at];")
             if not block.attrs["exclusive"]:
                 lines(store)
+
+
+@c_routines.register("scatter_nd")
+def write_scatter(block: Extern, names: Mapping[str, str], use: Arithmetic, lines: Lines) -> None:
+    """Rows of updates into a copy of the data; an index outside is the nearest row."""
+    data, indices, updates = block.ins
+    (target,), mode, kind = block.outs, block.attrs["mode"], c_type(data.dtype)
+    (rows, width), out = data.shape, names[target.name]
+    with lines.block(f"for (int32_t i = 0; i < {data.size}; ++i)"):
+        lines(f"{out}[i] = {names[data.name]}[i];")
+    with lines.block(f"for (int32_t i = 0; i < {updates.shape[0]}; ++i)"):
+        lines(f"const int64_t at = {names[indices.name]}[i];")
+        lines(f"const int32_t row = (int32_t)(at < 0 ? 0 : at > {rows - 1} ? {rows - 1} : at);")
+        lines(f"{kind} *const to = {out} + row * {width};")
+        with lines.block(f"for (int32_t j = 0; j < {width}; ++j)"):
+            lines(f"const {kind} update = {names[updates.name]}[i * {width} + j];")
+            lines(f"to[j] = {_combined(mode, data.dtype, use)};")
+
+
+def _combined(mode: str, dtype: str, use: Arithmetic) -> str:
+    """An element of the result and an update, in C."""
+    if mode == "update":
+        return "update"
+    if mode in ("max", "min"):
+        return f"{use(mode, dtype)}(to[j], update)"
+    sign = "+" if mode == "add" else "*"
+    if not is_whole(dtype):
+        return f"to[j] {sign} update"
+    unsigned = unsigned_of(dtype)
+    return use.wrap(dtype, f"({unsigned})to[j] {sign} ({unsigned})update")

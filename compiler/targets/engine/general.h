@@ -324,3 +324,51 @@ static void qk_run_take(const qk_take_step *t, const qk_memory *m)
             memcpy(out, data + row * t->bytes, (size_t)t->bytes);
         }
 }
+
+#define QK_SCATTER_ROW(T, expression)                     \
+    {                                                     \
+        T *const a = (T *)to;                             \
+        for (int64_t j = 0; j < n; j++)                   \
+            a[j] = (T)(expression);                       \
+        break;                                            \
+    }
+
+/* One update of n elements of one type; a sum of 64 bits wraps. */
+#define QK_SCATTER_OF(T, U)                                                                   \
+    {                                                                                         \
+        const U *const b = (const U *)from;                                                   \
+        switch (how) {                                                                        \
+        case QK_SCATTER_UPDATE: QK_SCATTER_ROW(T, b[j])                                       \
+        case QK_SCATTER_ADD: QK_SCATTER_ROW(T, (uint64_t)a[j] + (uint64_t)b[j] - (uint64_t)zero) \
+        case QK_SCATTER_MAX: QK_SCATTER_ROW(T, a[j] > b[j] ? a[j] : b[j])                     \
+        case QK_SCATTER_MIN: QK_SCATTER_ROW(T, a[j] < b[j] ? a[j] : b[j])                     \
+        }                                                                                     \
+    }
+
+static void qk_run_scatter(const qk_scatter_step *t, const qk_memory *m)
+{
+    const int64_t n = t->columns, type = t->type & 15, how = t->how, zero = t->zero;
+    const int64_t size = qk_size_of(type), step = qk_size_of(t->index_type & 15);
+    const uint8_t *index = qk_from(m, t->index_type, t->index), *from = qk_from(m, t->type, t->source);
+    for (int64_t i = 0; i < t->count; i++, index += step, from += n * size) {
+        int64_t row = qk_get(index, t->index_type & 15) - t->index_zero;
+        row = row < 0 ? 0 : row >= t->rows ? t->rows - 1 : row;
+        uint8_t *to = m->arena + t->out + row * n * qk_size_of(t->out_type);
+        if (t->out_type != type) { /* sums in 32 bits */
+            int32_t *const a = (int32_t *)to;
+            if (type == QK_U8)
+                for (int64_t j = 0; j < n; j++)
+                    a[j] += from[j] - (int32_t)zero;
+            else
+                for (int64_t j = 0; j < n; j++)
+                    a[j] += ((const int16_t *)from)[j] - (int32_t)zero;
+        } else if (type == QK_U8)
+            QK_SCATTER_OF(uint8_t, uint8_t)
+        else if (type == QK_S16)
+            QK_SCATTER_OF(int16_t, int16_t)
+        else if (type == QK_S32)
+            QK_SCATTER_OF(int32_t, int32_t)
+        else
+            QK_SCATTER_OF(int64_t, int64_t)
+    }
+}

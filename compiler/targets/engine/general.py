@@ -14,6 +14,7 @@ from compiler.ir.dataflow import Step
 from compiler.ir.ty import integer_range
 from compiler.ops.reduce.axes import axes_of
 from compiler.ops.rules.numpy_compute import FNumpyCompute
+from compiler.ops.transform.scatter import most_updates
 from compiler.targets.engine.elementwise import emit_program
 from compiler.targets.engine.layouts import axis_order
 from compiler.targets.engine.planner import Planner, general, rule
@@ -399,3 +400,53 @@ def taken(
         outer=outer,
     )
     return True
+
+
+@rule("scatter_nd")
+def scatter(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """Rows of updates into a copy of the data, one after the other."""
+    data, indices, updates = args
+    mode, shape = step.attrs.mode, data.shape
+    if mode == "mul":
+        return False
+    bounds = min(data.low, updates.low), max(data.high, updates.high)
+    if mode == "add":
+        most = most_updates(indices.data, indices.shape, shape[0])
+        bounds = data.low + most * min(updates.low, 0), data.high + most * max(updates.high, 0)
+    inside = INT64[0] <= bounds[0] and bounds[1] <= INT64[1]
+    item = Item(shape, *(bounds if inside else INT64), uses=1)
+    if mode == "add":
+        item.stored = ("S32" if item.fits_int32 else "S64", 0)
+    item.view = out = compact(item.storage, shape)
+    if data.data is not None and data.low == data.high:
+        chain = Chain("CLIP", (constant(data.low),), data.bounds)
+        emit_program(planner, Item(shape, *data.bounds, chain=chain), out)
+    else:
+        if data.uses > 1:  # so that no other reader reads the rows written here
+            planner.materialise(data)
+        planner.write(data, out)
+    source = planner.materialise(updates)
+    summed = mode == "add" and item.fits_int32
+    if not summed and source.buffer.storage != out.buffer.storage:
+        source = compact(out.buffer.storage, updates.shape)
+        planner.write(updates, source)
+    source = planner.emitter.contiguous(source)
+    index = planner.emitter.contiguous(planner.materialise(indices))
+    read = [view for view in (source, index) if not planner.emitter.is_constant(view)]
+    planner.emitter.step(
+        "scatter",
+        [*(view.buffer for view in read), out.buffer],
+        [out],
+        how=number(f"SCATTER_{mode.upper()}"),
+        index=index.address,
+        index_type=planner.emitter.type_of(index),
+        index_zero=index.buffer.zero,
+        count=updates.shape[0],
+        source=source.address,
+        type=planner.emitter.type_of(source),
+        zero=source.buffer.zero if mode == "add" else 0,
+        columns=shape[1],
+        out_type=number(out.buffer.type),
+        rows=shape[0],
+    )
+    return planner.settle(step, item)

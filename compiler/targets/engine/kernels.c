@@ -312,6 +312,21 @@ static int qk_check_take(const qk_take_step *t, const qk_limits *l)
                      (int64_t[]){t->bytes, t->count * t->bytes});
 }
 
+static int qk_check_scatter(const qk_scatter_step *t, const qk_limits *l)
+{
+    const int64_t size = qk_size_of(t->type & 15), out = qk_size_of(t->out_type), index = qk_size_of(t->index_type & 15);
+    const int summed = t->how == QK_SCATTER_ADD && t->out_type == QK_S32 && (t->type & 15) <= QK_S32;
+    return t->how >= 0 && t->how < QK_SCATTER_HOWS && t->out_type >= QK_U8 && t->out_type <= QK_S64 &&
+           !(t->type & ~(int64_t)19) && !(t->index_type & ~(int64_t)19) && ((t->type & 15) == t->out_type || summed) &&
+           t->rows >= 1 && t->rows < QK_MOST && t->columns >= 1 && t->columns < QK_MOST && t->count >= 1 &&
+           t->count < QK_MOST &&
+           qk_within(t->index_type & 16 ? l->blob : l->arena, t->index, index, 1, &t->count, &index) &&
+           qk_within(t->type & 16 ? l->blob : l->arena, t->source, size, 2, (int64_t[]){t->columns, t->count},
+                     (int64_t[]){size, t->columns * size}) &&
+           qk_within(l->arena, t->out, out, 2, (int64_t[]){t->columns, t->rows},
+                     (int64_t[]){out, t->columns * out});
+}
+
 static int qk_check(const qk_step *s, const qk_limits *l)
 {
     switch (s->field[0]) {
@@ -404,6 +419,8 @@ static int qk_check(const qk_step *s, const qk_limits *l)
         return qk_check_gather(&s->gather, l);
     case QK_TAKE:
         return qk_check_take(&s->take, l);
+    case QK_SCATTER:
+        return qk_check_scatter(&s->scatter, l);
     case QK_PART: {
         const qk_part_step *p = &s->part;
         return p->count >= 1 && p->count < QK_MOST &&
@@ -444,6 +461,7 @@ static void qk_one(const qk_step *s, const qk_memory *m)
     case QK_REDUCE: qk_run_reduce(&s->reduce, m); break;
     case QK_GATHER: qk_run_gather(&s->gather, m); break;
     case QK_TAKE: qk_run_take(&s->take, m); break;
+    case QK_SCATTER: qk_run_scatter(&s->scatter, m); break;
     }
 }
 

@@ -15,7 +15,7 @@
 
 enum { QK_QUANTIZE, QK_DEQUANTIZE, QK_GEMM, QK_DEPTHWISE, QK_ELEMENTWISE, QK_POOL, QK_COPY, QK_FILL,
        QK_LOOKUP, QK_SOFTMAX, QK_STANDARDIZE, QK_PACK, QK_WIDE, QK_REDUCE, QK_GATHER, QK_TAKE,
-       QK_LOOP, QK_PART, QK_REPEAT, QK_KINDS };
+       QK_LOOP, QK_PART, QK_REPEAT, QK_SCATTER, QK_KINDS };
 
 /* Element types of activations. QK_S64: copies, inputs, outputs, and the steps of general.h. A float32 is
  * QK_S32, its bits. */
@@ -202,6 +202,14 @@ typedef struct {
     int64_t source, in_blob, rows, bytes, outer, out;
 } qk_take_step;
 
+/* Rows of `columns` elements: out[clip(index[i])] is joined with source[i], for each i in turn. The source has the
+ * type and the zero of out; of sums in 32 bits any type of up to 32 bits, without its zero. */
+enum { QK_SCATTER_UPDATE, QK_SCATTER_ADD, QK_SCATTER_MAX, QK_SCATTER_MIN, QK_SCATTER_HOWS };
+typedef struct {
+    int64_t kind, how, index, index_type, index_zero, count;
+    int64_t source, type, zero, columns, out, out_type, rows;
+} qk_scatter_step;
+
 typedef struct {
     int64_t kind, input, rows, row_items;        /* planes x rows floats of io[input] */
     int64_t planes, out, out_plane, out_row, out_item; /* strides in bytes */
@@ -246,6 +254,7 @@ typedef union {
     qk_reduce_step reduce;
     qk_gather_step gather;
     qk_take_step take;
+    qk_scatter_step scatter;
     qk_part_step part;
     qk_repeat_step repeat;
     qk_quantize_step quantize;

@@ -7,6 +7,7 @@ import numpy as np
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
 from compiler.export.to_onnx.ordered import limited
 from compiler.ir.dataflow import Step, Value
+from compiler.ops.transform.scatter import is_of_rows
 from compiler.ops.transform.strided_slice import slices_of
 
 
@@ -89,6 +90,29 @@ def gather_nd(step: Step, e: Emitter) -> str:
     if len(shape) > 1:
         name = e.node("Transpose", [name], perm=[*range(1, len(shape)), 0])
     return e.node("GatherND", [e.name(data), name], batch_dims=batch)
+
+
+@FToOnnx.register("scatter_nd")
+def scatter_nd(step: Step, e: Emitter) -> str | None:
+    """Rows by ScatterElements, which runtimes compute in order; other forms in words.
+
+    ONNX leaves open which of several updates of one place stays. The last one has the largest
+    number, so the largest number of a place says which row to gather.
+    """
+    data, indices, updates = step.args
+    if not is_of_rows(data.type.concrete_shape, indices.type.concrete_shape):
+        return None
+    (rows, width), (count, _) = data.type.concrete_shape, updates.type.concrete_shape
+    places = e.node("Reshape", [_indices(indices, rows, "clip", e), e.ints([count])])
+    sides = [e.name(data), e.name(updates)]
+    mode = step.attrs.mode
+    if mode == "update":
+        old, new = (e.writer.constant(k) for k in (np.arange(rows), rows + np.arange(count)))
+        order = e.node("ScatterElements", [old, places, new], axis=0, reduction="max")
+        return e.node("Gather", [e.node("Concat", sides, axis=0), order], axis=0)
+    places = e.node("Unsqueeze", [places, e.ints([1])])
+    places = e.node("Expand", [places, e.ints([count, width])])
+    return e.node("ScatterElements", [sides[0], places, sides[1]], axis=0, reduction=mode)
 
 
 @FToOnnx.register("topk")

@@ -6,7 +6,7 @@ import numpy as np
 
 from compiler.export.to_onnx.integer_emitter import SINGLE, FToInteger, Held, IntegerEmitter
 from compiler.ir.dataflow import Step
-from compiler.ir.ty import integer_range, is_float, is_integer
+from compiler.ir.ty import bits, integer_range, is_float, is_integer
 
 
 @FToInteger.register("reshape", "transpose", "strided_slice", "broadcast_to", "concatenate", "take")
@@ -19,6 +19,15 @@ def move(step: Step, e: IntegerEmitter) -> Held:
         wide = e.reach(moved) >= SINGLE or dtype == "bool"
         dtype = step.result.type.dtype if wide else "float32"
     return Held(e.plain(step, dtype, moved), dtype)
+
+
+@FToInteger.register("scatter_nd")
+def scatter(step: Step, e: IntegerEmitter) -> Held:
+    """The plain form in a dtype that holds all sums."""
+    sides = [step.args[0], step.args[2]]
+    wide = "int32" if bits(step.result.type.dtype) <= 16 else e.working_dtype(step)
+    work = e.exact_dtype(e.reach((*sides, step.result))) or wide
+    return e.result(step, e.plain(step, work, sides), work)
 
 
 @FToInteger.register("cast")

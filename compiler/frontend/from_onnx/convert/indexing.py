@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx, sized_by_data
-from compiler.ir.expr import Expr
+from compiler.ir.expr import Constant, Expr, is_op_call
 from compiler.ir.ty import is_float
 
 _TO_THE_END = (2**31 - 1, 2**63 - 1)
@@ -117,97 +117,142 @@ def gather_elements(node: OnnxNode) -> Expr:
 @from_onnx("GatherND", since=11)
 def gather_nd(node: OnnxNode) -> Expr:
     """Slices by index vectors."""
-    batch_dims = node.attr("batch_dims", 0)
-    length, turned = _turned_vectors(node, batch_dims)
-    return node.call("gather_nd", node.arg(0), turned, batch_dims=batch_dims, index_rank=length)
-
-
-def _turned_vectors(node: OnnxNode, batch_dims: int = 0) -> tuple[int, Expr]:
-    """The length of index vectors, and these along the first axis, counted from the start."""
-    shape = node.shape(node.arg(1))
+    batch_dims, shape = node.attr("batch_dims", 0), node.shape(node.arg(1))
     sizes = np.array(node.shape(node.arg(0))[batch_dims : batch_dims + shape[-1]])
-    indices = _wrapped_indices(node, 1, sizes)
-    order = (len(shape) - 1, *range(len(shape) - 1))
-    turned = node.call("transpose", indices, axes=order) if len(shape) > 1 else indices
-    return shape[-1], turned
+    turned = node.moved(_wrapped_indices(node, 1, sizes), len(shape) - 1, 0)
+    return node.call("gather_nd", node.arg(0), turned, batch_dims=batch_dims, index_rank=shape[-1])
 
 
 @from_onnx("Scatter", since=9)
 @from_onnx("ScatterElements", since=11)
 def scatter_elements(node: OnnxNode) -> Expr:
-    """Updates by index along one axis; before opset 11 the operator was called Scatter."""
-    reduction = node.attr("reduction", "none")
-    data = node.arg(0)
-    axis = node.axis(node.attr("axis", 0), node.rank(data))
-    mode = {"none": "update"}.get(reduction, reduction)
-    known = node.known(1)
-    indices = _wrapped_indices(node, 1, node.size(data, axis))
-    shape = node.shape(indices)
-    at: list[Any] = list(np.indices(shape, sparse=True))
+    """Updates by index along one axis; before opset 11 the operator was called Scatter.
+
+    Indices that are alike along the last axes, which they cover, are indices of rows.
+    """
+    shape, counts = node.shape(node.arg(0)), node.shape(node.arg(1))
+    axis = node.axis(node.attr("axis", 0), len(shape))
+    known, source = node.known(1), node.arg(1)
+    if known is None and is_op_call(source, "broadcast_to"):
+        source = source.args[0]
+    own = node.shape(source) if known is None else counts
+    own = (1,) * (len(counts) - len(own)) + own
+    lead = len(shape)
+    while lead > axis + 1 and counts[lead - 1] == shape[lead - 1]:
+        if known is None and own[lead - 1] != 1:
+            break
+        if known is not None and np.any(known != known[(slice(None),) * (lead - 1) + (slice(1),)]):
+            break
+        lead -= 1
+    at: list[Expr | NDArray[Any]] = list(np.indices(counts[:lead], sparse=True))
     if known is not None:
-        at[axis] = known
-        rows = _written_rows(node, tuple(np.broadcast_arrays(*at)), mode)
+        at[axis] = known[(slice(None),) * lead + (0,) * (len(shape) - lead)]
+        return _scattered(node, at)
+    if lead < len(shape):
+        source = node.call("reshape", source, newshape=own[:lead])
+        source = node.call("broadcast_to", source, shape=counts[:lead])
     else:
-        at = [node.const(np.broadcast_to(a, shape)) for a in at]
-        at[axis] = indices
-        rows = _rows_at_computed_places(node, at, mode)
-    if rows is not None:
-        return rows
-    return node.call("scatter_elements", data, indices, node.arg(2), axis=axis, reduction=mode)
+        source = node.arg(1)
+    at[axis] = _places(node, source, shape[axis])
+    return _scattered(node, at)
 
 
-_COMBINED = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
-"""Operators of the reductions."""
-_EXTREMES = ("max", "min")
+_COMBINED = {"add": "add", "mul": "multiply"}
+"""Operators of the reductions that a tensor of rows may have."""
 _MOST_RUNS = 8
 """Slices that a tensor with written rows is joined of; else it is gathered."""
 
 
-def _written_rows(node: OnnxNode, at: tuple[NDArray[Any], ...], mode: str) -> Expr | None:
-    """The data with updates at known places: rows of both, end to end, or sums of such.
+def _scattered(node: OnnxNode, at: Sequence[Expr | NDArray[Any]]) -> Expr:
+    """The data with updates at places, as the reduction of the node says.
+
+    Where no two known places are alike, these are rows of both, end to end, or sums of such.
 
     Args:
-        at: an index array for each of the first axes; one update a place, in row-major order.
-    Returns:
-        None where places or the reduction have no such form.
+        at: an index for each of the first axes, in row-major order; a computed one is not negative.
     """
-    data, updates = node.arg(0), node.arg(2)
-    shape = node.shape(data)
+    reduction = node.attr("reduction", "none")
+    data, shape = node.arg(0), node.shape(node.arg(0))
     sizes = shape[: len(at)]
-    if not math.prod(shape) or not at[0].size:
-        return None
-    places = np.ravel_multi_index([a.reshape(-1) % n for a, n in zip(at, sizes)], sizes)
     count, width = math.prod(sizes), math.prod(shape[len(at) :])
+    number = math.prod(node.shape(node.arg(2))) // max(width, 1)
+    if not count * width * number:
+        return data
     rows = node.call("reshape", data, newshape=(count, width))
-    news = node.call("reshape", updates, newshape=(len(places), width))
-    if mode == "update":
+    news = node.call("reshape", node.arg(2), newshape=(number, width))
+    places = _row_numbers(node, at, sizes)
+    if isinstance(places, np.ndarray):
+        found = _rows_at_known_places(node, rows, news, places.reshape(-1), reduction)
+        if found is not None:
+            return node.call("reshape", found, newshape=shape)
+        places = node.const(places.reshape(-1), "int32" if count < 1 << 31 else "int64")
+    places = node.call("reshape", places, newshape=(1, number))
+    mode = {"none": "update"}.get(reduction, reduction)
+    if mode != "add":
+        rows = node.call("scatter_nd", rows, places, news, mode=mode)
+        return node.call("reshape", rows, newshape=shape)
+    zero = node.scalar_like(0, data)
+    zeros = node.call("full", zero, shape=(count, width), dtype=data.tensor_type.dtype)
+    sums = node.call("scatter_nd", zeros, places, news, mode=mode)
+    return node.call(
+        "reshape", sums if _is_zero(node) else node.call("add", rows, sums), newshape=shape
+    )
+
+
+def _is_zero(node: OnnxNode) -> bool:
+    """Whether the data are zeros, however large."""
+    source = node.arg(0)
+    while is_op_call(source, "broadcast_to", "full", "reshape"):
+        source = source.args[0]
+    known = source.data if isinstance(source, Constant) else node.known(0)
+    return known is not None and not known.any()
+
+
+def _row_numbers(
+    node: OnnxNode, at: Sequence[Expr | NDArray[Any]], sizes: Sequence[int]
+) -> Expr | NDArray[Any]:
+    """Row-major numbers of tuples of indices, broadcast; known where all of these are."""
+    known: Any = 0
+    computed: Expr | None = None
+    for k, (part, size) in enumerate(zip(at, sizes)):
+        stride = math.prod(sizes[k + 1 :])
+        if isinstance(part, np.ndarray):
+            if np.any((part < -size) | (part >= size)):
+                raise node.error(f"an index is outside [{-size}, {size - 1}]")
+            known = known + part % size * stride
+            continue
+        part = node.call("cast", part, dtype="int64")
+        if stride > 1:
+            part = node.call("multiply", part, node.const(np.int64(stride)))
+        computed = part if computed is None else node.call("add", computed, part)
+    if computed is None:
+        return np.asarray(known)
+    return node.call("add", computed, node.const(known)) if np.any(known) else computed
+
+
+def _rows_at_known_places(
+    node: OnnxNode, rows: Expr, news: Expr, places: NDArray[np.int64], reduction: str
+) -> Expr | None:
+    """Rows of both, end to end, or sums and products of such; None where updates meet that have no
+    such form."""
+    count, number = node.size(rows, 0), len(places)
+    if reduction == "none":
         order = np.arange(count)
-        order[places] = count + np.arange(len(places))
-        return node.call("reshape", _rows_of(node, rows, news, order), newshape=shape)
-    turn = np.zeros(len(places), np.int64)  # how many updates of the same place came before
+        order[places] = count + np.arange(number)
+        return _rows_of(node, rows, news, order)
+    turn = np.zeros(number, np.int64)  # how many updates of the same place came before
     sort = np.argsort(places, kind="stable")
-    first = np.searchsorted(places[sort], places[sort])
-    turn[sort] = np.arange(len(places)) - first
-    if mode in _EXTREMES:  # a row that nothing is written to is its own extreme
-        if math.prod(shape) * (int(turn.max()) + 2) > _MOST_TERMS:
-            return None
-        terms = np.repeat(np.arange(count)[:, None], int(turn.max()) + 2, axis=1)
-        terms[places, turn] = count + np.arange(len(places))
-        found = node.call("take", node.joined([rows, news], 0), node.const(terms), axis=0)
-        return node.call("reshape", node.call(mode, found, axis=(1,)), newshape=shape)
-    if turn.max() >= _MOST_RUNS:
-        if mode == "mul":
-            return None
-        terms = np.full((count, int(turn.max()) + 1), len(places))
-        terms[places, turn] = np.arange(len(places))
-        sums = summed_rows(node, news, terms)
-        return node.call("reshape", node.call("add", rows, sums), newshape=shape)
-    neutral = node.const(np.full((1, width), int(mode == "mul")), data.tensor_type.dtype)
-    for number in range(int(turn.max()) + 1):
-        order = np.full(count, len(places))
-        order[places[turn == number]] = np.flatnonzero(turn == number)
-        rows = node.call(_COMBINED[mode], rows, _rows_of(node, news, neutral, order))
-    return node.call("reshape", rows, newshape=shape)
+    turn[sort] = np.arange(number) - np.searchsorted(places[sort], places[sort])
+    most = int(turn.max())
+    if reduction not in _COMBINED or most >= (1 if reduction == "add" else _MOST_RUNS):
+        return None
+    width = node.size(rows, 1)
+    neutral = node.const(np.full((1, width), int(reduction == "mul")), rows.tensor_type.dtype)
+    for this in range(most + 1):
+        order = np.full(count, number)
+        order[places[turn == this]] = np.flatnonzero(turn == this)
+        rows = node.call(_COMBINED[reduction], rows, _rows_of(node, news, neutral, order))
+    return rows
 
 
 def summed_rows(node: OnnxNode, rows: Expr, terms: NDArray[np.int64]) -> Expr:
@@ -225,45 +270,6 @@ def summed_rows(node: OnnxNode, rows: Expr, terms: NDArray[np.int64]) -> Expr:
 
 
 _MOST_TERMS = 1 << 26
-
-
-def _rows_at_computed_places(node: OnnxNode, at: Sequence[Expr], mode: str) -> Expr | None:
-    """``_written_rows`` at computed places: each row asks which updates are its own.
-
-    Args:
-        at: indices for each of the first axes, not negative.
-    Returns:
-        None where the reduction has no such form, or there are too many questions.
-    """
-    data, updates = node.arg(0), node.arg(2)
-    shape = node.shape(data)
-    count, number = math.prod(shape[: len(at)]), math.prod(node.shape(at[0]))
-    width = math.prod(shape[len(at) :])
-    questions = count * number * (width if mode in _EXTREMES else 1)
-    if mode == "mul" or not 0 < questions <= 1 << 20 or not math.prod(shape):
-        return None
-    places: Expr = node.const(np.int64(0))
-    for indices, size in zip(at, shape):
-        places = node.call("multiply", places, node.const(np.int64(size)))
-        places = node.call("add", places, node.call("cast", indices, dtype="int64"))
-    rows = node.call("reshape", data, newshape=(count, width))
-    news = node.call("reshape", updates, newshape=(number, width))
-    places = node.call("reshape", places, newshape=(1, number))
-    own = node.call("equal", places, node.const(np.arange(count)[:, None]))
-    if mode in _EXTREMES:
-        before = node.call("expand_dims", rows, axis=1)
-        asked = node.call("expand_dims", own, axis=2)
-        found = node.call("where", asked, node.call("expand_dims", news, axis=0), before)
-        rows = node.call(_COMBINED[mode], rows, node.call(mode, found, axis=(1,)))
-    elif mode == "add":
-        chosen = node.call("cast", own, dtype=data.tensor_type.dtype)
-        rows = node.call("add", rows, node.call("nn.matmul", chosen, news))
-    else:
-        asked = node.call("cast", own, dtype="int32")
-        last = node.call("argmax", asked, axis=(1,), select_last_index=True, dtype="int64")
-        any_ = node.call("any", own, axis=(1,), keepdims=True)
-        rows = node.call("where", any_, node.call("take", news, last, axis=0), rows)
-    return node.call("reshape", rows, newshape=shape)
 
 
 def _rows_of(node: OnnxNode, first: Expr, second: Expr, order: NDArray[np.int64]) -> Expr:
@@ -334,23 +340,16 @@ def top_k(node: OnnxNode) -> list[Expr]:
 
 @from_onnx("ScatterND", since=11)
 def scatter_nd(node: OnnxNode) -> Expr:
-    """Updates by index vectors. Ours has the index vector along the first axis."""
-    reduction = node.attr("reduction", "none")
-    mode = {"none": "update"}.get(reduction, reduction)
-    known = node.known(1)
+    """Updates by index vectors."""
+    known, sizes = node.known(1), node.shape(node.arg(0))
+    length = node.shape(node.arg(1))[-1]
     if known is not None:
-        rows = _written_rows(node, tuple(np.moveaxis(known, -1, 0)), mode)
-    else:
-        sizes = node.shape(node.arg(0))
-        at = [
-            _places(node, node.call("take", node.arg(1), place, axis=-1), size)
-            for place, size in zip(map(node.const, range(node.shape(node.arg(1))[-1])), sizes)
-        ]
-        rows = _rows_at_computed_places(node, at, mode)
-    if rows is not None:
-        return rows
-    _, turned = _turned_vectors(node)
-    return node.call("scatter_nd", node.arg(0), turned, node.arg(2), mode=mode)
+        return _scattered(node, list(np.moveaxis(known, -1, 0)))
+    at = [
+        _places(node, node.call("take", node.arg(1), node.const(k), axis=-1), size)
+        for k, size in zip(range(length), sizes)
+    ]
+    return _scattered(node, at)
 
 
 @from_onnx("TensorScatter", since=24)

@@ -1,7 +1,8 @@
 """Pools; one spatial axis is imported as two with height 1, three in two steps.
 
 For the second output of MaxPool, the places of the maxima, all elements under each window are
-gathered by constant indices, so that argmax picks among them.
+gathered by constant indices, so that argmax picks among them; an element beyond the data is the
+first one of its window that is not.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from compiler.frontend.from_onnx.convert.window import Window, read_window, spat
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Expr
-from compiler.ir.ty import integer_range, is_float
 
 
 def _pool(node: OnnxNode, op: str, data: Expr, **extra: bool) -> Expr:
@@ -109,23 +109,36 @@ def max_pool_with_indices(node: OnnxNode) -> list[Expr]:
     outputs, taps = math.prod(sizes), math.prod(window.kernel)
     if outputs * taps > MAX_TAPS:
         raise node.error("indices of a window this large are not supported")
-    elements, inside = window.elements(spatial)
-    stored = elements
+    stored = elements = window.elements(spatial)[0]
     if node.attr("storage_order", 0):
         stored = np.ravel_multi_index(np.unravel_index(elements, spatial), spatial, order="F")
     image = node.call("reshape", data, newshape=(n * c, math.prod(spatial)))
     taken = node.call("take", image, node.const(elements.reshape(-1)), axis=1)
     windows = node.call("reshape", taken, newshape=(n * c, outputs, taps))
-    dtype = data.tensor_type.dtype
-    lowest = -math.inf if is_float(dtype) else integer_range(dtype)[0]
-    masked = node.call("where", node.const(inside), windows, node.scalar_like(lowest, data))
-    best = node.call("argmax", masked, axis=(2,), keepdims=True, dtype="int64")
-    result_shape = (n, c, *sizes)
-    maxima = node.call("reshape", node.call("gather", masked, best, axis=2), newshape=result_shape)
-    table = node.call("broadcast_to", node.const(stored), shape=(n * c, outputs, taps))
-    chosen = node.call(
-        "reshape", node.call("gather", table, best, axis=2), newshape=(n * c, outputs)
-    )
-    images = (np.arange(n * c, dtype=np.int64) * math.prod(spatial)).reshape(-1, 1)
+    best = node.call("argmax", windows, axis=(2,), dtype="int64")
+    entry = node.call("add", best, node.const(np.arange(outputs) * taps))
+    chosen = node.call("take", node.const(stored.reshape(-1)), entry, axis=0)
+    images = (np.arange(n * c) * math.prod(spatial)).reshape(-1, 1)
     indices = node.call("add", chosen, node.const(images))
-    return [maxima, node.call("reshape", indices, newshape=result_shape)]
+    maxima = _pool(node, "nn.max_pool2d", data)
+    return [maxima, node.call("reshape", indices, newshape=(n, c, *sizes))]
+
+
+@from_onnx("MaxUnpool", since=9)
+def max_unpool(node: OnnxNode) -> Expr:
+    """Zeros with the maxima at their indices into the flattened result, of a given shape too, as
+    onnxruntime counts them; of several maxima of one place the last one."""
+    data, indices = node.arg(0), node.arg(1)
+    n, c, *spatial = node.shape(data)
+    window = read_window(node, node.attr("kernel_shape"), data)
+    sizes = [
+        (size - 1) * s + k - begin - end for size, k, s, _, begin, end in zip(spatial, *window)
+    ]
+    shape = tuple(node.ints(2, "the shape")) if node.has_input(2) else (n, c, *sizes)
+    count, total = math.prod(node.shape(data)), math.prod(shape)
+    zeros = node.call(
+        "full", node.scalar_like(0, data), shape=(total, 1), dtype=data.tensor_type.dtype
+    )
+    places = node.call("reshape", indices, newshape=(1, count))
+    values = node.call("reshape", data, newshape=(count, 1))
+    return node.call("reshape", node.call("scatter_nd", zeros, places, values), newshape=shape)

@@ -55,13 +55,15 @@ class Window(NamedTuple):
 
     def elements(self, sizes: Sequence[int]) -> tuple[Ints, NDArray[np.bool_]]:
         """The elements of data that each window reads, as numbers in row-major order: an array
-        (windows, elements of a window); and whether they lie in the data, whose nearest elements
-        stand for others."""
+        (windows, elements of a window); and whether they lie in the data. The first element of the
+        window that does stands for others, or the nearest of the data where none does."""
         numbers, inside = np.zeros((1, 1), np.int64), np.ones((1, 1), bool)
         for size, count, k, s, d, begin, _ in zip(sizes, self.counts(sizes), *self):
             at = np.arange(count)[:, None] * s + np.arange(k) * d - begin
-            held = ((at >= 0) & (at < size))[None, :, None, :]
-            at = np.clip(at, 0, size - 1)[None, :, None, :]
+            held = (at >= 0) & (at < size)
+            first = np.take_along_axis(at, held.argmax(axis=1)[:, None], axis=1)
+            at = np.clip(np.where(held, at, first), 0, size - 1)[None, :, None, :]
+            held = held[None, :, None, :]
             shape = (len(numbers) * count, -1)
             numbers = (numbers[:, None, :, None] * size + at).reshape(shape)
             inside = (inside[:, None, :, None] & held).reshape(shape)
