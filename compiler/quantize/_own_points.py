@@ -14,29 +14,37 @@ is called after its operator and its place among the calls.
                                                       nn.conv2d(%1, w); sigmoid(%2)
 
 The points are divided behind the statistics, which do not depend on them: both read one tensor.
+
+A function that varies in a small part of a range, such as a tanh beside a product that reads cells
+of an LSTM, gets a point of its own that ends there, named or not; so does a table of more bits than
+what else reads the point.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import legal_names
-from compiler.ir.expr import Call, Expr, Function, Op, Var
+from compiler.ir.analysis import free_vars
+from compiler.ir.expr import Call, Expr, Function, Op, Var, is_op_call
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import rebuilt
-from compiler.ir.walk import behind, nodes_of
+from compiler.ir.walk import behind, mentions, nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import PARAMETERS, SCALAR, quantize_kind
 from compiler.qtypes.errors import ConfigValueError
-from compiler.qtypes.layer_choices import POINT, LayerChoice
+from compiler.qtypes.layer_choices import POINT, TABLES
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.qtypes.report import BORDER_OPS, call_places
 from compiler.quantize._layers import unmarked
 from compiler.quantize.calibration.bind_scales import measured_points, quantize_points
+from compiler.quantize.calibration.point_bits import input_bits
+from compiler.quantize.calibration.profile_function import Bounds, varying_range
 from compiler.span import onnx_nodes
 
 Ranges = Sequence[float] | NDArray[np.float32] | None
@@ -95,7 +103,8 @@ def own_points(annotated: IRModule, qconfig: QConfig, ranges: Ranges) -> tuple[I
         ConfigValueError: there is no such point, or bits for a constant.
     """
     chosen = qconfig.layers.points
-    if not chosen:
+    narrower = _own_parts(annotated, qconfig, ranges)
+    if not chosen and not narrower:
         return annotated, ranges
     main: Function = annotated["main"]
     names, places = point_names(annotated), call_places(main)
@@ -109,6 +118,10 @@ def own_points(annotated: IRModule, qconfig: QConfig, ranges: Ranges) -> tuple[I
                 legal.add(name)
                 if name in chosen:
                     divided[node, arg] = name
+    parts: dict[tuple[Call, Bounds], str] = {}
+    for (node, arg), held in narrower.items():
+        name = f"{names[held[0]]}>{_name_of(node, places)}"
+        divided.setdefault((node, arg), parts.setdefault(held, name))
     narrow = {names[point] for point in names if quantize_kind(point) == QAnnotateKind.INPUT}
     for name, choice in chosen.items():
         if name not in legal:
@@ -143,12 +156,52 @@ def own_points(annotated: IRModule, qconfig: QConfig, ranges: Ranges) -> tuple[I
 
     new = rebuilt(nodes_of(main), renamed)
     source |= {new[point]: point for point in measured_points(annotated)}
-    params = (*main.params, *(arg for point in made.values() for arg in point.operands()[2:]))
-    body = main.with_fields(body=new[main.body], params=params)
-    own = infer_module(annotated.with_function("main", body))
+    of_points = {arg for point in quantize_points(annotated) for arg in point.args[1:]}
+    params = tuple(param for param in main.params if param not in of_points)
+    bare = main.with_fields(body=new[main.body], params=params)
+    whole = bare.with_fields(params=(*params, *free_vars(bare)))
+    own = infer_module(annotated.with_function("main", whole))
     if ranges is None and any(choice.range is not None for choice in chosen.values()):
         ranges = [qconfig.global_scale] * len(measured_points(annotated))
-    return own, _own_ranges(own, annotated, source, ranges, chosen)
+    ends: dict[str, Bounds] = {name: part for (_, part), name in parts.items()}
+    ends |= {name: one.range for name, one in chosen.items() if one.range is not None}
+    return own, _own_ranges(own, annotated, source, ranges, ends)
+
+
+_SMALL: Final = 1 / 2
+"""Of the range of a point: a bit is gained where a reader varies in no more."""
+
+
+def _own_parts(
+    annotated: IRModule, qconfig: QConfig, ranges: Ranges
+) -> dict[tuple[Expr, Expr], tuple[Call, Bounds]]:
+    """Readers of points that others read too, which vary in a small part of the range or whose
+    tables have more bits; the operand → the point and the part. O(edges)."""
+    main: Function = annotated["main"]
+    points = measured_points(annotated)
+    rows = _rows(ranges, len(points))
+    if rows is None or qconfig.for_tflm or not mentions(main, ("unary_formula", "clip")):
+        return {}
+    read: dict[Expr, dict[Expr, Expr]] = {}
+    for node in nodes_of(main):
+        if not is_op_call(node, *BORDER_OPS):
+            for arg in node.operands():
+                read.setdefault(unmarked(arg), {})[node] = arg
+    wide = input_bits((TABLES,), qconfig) > qconfig.nbit_input
+    found: dict[tuple[Expr, Expr], tuple[Call, Bounds]] = {}
+    for point, row in zip(points, rows.T.tolist(), strict=True):
+        readers = read.get(point, {})
+        tables = [node for node in readers if is_op_call(node, "unary_formula")]
+        if len(readers) < 2 or quantize_kind(point) != QAnnotateKind.INPUT:
+            continue
+        low, high = row[1:] or (-row[0], row[0])
+        finer = tables if wide and len(tables) < len(readers) else ()
+        for node, arg in readers.items():
+            least, most = varying_range(node)
+            part = max(low, least), min(high, most)
+            if node in finer or part[1] - part[0] <= _SMALL * (high - low):
+                found[node, arg] = point, part
+    return found
 
 
 def _with_name(point: Call, data: Expr, parameters: tuple[Expr, ...], name: str) -> Call:
@@ -164,23 +217,30 @@ def _marked_alike(arg: Expr, point: Expr) -> Expr:
     return point
 
 
+def _rows(ranges: Ranges, count: int) -> NDArray[np.float32] | None:
+    """Ranges with a column for each point; None where there are none, or wrong numbers of them."""
+    if ranges is None or not count or len(ranges) not in (count, 3 * count):
+        return None
+    return np.asarray(ranges, np.float32).reshape(-1, count)
+
+
 def _own_ranges(
     own: IRModule,
     annotated: IRModule,
     source: Mapping[Expr, Call],
     ranges: Ranges,
-    chosen: Mapping[str, LayerChoice],
+    ends: Mapping[str, Bounds],
 ) -> Ranges:
     """Ranges of the points of ``own``, in its binding order; of wrong numbers as they are."""
     before = {point: place for place, point in enumerate(measured_points(annotated))}
-    if ranges is None or not before or len(ranges) not in (len(before), 3 * len(before)):
+    known = _rows(ranges, len(before))
+    if known is None:
         return ranges
     points = measured_points(own)
-    kept = [before[source[point]] for point in points]
-    rows = np.asarray(ranges, np.float32).reshape(-1, len(before))[:, kept]
+    rows = known[:, [before[source[point]] for point in points]]
     for place, point in enumerate(points):
-        choice = chosen.get(getattr(point.attrs, "name", ""))
-        if choice is not None and choice.range is not None:
-            low, high = choice.range
+        found = ends.get(getattr(point.attrs, "name", ""))
+        if found is not None:
+            low, high = found
             rows[:, place] = (max(-low, high), low, high)[: len(rows)]
     return rows.reshape(-1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +15,8 @@ from compiler.runtime.artifact import QModule
 from qsearch.modules.verification import verify
 from tests.benchmarks.scores import decibels
 
-Draw = Callable[[np.random.Generator], NDArray[np.float64]]
-"""Eight samples of the input ``x``, along a new axis in front."""
+Draw = Callable[[np.random.Generator], Mapping[str, NDArray[np.float64]]]
+"""Some samples of every input, along axis 0."""
 
 
 def quantized(
@@ -26,11 +26,13 @@ def quantized(
     path = folder / "m.onnx"
     path.write_bytes(model.SerializeToString())
     rng = np.random.default_rng(seed)
-    calib, judged = (draw(rng).astype(np.float32) for _ in range(2))
-    module = qsearch.quantize(path, {"x": calib})
+    calib, judged = ({k: v.astype(np.float32) for k, v in draw(rng).items()} for _ in range(2))
+    module = qsearch.quantize(path, calib)
     session = onnxruntime.InferenceSession(path)
-    wanted = np.stack([session.run(None, {"x": one[None]})[0] for one in judged])
-    found = np.stack([module.run({"x": one[None]})[0] for one in judged])
+    count = len(next(iter(judged.values())))
+    samples = [{name: held[k : k + 1] for name, held in judged.items()} for k in range(count)]
+    wanted = np.stack([session.run(None, one)[0] for one in samples])
+    found = np.stack([module.run(one)[0] for one in samples])
     noise = float(np.square(np.subtract(found, wanted, dtype=np.float64)).sum())
     return module, decibels(float(np.square(wanted, dtype=np.float64).sum()), noise)
 

@@ -90,10 +90,10 @@ PROVED: Final = ("1e-6", "layer scale 1e-8", "distances")
 def _drawn(shape: list[int]) -> Draw:
     """Normal numbers, but for the first of every row, which marks about half of the rows."""
 
-    def draw(rng: np.random.Generator) -> NDArray[np.float64]:
+    def draw(rng: np.random.Generator) -> dict[str, NDArray[np.float64]]:
         values = rng.normal(0, 1, (8, *shape))
         values[..., 0] = values[..., 0] > 0
-        return values
+        return {"x": values}
 
     return draw
 

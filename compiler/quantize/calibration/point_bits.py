@@ -5,8 +5,8 @@ layers read it; so has a table that indices pick from. A value between layers is
 has the most bits that any layer among its readers asks for. What no layer reads has the bits of a
 reserved name, ``TABLES`` or ``SCORES`` where only tables of functions or a softmax read it and
 ``OTHERS`` else; the usual bits where several of these read it, since a table has an entry for each
-value, and where a convolution gives it, since runtimes have no kernel for one that gives more. What
-is chosen for a single point goes before all of this.
+value (``own_points`` divides such points), and where a convolution gives it, since runtimes have no
+kernel for one that gives more. What is chosen for a single point goes before all of this.
 """
 
 from __future__ import annotations

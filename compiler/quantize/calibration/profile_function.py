@@ -32,6 +32,7 @@ from compiler.ops.annotation.attach_simulated_quantize import SQ, is_given
 from compiler.ops.annotation.minus_infinity import LIMIT, is_mask_point, is_score_point
 from compiler.ops.nn.softmax import SoftmaxAttrs
 from compiler.ops.op_call import op_call, scalar
+from compiler.ops.tensor.clip import ClipAttrs
 from compiler.ops.tensor.formula import varying_part
 from compiler.ops.tensor.unary_formula import UnaryFormulaAttrs
 from compiler.qtypes.qconfig import QAnnotateKind, kind2str
@@ -142,12 +143,22 @@ def _uses_of_points(nodes: Sequence[Expr], result: Expr) -> dict[Expr, set[Use]]
         if is_op_call(node, "nn.softmax"):
             read = {(SoftmaxAttrs.of(node).axis, _EVERYWHERE)}
         elif is_op_call(node, "unary_formula"):
-            read = {(None, varying_part(UnaryFormulaAttrs.of(node).formula))}
+            read = {(None, varying_range(node))}
         elif not is_op_call(node, *BORDER_OPS):
             read = {_WHOLE}
         for operand in node.operands():
             uses.setdefault(operand, set()).update(read)
     return found
+
+
+def varying_range(reader: Expr) -> Bounds:
+    """Where what a call makes of each element varies."""
+    if is_op_call(reader, "unary_formula"):
+        return varying_part(UnaryFormulaAttrs.of(reader).formula)
+    if is_op_call(reader, "clip"):
+        attrs = ClipAttrs.of(reader)
+        return min(attrs.a_min, 0.0), max(attrs.a_max, 0.0)
+    return _EVERYWHERE
 
 
 def _used_part(data: Expr, uses: set[Use], masked: bool) -> Expr:
