@@ -3,8 +3,8 @@
     out[n,o,y,x] = sum data[n,c,i,j] * weight[c,o,r,s]  over  y = i*sh+r*dh-pt, x = j*sw+s*dw-pl
 
 The weight is (C, O/groups, kh, kw). ``output_padding`` adds rows and columns at the bottom right.
-Integers are widened to ``out_dtype`` and accumulate with wrap. The quantized form is a convolution
-of the data with zeros between the elements, so every target of convolutions runs it:
+Integers are widened to ``out_dtype`` and accumulate with wrap. CanonicalizeOps makes a convolution
+of it, over the data with zeros between the elements, so every target of convolutions runs it:
 
     conv2d_transpose(x, w)  =  conv2d(pad(reshape(x)), reverse(transpose(w)))
 """
@@ -18,15 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.expr import Args, Call, Expr
+from compiler.ir.expr import Args, Call, Constant, Expr
 from compiler.ir.ty import Any as AnyDim
-from compiler.ir.ty import Dim, IncompleteType, TensorType, Type
+from compiler.ir.ty import Dim, IncompleteType, TensorType, Type, is_dynamic, is_float
 from compiler.ir.type_relation import Reporter, is_known
 from compiler.lir.builder import LirBuilder
 from compiler.ops.arg_types import Types, merge_dim, tensor_of_rank
 from compiler.ops.nn.conv2d import Conv2DAttrs
 from compiler.ops.nn.convolve import convolve
-from compiler.ops.nn.matmul_like import annotate_matmul_like, realize_matmul_like, weighted_scale
 from compiler.ops.nn.product_dtype import product_dtype, weighted_op
 from compiler.ops.nn.product_loops import transposed_convolution_loops
 from compiler.ops.nn.window import (
@@ -40,27 +39,10 @@ from compiler.ops.nn.window import (
 )
 from compiler.ops.op_attrs import Sizes
 from compiler.ops.op_call import op_call, scalar
-from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
-from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-from compiler.ops.rules.partition import (
-    FQPartitionRewrite,
-    QPartitionExpr,
-    is_partitioned,
-    with_border,
-)
 from compiler.ops.rules.product_shape import FQProductShape, ProductShape
-from compiler.ops.rules.realize import (
-    FQRealizeRewrite,
-    QRealizeIntExpr,
-    cast_if_needed,
-    like,
-    storage_dtype,
-)
-from compiler.ops.rules.requantize import to_scalar
-from compiler.ops.rules.with_tables import with_tables
-from compiler.qtypes.context import QuantizeContext
+from compiler.ops.rules.simplify import FCanonicalize
 
 OP = "nn.conv2d_transpose"
 
@@ -159,55 +141,27 @@ def turned_kernel(weight: NDArray[Any], groups: int) -> NDArray[Any]:
     return kernel.reshape(groups * per_group, c // groups, kh, kw)
 
 
-@FQPartitionRewrite.register(conv2d_transpose)
-@with_tables
-def conv2d_transpose_partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """Starts a region as nn.conv2d does."""
-    data, kernel = args
-    if not _has_integer_form(ref_call) or is_partitioned(kernel):
-        return None
-    return QPartitionExpr(with_args(ref_call, (with_border(data), kernel)), ctx.qconfig.dtype_input)
-
-
-def _has_integer_form(call: Call) -> bool:
-    attrs = Conv2DTransposeAttrs.of(call)
+@FCanonicalize.register(conv2d_transpose)
+def conv2d_transpose_as_convolution(ref_call: Call, new_args: Args) -> Expr:
+    """The convolution that computes the same, on data with zeros between them: one axis of its
+    kernel holds the output channels, of groups as well."""
+    attrs = Conv2DTransposeAttrs.of(ref_call)
+    call = Call(ref_call.op, new_args, attrs, span=ref_call.span)
+    types = [arg.tensor_type for arg in ref_call.args]
     layouts = (attrs.data_layout, attrs.out_layout or attrs.data_layout, attrs.kernel_layout)
-    return layouts == ("NCHW", "NCHW", "IOHW")
+    if layouts != ("NCHW", "NCHW", "IOHW") or not isinstance(new_args[1], Constant):
+        return call
+    if any(is_dynamic(ty) or not is_float(ty.dtype) for ty in types):
+        return call
+    geometry = _Geometry.of(attrs, *(ty.concrete_shape for ty in types))
+    return geometry.convolution(geometry.spread(new_args[0], types[0].dtype), call)
 
 
 @FQProductShape.register(conv2d_transpose)
 def conv2d_transpose_product(call: Call) -> ProductShape:
-    """At most C/G * KH * KW products a sum; channels are told apart where one axis holds them."""
-    attrs = Conv2DTransposeAttrs.of(call)
-    c, per_group, kh, kw = call.args[1].tensor_type.concrete_shape
-    terms = c // attrs.groups * kh * kw
-    if attrs.groups == 1:
-        return ProductShape(terms, 1, 2)
-    return ProductShape(terms, 0 if c == attrs.groups and per_group == 1 else None, 2)
-
-
-@FQAnnotateRewrite.register(conv2d_transpose)
-@with_tables
-def conv2d_transpose_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """As nn.conv2d, in its usual layout."""
-    return annotate_matmul_like(ref_call, args, ctx) if _has_integer_form(ref_call) else None
-
-
-@FQRealizeRewrite.register(conv2d_transpose)
-@with_tables
-def conv2d_transpose_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """The convolution that computes the same, on data with zeros between them."""
-    data, weight = args
-    if not isinstance(data, QRealizeIntExpr):
-        return None
-    shape, kernel = (arg.tensor_type.concrete_shape for arg in ref_call.args)
-    data = to_scalar(data, len(shape), ctx.qconfig)
-    narrow = storage_dtype(data.low, data.high, ctx.qconfig)
-    if narrow is not None:
-        data = like(data, cast_if_needed(data, narrow), dtype=narrow)
-    geometry = _Geometry.of(Conv2DTransposeAttrs.of(ref_call), shape, kernel)
-    spread = like(data, geometry.spread(data.data, data.dtype))
-    return realize_matmul_like(ref_call, (spread, weight), ctx, form=geometry.convolution)
+    """At most C/G * KH * KW products a sum."""
+    c, _, kh, kw = call.args[1].tensor_type.concrete_shape
+    return ProductShape(c // Conv2DTransposeAttrs.of(call).groups * kh * kw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,14 +170,12 @@ class _Geometry:
 
     Attributes:
         shape: of the data.
-        kernel: shape of the weight.
         strides: of the transposed convolution.
         begin, end: rows and columns that are read of the data with zeros between them.
         padding: of the convolution.
     """
 
     shape: tuple[int, ...]
-    kernel: tuple[int, ...]
     strides: tuple[int, ...]
     begin: tuple[int, int]
     end: tuple[int, int]
@@ -246,7 +198,6 @@ class _Geometry:
             end.append(shape[axis + 2] * attrs.strides[axis] - max(-right, 0))
         return _Geometry(
             shape,
-            kernel,
             attrs.strides,
             (begin[0], begin[1]),
             (end[0], end[1]),
@@ -272,32 +223,23 @@ class _Geometry:
             )
         return data
 
-    def convolution(self, call: Call) -> Call:
-        """nn.conv2d over the operands of ``call``, the kernel turned around."""
-        attrs = Conv2DTransposeAttrs.of(call)
-        data, weight = call.args
-        c, per_group, *taps = self.kernel
-        groups = attrs.groups
-        turned = op_call("reshape", weight, newshape=(groups, c // groups, per_group, *taps))
-        turned = op_call("transpose", turned, axes=(0, 2, 1, 3, 4))
-        turned = op_call("reshape", turned, newshape=(groups * per_group, c // groups, *taps))
-        for axis in (2, 3):
-            turned = op_call("reverse", turned, axis=axis)
+    def convolution(self, data: Expr, call: Call) -> Call:
+        """nn.conv2d of the spread data by the kernel of ``call``, turned around."""
+        attrs, weight = Conv2DTransposeAttrs.of(call), call.args[1]
+        assert isinstance(weight, Constant)
+        kernel = turned_kernel(weight.data, attrs.groups)
         return op_call(
             "nn.conv2d",
             data,
-            turned,
+            Constant(kernel, span=weight.span),
             padding=self.padding,
             dilation=attrs.dilation,
-            groups=groups,
-            channels=groups * per_group,
-            kernel_size=tuple(taps),
+            groups=attrs.groups,
+            channels=len(kernel),
+            kernel_size=kernel.shape[2:],
             out_dtype=attrs.out_dtype,
             span=call.span,
         )
-
-
-FQDomScale.register(conv2d_transpose)(weighted_scale)
 
 
 @FLower.register(conv2d_transpose)

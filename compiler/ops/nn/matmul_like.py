@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from compiler.ir.expr import Args, Call, Expr, is_op_call
@@ -77,13 +76,11 @@ def realize_matmul_like(
     args: Args,
     ctx: QuantizeContext,
     *,
-    form: Callable[[Call], Call] = lambda call: call,
     weight_cast_always: bool = True,
 ) -> Expr | None:
     """Narrow operands into an accumulator; the weight gets its cast even when it has the dtype.
 
     Args:
-        form: another call that computes the same.
         weight_cast_always: casts where needed if not.
     Raises:
         IntegerOverflowError: so many products that their sum may leave the accumulator.
@@ -113,7 +110,7 @@ def realize_matmul_like(
         lhs, ref_call = _explicitly_padded(lhs, lhs_dtype, data.zero_point, ref_call)
     assert ref_call.attrs is not None
     attrs = ref_call.attrs.with_values(out_dtype=acc)
-    call = form(Call(ref_call.op, (lhs, rhs), attrs, ref_call.type_args, span=ref_call.span))
+    call = Call(ref_call.op, (lhs, rhs), attrs, ref_call.type_args, span=ref_call.span)
     scale = data.scale * _along_output(weight.scale, shape.out_trailing)
     result = integers(call, scale, acc, ctx.bounds_of, addend=addend)
     require_fits(max(result.bound, settled(result).bound), acc, ref_call)

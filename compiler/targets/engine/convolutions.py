@@ -51,6 +51,12 @@ def conv2d(planner: Planner, step: Step, args: list[Item]) -> bool:
     spread = transposed(step)
     if spread is not None:
         data = planner.item(planner.root(spread.value))
+        if len(data.shape) == 6:
+            view = planner.materialise(data).reshaped(
+                tuple(data.shape[axis] for axis in (0, 1, 2, 4))
+            )
+            assert view is not None
+            data = Item(view.shape, data.low, data.high, view=view)
     layout, out_layout = attrs.data_layout, attrs.out_layout or attrs.data_layout
     if kernel.data is None or data.data is not None or len(data.shape) != 4:
         return False

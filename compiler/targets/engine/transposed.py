@@ -114,6 +114,8 @@ def transposed(step: Step) -> Transposed | None:
 
 def _sizes(value: FlowValue, layout: str) -> list[int]:
     shape = value.type.concrete_shape
+    if len(shape) == 6:  # (N, C, H, 1, W, 1)
+        return [shape[2], shape[4]]
     return [shape[layout.index(c)] for c in "HW"] if len(shape) == 4 else [1, 1]
 
 
@@ -122,7 +124,8 @@ def _spread(
 ) -> tuple[FlowValue, Sequence[int], tuple[int, int]] | None:
     """(data, strides, cut) of a value that ``nn.conv2d_transpose`` made of data.
 
-    It is ``reshape(nn.pad(reshape(data)))``, with rows and columns cut at the ends.
+    It is ``reshape(nn.pad(data))`` of data (N, C, H, 1, W, 1), cut at the ends; or of a reshape,
+    which may be a conversion of the model's input.
 
     Args:
         pads: zeros before and behind the value, by axis.
@@ -145,21 +148,23 @@ def _spread(
         step, cut = step.args[0].producer, (begins[2], begins[3])
     names: list[str] = []
     sources: list[Step] = []
-    while step is not None and len(names) < 3:
+    while step is not None and len(names) < 2:
         names.append(step.name)
         sources.append(step)
         step = step.args[0].producer
-    if names != ["reshape", "nn.pad", "reshape"]:
+    if names != ["reshape", "nn.pad"]:
         return None
-    whole, padded, apart = sources
-    data, zero = apart.args[0], padded.args[1].data
+    whole, padded = sources
+    data, zero = padded.args[0], padded.args[1].data
     shape = data.type.concrete_shape
-    if len(shape) != 4 or zero is None or np.any(zero) or padded.attrs.pad_mode != "constant":
+    if len(shape) != 6 or zero is None or np.any(zero) or padded.attrs.pad_mode != "constant":
         return None
-    n, c, h, w = shape
+    n, c, h, one, w, other = shape
     width = [tuple(pair) for pair in padded.attrs.pad_width]
-    if apart.results[0].type.concrete_shape != (n, c, h, 1, w, 1):
+    if (one, other) != (1, 1):
         return None
+    if step is not None and step.name == "reshape":
+        data = step.args[0] if step.args[0].type.concrete_shape == (n, c, h, w) else data
     strides = width[3][1] + 1, width[5][1] + 1
     if width != [(0, 0)] * 3 + [(0, strides[0] - 1), (0, 0), (0, strides[1] - 1)]:
         return None
