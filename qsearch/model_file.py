@@ -35,7 +35,7 @@ from compiler.ir.walk import mentions
 from compiler.ops.number_format import Array
 from compiler.proof.work import refusal_expected
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import Diagnosis, bind_params, diagnose, given_points, prerequisite_optimize
+from compiler.quantize import Diagnosis, bind_params, diagnose, given_note, prerequisite_optimize
 from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.quantize.diagnosis import OUTSIDE, OperatorDiagnosis, why_float
 from compiler.runtime.artifact import load_qmod
@@ -378,7 +378,7 @@ def import_model(source: ModelSource, dim: Any, at: CutAt = NO_CUT) -> tuple[Mod
     source, mod, params = load_model(source, named_dims(dim), at)
     refuse_empty(mod, params)
     module = prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL, simplify=True)
-    for note in (given_points(module).note, refusal_expected(module)):
+    for note in (given_note(module), refusal_expected(module)):
         if note:
             log.warning("%s", note)
     return source, module

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from compiler.quantize._cost import ModuleCost as ModuleCost
     from compiler.quantize._cost import module_cost as module_cost
     from compiler.quantize._given_points import GivenPoints as GivenPoints
+    from compiler.quantize._given_points import given_note as given_note
     from compiler.quantize._given_points import given_points as given_points
     from compiler.quantize._given_points import ungiven_weights as ungiven_weights
     from compiler.quantize._layers import layer_names as layer_names

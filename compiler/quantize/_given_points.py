@@ -7,15 +7,21 @@ of ranges and weight scales counts only for what such a model leaves in float.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from compiler.ir.expr import Call, Constant, Expr, Function
 from compiler.ir.module import IRModule
 from compiler.ir.walk import mentions, nodes_of
-from compiler.ops.annotation.attach_simulated_quantize import SQ, is_given, quantize_kind
+from compiler.ops.annotation.attach_simulated_quantize import SQ, is_given
+from compiler.ops.rules.product_shape import FQProductShape
 from compiler.ops.rules.realize import integer_limits
-from compiler.qtypes.qconfig import QAnnotateKind, QConfig
+from compiler.qtypes.qconfig import QConfig
+from compiler.quantize._layers import named_layers
 from compiler.quantize.calibration.weight_grid import range_on_grid
-from compiler.quantize.calibration.weighted_calls import weighted_calls
+from compiler.quantize.calibration.weighted_calls import weight_of, weighted_calls
+
+_NAMED: Final = 5
+"""Layers that the note names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +36,22 @@ class GivenPoints:
     count: int
     with_zero_point: int
 
-    @property
-    def note(self) -> str:
-        """A sentence on how they are used; "" where there are none."""
-        if self.count == 0:
-            return ""
-        zeros = (
-            f", {self.with_zero_point} of them with a zero point" if self.with_zero_point else ""
-        )
-        return (
-            f"the model is quantized already: its {self.count} quantize points{zeros} and the "
-            "scales of its weights are kept; calibrate_mode, weight_scale and bits count only for "
-            "what it leaves in float"
-        )
+
+def given_note(mod: IRModule) -> str:
+    """A sentence on how the points and weights of a module before annotation are used; "" where it
+    has no points."""
+    found = given_points(mod)
+    if found.count == 0:
+        return ""
+    zeros = f", {found.with_zero_point} of them with a zero point" if found.with_zero_point else ""
+    rounded = ungiven_weights(mod)
+    names = ", ".join(map(repr, rounded[:_NAMED])) + ", …" * (len(rounded) > _NAMED)
+    but = f", except the weights of {names}, which lie on no int8 grid and are rounded again"
+    return (
+        f"the model is quantized already: its {found.count} quantize points{zeros} and the "
+        f"scales of its weights are kept{but if rounded else ''}; calibrate_mode, weight_scale and "
+        "bits count only for what it leaves in float"
+    )
 
 
 def given_points(mod: IRModule, dtype: str = "int8") -> GivenPoints:
@@ -67,22 +76,17 @@ def points_of(main: Function) -> list[Expr]:
     return [node for node in nodes_of(main) if is_given(node)] if mentions(main, (SQ,)) else []
 
 
-def ungiven_weights(annotated: IRModule, nbit: int = 8) -> int:
-    """Weights of convolutions and matrix products that lie on no grid of ``nbit`` bits.
+def ungiven_weights(mod: IRModule, nbit: int = 8) -> list[str]:
+    """Convolutions and dense layers whose weights lie on no grid of ``nbit`` bits, by name.
 
     Args:
-        annotated: result of ``mark``.
+        mod: before annotation, or result of ``mark``.
     """
-    found = 0
-    for call, _ in weighted_calls(annotated["main"]):
-        point = call.args[1]
-        if quantize_kind(point) != QAnnotateKind.WEIGHT:
-            continue
-        assert isinstance(point, Call)
-        held = point.args[0]
-        if isinstance(held, Constant):
-            axes = (None, *range(held.data.ndim))
-            found += all(range_on_grid(held.data, nbit, axis) is None for axis in axes)
+    names, found = named_layers(mod["main"]), []
+    for call, _ in weighted_calls(mod["main"]):
+        weight, axis = weight_of(call), FQProductShape.require(call.op)(call).weight_axis
+        if weight is not None and range_on_grid(weight.data, nbit, axis) is None:
+            found.append(names[call])
     return found
 
 

@@ -20,7 +20,7 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import (
     Diagnosis,
     diagnose,
-    given_points,
+    given_note,
     mark,
     measured_points,
     ungiven_weights,
@@ -166,7 +166,7 @@ def _module(settings: Settings, source: ModelSource) -> tuple[ModelSource, IRMod
     source.check_unchanged()
     if settings.passes:
         module = run_user_passes(module, settings.passes)
-    if note := given_points(module).note:
+    if note := given_note(module):
         annotated, _ = mark(module, QConfig.recommended())
         if not measured_points(annotated) and not ungiven_weights(annotated):
             raise SettingsError(

@@ -29,7 +29,7 @@ from compiler.proof.derive import derive_static
 from compiler.quantize import (
     QConfig,
     build_candidate,
-    given_points,
+    given_note,
     mark,
     measured_points,
     prerequisite_optimize,
@@ -89,7 +89,7 @@ def test_a_qdq_model_keeps_its_integers_scales_and_outputs(theirs: onnx.ModelPro
     config = QConfig.recommended(calibrate_mode="max", weight_scale="mse", rounding="TONEAREST")
     annotated, _ = mark(mod, config)
     assert measured_points(annotated) == []
-    assert ungiven_weights(annotated) == 0
+    assert ungiven_weights(annotated) == []
     module = build_candidate(mod, config, []).partitioned
     assert module is not None
     assert [str(finding) for finding in derive_static(module).findings] == []
@@ -128,8 +128,8 @@ def test_a_qdq_model_keeps_its_integers_scales_and_outputs(theirs: onnx.ModelPro
 
 
 def test_the_note_says_what_is_kept_and_a_float_model_has_none(theirs: onnx.ModelProto) -> None:
-    assert "quantized already" in given_points(imported(theirs)).note
-    assert given_points(imported(onnx.load(MODEL))).note == ""
+    assert "quantized already" in given_note(imported(theirs))
+    assert given_note(imported(onnx.load(MODEL))) == ""
 
 
 SCORES = """<ir_version: 8, opset_import: ["": 17]>
