@@ -21,7 +21,7 @@ from compiler.ops.rules.annotate import (
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
 from compiler.ops.rules.integer_calls import cast
 from compiler.ops.rules.never_negative import FNeverNegative, first_positive
-from compiler.ops.rules.partition import QPartitionExpr, inner
+from compiler.ops.rules.partition import FQPartitionRewrite, QPartitionExpr, inner
 from compiler.ops.rules.realize import (
     WIDE_INPUT,
     FQRealizeRewrite,
@@ -168,6 +168,7 @@ def moves_elements(*ops: Op | str, level: int = DEFAULT_LEVEL, needs_tables: boo
         needs_tables: the operators stay in float without ``integer_tables``.
     """
     guard: Callable[[Rule], Rule] = with_tables if needs_tables else lambda rule: rule
+    FQPartitionRewrite.register(*ops, level=level)(with_tables(partition_pass_through))
     FQAnnotateRewrite.register(*ops, level=level)(guard(annotate_pass_through))
     FQRealizeRewrite.register(*ops, level=level)(guard(realize_moving_channels))
     FQDomScale.register(*ops)(moved_scale)

@@ -2,7 +2,11 @@
 
     before                                after
     nn.bias_add(%x, %b, axis=1)           add(%x, expand_dims(%b, axis=1, num_newaxis=2))
+    nn.batch_matmul(%x, w[k,n])           nn.dense(%x, w[n,k])
+    nn.batch_matmul(w[b,m,k], %x)         nn.conv2d(%x, w[b*m,k,1,1], groups=b), reshaped
+    nn.conv2d_transpose(%x, w)            nn.conv2d(zeros between %x, w)
 
+So one axis of every constant weight holds the output channels.
 Source: Relay v0.10 transforms/canonicalize_ops.cc.
 """
 

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import accumulate, pairwise
+from operator import mul
+from typing import Final
 
 import numpy as np
 
@@ -22,8 +24,11 @@ from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.ty import TensorType, is_dynamic
+from compiler.ops.number_format import Array
 from compiler.ops.transform.transpose import TransposeAttrs, permutation
 from compiler.passes.opaque_primitives import TypedMutator
+
+Shape = tuple[int, ...]
 
 _PRODUCTS: Final = ("nn.conv2d", "nn.conv2d_transpose", "nn.dense")
 _LIMITS: Final = ("nn.relu", "clip")
@@ -77,12 +82,15 @@ class _Hoister(TypedMutator):
         args = list(call.args)
         args[place] = data
         if len(args) > 1:
-            constant: Any = args[1 - place]
+            constant = args[1 - place]
+            assert isinstance(constant, Constant)
+            held: Array | None = constant.data
             for move in moves:
-                constant = self._before(constant, move)
-                if constant is None:
-                    return None
-            args[1 - place] = constant
+                held = None if held is None else self._before(held, move)
+            if held is None or held.size != max(held.shape, default=1):
+                return None
+            channels = (-1, *held.shape[int(np.argmax(held.shape)) + 1 :]) if held.size > 1 else ()
+            args[1 - place] = Constant(held.reshape(channels), span=constant.span)
         made: Expr = Call(call.op, tuple(args), call.attrs, span=call.span)
         self.types[made] = self.type_of(data)
         self.products.add(made)
@@ -91,34 +99,38 @@ class _Hoister(TypedMutator):
             self.types[made] = self.type_of(move)
         return made
 
-    def _before(self, constant: Constant, move: Call) -> Constant | None:
-        """What a constant of one number, or one for each channel, is in front of a move."""
+    def _before(self, constant: Array, move: Call) -> Array | None:
+        """A constant over the result of a move as one over its operand."""
         out, source = self.type_of(move), self.type_of(move.args[0])
         assert isinstance(out, TensorType)
         assert isinstance(source, TensorType)
-        if is_dynamic(out) or is_dynamic(source) or constant.data.ndim > len(out.shape):
+        if is_dynamic(out) or is_dynamic(source) or constant.ndim > len(out.shape):
             return None
-        data, after, before = constant.data, out.concrete_shape, source.concrete_shape
-        if data.size == 1:
-            return Constant(data.reshape(()), span=constant.span)
-        axis = len(after) - data.ndim + int(np.argmax(data.shape))
-        if not data.size == max(data.shape) == after[axis]:
-            return None
-        place = _axis_before(move, axis, before, after)
-        if place is None:
-            return None
-        shape = (data.size, *(1,) * (len(before) - 1 - place))
-        return Constant(data.reshape(shape), span=constant.span)
+        after, before = out.concrete_shape, source.concrete_shape
+        data = constant.reshape((1,) * (len(after) - constant.ndim) + constant.shape)
+        if any(own not in (1, size) for own, size in zip(data.shape, after)):
+            return None  # it repeats the product
+        if is_op_call(move, "transpose"):
+            return data.transpose(np.argsort(permutation(TransposeAttrs.of(move).axes, len(after))))
+        return _reshaped(data, after, before)
 
 
-def _axis_before(
-    move: Call, axis: int, before: tuple[int, ...], after: tuple[int, ...]
-) -> int | None:
-    """Which axis in front of a move is an axis behind it; None where none is."""
-    if is_op_call(move, "transpose"):
-        return permutation(TransposeAttrs.of(move).axes, len(after))[axis]
-    ahead = math.prod(after[:axis])
-    for place, size in enumerate(before):
-        if size == after[axis] and math.prod(before[:place]) == ahead:
-            return place
-    return None
+def _reshaped(data: Array, shape: Shape, wanted: Shape) -> Array | None:
+    """What broadcasts to a tensor, broadcasting to the same elements under another shape; None
+    where the axes of the two shapes overlap in part."""
+    ends = [[*accumulate((1, *reversed(axes)), mul)][::-1] for axes in (shape, wanted)]
+    cuts = sorted({*ends[0], *ends[1]}, reverse=True)
+    if any(not inner or outer % inner for outer, inner in pairwise(cuts)):
+        return None
+    sizes = [outer // inner for outer, inner in pairwise(cuts)]
+    axis_parts = [[cuts.index(end) for end in each] for each in ends]
+    fine = [1] * len(sizes)
+    for axis, (first, last) in enumerate(pairwise(axis_parts[0])):
+        if data.shape[axis] > 1:
+            fine[first:last] = sizes[first:last]
+    spread, found = list(fine), []
+    for first, last in pairwise(axis_parts[1]):
+        if max(fine[first:last], default=1) > 1:
+            spread[first:last] = sizes[first:last]
+        found.append(math.prod(spread[first:last]))
+    return np.broadcast_to(data.reshape(fine), spread).reshape(found)

@@ -67,8 +67,8 @@ def prerequisite_optimize(
         mod = in_single_precision(mod)
     scope = nullcontext() if opt_level is None else PassContext.current().inner(opt_level=opt_level)
     with scope:
-        # Norms as arithmetic with constants first: what SIMPLIFY moves.
-        passes = (*PASSES[:2], *SIMPLIFY, *PASSES[1:]) if simplify else PASSES
+        # Norms as arithmetic with constants, and products by them, first: what SIMPLIFY moves.
+        passes = (*PASSES[:2], *PASSES[3:], *SIMPLIFY, *PASSES[1:]) if simplify else PASSES
         mod = Sequential(passes, name="prerequisite_optimize")(mod)
     return even_inputs(mod) if simplify else mod
 

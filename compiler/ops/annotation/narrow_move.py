@@ -32,6 +32,7 @@ MOVES = frozenset(
 )
 _NARROW = frozenset(
     {
+        "annotation.cast_hint",
         "max",
         "mean",
         "min",

@@ -10,9 +10,9 @@ from typing import Any
 from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.expr import Call
+from compiler.ir.expr import Call, Constant, Expr
 from compiler.ir.op import OpPattern, define_op, register_op
-from compiler.ir.ty import IncompleteType, TensorType, Type
+from compiler.ir.ty import IncompleteType, TensorType, Type, is_dynamic, is_float
 from compiler.ir.type_relation import Reporter, is_known
 from compiler.lir.builder import LirBuilder
 from compiler.ops.arg_types import Types, merge_dim, tensor_of_rank
@@ -20,13 +20,16 @@ from compiler.ops.nn.exact_matmul import matmul as product
 from compiler.ops.nn.matmul_like import annotate_both_sides, realize_both_sides
 from compiler.ops.nn.product_dtype import product_dtype
 from compiler.ops.nn.product_loops import matmul_loops, turned
+from compiler.ops.number_format import Array
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.op_call import op_call
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, product_scale
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.product_shape import FQProductShape, ProductShape
 from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.ops.rules.simplify import FCanonicalize
 from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.tensor.broadcast import broadcast_shape
 
@@ -84,6 +87,48 @@ def matmul_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
     turns = (attrs.transpose_a, attrs.transpose_b)
     a, b = (arg.swapaxes(-1, -2) if turn else arg for arg, turn in zip(args, turns))
     return [product(a, b, out_type.dtype)]
+
+
+@FCanonicalize.register(matmul, BATCHED)
+def by_weight(ref_call: Call, new_args: tuple[Expr, ...]) -> Expr:
+    """The product with a constant as nn.dense or nn.conv2d, whose weights have output channels:
+
+    x[…,k] w[k,n]                nn.dense(x, w^T)
+    w[m,k] x[b,k,n]              nn.conv2d(x[b,k,n,1], w[m,k,1,1])
+    w[b,m,k] x[b,k,n]            nn.conv2d(x[1,b*k,n,1], w[b*m,k,1,1], groups=b)
+    x[b,m,k] w[b,k,n]            the transpose of w^T[b,n,k] x^T[b,k,m]
+    """
+    attrs: Any = ref_call.attrs
+    call = Call(ref_call.op, new_args, attrs, span=ref_call.span)
+    place = int(isinstance(new_args[1], Constant))
+    constant, data = new_args[place], new_args[1 - place]
+    types = [arg.tensor_type for arg in (*ref_call.args, ref_call)]
+    if not isinstance(constant, Constant) or isinstance(data, Constant):
+        return call
+    if any(is_dynamic(ty) or not is_float(ty.dtype) for ty in types):
+        return call
+    turned, data_turned = attrs.transpose_a, attrs.transpose_b
+    if place:
+        turned, data_turned = not data_turned, turned
+    weight: Array = constant.data.reshape(-1, *constant.data.shape[-2:])
+    weight = weight.swapaxes(1, 2) if turned else weight
+    groups, units, terms = weight.shape
+    shape = types[1 - place].concrete_shape
+    swapped = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+    if place and groups == 1:
+        rows = op_call("transpose", data, axes=swapped) if data_turned else data
+        return op_call("nn.dense", rows, Constant(weight[0]), units=units, span=call.span)
+    if data_turned != bool(place):
+        data = op_call("transpose", data, axes=swapped)
+    batch = shape[0] if len(shape) == 3 else 1
+    together = groups if batch == groups else 1
+    columns = op_call("reshape", data, newshape=(batch // together, together * terms, -1, 1))
+    kernel = Constant(weight.reshape(groups * units, terms, 1, 1))
+    sizes = {"groups": together, "channels": groups * units, "kernel_size": (1, 1)}
+    result: Expr = op_call("nn.conv2d", columns, kernel, **sizes, span=call.span)
+    out = types[2].concrete_shape
+    result = op_call("reshape", result, newshape=(*out[:-2], units, out[-1 - place]))
+    return op_call("transpose", result, axes=swapped) if place else result
 
 
 @FQProductShape.register(matmul, BATCHED)

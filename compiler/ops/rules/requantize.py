@@ -114,13 +114,17 @@ def lost_by_truncation(value: QRealizeIntExpr, out: DomScale, qconfig: QConfig) 
 
 
 def to_scalar(value: QRealizeIntExpr, rank: int, qconfig: QConfig) -> QRealizeIntExpr:
-    """A value with one scale per channel at the largest of its scales; others as they are.
+    """A value with one scale per channel at the smallest of its scales, or as fine a one as the
+    accumulator holds; others as they are.
 
-    No clip is needed: the integers only become smaller.
+    No clip is needed: the integers keep two bits below the accumulator's, which sums take up.
     """
     if value.trailing is None:
         return value
-    out = DomScale(as_scale(value.dom_scale.data.max()))
+    largest, smallest = value.dom_scale.data.max(), value.dom_scale.data.min()
+    room = (integer_limits(qconfig.dtype_activation)[1] >> 2) // max(value.bound, 1)
+    finer = min(math.ceil(math.log2(largest / smallest)), max(room, 1).bit_length() - 1)
+    out = DomScale(as_scale(np.ldexp(largest, -finer)))
     return _Step(value, out, qconfig).result(rank, None)
 
 

@@ -313,15 +313,23 @@ def test_scales_per_channel_requantize_like_each_channel_alone(
         assert path in shown
 
 
-def test_scales_per_channel_become_the_largest_of_them() -> None:
+@pytest.mark.parametrize(
+    ("bound", "scale", "found"),
+    [
+        (1000, 0.25, [20, -20, 10, -10, 120, -120]),
+        (1 << 29, 0.5, [10, -10, 5, -5, 60, -60]),
+    ],
+)
+def test_scales_per_channel_become_one_as_fine_as_the_accumulator_holds(
+    bound: int, scale: float, found: list[int]
+) -> None:
     def make(x: Expr) -> Expr:
-        scale = DomScale(as_scale([0.5, 0.25, 0.3]), 1)
-        value = to_scalar(integers(x, scale, "int32", bounds_with(x, -1000, 1000)), 2, QConfig())
-        assert float(value.dom_scale.data) == 0.5
+        scales = DomScale(as_scale([0.5, 0.25, 0.3]), 1)
+        value = to_scalar(integers(x, scales, "int32", bounds_with(x, -bound, bound)), 2, QConfig())
+        assert float(value.dom_scale.data) == scale
         return value.data
 
-    found, _ = on_int32(make, [[10, -10], [10, -10], [100, -100]])
-    assert found == [10, -10, 5, -5, 60, -60]
+    assert on_int32(make, [[10, -10], [10, -10], [100, -100]])[0] == found
 
 
 A7 = [

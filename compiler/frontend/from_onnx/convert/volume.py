@@ -17,13 +17,14 @@ import numpy as np
 from compiler.frontend.from_onnx.convert.window import Ints, Window, convolved
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.ir.expr import Expr
+from compiler.ops.number_format import Array
 
 Pool = Callable[[Expr, Window], Expr]
 Bias = Callable[[Expr], Expr]
 _MOST_READS: Final = 1 << 20
 """Of slices by the windows of a convolution: their places are a constant of the module."""
 _MOST_PHASES: Final = 64
-"""Convolutions that stand for a transposed one."""
+"""Slices of a stride, whose channels one convolution has."""
 
 
 def pool_volume(node: OnnxNode, data: Expr, window: Window, pool: Pool) -> Expr:
@@ -58,7 +59,7 @@ def convolve_volume(node: OnnxNode, data: Expr, window: Window, bias: Bias) -> E
         raise node.error(f"the kernel is deeper than the data: {kd} with dilation {dd}")
     _check_size(node, count, kd)
     places = np.arange(count)[:, None] * sd + np.arange(kd) * dd - begin
-    weight = _plane_weight(node, slice(0, None), 1, (0, 1, 3, 2, 4))
+    weight = _plane_weight(node, np.arange(kd)[None], 1, (0, 3, 1, 4, 2, 5))
     reads = _windows(node, data, places, groups)
     planes, channels = window.along(slice(1, 3)), node.shape(weight)[0]
     product = convolved(node, "nn.conv2d", reads, weight, planes, channels=channels)
@@ -70,35 +71,36 @@ def convolve_volume_transposed(
 ) -> Expr:
     """ConvTranspose of (N, C, D, H, W); ``extra`` is the output padding per axis.
 
-    Outputs as many slices apart as the stride read the same taps of the kernel: they are one
-    convolution.
+    Outputs as many slices apart as the stride read the same taps of the kernel. All that a stride
+    has are channels of one convolution, whose kernel is 0 where one of them reads no tap.
     """
     kd, sd, dd = window.kernel[0], window.strides[0], window.dilations[0]
     begin, depth, groups = window.begins[0], node.size(data, 2), node.attr("group", 1)
     count = (depth - 1) * sd + (kd - 1) * dd + 1 + extra[0] - begin - window.ends[0]
-    _check_size(node, count, kd, min(sd, count))
-    phases: list[Expr] = []
-    for phase in range(min(sd, count)):
-        first = next((tap for tap in range(kd) if (begin + phase - tap * dd) % sd == 0), None)
-        taps = slice(first or 0, None if first is not None else 1, sd // math.gcd(sd, dd))
-        outputs = np.arange(phase, phase + -(-count // sd) * sd, sd)[:, None]
-        places = (outputs + begin - np.arange(kd)[taps] * dd) // sd
-        if first is None:
-            places[:] = -1
-        weight = _plane_weight(node, taps, groups, (0, 3, 1, 2, 4))
-        reads = _windows(node, data, places, groups)
-        sizes = {"channels": node.shape(weight)[1] * groups, "output_padding": extra[1:]}
-        planes = window.along(slice(1, 3))
-        product = convolved(node, "nn.conv2d_transpose", reads, weight, planes, **sizes)
-        phases.append(bias(product))
-    apart = [node.call("reshape", made, newshape=(-1, 1, *node.shape(made)[1:])) for made in phases]
-    return _as_volume(node, node.joined(apart, 1), node.shape(data)[0], count)
+    _check_size(node, count, kd, sd)
+    offsets = np.arange(sd)[:, None] + begin - np.arange(kd) * dd
+    slices = np.unique(offsets[offsets % sd == 0] // sd)
+    reads = offsets[:, None] == slices[:, None] * sd  # (phases, slices, taps)
+    taps = np.where(reads.any(axis=2), reads.argmax(axis=2), kd)
+    places = np.arange(-(-count // sd))[:, None] + slices
+    weight = _plane_weight(node, taps, groups, (0, 4, 1, 3, 2, 5))
+    reads = _windows(node, data, places, groups)
+    sizes = {"channels": node.shape(weight)[1] * groups, "output_padding": extra[1:]}
+    planes = window.along(slice(1, 3))
+    product = convolved(node, "nn.conv2d_transpose", reads, weight, planes, **sizes)
+    _, channels, height, width = node.shape(product)
+    if min(groups, sd) > 1:
+        apart = (-1, groups, sd, channels // (groups * sd), height * width)
+        product = node.call("reshape", product, newshape=apart)
+        product = node.call("transpose", product, axes=(0, 2, 1, 3, 4))
+    product = node.call("reshape", product, newshape=(-1, channels // sd, height, width))
+    return _as_volume(node, bias(product), node.shape(data)[0], count)
 
 
 def _check_size(node: OnnxNode, count: int, taps: int, phases: int = 1) -> None:
     if count < 1 or count * taps > _MOST_READS or phases > _MOST_PHASES:
         raise node.error(
-            f"{count} slices of depth read {taps} each, {phases} by a convolution of their own",
+            f"{count} slices of depth read {taps} each, {phases} of them as channels",
             fix=f"legal are up to {_MOST_READS} reads and a stride of up to {_MOST_PHASES}",
         )
 
@@ -136,26 +138,30 @@ def _as_volume(node: OnnxNode, slices: Expr, n: int, depth: int) -> Expr:
     return _depth_first(node, stack)
 
 
-def _plane_weight(node: OnnxNode, taps: slice, groups: int, axes: tuple[int, ...]) -> Expr:
+def _plane_weight(node: OnnxNode, taps: Ints, groups: int, axes: tuple[int, ...]) -> Expr:
     """The weight of some taps of the depth, whose input channels are those of ``_windows``.
 
     Args:
-        axes: order of (group, its rows, columns, taps, kernel of a plane); rows grow where taps
-            come before them, columns else.
+        taps: (phases, taps of each); that behind the last one is 0.
+        axes: order of (group, its rows, columns, phases, taps, kernel of a plane); the first three
+            are the rows of the result, the next two its columns.
     """
     known = node.known(1)
     rows, columns, depth, *plane = known.shape if known is not None else node.shape(node.arg(1))
-    chosen = np.arange(depth)[taps]
-    apart = (groups, rows // groups, columns, len(chosen), math.prod(plane))
-    grows = axes.index(3) < axes.index(1)
-    shape = (rows * (len(chosen) if grows else 1), columns * (1 if grows else len(chosen)), *plane)
-    form = f"depth_{'_'.join(map(str, chosen))}"
-    whole = node.weight(
-        1, form, lambda w: w[:, :, chosen].reshape(apart).transpose(axes).reshape(shape)
-    )
+    apart = (groups, rows // groups, columns, *taps.shape, math.prod(plane))
+    shape = (math.prod(apart[axis] for axis in axes[:3]), -1, *plane)
+    form = f"depth_{'_'.join(map(str, taps.reshape(-1)))}"
+    behind = [(0, int(axis == 2 and depth in taps)) for axis in range(5)]
+
+    def derived(w: Array) -> Array:
+        return np.pad(w, behind)[:, :, taps].reshape(apart).transpose(axes).reshape(shape)
+
+    whole = node.weight(1, form, derived)
     if whole is not None:
         return whole
-    weight = node.call("take", node.arg(1), node.const(chosen), axis=2)
+    weight = node.arg(1)
+    weight = node.call("nn.pad", weight, node.scalar_like(0, weight), pad_width=tuple(behind))
+    weight = node.call("take", weight, node.const(taps.reshape(-1)), axis=2)
     weight = node.call("reshape", weight, newshape=apart)
     return node.call("reshape", node.call("transpose", weight, axes=axes), newshape=shape)
 

@@ -127,9 +127,10 @@ def test_a_batch_norm_and_a_relu_belong_to_the_convolution(
     nodes = [
         helper.make_node(kind, ["x", "w"], ["a"], pads=[1] * 2 * axes),
         helper.make_node("BatchNormalization", ["a", "s", "b", "m", "v"], ["n"]),
-        helper.make_node("Relu", ["n"], ["y"]),
+        helper.make_node("Relu", ["n"], ["r"]),
+        helper.make_node("Conv", ["r", "u"], ["y"]),
     ]
-    sizes = dict.fromkeys("sbm", (8,))
+    sizes = dict.fromkeys("sbm", (8,)) | {"u": (4, 8, *[1] * axes)}
     path = model(
         tmp_path / "m.onnx", nodes, [1, 8, *[8] * axes], w=(8, 8, *[3] * axes), **sizes, v=(8,)
     )
@@ -139,7 +140,7 @@ def test_a_batch_norm_and_a_relu_belong_to_the_convolution(
     onnx.save(proto, path)
     calib = np.random.default_rng(1).standard_normal((16, 8, *[8] * axes)).astype("f")
     text = str(qsearch.quantize(path, calib).module["quantized_main"]).split("// constants")[0]
-    assert text.count("nn.conv2d") == 1
-    assert text.count("fixed_point_multiply") == 1
+    assert text.count("nn.conv2d") == 2
+    assert text.count("fixed_point_multiply") == 2
     assert "multiply(" not in text.replace("fixed_point_multiply", "")
     assert text.count("uint8") > 0
