@@ -5,19 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.runtime.pipeline import Pipeline
 from qsearch.config import read_config_file
 from qsearch.errors import DataError
 from qsearch.object_data import objects_to_npz
 from qsearch.streams import STATES, Cell, Streams
-from workers.batching import batch_size
+from workers.batching import ModelBatch, batch_size, model_batches
 from workers.datasets import audio, table, text
 from workers.datasets.annotated import BOXES, MASKS
 from workers.datasets.contents import Contents, files_below
@@ -32,6 +33,8 @@ SYNTHETIC_SAMPLES: Final = 64
 KINDS: Final = (
     "an .npz or .npy, a folder of images or sounds, a .csv or .parquet, a .txt or .jsonl of texts"
 )
+_CHUNK: Final = 16
+"""Samples that a run over all data reads at a time."""
 _SCAN: Final = 64
 _RANGED: Final = 32
 """Samples whose ranges are compared; images are decoded for them."""
@@ -71,6 +74,13 @@ class PreparedData:
         """Of the dataset that was given."""
         found = self.ref.options["of"]["kind"] if self.ref.kind == "prepared" else self.ref.kind
         return str(found)
+
+    @property
+    def path(self) -> str:
+        """Of the file or folder that the dataset reads."""
+        options = self.ref.options
+        found = options["of"]["options"] if self.ref.kind == "prepared" else options
+        return str(found["path"])
 
     @property
     def synthetic(self) -> bool:
@@ -366,3 +376,27 @@ def check_labels(dataset: OpenDataset, classes: int | None, where: str) -> None:
         where=f"{where}: labels from {least} to {most}",
         fix=fix,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Inputs of the model, one run at a time, as often as they are iterated.
+
+    Attributes:
+        data: open while this is iterated.
+        inputs: of the model.
+        limit: the first so many samples; None is all.
+    """
+
+    data: PreparedData
+    inputs: tuple[InputSpec, ...]
+    limit: int | None = None
+
+    def __iter__(self) -> Iterator[dict[str, NDArray[Any]]]:
+        return (batch.inputs for batch in self.with_labels())
+
+    def with_labels(self) -> Iterator[ModelBatch]:
+        """The same with labels, and how many samples of a run are real."""
+        count = self.data.count if self.limit is None else min(self.limit, self.data.count)
+        dataset = open_dataset(self.data.ref, self.inputs)
+        return model_batches(dataset, Range(0, count), self.inputs, _CHUNK)

@@ -157,10 +157,10 @@ class ModelSource:
 
     @property
     def kept(self) -> dict[str, Any]:
-        """What the provenance of a module keeps of the model's inputs and outputs."""
-        found = {INTERFACE: self.interface.to_dict()}
+        """What the provenance of a module keeps of the model's interface and cut."""
+        found: dict[str, Any] = {INTERFACE: self.interface.to_dict()}
         if self.pipeline is not None:
-            found[PIPELINE] = self.pipeline.whole.to_dict()
+            found |= {PIPELINE: self.pipeline.whole.to_dict(), "cut": str(self.parts)}
         return found
 
     @property

@@ -301,6 +301,29 @@ def logarithms(graph: Graph) -> tuple[list[str], list[str]]:
     return [graph.nodes[place].name for place in found], list(begins)
 
 
+_MONOTONE: Final = frozenset(("Exp", "HardSigmoid", "LogSoftmax", "Sigmoid", "Softmax", "Tanh"))
+_MOVES: Final = frozenset(
+    ("Cast", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose")
+)
+
+
+def last_function(graph: Graph) -> tuple[str, str] | None:
+    """Find a function that keeps the order of its operands and computes the first output.
+
+    Returns:
+        the operator with its name, and the node in front of it, for ``until``; None for others.
+    """
+    place = graph.writer.get(graph.outputs[0])
+    while place is not None and graph.nodes[place].op_type in _MOVES:
+        place = graph.writer.get(graph.nodes[place].input[0])
+    if place is None or graph.nodes[place].op_type not in _MONOTONE:
+        return None
+    node, front = graph.nodes[place], graph.writer.get(graph.nodes[place].input[0])
+    if front is None or not graph.above((front,)) & graph.products():
+        return None
+    return f"{node.op_type} {node.name!r}", graph.nodes[front].name
+
+
 def _open_names(graph: Graph) -> set[str]:
     """Computed values that have no sizes in front of a run, beside the model's free axes."""
     free = {

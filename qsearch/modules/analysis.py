@@ -21,10 +21,11 @@ from compiler.quantize import Calibration, Diagnosis, diagnose
 from compiler.runtime.artifact import load_qmod
 from compiler.runtime.interface import Port
 from qsearch.config import resolve
+from qsearch.data import Batches
 from qsearch.errors import SettingsError
 from qsearch.frameworks import model_at
 from qsearch.model_file import dims_with, import_model, without_floats
-from qsearch.modules.data_source import Batches, DataSource
+from qsearch.modules.data_source import DataSource
 from qsearch.modules.quantization import changes_of_auto, chosen_config, resolve_qconfig
 from qsearch.modules.views import report_without_data
 from qsearch.run_folder import PathLike

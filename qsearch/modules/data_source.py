@@ -7,21 +7,13 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
-
-from numpy.typing import NDArray
+from typing import Any
 
 from compiler.runtime.pipeline import Pipeline
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.run_folder import PathLike
 from qsearch.streams import Cell
-from workers.batching import ModelBatch, model_batches
 from workers.datasets.protocol import InputSpec
-from workers.datasets.registry import open_dataset
-from workers.messages import Range
-
-_CHUNK: Final = 16
-"""Samples that are read at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,27 +71,3 @@ class DataSource:
                 objects_folder=Path(scratch),
                 seed=int(self.seed),
             )
-
-
-@dataclass(frozen=True, slots=True)
-class Batches:
-    """Inputs of the model, one run at a time, as often as they are iterated.
-
-    Attributes:
-        data: open while this is iterated.
-        inputs: of the model.
-        limit: the first so many samples; None is all.
-    """
-
-    data: PreparedData
-    inputs: tuple[InputSpec, ...]
-    limit: int | None = None
-
-    def __iter__(self) -> Iterator[dict[str, NDArray[Any]]]:
-        return (batch.inputs for batch in self.with_labels())
-
-    def with_labels(self) -> Iterator[ModelBatch]:
-        """The same with labels, and how many samples of a run are real."""
-        count = self.data.count if self.limit is None else min(self.limit, self.data.count)
-        dataset = open_dataset(self.data.ref, self.inputs)
-        return model_batches(dataset, Range(0, count), self.inputs, _CHUNK)

@@ -19,11 +19,11 @@ from compiler.quantize import Calibration, Decision, diagnose
 from compiler.quantize.wide_inputs import with_room_for_sums
 from compiler.runtime.artifact import QModule, constants_of
 from compiler.runtime.packed import member_bytes
-from qsearch.data import PreparedData
+from qsearch.data import Batches, PreparedData
 from qsearch.errors import SettingsError
 from qsearch.frameworks import model_at
 from qsearch.model_file import ModelSource, dims_with, import_model, without_floats
-from qsearch.modules.data_source import Batches, DataSource
+from qsearch.modules.data_source import DataSource
 from qsearch.search.closeness import AUDIT, Closeness
 from qsearch.search.closeness import KEY as CLOSENESS
 from qsearch.search.winner import Shipped, samples_of
@@ -128,7 +128,6 @@ def _quantized(
             **({"decisions": [str(one) for one in decisions]} if decisions else {}),
             **({"imports": hashes(code)} if (code := imported_code()) else {}),
             **kept,
-            **({} if source.pipeline is None else {"cut": str(source.parts)}),
             "code_version": code_version(),
         }
         samples = samples_of(shipped.module, data, inputs)

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.runtime.artifact import QModule, load_qmod
 from compiler.runtime.pipeline import Pipeline
+from qsearch.data import Batches
 from qsearch.errors import SettingsError
-from qsearch.modules.data_source import Batches, DataSource
+from qsearch.modules.data_source import DataSource
 from qsearch.run_folder import PathLike, module_at
 from qsearch.settings import UnknownWordError, metric_named
 from qsearch.streams import Cell

@@ -24,9 +24,10 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, without_data
 from compiler.runtime.artifact import QModule, load_qmod
 from compiler.runtime.pipeline import Pipeline
+from qsearch.data import Batches
 from qsearch.errors import SettingsError
 from qsearch.model_file import find_model, import_model, named_dims, read_module
-from qsearch.modules.data_source import Batches, DataSource
+from qsearch.modules.data_source import DataSource
 from qsearch.report.page import graph_page
 from qsearch.run_folder import PathLike, RunFolder, module_at
 from qsearch.settings import CutAt

@@ -34,6 +34,7 @@ from qsearch.search import evaluator as evaluators
 from qsearch.search.baseline import classes_of, doubtful_data
 from qsearch.search.calibration import percentiles_of
 from qsearch.search.context import PreparedStudy
+from qsearch.search.last_function import with_last_in_float
 from qsearch.search.objectives import weighs_accuracy
 from qsearch.search.optuna_study import AUTO, HISTORY_FREE, own_sampler
 from qsearch.search.pruner import DEFAULT_ALPHA
@@ -69,6 +70,9 @@ def prepare_study(
 ) -> PreparedStudy:
     """Import the model, open the data, and decide what the study searches.
 
+    The last function of the model stays in float where the metric gains by it; see
+    ``with_last_in_float``.
+
     Args:
         settings: checked options.
         source: the model.
@@ -79,6 +83,28 @@ def prepare_study(
     """
     if is_import_path(settings.sampler):
         own_sampler(settings.sampler)
+    study = _prepared(settings, source, calib, evaluation, folder=objects_folder)
+    given = read_preprocess(settings.preprocess) or {}
+    if settings.until or settings.allow_float or settings.passes or STATES in given:
+        return study
+
+    # Objects may have been read to their end, and lie in files now.
+    data = (
+        None if calib is None else Path(study.calib.path),
+        None if evaluation is None else Path(study.evaluation.path),
+    )
+
+    def cut(until: str, begins: Sequence[str]) -> PreparedStudy:
+        words = {"until": (until,), "from_": settings.from_ or tuple(begins)}
+        return _prepared(settings.model_copy(update=words), source, *data, folder=objects_folder)
+
+    return with_last_in_float(study, cut)
+
+
+def _prepared(
+    settings: Settings, source: ModelSource, calib: Any, evaluation: Any, *, folder: Path | None
+) -> PreparedStudy:
+    """The study of the model as the settings cut it."""
     own_metric = settings.metric if is_import_path(settings.metric or "") else None
     if own_metric:
         custom_metric(own_metric)
@@ -94,7 +120,7 @@ def prepare_study(
     inputs = input_specs(module)
     options: dict[str, Any] = {
         "preprocess": fields,
-        "objects_folder": objects_folder,
+        "objects_folder": folder,
         "seed": settings.seed,
         "pipeline": source.pipeline,
         "cell": partial(source.cell, module),

@@ -12,8 +12,7 @@ from onnx import helper, numpy_helper
 
 import qsearch
 from compiler.errors import CompilerError
-from qsearch.data import PreparedData, prepare_data
-from qsearch.modules.data_source import Batches
+from qsearch.data import Batches, PreparedData, prepare_data
 from qsearch.modules.running import run_samples, runnable
 from qsearch.streams import Cell
 from workers.datasets.protocol import InputSpec

@@ -1,0 +1,103 @@
+"""qsearch/search/last_function.py: a last function that a metric of ranks wants in float."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+from sklearn.metrics import roc_auc_score
+
+import qsearch
+from qsearch.cli.main import run
+
+NET = """
+<ir_version: 8, opset_import: ["" : 17]>
+m (float[n, 16] x) => (float[n, {outputs}] y)
+<int64[1] last = {{1}}, int64[1] behind = {{2}}, float even = {{0.05}}>
+{{ [one] a = MatMul (x, w)  r = Relu (a)  [two] b = MatMul (r, v)  [bias] c = Add (b, o)  {tail} }}
+"""
+SIGMOID = "[tail] y = Sigmoid (c)"
+
+
+def _saved(folder: Path, tail: str, columns: int, outputs: int, offset: float) -> Path:
+    """A classifier of two classes whose logits lie around an offset."""
+    model = onnx.parser.parse_model(NET.format(tail=tail, outputs=outputs))
+    rng = np.random.default_rng(0)
+    tensors = {
+        "w": rng.normal(0, 0.3, (16, 32)),
+        "v": rng.normal(0, 4, (32, 1)) * np.eye(columns)[-1:],
+        "o": offset * np.eye(columns)[-1],
+    }
+    for name, array in tensors.items():
+        model.graph.initializer.append(numpy_helper.from_array(array.astype(np.float32), name))
+    onnx.save(model, folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+def _data(path: Path, offset: float) -> tuple[Any, Any]:
+    """Inputs, and others with labels that follow the logits but for some noise."""
+    w, v, _ = (
+        numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer if t.name in "wvo"
+    )
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(400, 16)).astype(np.float32)
+    logits = (np.maximum(x @ w, 0) @ v)[:, -1] + offset
+    labels = (logits + rng.normal(0, 4, len(x)) > np.median(logits)).astype(np.int64)
+    return {"x": x[:100]}, {"x": x[100:], "labels": labels[100:]}
+
+
+@pytest.mark.parametrize(
+    ("tail", "columns", "outputs", "function"),
+    [
+        (SIGMOID, 1, 1, "Sigmoid 'tail'"),
+        (
+            "[tail] p = Softmax (c)  [second] y = Slice (p, last, behind, last)",
+            2,
+            1,
+            "Softmax 'tail'",
+        ),
+    ],
+    ids=["sigmoid", "softmax"],
+)
+def test_a_last_function_whose_integers_mix_the_ranks_stays_in_float(
+    tail: str, columns: int, outputs: int, function: str, tmp_path: Path
+) -> None:
+    path = _saved(tmp_path, tail, columns, outputs, -25)
+    calib, evaluation = _data(path, -25)
+    result = qsearch.launch(
+        path,
+        calib=calib,
+        eval=evaluation,
+        metric="auc",
+        trials=1,
+        pool="inline",
+        out=tmp_path / "r",
+    )
+    module = result.best_module()
+    cut = str(module.provenance["cut"])
+    assert cut.startswith("quantized until bias")
+    assert f"because of {function} (on integers auc is 0." in cut
+    (scores,) = module.run(evaluation["x"])
+    (wanted,) = onnxruntime.InferenceSession(path).run(None, {"x": evaluation["x"]})
+    ours, theirs = (roc_auc_score(evaluation["labels"], found) for found in (scores, wanted))
+    assert abs(ours - theirs) < 0.01
+    assert run(["verify", str(tmp_path / "r" / "best.qmod"), "-q"]) == 0
+
+
+@pytest.mark.parametrize(("metric", "offset"), [("auc", 0), ("f1", -25)])
+def test_a_last_function_that_costs_no_ranks_is_on_integers(
+    metric: str, offset: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _saved(tmp_path, f"k = Mul (c, even)  {SIGMOID.replace('c', 'k')}", 1, 1, offset)
+    calib, evaluation = _data(path, offset)
+    np.savez(tmp_path / "calib.npz", **calib)
+    np.savez(tmp_path / "eval.npz", **evaluation)
+    words = ["--calib", str(tmp_path / "calib.npz"), "--eval", str(tmp_path / "eval.npz")]
+    words += ["--metric", metric, "-o", str(tmp_path / "r"), "--dry-run"]
+    assert run(["launch", "--model", str(path), *words]) == 0
+    assert "cut none" in " ".join(capsys.readouterr().out.split())
