@@ -70,10 +70,12 @@ class PointSums:
         assert isinstance(self._point.op, Op)
         rule = FNumpyCompute.require(self._point.op)
         read = exact if held is None else held
-        (local,) = rule(self._point.attrs, [read, *self._bounds], ty)
+        # What stands for minus infinity leaves float32 in units of a small scale, and is cut off.
+        with np.errstate(over="ignore", invalid="ignore"):
+            (local,) = rule(self._point.attrs, [read, *self._bounds], ty)
+            units = exact / self._spread
         self.minimum = min(self.minimum, float(exact.min(initial=math.inf)))
         self.maximum = max(self.maximum, float(exact.max(initial=-math.inf)))
-        units = exact / self._spread
         _, low, high = self._bounds
         beyond = (units > high + 0.5) | (units < low - 0.5)
         self._saturated += int(np.count_nonzero(beyond))
@@ -119,7 +121,8 @@ class OutputSums:
 def add_to(ratio: Ratio, wanted: NDArray[Any], found: NDArray[Any]) -> None:
     """Add signal and noise of one pair of tensors, in float64."""
     exact = np.asarray(wanted, np.float64).ravel()
-    noise = np.asarray(found, np.float64).ravel() - exact
+    with np.errstate(invalid="ignore"):
+        noise = np.asarray(found, np.float64).ravel() - exact
     ratio.signal += float(np.dot(exact, exact))
     ratio.noise += float(np.dot(noise, noise))
 

@@ -193,7 +193,8 @@ def compile_command(
     from qsearch.modules.data_source import DataSource
     from qsearch.modules.quantization import COMPARED_DATA, form_of_auto, quantize
     from qsearch.process import logging_to
-    from qsearch.search.closeness import AUDIT, Closeness, has_few_bits
+    from qsearch.search.audit import AUDIT
+    from qsearch.search.closeness import Closeness, has_few_bits
     from qsearch.signing import private_key, sign_file
 
     refuse_onnx_name(out)

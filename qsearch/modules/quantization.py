@@ -11,24 +11,23 @@ from pathlib import Path
 from typing import Any, Final
 
 from compiler.errors import NotFullyIntegralError, legal_names
-from compiler.insight.audit import SAMPLES, Repaired, measure, repaired
+from compiler.insight.audit import Repaired
 from compiler.ir.blob import module_sha256
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, Decision, diagnose
 from compiler.quantize.wide_inputs import with_room_for_sums
-from compiler.runtime.artifact import QModule, constants_of
-from compiler.runtime.packed import member_bytes
-from qsearch.data import Batches, PreparedData
+from compiler.runtime.artifact import QModule
+from qsearch.data import Batches
 from qsearch.errors import SettingsError
 from qsearch.frameworks import model_at
 from qsearch.model_file import ModelSource, dims_with, import_model, without_floats
 from qsearch.modules.data_source import DataSource
-from qsearch.search.closeness import AUDIT, Closeness
+from qsearch.search.audit import AUDIT, audited
 from qsearch.search.closeness import KEY as CLOSENESS
+from qsearch.search.closeness import Closeness
 from qsearch.search.winner import Shipped, samples_of
 from qsearch.settings import CutAt
-from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
 from workers.metrics.size import DEFAULT_FORM, RESTRICTED, fields_of
 from workers.process import code_version
@@ -111,7 +110,11 @@ def _quantized(
                 "no calibration data was given: activation ranges come from random inputs "
                 "and will not fit real ones"
             )
-        audit = _audited(calibration, config, data, inputs, changes)
+        audit = audited(
+            *(calibration, config, calibration.candidate(config), data, inputs),
+            mends=changes is not None,
+            more_bits=_BITS.isdisjoint(changes or {}),
+        )
         config, shipped = audit.qconfig, Shipped.of(audit.candidate)
         outputs = [port.name for port in source.interface.outputs]
         for call in shipped.float_ops:
@@ -135,32 +138,8 @@ def _quantized(
         return shipped.packed(config, known, samples, around)
 
 
-_MOST_BYTES: Final = 48 << 20
-_BITS: Final = frozenset(("layers", "nbit_input", "dtype_input", "for", "requantization"))
+_BITS: Final = frozenset(("layers", "nbit_input", "dtype_input", "requantization"))
 """Fields that say how wide values are: who gives one gets no other bits."""
-
-
-def _audited(
-    calibration: Calibration,
-    config: QConfig,
-    data: PreparedData,
-    inputs: tuple[InputSpec, ...],
-    changes: Mapping[str, Any] | None,
-) -> Repaired:
-    """The module of a configuration, measured; mended where the configuration was left to us. Large
-    networks are not measured: the float network and the simulation would be held beside it.
-
-    Args:
-        changes: fields of an automatic choice that are the user's; None: all of them are.
-    """
-    candidate = calibration.candidate(config)
-    if member_bytes(constants_of(candidate.annotated)) > _MOST_BYTES:
-        return Repaired(config, candidate, None)
-    samples = list(Batches(data, inputs, 2 * SAMPLES))
-    if changes is None:
-        return Repaired(config, candidate, measure(candidate, samples[::2]))
-    more_bits = _BITS.isdisjoint(changes)
-    return repaired(calibration, config, candidate, samples, more_bits)
 
 
 def _told(closeness: Closeness | None, audit: Repaired) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from qsearch.search.session import FLOAT_MODULE
 from qsearch.search.winner import (
     INPUTS,
     SAMPLES,
+    Shipped,
     build_winner,
     provenance_of,
     runs_of,
@@ -115,7 +116,7 @@ def _built(study: Study, trial: Trial, artifacts: StudyArtifacts) -> QModule:
     store = StoredStatistics(artifacts, statistics_key(spec, study.code_version))
     calibration = Calibration(module, NoData(), percentiles=tuple(spec["percentiles"]), store=store)
     try:
-        shipped = build_winner(calibration, qconfig)
+        shipped = Shipped.of(build_winner(calibration, qconfig))
     except NotFullyIntegralError as error:
         error.add_note(f"trial {trial.number} was scored with float parts; it has no module")
         raise

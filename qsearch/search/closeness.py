@@ -28,8 +28,6 @@ from workers.metrics.sqnr import Sqnr, worst_output
 
 KEY: Final = "closeness"
 """Of the provenance of a module: ``Closeness.to_dict``."""
-AUDIT: Final = "audit"
-"""The same: ``Repaired.to_dict``."""
 COMPARED: Final = 8
 """The number of samples that ``Closeness.of`` compares."""
 CLOSE_DB: Final = 20.0

@@ -17,12 +17,13 @@ import math
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from compiler.errors import CompilerError
-from qsearch.errors import SearchFailedError
+from qsearch.errors import ConflictError, SearchFailedError
 from qsearch.progress import TRIALS
 from qsearch.search.context import TIMEOUT, Budget, Control, StudyContext
 from qsearch.search.evaluations import Evaluations, await_workers
@@ -30,7 +31,14 @@ from qsearch.search.evaluator import failed
 from qsearch.search.stages import StageTracker
 from qsearch.search.trial_queue import TrialQueue
 from qsearch.store.leases import BEAT_S, LeaseMonitor, heartbeat
-from qsearch.store.records import CommandKind, DriverRecord, Ended, StudyState, Trial
+from qsearch.store.records import (
+    CommandKind,
+    DriverRecord,
+    Ended,
+    NewTrial,
+    StudyState,
+    Trial,
+)
 from workers.errors import BrokenRunError
 from workers.metrics.registry import by_option
 from workers.process import code_version
@@ -91,13 +99,34 @@ class Driver:
             KeyboardInterrupt: Ctrl-C; running trials went back to the queue first.
             StoreError, WorkerError: the store or the pool cannot go on.
         """
+        with self._joined():
+            self._load()
+            return self._loop()
+
+    def run_also(self, new: NewTrial) -> None:
+        """Run one trial behind those of the budget; nothing where another driver has stored it.
+
+        Raises:
+            as ``run``.
+        """
+        try:
+            added = self.context.repository.add_trials(self.context.study_id, [new])
+        except ConflictError:
+            return
+        self.queue.trials.note_all(added)
+        self.budget.trials = self.queue.trials.next_number
+        with self._joined():
+            self._loop()
+
+    @contextmanager
+    def _joined(self) -> Iterator[None]:
+        """Work on the study while the block runs."""
         repository, study_id = self.context.repository, self.context.study_id
         name = f"{socket.gethostname()}:{os.getpid()}"
         self._me = repository.join(study_id, name, code_version(), self.context.pool.num_workers)
         try:
             with heartbeat(repository, self._me):
-                self._load()
-                return self._loop()
+                yield
         except BrokenRunError as error:
             error.add_note(self._standing())
             raise

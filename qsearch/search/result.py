@@ -17,6 +17,7 @@ from qsearch.process import EXIT_INTERRUPTED, EXIT_OK, EXIT_TARGET_MISSED
 from qsearch.report.build import Costs, full_report, layers_told, saved_by_stopping, summary
 from qsearch.report.pareto import extremes, front_of
 from qsearch.run_folder import RunFolder
+from qsearch.search.audit import AUDIT
 from qsearch.search.calibration import FirstChoice
 from qsearch.search.closeness import Closeness, has_few_bits
 from qsearch.search.context import TIMEOUT, PreparedStudy, StudyContext
@@ -159,6 +160,9 @@ class SearchResult:
                 lines.append(
                     textwrap.fill(said, 90, initial_indent=_INDENT, subsequent_indent=_INDENT)
                 )
+        if s["audit"] and s["audit"]["repairs"]:
+            mended = f"trial {s['audit'].get('trial')} has {'; '.join(s['audit']['repairs'])}"
+            lines.append(textwrap.fill(f"audit     {mended}", 90, subsequent_indent=_INDENT))
         if s["module"]:
             size = Path(s["module"]).stat().st_size
             lines.append(f"module    {s['module']}  ({size:,} bytes)")
@@ -303,6 +307,8 @@ def finish(
         str(folder.module) if best is not None else None,
         emitted,
     )
+    events = repository.events_of(study.id)
+    short["audit"] = next((e.data for e in reversed(events) if e.kind == AUDIT), None)
     short["evaluations_saved"] = saved_by_stopping(trials, len(prepared.evaluation.samples))
     if objective.minimize:
         short["front"] = front_of(trials, objective)

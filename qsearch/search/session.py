@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.errors import CalibrationError, CompilerError
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import Calibration
+from compiler.quantize import Calibration, Candidate
 from compiler.runtime.interface import KEY as INTERFACE
 from compiler.runtime.pipeline import AFTER, BEFORE
 from compiler.targets.c.cores import CORES
 from qsearch.errors import StoreError
 from qsearch.report.build import Costs
 from qsearch.run_folder import RunFolder
+from qsearch.search.audit import AUDIT, audited
 from qsearch.search.baseline import Baseline, examination
 from qsearch.search.calibration import (
     FIRST_EVENTS,
@@ -67,6 +68,7 @@ from qsearch.search.trial_queue import TrialQueue
 from qsearch.search.trials import StudyTrials
 from qsearch.search.winner import (
     INPUTS,
+    Shipped,
     Winner,
     build_winner,
     check_operators,
@@ -83,6 +85,7 @@ from workers.errors import BrokenRunError
 from workers.messages import Build, EvaluationRequest
 from workers.metrics.device import DEVICE
 from workers.metrics.latency import TIMED
+from workers.metrics.size import RESTRICTED
 from workers.process import Stopwatch, code_version
 
 if TYPE_CHECKING:
@@ -162,6 +165,7 @@ class Session:
         self._worker_cpu_s = self._trials_wall_s = 0.0
         self._written: tuple[str, str | None] | None = None
         self._float_ops: tuple[str, ...] = ()
+        self._built: tuple[str, Candidate] | None = None
 
     def run(self) -> SearchResult:
         """Search until the budget ends, then check and write the winner.
@@ -216,6 +220,8 @@ class Session:
             stopped = self._driver.run()
         finally:
             self._trials_wall_s = time.monotonic() - begin
+        if stopped not in (TIMEOUT, STOPPED):
+            self._mend_winner(self._driver)
         self._doubt_scores(self._driver.evaluations.differing)
         self._check_winner(evaluator)
         for stage in STAGES:
@@ -421,6 +427,38 @@ class Session:
             inputs = sample_inputs(prepared.calib, prepared.inputs)
             self._artifacts.keep(INPUTS, prepared.calib.sha256, inputs)
 
+    def _mend_winner(self, driver: Driver) -> None:
+        """Audit the module of the best trial; what mends it is one more trial, scored as all are.
+
+        An earlier run of the command has looked at it already where the event says so.
+        """
+        prepared, rows = self._prepared, self._context.repository
+        best = driver.queue.trials.best
+        events = rows.events_of(self._context.study_id)
+        known = {event.trial for event in events if event.kind == AUDIT}
+        if best is None or best.number in known:
+            return
+        self._control.check()
+        qconfig = QConfig.from_dict(best.qconfig)
+        if qconfig.layers.points:
+            return
+        candidate = self._candidate(best)
+        wide = prepared.settings.for_ not in RESTRICTED and not qconfig.for_tflm
+        found = audited(
+            *(self._calibration, qconfig, candidate, prepared.calib, prepared.inputs),
+            more_bits=wide,
+        )
+        if not (told := found.to_dict()):
+            return
+        new = driver.queue.beside(best, found.qconfig) if found.repairs else None
+        if new is not None:
+            told["trial"] = new.number
+            self._context.progress.message(
+                f"audit: trial {new.number} mends trial {best.number}: {'; '.join(told['repairs'])}"
+            )
+            driver.run_also(new)
+        rows.add_event(self._context.study_id, AUDIT, trial=best.number, data=told)
+
     def _check_winner(self, evaluator: Evaluator) -> None:
         """Write the winner and run the file, unless this very winner was checked before."""
         best = self._prepared.objective.best(
@@ -463,13 +501,21 @@ class Session:
         key = best.config_hash, outputs_sha256
         if self._written == key:
             return
-        qconfig = QConfig.from_dict(best.qconfig)
-        found = self._driver.evaluations.roundings if self._driver is not None else {}
-        shipped = build_winner(self._calibration, qconfig, found.get(best.number))
+        qconfig, shipped = QConfig.from_dict(best.qconfig), Shipped.of(self._candidate(best))
         self._float_ops = shipped.float_ops
         write_winner(self._folder, shipped, qconfig, self._prepared, outputs_sha256, self._signer)
         keep_page(self._artifacts, self._folder.module)
         self._written = key
+
+    def _candidate(self, trial: Trial) -> Candidate:
+        """What the configuration of a trial makes, with the weights that a worker has rounded."""
+        if self._built is None or self._built[0] != trial.config_hash:
+            found = self._driver.evaluations.roundings if self._driver is not None else {}
+            self._built = None  # two are not held at a time
+            rounded = found.get(trial.number)
+            made = build_winner(self._calibration, QConfig.from_dict(trial.qconfig), rounded)
+            self._built = trial.config_hash, made
+        return self._built[1]
 
     def _checked(self, best: Trial) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """What the final check of this winner by this code found, if it took place; and what is

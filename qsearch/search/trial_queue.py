@@ -14,7 +14,7 @@ from qsearch.errors import ConflictError
 from qsearch.progress import TRIALS
 from qsearch.search.context import Budget, StudyContext
 from qsearch.search.sampler import StudySampler
-from qsearch.search.space import canonical_fields
+from qsearch.search.space import canonical_fields, config_hash
 from qsearch.search.trials import StudyTrials
 from qsearch.store.records import NewTrial, Trial
 from workers.errors import BrokenRunError
@@ -139,6 +139,22 @@ class TrialQueue:
         if self.sampler.spec.needs_history:
             return self._told == self._next_batch
         return self.trials.unfinished - running < reserve
+
+    def beside(self, trial: Trial, qconfig: QConfig) -> NewTrial | None:
+        """A trial of another configuration at the same point; None where there is one already."""
+        fields = qconfig.to_dict()
+        key = config_hash(fields)
+        if any(known.config_hash == key for known in self.trials.by_number.values()):
+            return None
+        return NewTrial(
+            number=self.trials.next_number,
+            batch=self._next_batch,
+            params=trial.params,
+            qconfig=fields,
+            config_hash=key,
+            work_hash=self._work_hash(fields, self.scales_for(qconfig)),
+            stage=trial.stage,
+        )
 
     def _new_trials(self, batch: int) -> list[NewTrial]:
         """The proposals of the batch that are not stored, as many as the budget has room for."""

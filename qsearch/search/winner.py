@@ -161,8 +161,8 @@ class Shipped:
 
 def build_winner(
     calibration: Calibration, qconfig: QConfig, rounding: Mapping[str, NDArray[Any]] | None = None
-) -> Shipped:
-    """The module to ship.
+) -> Candidate:
+    """The module to ship, as ``Shipped.of`` takes it.
 
     Args:
         rounding: what a worker's rounding of the weights found; None rounds them here.
@@ -170,7 +170,7 @@ def build_winner(
         NotFullyIntegralError: ``fully_integral`` was asked for and float is left.
     """
     run = QuantizeContext(qconfig, rounded=Rounding.from_arrays(rounding or {}))
-    return Shipped.of(calibration.candidate(qconfig, run))
+    return calibration.candidate(qconfig, run)
 
 
 def check_winner(

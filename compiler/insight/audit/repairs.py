@@ -55,11 +55,14 @@ _ENOUGH_DB: Final = 50.0
 """Outputs that are so near to the float ones are left as they are."""
 _NEAR_DB: Final = 1.0
 """A repair that is so near to what can be gained is enough."""
+_FAR_DB: Final = 6.0
+"""More bits are tried where ranges leave as much: any point of 8 bits among wider ones gains."""
 _PARTS: Final = (1.0, 0.5, 0.25, 2.0)
 """Of the calibrated extremes, which ranges end at."""
 _USUAL: Final = 8
 _BITS: Final = (_USUAL, TABLE_BITS, 15)
 _TABULATED: Final = frozenset((TABLES, SCORES))
+_LARGEST: Final = 1e30
 _PERFECT_DB: Final = 120.0
 _FINE: Final = 2.0**-20
 
@@ -209,11 +212,13 @@ def _tried(
     found: list[Repair] = []
     for place, name in enumerate(suspects):
         low, high = extremes[name]
+        if max(-low, high) > _LARGEST:
+            continue  # stands for infinity somewhere
         start, most = tries.db(), tries.db(place, _exact(low, high))
         best, taken = start, None
         read_by = readers.get(calls[name], ())
         for nbit in _bits_of(calls[name], tries.grids[place], read_by, more_bits):
-            if best >= most - _NEAR_DB:
+            if best >= most - (_FAR_DB if nbit else _NEAR_DB):
                 break
             wanted = nbit or _bits(tries.grids[place])
             room = wide_headroom(wanted, _USUAL, not _TABULATED.isdisjoint(read_by))

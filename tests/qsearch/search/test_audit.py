@@ -1,0 +1,51 @@
+"""The winner of a search is audited: what mends it is one more trial under the rules of all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import qsearch
+from compiler.runtime.artifact import load_qmod
+from qsearch.search.result import SearchResult
+from tests.compiler.quantize.planting import planted
+from tests.qsearch.quick import QUICK_SPACE
+
+
+def searched(folder: Path, **settings: Any) -> SearchResult:
+    return qsearch.launch(
+        "digits",
+        trials=1,
+        pool="inline",
+        out=folder / "run",
+        storage=f"sqlite:///{folder / 's.db'}",
+        space=QUICK_SPACE,
+        **settings,
+    )
+
+
+def test_a_fault_of_the_winner_is_mended_by_one_more_trial(tmp_path: Path) -> None:
+    with planted("coarse", 2, other=0):
+        result = searched(tmp_path)
+        again = searched(tmp_path)
+    first, mended = result.trials
+    scores = [(one.outcome.score or {})["sqnr_db"] or 0.0 for one in (first, mended)]
+    assert scores[1] > scores[0] + 3
+    (name,) = mended.qconfig["layers"].keys() - first.qconfig["layers"].keys()
+    assert name.startswith("@")
+    assert (mended.params, mended.work_hash != first.work_hash) == (first.params, True)
+    shipped = load_qmod(tmp_path / "run" / "best.qmod").qconfig
+    assert shipped is not None
+    assert shipped.to_dict() == mended.qconfig
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["audit"]["trial"] == mended.number
+    assert name in report["audit"]["repairs"][0]
+    assert name in result.text()
+    assert [one.number for one in again.trials] == [0, 1]
+
+
+def test_a_sound_winner_gets_no_further_trial(tmp_path: Path) -> None:
+    result = searched(tmp_path)
+    assert [one.number for one in result.trials] == [0]
+    assert result.summary["audit"]["repairs"] == []
