@@ -448,6 +448,7 @@ def _refuse_misfits(graph: Graph, error: OnnxImportError) -> None:
     """
     declined = graph.places(error.declined)
     if any(map(graph.leaves_nothing, declined)):
+        error.add_note("the float model does not run there either: are the sizes right?")
         raise error
     if not declined:
         return

@@ -37,6 +37,8 @@ _INTEGERS: Final = frozenset(
 )
 _SHOWN: Final = 6
 """Nodes at a border that are named."""
+_LONGEST: Final = 60
+"""Characters of a name in a sentence; --json has all of them."""
 _NAMED: Final = 3
 """Causes of a cut that are named."""
 
@@ -94,9 +96,9 @@ class Parts:
     def __str__(self) -> str:
         where = []
         if self.before is not None:
-            where.append(f"from {abbreviated(self.first, _SHOWN)}")
+            where.append(f"from {abbreviated([*map(_short, self.first)], _SHOWN)}")
         if self.after is not None:
-            where.append(f"until {abbreviated(self.last, _SHOWN)}")
+            where.append(f"until {abbreviated([*map(_short, self.last)], _SHOWN)}")
         inside, whole = self.multiplications
         why = f", because of {abbreviated(self.why, _NAMED)}" if self.why else ""
         return (
@@ -112,7 +114,14 @@ def caused_by(graph: Graph, reasons: Mapping[str, str]) -> tuple[str, ...]:
         reasons: by name of the node; of a node inside a branch as the importer names it.
     """
     operators = {node.name: f"{node.op_type} " for node in graph.nodes}
-    return tuple(f"{operators.get(name, '')}{name!r} ({why})" for name, why in reasons.items())
+    return tuple(
+        f"{operators.get(name, '')}{_short(name)!r} ({why})" for name, why in reasons.items()
+    )
+
+
+def _short(name: str) -> str:
+    """A name for a sentence: those of TensorFlow may have hundreds of characters."""
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST // 2]}…{name[-_LONGEST // 2 :]}"
 
 
 def cut(graph: Graph, until: Sequence[str] = (), from_: Sequence[str] = ()) -> Parts:

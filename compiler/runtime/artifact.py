@@ -211,9 +211,11 @@ class QModule:
             values = pipeline.prepare(given)
             core = {name: values[name] for name in self.input_names}
             lengths = [{np.shape(v)[:1] for v in side.values()} for side in (given, core)]
-            if size or count < 2 or lengths[0] != {(count,)} or lengths[0] == lengths[1]:
+            joins = all(ty.shape for ty in tensor_fields(self.main.func_type.ret_type))
+            alike = joins and lengths[0] == lengths[1]
+            if size or count < 2 or lengths[0] != {(count,)} or alike:
                 return pipeline.finish(values, self.run(core, executor, threads, core=True))
-            size = 1  # the part in front joins samples
+            size = 1  # the part in front joins samples, or the core gives a scalar
         parts = [
             self._run_whole(
                 pipeline,

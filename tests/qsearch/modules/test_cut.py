@@ -644,6 +644,34 @@ def test_a_value_without_an_axis_of_samples_crosses_a_cut(kind: str, tmp_path: P
     assert result.best_trial.user_attrs["score"]["sqnr_db"] > 30
 
 
+def test_a_core_that_gives_a_scalar_runs_the_samples_of_a_batch_alone(tmp_path: Path) -> None:
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    m (float[n, 16] x) => (float[n, 8] y, float z)
+    {
+      a = MatMul (x, w)
+      r = Relu (a)
+      [mean] s = ReduceMean <keepdims = 0> (r)
+      [last] b = MatMul (r, v)
+      z = Exp (s)
+      y = Mul (b, z)
+    }
+    """
+    model = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (16, 12)), ("v", (12, 8))):
+        weight = rng.normal(0, 0.3, shape).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(weight, name))
+    onnx.save(model, tmp_path / "m.onnx")
+    x = rng.normal(size=(24, 16)).astype(np.float32)
+    made = qsearch.quantize(tmp_path / "m.onnx", x, until=["mean", "last"])
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    wanted = [np.stack(each) for each in zip(*(session.run(None, {"x": row[None]}) for row in x))]
+    for found, right in zip(made.run(x), wanted, strict=True):
+        noise = np.square(found.reshape(right.shape) - right).sum()
+        assert noise < 1e-3 * np.square(right).sum()  # 30 dB
+
+
 def test_rows_of_heads_of_a_fixed_batch_need_data_by_runs(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(_crossed("as many rows as heads", 2), path)
