@@ -18,7 +18,7 @@ from compiler.ir.expr import Call, Expr, Op
 from compiler.ir.module import IRModule
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig, kind2str
-from compiler.quantize import activation_scales, build_candidate
+from compiler.quantize import activation_scales, build_candidate, point_names
 from compiler.quantize.calibration.channel_stats import ChannelStats
 from compiler.quantize.calibration.collect_stats import Batch, ExecutorFactory, float_executor
 from compiler.quantize.calibration.modes import calibrate_modes
@@ -97,7 +97,11 @@ def _points(
     for index, layer in enumerate(layers):
         for place in layer.points:
             readers[place].append(index)
+    measured = [point for point in network.points if quantize_kind(point) != QAnnotateKind.WEIGHT]
+    if len(thresholds) != len(measured):  # a reader has a point of its own, which is not measured
+        thresholds = [{}] * len(measured)
     waiting = iter(thresholds)
+    names = point_names(IRModule.from_expr(network.main))
     found = []
     for place, (point, total) in enumerate(zip(network.points, sums, strict=True)):
         kind = quantize_kind(point)
@@ -123,6 +127,7 @@ def _points(
                 saturated=total.saturated,
                 local_db=total.local.db,
                 upstream_db=None if weight else total.upstream.db,
+                name=names[point],
             )
         )
     return tuple(found)

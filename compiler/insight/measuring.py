@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from compiler.insight.records import OutputInsight, Ratio
 from compiler.ir.expr import Call, Constant, Expr, Op, Tuple, TupleGetItem
 from compiler.ir.ty import TupleType, Type
+from compiler.ops.annotation.minus_infinity import LIMIT
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 
 Arrays = Sequence[NDArray[Any]]
@@ -70,10 +71,14 @@ class PointSums:
         assert isinstance(self._point.op, Op)
         rule = FNumpyCompute.require(self._point.op)
         read = exact if held is None else held
-        # What stands for minus infinity leaves float32 in units of a small scale, and is cut off.
+        # What stands for minus infinity leaves float32 in units of a small scale.
         with np.errstate(over="ignore", invalid="ignore"):
             (local,) = rule(self._point.attrs, [read, *self._bounds], ty)
             units = exact / self._spread
+        masked = exact < -LIMIT / 2
+        if masked.any():  # no value of a masked place matters, if it is low
+            exact, local, units = (np.where(masked, 0, each) for each in (exact, local, units))
+            simulated = None if simulated is None else np.where(masked, 0, simulated)
         self.minimum = min(self.minimum, float(exact.min(initial=math.inf)))
         self.maximum = max(self.maximum, float(exact.max(initial=-math.inf)))
         _, low, high = self._bounds

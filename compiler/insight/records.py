@@ -29,6 +29,7 @@ class PointInsight:
         local_db: SQNR of quantizing the exact tensor; None where nothing is lost.
         upstream_db: SQNR of the tensor in the simulated module, where everything before it is
             quantized too; None for weights, and where nothing is lost.
+        name: what QConfig.layers calls it.
     """
 
     index: int
@@ -47,6 +48,7 @@ class PointInsight:
     saturated: float
     local_db: float | None
     upstream_db: float | None
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

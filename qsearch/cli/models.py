@@ -275,6 +275,7 @@ def insight_command(
     given = options.named_model(model)
     from qsearch.modules.analysis import insight
     from qsearch.modules.data_source import DataSource
+    from qsearch.report.build import layers_told
     from qsearch.report.insight import layer_rows, output_told
 
     quiet = options.given_verbosity() == -1 or not sys.stderr.isatty()
@@ -297,6 +298,10 @@ def insight_command(
     for name, output in (("simulated", figures.simulated), ("integer", figures.integer)):
         if output is not None:
             print(wrapped(f"{name}, all layers: {output_told(output)}"))
+    if own := layers_told(
+        {"layers": {n: c.to_dict() for n, c in found.qconfig.layers.points.items()}}
+    ):
+        print(wrapped(f"single points: {own}"))
     print_legend(("SQNR", "agreement"))
     if out is not None:
         print(out)

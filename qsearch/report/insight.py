@@ -99,6 +99,7 @@ def point_rows(points: Iterable[PointInsight], names: Mapping[int, str]) -> list
         {
             "number": point.index,
             "point": point_name(point, names),
+            "in layers": point.name,
             "kind": point.kind,
             "min": f"{point.minimum:.4g}",
             "max": f"{point.maximum:.4g}",
