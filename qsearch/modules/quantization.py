@@ -113,7 +113,7 @@ def _quantized(
         audit = audited(
             *(calibration, config, calibration.candidate(config), data, inputs),
             mends=changes is not None,
-            more_bits=_BITS.isdisjoint(changes or {}),
+            fixed=changes or {},
         )
         config, shipped = audit.qconfig, Shipped.of(audit.candidate)
         outputs = [port.name for port in source.interface.outputs]
@@ -136,10 +136,6 @@ def _quantized(
         samples = samples_of(shipped.module, data, inputs)
         around = None if source.parts is None else source.parts.around
         return shipped.packed(config, known, samples, around)
-
-
-_BITS: Final = frozenset(("layers", "nbit_input", "dtype_input", "requantization"))
-"""Fields that say how wide values are: who gives one gets no other bits."""
 
 
 def _told(closeness: Closeness | None, audit: Repaired) -> dict[str, Any]:

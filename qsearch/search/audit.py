@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from typing import Final
 
 from compiler.errors import CompilerError
@@ -29,7 +30,7 @@ def audited(
     inputs: tuple[InputSpec, ...],
     *,
     mends: bool = True,
-    more_bits: bool = True,
+    fixed: Collection[str] = (),
 ) -> Repaired:
     """Measure the module of a configuration, and mend what can be mended.
 
@@ -40,7 +41,7 @@ def audited(
         candidate: of the configuration.
         data: calibration data.
         mends: whether the configuration may change.
-        more_bits: whether single points may have more of them.
+        fixed: as of ``repaired``.
     """
     kept = Repaired(qconfig, candidate, None)
     if member_bytes(constants_of(candidate.annotated)) > _MOST_BYTES:
@@ -48,7 +49,7 @@ def audited(
     samples = list(Batches(data, inputs, 2 * SAMPLES))
     try:
         if mends:
-            return repaired(calibration, qconfig, candidate, samples, more_bits)
+            return repaired(calibration, qconfig, candidate, samples, fixed)
         return Repaired(qconfig, candidate, measure(candidate, samples[::2]))
     except CompilerError as error:
         log.info("the module is not audited: %s", error.what)

@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from compiler.errors import CalibrationError, CompilerError
+from compiler.insight.audit import BITS
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, Candidate
 from compiler.runtime.interface import KEY as INTERFACE
@@ -443,10 +444,10 @@ class Session:
         if qconfig.layers.points:
             return
         candidate = self._candidate(best)
-        wide = prepared.settings.for_ not in RESTRICTED and not qconfig.for_tflm
+        narrow = prepared.settings.for_ in RESTRICTED or qconfig.for_tflm
         found = audited(
             *(self._calibration, qconfig, candidate, prepared.calib, prepared.inputs),
-            more_bits=wide,
+            fixed=("smooth_alpha", *(BITS if narrow else ())),
         )
         if not (told := found.to_dict()):
             return

@@ -1,5 +1,6 @@
 """repaired: other ranges and bits for doubtful points, where that is measured to help.
 
+    0. outputs that are far from the float ones are tried with smoothing, or without it
     1. each doubtful point is left exact in the simulation: what the outputs gain is what a repair
        can gain
     2. where that is much: ranges are tried, then more bits, cheapest first
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final
@@ -34,13 +35,14 @@ from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import PARAMETERS, SCALAR, quantize_kind
 from compiler.ops.annotation.wide_point import wide_headroom
 from compiler.ops.rules.dom_scale import SMALLEST_RANGE, chosen_scale
-from compiler.qtypes.layer_choices import SCORES, TABLES
+from compiler.qtypes.layer_choices import POINT, SCORES, TABLES
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize import Calibration, Candidate, measured_points, point_names
 from compiler.quantize.calibration.bind_scales import bound_grid
 from compiler.quantize.calibration.collect_stats import Batch, float_executor
 from compiler.quantize.calibration.point_bits import Readers, point_readers
 from compiler.quantize.calibration.uneven_grid import Sidedness
+from compiler.quantize.choice import SMOOTH_ALPHA
 from compiler.quantize.wide_inputs import TABLE_BITS
 from compiler.runtime.exact_executor import exact_executor
 
@@ -51,14 +53,20 @@ SAMPLES: Final = 8
 _SUSPECTS: Final = 8
 _WORTH_DB: Final = 0.5
 """Less is within what other samples would give."""
+_MUCH_DB: Final = 3.0
+"""What smoothing has to gain, which changes every range."""
 _ENOUGH_DB: Final = 50.0
 """Outputs that are so near to the float ones are left as they are."""
 _NEAR_DB: Final = 1.0
 """A repair that is so near to what can be gained is enough."""
 _FAR_DB: Final = 6.0
 """More bits are tried where ranges leave as much: any point of 8 bits among wider ones gains."""
+_FAR_FROM_FLOAT_DB: Final = 20.0
+"""Below it smoothing is tried, or its opposite: the prediction that decides on it may be wrong."""
 _PARTS: Final = (1.0, 0.5, 0.25, 2.0)
 """Of the calibrated extremes, which ranges end at."""
+BITS: Final = frozenset(("layers", "nbit_input", "dtype_input", "requantization"))
+"""Fields that say how wide values are: who gives one gets no other bits."""
 _USUAL: Final = 8
 _BITS: Final = (_USUAL, TABLE_BITS, 15)
 _TABULATED: Final = frozenset((TABLES, SCORES))
@@ -75,20 +83,21 @@ class Repair:
     """One change of the configuration.
 
     Attributes:
-        point: as QConfig.layers calls it.
+        point: as QConfig.layers calls it, or a field of the QConfig.
         flags: what was doubtful.
-        choice: what QConfig.layers chooses for it.
-        gain_db: what the simulated outputs gained.
+        choice: what QConfig.layers chooses for it, or the field.
+        gain_db: what the simulated outputs gained; None of a field.
     """
 
     point: str
     flags: tuple[str, ...]
     choice: Mapping[str, Any]
-    gain_db: float
+    gain_db: float | None = None
 
     def __str__(self) -> str:
         told = ", ".join(f"{name}={value}" for name, value in self.choice.items())
-        return f"{self.point} ({', '.join(self.flags)}): {told}, {self.gain_db:+.1f} dB"
+        gained = "" if self.gain_db is None else f", {self.gain_db:+.1f} dB"
+        return f"{self.point} ({', '.join(self.flags)}): {told}{gained}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +119,11 @@ class Repaired:
     before_db: float | None = None
     after_db: float | None = None
 
+    @property
+    def db(self) -> float:
+        """Of the outputs that were audited."""
+        return _PERFECT_DB if self.audit is None else _db(self.audit.output_db)
+
     def to_dict(self) -> dict[str, Any]:
         """What a record keeps: plain JSON values."""
         if self.audit is None:
@@ -130,7 +144,7 @@ def repaired(
     qconfig: QConfig,
     candidate: Candidate,
     samples: Sequence[Batch],
-    more_bits: bool = True,
+    fixed: Collection[str] = (),
 ) -> Repaired:
     """Audit what a configuration made, and mend what can be mended.
 
@@ -139,44 +153,69 @@ def repaired(
         candidate: of ``qconfig``.
         samples: one run each. Every second one judges what is chosen on the others; with one
             sample nothing is mended.
-        more_bits: whether single points may have more of them than the configuration says.
+        fixed: fields of the configuration that stay; those of ``BITS`` keep the bits of points too.
     Raises:
         CalibrationError: no sample.
     """
     chosen, fresh = samples[::2], samples[1::2]
-    audit = measure(candidate, chosen)
-    doubts = flagged(audit)
-    kept = Repaired(qconfig, candidate, audit)
-    if not fresh or _db(audit.output_db) >= _ENOUGH_DB:
-        return kept
-    tried = _tried(calibration, qconfig, candidate, audit, doubts, more_bits)
-    built = _built(calibration, qconfig, tried)
-    if built is None:
-        return kept
-    repairs, other, mended = built
-    was, now = (integers_db(one, audit, fresh) for one in (candidate, mended))
-    kept = replace(kept, before_db=was, after_db=now)
-    if now < was + _WORTH_DB:
-        return kept
-    return replace(kept, qconfig=other, candidate=mended, repairs=tuple(repairs))
+    found = Repaired(qconfig, candidate, measure(candidate, chosen))
+    if not fresh or found.db >= _ENOUGH_DB:
+        return found
+    if found.db < _FAR_FROM_FLOAT_DB and "smooth_alpha" not in fixed:
+        alpha = SMOOTH_ALPHA if qconfig.smooth_alpha is None else None
+        other = Repair("smooth_alpha", ("far from float",), {"smooth_alpha": alpha})
+        found = _taken(calibration, found, [other], fresh, _MUCH_DB)
+        if found.repairs:
+            found = replace(found, audit=measure(found.candidate, chosen))
+    return _taken(calibration, found, _tried(calibration, found, BITS.isdisjoint(fixed)), fresh)
+
+
+def _taken(
+    calibration: Calibration,
+    found: Repaired,
+    repairs: Sequence[Repair],
+    fresh: Sequence[Batch],
+    worth: float = _WORTH_DB,
+) -> Repaired:
+    """With repairs where its integers are closer to the float outputs on fresh samples."""
+    built = _built(calibration, found.qconfig, repairs)
+    if built is None or found.audit is None:
+        return found
+    some, qconfig, candidate = built
+    was, now = (_integers_db(one, found.audit, fresh) for one in (found.candidate, candidate))
+    before = was if found.before_db is None else found.before_db
+    if now < was + worth:
+        return replace(found, before_db=before, after_db=max(was, now))
+    return replace(
+        found,
+        qconfig=qconfig,
+        candidate=candidate,
+        repairs=(*found.repairs, *some),
+        before_db=before,
+        after_db=now,
+    )
 
 
 def _built(
     calibration: Calibration, qconfig: QConfig, repairs: Sequence[Repair]
 ) -> tuple[Sequence[Repair], QConfig, Candidate] | None:
     """The configuration with repairs and its module; without more bits where these do not fit."""
-    ranges = [one for one in repairs if "nbit_input" not in one.choice]
-    for some in (repairs, ranges):
-        layers = {one.point: dict(one.choice) for one in some}
+    for some in (repairs, [one for one in repairs if "nbit_input" not in one.choice]):
+        fields: dict[str, Any] = {"layers": qconfig.layers.to_dict()}
+        for one in some:
+            if one.point.startswith(POINT):
+                fields["layers"][one.point] = dict(one.choice)
+            else:
+                fields.update(one.choice)
         try:
-            other = qconfig.with_overrides(layers={**qconfig.layers.to_dict(), **layers})
+            other = qconfig.with_overrides(**fields)
             return (some, other, calibration.candidate(other)) if some else None
         except CompilerError as error:
             _log.info("the repairs %s cannot be built: %s", list(map(str, some)), error.what)
     return None
 
 
-def integers_db(candidate: Candidate, audit: Audit, samples: Sequence[Batch]) -> float:
+def _integers_db(candidate: Candidate, audit: Audit, samples: Sequence[Batch]) -> float:
     """SQNR of what ships on other samples."""
     exact = audit.network.run_with(())
     shipped = float_executor(candidate.bound)
@@ -188,15 +227,11 @@ def integers_db(candidate: Candidate, audit: Audit, samples: Sequence[Batch]) ->
     return _db(sums.result().output_db)
 
 
-def _tried(
-    calibration: Calibration,
-    qconfig: QConfig,
-    candidate: Candidate,
-    audit: Audit,
-    doubts: Mapping[str, tuple[str, ...]],
-    more_bits: bool,
-) -> list[Repair]:
-    """Repairs that help the simulated outputs, one after the other."""
+def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[Repair]:
+    """Repairs of points that help the simulated outputs, one after the other."""
+    audit, qconfig, candidate = found.audit, found.qconfig, found.candidate
+    assert audit is not None
+    doubts = flagged(audit)
     calls = {row.name: point for row, point in zip(audit.points, audit.network.points)}
     suspects = [
         name
@@ -209,7 +244,7 @@ def _tried(
     readers = point_readers(candidate.bound["main"])
     sided = Sidedness(nodes_of(candidate.bound["main"]), qconfig)
     tries = _Tries(audit, [calls[name] for name in suspects])
-    found: list[Repair] = []
+    helped: list[Repair] = []
     for place, name in enumerate(suspects):
         low, high = extremes[name]
         if max(-low, high) > _LARGEST:
@@ -232,8 +267,8 @@ def _tried(
         if taken is not None and best >= start + _WORTH_DB:
             nbit, ends, tries.grids[place] = taken
             choice = {**({} if nbit is None else {"nbit_input": nbit}), "range": list(ends)}
-            found.append(Repair(name, doubts[name], choice, best - start))
-    return found
+            helped.append(Repair(name, doubts[name], choice, best - start))
+    return helped
 
 
 def _extremes(

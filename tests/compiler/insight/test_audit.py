@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from compiler.errors import CalibrationError
+from compiler.frontend.from_onnx.load import load
 from compiler.insight import layer_sqnr
 from compiler.insight.audit import Repaired, flagged, measure, repaired, worst_point
 from compiler.ir.text.printer import text
@@ -21,6 +22,8 @@ from compiler.quantize import (
     point_names,
     prerequisite_optimize,
 )
+from compiler.quantize.choice import SMOOTH_ALPHA
+from tests.benchmarks.unseen_networks import Network
 from tests.compiler import networks as models
 from tests.compiler.quantize.planting import FAULTS, planted
 
@@ -102,10 +105,31 @@ def test_a_planted_fault_is_named_and_mended(fault: str) -> None:
     assert json.loads(json.dumps(found.to_dict()))["repairs"] == [str(found.repairs[0])]
 
 
+def test_smoothing_is_tried_where_the_outputs_are_far_from_float() -> None:
+    graph, rng = Network(0), np.random.default_rng(0)
+    x = graph.dense(graph.input(1, 16, 8), 8, 32, "Relu")
+    spread = np.exp(rng.uniform(0, np.log(1e4), 32))
+    inner, outer = rng.normal(0, 0.2, (2, 32, 32))
+    y = graph("Relu", graph("MatMul", x, graph.weight(inner * spread)))
+    y = graph.dense(graph("MatMul", y, graph.weight(outer / spread[:, None])), 32, 8)
+    data = [{"x": rng.normal(0, 1, (1, 16, 8)).astype(np.float32)} for _ in range(16)]
+    mod = prerequisite_optimize(*load(graph.model(y).SerializeToString()), 3)
+    calibration, settings = Calibration(mod, data), config(weight_rounding="corrected")
+    candidate = calibration.candidate(settings)
+    found = repaired(calibration, settings, candidate, data)
+    assert (settings.smooth_alpha, found.qconfig.smooth_alpha) == (None, SMOOTH_ALPHA)
+    assert found.repairs[0].point == "smooth_alpha"
+    assert (found.after_db or 0) > (found.before_db or 0) + 10
+    kept = repaired(calibration, settings, candidate, data, fixed=["smooth_alpha"])
+    assert kept.qconfig.smooth_alpha is None
+
+
 def test_bits_stay_as_they_are_where_these_were_chosen() -> None:
     data, settings = calibration(), config()
     with planted("4 bits", POINT, other=0):
-        found = repaired(data, settings, data.candidate(settings), batches(16), more_bits=False)
+        found = repaired(
+            data, settings, data.candidate(settings), batches(16), fixed=["nbit_input"]
+        )
     assert all("nbit_input" not in one.choice for one in found.repairs)
 
 
