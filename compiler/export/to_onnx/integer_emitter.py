@@ -156,6 +156,11 @@ class IntegerEmitter(Emitter):
         whole = [v for v in values if is_integer(v.type.dtype)]
         return max((max(map(abs, self.ends(v))) for v in whole), default=0)
 
+    def accumulated(self) -> int:
+        """The largest magnitude of a partial sum, in any order, of the product at hand."""
+        found = self._ranges.intermediates[-1]  # what its range rule checks last
+        return max(-found.low, found.high)
+
     def dtype_for(self, step: Step) -> str:
         """The dtype in which a word is computed whose results are no larger on the way."""
         reach = self.reach((*step.args, *step.results))

@@ -103,15 +103,19 @@ def conv2d(step: Step, ctx: RangeContext) -> Interval:
 
 @FRange.register("nn.matmul", "nn.batch_matmul")
 def matmul(step: Step, ctx: RangeContext) -> Interval:
-    """Per column of a constant, else every product at its worst."""
-    data, kernel = step.args
-    if kernel.data is None or kernel.data.ndim != 2:
-        return _of_two(step, ctx, data.type.concrete_shape[-1])
-    features, units = kernel.data.shape
-    low, high = (end.reshape(1, -1) for end in ctx.of(data).per(-1, features))
-    weight = kernel.data.T.reshape(1, units, features, 1)
+    """Per column of a constant on the right, per row of one on the left, for each matrix of it;
+    else every product at its worst."""
+    left = step.args[1].data is None
+    computed, known = reversed(step.args) if left else step.args
+    if known.data is None or known.data.ndim < 2:
+        return _of_two(step, ctx, step.args[0].type.concrete_shape[-1])
+    weight = known.data if left else np.swapaxes(known.data, -1, -2)
+    *lead, units, terms = weight.shape
+    weight = weight.reshape(math.prod(lead), units, terms, 1)
+    ends = ctx.of(computed).per(-2 if left else -1, terms)
+    low, high = (np.broadcast_to(end, (len(weight), terms)) for end in ends)
     bottom, top = _bounded(step, ctx, weight, low, high, False)
-    shape = (*[1] * (len(step.result.type.shape) - 1), units)
+    shape = (*lead, units, 1) if left else (*lead, 1, units)
     return interval(bottom.reshape(shape), top.reshape(shape))
 
 

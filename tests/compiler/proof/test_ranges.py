@@ -397,6 +397,28 @@ def test_a_product_of_computed_matrices_is_bounded_by_its_worst_terms(
     assert found == (5 * min(ends), 5 * max(ends))
 
 
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("lead", [(), (1,), (2,)])
+def test_the_bound_of_a_product_with_constant_matrices_is_reached_by_the_worst_input(
+    left: bool, lead: tuple[int, ...]
+) -> None:
+    rng = np.random.default_rng(0)
+    weight = rng.integers(-127, 128, (*lead, 6, 4)).astype("int8")
+    held = np.ascontiguousarray(np.swapaxes(weight, -1, -2)) if left else weight
+    x = relay.var("x", (2, 6, 3) if left else (2, 3, 6), "int8")
+    if lead == ():
+        x = relay.var("x", (6, 3) if left else (3, 6), "int8")
+        both = (constant(held, "int8"), x) if left else (x, constant(held, "int8"))
+        call = op.nn.matmul(*both, out_dtype="int32")
+    else:
+        both = (constant(held, "int8"), x) if left else (x, constant(held, "int8"))
+        call = op.nn.batch_matmul(*both, transpose_b=False, out_dtype="int32")
+    worst = np.where(weight > 0, 90, -100).astype(np.int64)
+    most = (worst * weight).sum(axis=-2).max()
+    least = (np.where(weight > 0, -100, 90) * weight.astype(np.int64)).sum(axis=-2).min()
+    assert result(module([x], call), (-100, 90)) == (least, most)
+
+
 def test_the_place_of_an_extremum_is_below_the_number_of_elements() -> None:
     x = relay.var("x", (2, 7), "int8")
     assert result(module([x], op.argmax(x, axis=(1,)))) == (0, 6)

@@ -78,7 +78,7 @@ def product(
     Raises:
         OnnxExportError: operands or a result of a dtype that has no exact form.
     """
-    work = e.exact_dtype(_largest_sum(step, e, terms))
+    work = e.exact_dtype(e.accumulated())
     if work == "float32" or (work is not None and step.name != "nn.conv2d"):
         # A float32 holds every factor of an operand that its sums leave room for.
         lhs, rhs = (e.apart(value, work, work == "float64") for value in step.args)
@@ -103,16 +103,6 @@ def product(
             total = part if total is None else e.node("Add", [total, part])
     assert total is not None, "the digits of place 0 always count"
     return e.result(step, total, work)
-
-
-def _largest_sum(step: Step, e: IntegerEmitter, terms: int) -> int:
-    """Bound on every sum of products, in any order; of a constant weight, with its numbers."""
-    data, weight = step.args
-    if weight.data is None or not weight.data.size:
-        return terms * e.reach([data]) * e.reach([weight])
-    numbers = np.abs(weight.data.astype(np.float64))
-    along = tuple(range(1, numbers.ndim)) if step.name == "nn.conv2d" else -2
-    return e.reach([data]) * int(numbers.sum(axis=along).max())
 
 
 def _zero(digit: Digit, e: IntegerEmitter) -> str:

@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 import compiler
+import qsearch
 from compiler import transform
 from compiler.export.to_onnx.float_model import to_onnx
 from compiler.frontend.from_onnx.load import load
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Op
 from compiler.ir.module import IRModule
+from compiler.proof.derive import derive
 from compiler.quantize import bind_params, realize
 
 SIMULATED = "relay.op.annotation.simulated_quantize"
@@ -132,3 +134,29 @@ def test_a_quantized_import_survives_text_and_export() -> None:
     x = on_halves()
     again = on_onnxruntime(to_onnx(mod), x)
     np.testing.assert_array_equal(again, compiler.evaluate(mod, {"x": x})[0])
+
+
+def test_a_long_product_with_wide_weights_is_proved_in_every_form() -> None:
+    """The worst sums of 1536 products leave float32, those of these weights do not."""
+    rng = np.random.default_rng(0)
+    arrays = {
+        "w": np.clip(rng.normal(0, 30, (1536, 8)), -127, 127).astype(np.int8),
+        "s": np.float32(1 / 64),
+        "z": np.int8(0),
+    }
+    nodes = [
+        *pair("x", "s", "z", "x_d"),
+        node("DequantizeLinear", ["w", "s", "z"], ["w_d"]),
+        node("MatMul", ["x_d", "w_d"], ["h"]),
+        *pair("h", "s", "z", "y"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 4, 1536])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 4, 8])],
+        [numpy_helper.from_array(np.asarray(a), name) for name, a in arrays.items()],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    module = qsearch.quantize(proto, {"x": rng.normal(size=(4, 4, 1536)).astype(np.float32)})
+    assert derive(module.module, module.samples).findings == ()
