@@ -48,17 +48,9 @@ from compiler.quantize._rewriting import rewritten
 _ALWAYS: Final = {"isnan": False, "isinf": False, "isfinite": True}
 """What is asked of computed values, and the answer for integers."""
 _MOVES: Final = ("broadcast_to", "expand_dims", "reshape", "squeeze", "tile", "transpose")
-_FIRST: Final = (
-    *_MOVES,
-    *BORDER_OPS,
-    "strided_slice",
-    "split",
-    "take",
-    "gather",
-    "max",
-    "min",
-    "subtract",
-)
+_EXTREMA: Final = ("max", "min")
+_CUTS: Final = ("strided_slice", "split", "take", "gather")
+_FIRST: Final = (*_MOVES, *BORDER_OPS, *_CUTS, *_EXTREMA, "subtract")
 _EVERY: Final = ("add", "minimum", "maximum", "concatenate", "nn.pad")
 _SOFTMAX: Final = ("nn.softmax", "nn.log_softmax")
 _VISIBLE: Final = -50.0
@@ -70,15 +62,17 @@ def mask_values(main: Function) -> frozenset[Expr]:
     below -LIMIT, O(edges): constants, float inputs that softmaxes alone read so, and what sums,
     choices, extrema and moves make of these."""
     nodes = nodes_of(main)
-    read, scores = _read_low(nodes, ("max", "min"))
+    read, scores = _read_low(nodes, _EXTREMA)
     elsewhere = {main.body}
     for node in nodes:
         if node not in scores and not is_op_call(node, *_SOFTMAX):
             elsewhere.update(node.operands())
     found: set[Expr] = set()
-    for node in read:
-        if isinstance(node, Constant):
-            real = node.data.dtype.kind == "f" and node.data.size
+    for node in nodes:
+        if node not in read and not is_op_call(node, *_EXTREMA):
+            low = False
+        elif isinstance(node, Constant):
+            real = node.data.dtype.kind == "f" and node.data.size > 0
             low = real and (node.data.min() < _VISIBLE or node.data.max() >= LIMIT)
         elif isinstance(node, Var):
             low = node in scores and node not in elsewhere and _is_real(node)
@@ -94,8 +88,8 @@ def masked_inputs(main: Function) -> frozenset[Expr]:
     return frozenset(node for node in _read_low(nodes_of(main))[0] if isinstance(node, Var))
 
 
-def _read_low(nodes: Sequence[Expr], more: Sequence[str] = ()) -> tuple[list[Expr], set[Expr]]:
-    """Values that are read down to -LIMIT only, operands first; those that softmaxes read.
+def _read_low(nodes: Sequence[Expr], more: Sequence[str] = ()) -> tuple[set[Expr], set[Expr]]:
+    """Values that are read down to -LIMIT only; those that softmaxes read.
 
     Args:
         more: operators whose operands count as well.
@@ -115,7 +109,7 @@ def _read_low(nodes: Sequence[Expr], more: Sequence[str] = ()) -> tuple[list[Exp
             read.update(_terms(node))
             if node in scores:
                 scores.update(_terms(node))
-    return [node for node in nodes if node in read], scores
+    return read, scores
 
 
 def _terms(node: Expr) -> Sequence[Expr]:
@@ -154,7 +148,7 @@ def bounded_masks(mod: IRModule) -> IRModule:
     if not mentions(main, names):
         return mod
     nodes = nodes_of(main)
-    low = frozenset(_read_low(nodes)[0])
+    low = _read_low(nodes)[0]
 
     def made(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
         if isinstance(node, Constant):
@@ -168,7 +162,7 @@ def bounded_masks(mod: IRModule) -> IRModule:
     return rewritten(mod, made)
 
 
-def _rewritten(node: Call, args: list[Expr], low: frozenset[Expr]) -> Expr | None:
+def _rewritten(node: Call, args: list[Expr], low: set[Expr]) -> Expr | None:
     """The call over new operands without what integers cannot hold; None for others."""
     assert isinstance(node.op, Op)
     if node.op.name == "isnan" and (rows := _masked_rows(node.args[0], args[0])):

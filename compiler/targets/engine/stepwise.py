@@ -78,11 +78,14 @@ class SteppedEngine(EngineExecutor):
         return plan
 
     def _shared(self) -> set[Value]:
-        """Values that lie in memory of their own, rather than being other views of such ones."""
+        """Values that lie in memory of their own, rather than being other views of such ones, and
+        are no moved copies, which the plan may read as what they are moved from."""
         owners: dict[Buffer, Value] = {}
         for _, value, place in self._places:
             owners.setdefault(place.buffer, value)
-        return set(owners.values())
+        lying = {self._items[value] for _, value, _ in self._places}
+        moves = {value: self._planner.behind_moves(value) for value in owners.values()}
+        return {v for v, (p, of) in moves.items() if not p or self._planner.items[of] not in lying}
 
     def source(self, value: Value) -> Value:
         """The value that an equal one is computed as."""

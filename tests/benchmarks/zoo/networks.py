@@ -228,6 +228,14 @@ language blenderbot-small seq2seq
 language prophetnet seq2seq
 language clip_text_model text
 language siglip_text_model text
+language gpt_oss text
+language doge text
+language mpt text
+language longformer text
+language xlstm text
+language led seq2seq
+language pegasus_x seq2seq
+language longt5 seq2seq
 vit beit pixels 64
 vit deit pixels 64
 vit dinov2 pixels 56
@@ -240,6 +248,7 @@ vit swinv2 pixels 64
 vit levit pixels 64
 vit ijepa pixels 64
 vit pvt pixels 64
+vit groupvit_vision_model pixels 64
 vit focalnet pixels 64
 segmentation segformer pixels 64
 segmentation segformer pixels 64 dynamo
@@ -269,6 +278,7 @@ time patchtst series
 time patchtst series dynamo
 time patchtsmixer series
 time patchtsmixer series dynamo
+time timesfm history
 """
 OWN = """
 vit window_attention
@@ -609,6 +619,17 @@ audio-spectrogram-transformer max_length=64 num_mel_bins=32
 patchtst context_length=64 prediction_length=16 num_input_channels=4 patch_length=8 patch_stride=8
 patchtsmixer context_length=64 prediction_length=16 num_input_channels=4 patch_length=8
 patchtsmixer patch_stride=8
+gpt_oss num_local_experts=4 num_experts_per_tok=2 sliding_window=16 rope_parameters=null
+gpt_oss layer_types=["sliding_attention","full_attention"]
+mpt max_seq_len=64
+longformer attention_window=8 max_position_embeddings=130
+xlstm num_blocks=2 embedding_dim=64 chunk_size=16 return_last_states=false
+led attention_window=8 max_encoder_position_embeddings=64 max_decoder_position_embeddings=64
+pegasus_x block_size=8 num_global_tokens=4
+longt5 local_radius=7
+groupvit_vision_model depths=[1,1,1] num_group_tokens=[8,4,0] num_output_groups=[8,4,4]
+groupvit_vision_model num_hidden_layers=3
+timesfm context_length=64 patch_length=16 horizon_length=16
 """
 """Other fields of a configuration, values as JSON; ``-field`` leaves one as it is."""
 HEADS: Final = {
@@ -618,6 +639,8 @@ HEADS: Final = {
     "glpn": "AutoModelForDepthEstimation",
     "depth_anything": "AutoModelForDepthEstimation",
     "siglip_text_model": "SiglipTextModel",
+    "groupvit_vision_model": "GroupViTVisionModel",
+    "timesfm": "TimesFmModel",
     "patchtst": "PatchTSTForPrediction",
     "patchtsmixer": "PatchTSMixerForPrediction",
     "swin2sr": "Swin2SRForImageSuperResolution",
@@ -650,6 +673,7 @@ def from_transformers(row: Row) -> tuple[nn.Module, Inputs]:
     given = {k: v for k, v in wanted.items() if k in known or hasattr(fresh, k)}
     config = kind_of(**(given if name != "depth_anything" else {}))
     config._attn_implementation, config.architectures = "eager", []
+    config._experts_implementation = "batched_mm"
     config.return_dict = True
     maker = getattr(transformers, HEADS.get(name, "AutoModel"))
     make = getattr(maker, "from_config", None) or maker
@@ -666,6 +690,12 @@ def from_transformers(row: Row) -> tuple[nn.Module, Inputs]:
         "mel": {"input_features": noise(1, 40, 64), "decoder_input_ids": tokens(16, 900)},
         "patches": {"input_values": noise(1, 64, 32)},
         "series": {"past_values": noise(1, 64, 4)},
+        "history": {
+            "past_values": tone(1, 64),
+            "past_values_padding": lambda g: (
+                torch.arange(64) < 16 * torch.randint(0, 3, (1, 1), generator=g)
+            ).long(),
+        },
     }
     # Given a mask, a decoder does not look for sequences that are packed into one.
     taken = inspect.signature(model.forward).parameters
@@ -676,6 +706,8 @@ def from_transformers(row: Row) -> tuple[nn.Module, Inputs]:
     for argument, mask, length in masks:
         if argument in made[kind] and mask in taken:
             extra[mask] = torch.ones(1, length, dtype=torch.long)
+    if kind == "history":
+        extra["freq"] = torch.zeros(1, 1, dtype=torch.long)
     names = tuple(made[kind])
     return Only(model, names, 2 if row.family == "detection" else 1, **extra), every(**made[kind])
 

@@ -237,6 +237,25 @@ def logarithms() -> Recipe:
     return g, {}
 
 
+def decays() -> Recipe:
+    """Gates of a chunk, their differences pair by pair, and both along two axes."""
+    g = Graph()
+    drawn = np.random.default_rng(2)
+    steps = g("Softplus", g("MatMul", "x", g.const(drawn.standard_normal((WIDTH, 4)))))
+    steps = g("Reshape", g("Transpose", g("Neg", steps), perm=[0, 2, 1]), g.ints(1, 4, 2, 6))
+    total = g("CumSum", steps, g.const(3, "int64"))
+    last = g("Gather", total, g.const(5, "int64"), axis=3)
+    left = g("Add", g("Sub", g("Unsqueeze", last, g.ints(3)), total), steps)
+    largest = g("ReduceMax", left, axes=[3], keepdims=1)
+    pairs = g("Sub", g("Unsqueeze", total, g.ints(4)), g("Unsqueeze", total, g.ints(3)))
+    pairs = g("Add", pairs, g("Unsqueeze", steps, g.ints(3)))
+    pairs = g("Where", g.const(np.tril(np.ones((6, 6))), "bool"), pairs, g.const(-INF))
+    weights = g("Exp", g("Sub", pairs, g("ReduceMax", pairs, axes=[-1], keepdims=1)))
+    products = g("MatMul", weights, g.const(drawn.standard_normal((6, 6))))
+    g("Add", products, g("Unsqueeze", g("Add", left, largest), g.ints(4)), result="y")
+    return g, {}
+
+
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "an input of the lowest float": partial(float_input, LOW),
     "an input of the lowest float at opset 11": partial(float_input, LOW, 11),
@@ -263,6 +282,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "a sigmoid": sigmoid,
     "rows that are masked as a whole": guarded,
     "a logarithm of softmax": logarithms,
+    "gates of a matrix memory": decays,
 }
 
 
