@@ -93,6 +93,29 @@ def layer(elements: bool, how: str, known: bool) -> Callable[[Several], str]:
     return build
 
 
+def alone(how: str, known: bool) -> Callable[[Several], str]:
+    """The largest of the updates, without the zeros that are there before, as torch exports
+    ``include_self=False``: an infinite number first takes their place."""
+
+    def build(g: Several) -> str:
+        x = g.dense(g.rows(NODES, WIDTH), WIDTH, WIDTH)
+        ends = g.drawn.integers(0, NODES // 2, (2, EDGES))
+        edges = g.weight(ends, np.int64) if known else g.places(NODES // 2, 2, EDGES)
+        index = g("Unsqueeze", g.one(edges, 1), g.weight([1], np.int64))
+        index = g("Expand", index, g.weight([EDGES, WIDTH], np.int64))
+        most = np.float32(np.finfo(np.float32).max * (-1 if how == "max" else 1))
+        value = helper.make_tensor("value", TensorProto.FLOAT, [1], [most])
+        infinite = g("ConstantOfShape", g.weight([EDGES, WIDTH], np.int64), value=value)
+        rows = g("ConstantOfShape", g.weight([NODES, WIDTH], np.int64))
+        other = {"max": "min", "min": "max"}[how]
+        rows = g("ScatterElements", rows, index, infinite, axis=0, reduction=other)
+        news = g("Gather", x, g.one(edges, 0), axis=0)
+        rows = g("ScatterElements", rows, index, news, axis=0, reduction=how)
+        return g.dense(rows, WIDTH, 4)
+
+    return build
+
+
 def degrees(g: Several) -> str:
     """Graph convolutions whose norms are counted from the edges, as PyG exports them."""
     x, edges = g.rows(NODES, WIDTH), g.places(NODES, 2, EDGES - NODES)
@@ -142,6 +165,8 @@ GRAPHS: Final[Mapping[str, Callable[[Several], str]]] = {
     "elements": layer(True, "add", False),
     "elements, known edges": layer(True, "add", True),
     "largest": layer(True, "max", False),
+    "largest alone": alone("max", False),
+    "smallest alone, known edges": alone("min", True),
     "last": layer(False, "none", False),
     "degrees": degrees,
     "isomorphism": isomorphism,

@@ -343,6 +343,12 @@ graph gat
 graph gcn
 graph graph_sage
 graph mpnn
+graph edge_gcn
+graph edge_gcn_cora
+graph edge_gine
+graph edge_gat dynamo
+graph point_pillars
+segmentation segnet dynamo
 graph point_net
 video unet3d
 video conv_lstm

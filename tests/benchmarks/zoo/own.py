@@ -1092,6 +1092,112 @@ def point_net() -> Made:
     return Fn(run, out=mlp(128, 64, 10), **parts), every(x=noise(1, 3, 128))
 
 
+def at_rows(rows: Tensor, places: Tensor, count: int) -> Tensor:
+    """Rows added up at places, as PyG's scatter does it."""
+    zeros = rows.new_zeros(count, rows.shape[1])
+    return zeros.scatter_add(0, places[:, None].expand_as(rows), rows)
+
+
+def listed_edges(
+    run: Callable[..., Tensor], nodes: int, count: int, width: int, **parts: Any
+) -> Made:
+    """A network of rows of nodes and of edges from source to target."""
+
+    def listed(g: torch.Generator) -> Tensor:
+        return torch.randint(0, nodes, (1, 2, count), generator=g)
+
+    inputs = every(x=noise(1, nodes, width), edges=listed)
+    return Fn(lambda m, x, e: run(m, x[0], e[0, 0], e[0, 1]), **parts), inputs
+
+
+def edge_convolutions(nodes: int, count: int, width: int) -> Made:
+    """Two graph convolutions with norms counted from the edges and a loop at every node."""
+
+    def run(m: Fn, x: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        loops = torch.arange(nodes)
+        source, target = torch.cat([source, loops]), torch.cat([target, loops])
+        root = at_rows(x.new_ones(count + nodes, 1), target, nodes).pow(-0.5)
+        norm = root[source] * root[target]
+        x = F.relu(at_rows(norm * m.one(x)[source], target, nodes))
+        return at_rows(norm * m.two(x)[source], target, nodes)
+
+    return listed_edges(run, nodes, count, width, one=nn.Linear(width, 16), two=nn.Linear(16, 7))
+
+
+@network
+def edge_gcn() -> Made:
+    return edge_convolutions(20, 60, 8)
+
+
+@network
+def edge_gcn_cora() -> Made:
+    """As many nodes, edges and words as the graph of papers has."""
+    return edge_convolutions(2708, 10556, 1433)
+
+
+@network
+def edge_gine() -> Made:
+    def run(m: Fn, x: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        for f in m.f:
+            x = F.relu(f(at_rows(F.relu(x[source] + m.kinds[source]), target, 40) + 1.1 * x))
+        return m.out(x.sum(0, keepdim=True))
+
+    parts = {"f": nn.ModuleList(mlp(16, 16, 16) for _ in range(2)), "out": nn.Linear(16, 3)}
+    return listed_edges(run, 40, 160, 16, kinds=torch.randn(40, 16), **parts)
+
+
+@network
+def edge_gat() -> Made:
+    """Scores of edges are normalized over the edges of a target."""
+
+    def run(m: Fn, x: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        x = m.one(x)
+        score = F.leaky_relu(m.a(x)[source, 0] + m.b(x)[target, 0], 0.2)
+        zeros = score.new_zeros(len(x))
+        most = zeros.scatter_reduce(0, target, score, "amax", include_self=False)
+        score = (score - most[target]).exp()
+        share = score / (zeros.scatter_add(0, target, score) + 1e-16)[target]
+        return m.out(F.elu(at_rows(x[source] * share[:, None], target, len(x))))
+
+    parts = {"one": nn.Linear(8, 16), "a": nn.Linear(16, 1), "b": nn.Linear(16, 1)}
+    return listed_edges(run, 40, 160, 8, out=nn.Linear(16, 3), **parts)
+
+
+@network
+def point_pillars() -> Made:
+    """The largest of the points of a pillar, put into the cell of an image."""
+
+    def run(m: Fn, x: Tensor, cells: Tensor) -> Tensor:
+        canvas = x.new_zeros(256, 32)
+        canvas[cells[0, :, 0] * 16 + cells[0, :, 1]] = F.relu(m.f(x[0])).amax(1)
+        return m.out(canvas.t().reshape(1, 32, 16, 16))
+
+    def cells(g: torch.Generator) -> Tensor:
+        chosen = torch.randperm(256, generator=g)[:60]
+        return torch.stack([chosen // 16, chosen % 16], 1)[None]
+
+    out = nn.Sequential(conv(32, 32), conv(32, 14, 1, None))
+    return Fn(run, f=nn.Linear(9, 32), out=out), every(x=noise(1, 60, 20, 9), cells=cells)
+
+
+@network
+def segnet() -> Made:
+    """Maxima return to the places that they were taken from."""
+
+    def run(m: Fn, x: Tensor) -> Tensor:
+        places = []
+        for down in m.down:
+            x, place = F.max_pool2d(down(x), 2, return_indices=True)
+            places.append(place)
+        for up in m.up:
+            x = up(F.max_unpool2d(x, places.pop(), 2))
+        return x
+
+    down = nn.ModuleList([conv(3, 16), conv(16, 32)])
+    up = nn.ModuleList([conv(32, 16), conv(16, 5, act=None)])
+    return Fn(run, down=down, up=up), every(x=image(1, 3, 32, 32))
+
+
 SMALL: Final[Sequence[str]] = (
     *("window_attention", "segformer_head", "dueling_dqn", "gat", "unet_groupnorm", "dit_block"),
     *("bert_like", "llama_block", "t5_block", "mamba_block", "conv_tasnet", "fsrcnn", "nafnet"),

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx, sized_by_data
 from compiler.ir.expr import Constant, Expr, is_op_call
+from compiler.ir.structural import structural_equal
 from compiler.ir.ty import is_float
+from compiler.ops.transform.scatter import ScatterNDAttrs
 
 _TO_THE_END = (2**31 - 1, 2**63 - 1)
 """Ends that stand for the last element of the direction, backwards too."""
@@ -189,23 +191,44 @@ def _scattered(node: OnnxNode, at: Sequence[Expr | NDArray[Any]]) -> Expr:
     places = node.call("reshape", places, newshape=(1, number))
     mode = {"none": "update"}.get(reduction, reduction)
     if mode != "add":
+        before = _before_emptied(data, places, mode) if mode in _OPPOSITE else None
+        if before is not None:  # the update that came last is one of those compared
+            rows = node.call("scatter_nd", before, places, news, mode="update")
         rows = node.call("scatter_nd", rows, places, news, mode=mode)
         return node.call("reshape", rows, newshape=shape)
-    zero = node.scalar_like(0, data)
-    zeros = node.call("full", zero, shape=(count, width), dtype=data.tensor_type.dtype)
-    sums = node.call("scatter_nd", zeros, places, news, mode=mode)
-    return node.call(
-        "reshape", sums if _is_zero(node) else node.call("add", rows, sums), newshape=shape
-    )
+    zero, dtype = node.scalar_like(0, data), data.tensor_type.dtype
+    first = node.call("full", zero, shape=(count, width), dtype=dtype)
+    sums = node.call("scatter_nd", first, places, news, mode=mode)
+    known = node.known(0)
+    zeros = _number(data) == 0 if known is None else not known.any()
+    return node.call("reshape", sums if zeros else node.call("add", rows, sums), newshape=shape)
 
 
-def _is_zero(node: OnnxNode) -> bool:
-    """Whether the data are zeros, however large."""
-    source = node.arg(0)
+_OPPOSITE = {"max": "min", "min": "max"}
+_BEYOND = 1e30
+"""Numbers of this magnitude stand for infinity."""
+
+
+def _before_emptied(data: Expr, places: Expr, mode: str) -> Expr | None:
+    """The rows in which the opposite of ``mode`` put an infinite number at the same places; None
+    for other data. torch writes so what has ``include_self=False``."""
+    while is_op_call(data, "reshape"):
+        data = data.args[0]
+    if not is_op_call(data, "scatter_nd") or ScatterNDAttrs.of(data).mode != _OPPOSITE[mode]:
+        return None
+    number = _number(data.args[2])
+    infinite = number is not None and abs(number) > _BEYOND and (number < 0) == (mode == "max")
+    return data.args[0] if infinite and structural_equal(data.args[1], places) else None
+
+
+def _number(source: Expr) -> float | None:
+    """The number that a tensor is full of, however large it is; None for others."""
     while is_op_call(source, "broadcast_to", "full", "reshape"):
         source = source.args[0]
-    known = source.data if isinstance(source, Constant) else node.known(0)
-    return known is not None and not known.any()
+    if not isinstance(source, Constant) or not source.data.size:
+        return None
+    first = source.data.flat[0]
+    return float(first) if np.all(source.data == first) else None
 
 
 def _row_numbers(

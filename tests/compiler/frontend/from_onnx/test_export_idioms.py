@@ -296,3 +296,41 @@ def test_topk_of_the_first_opsets_has_its_number_as_an_attribute() -> None:
     wanted = onnxruntime.InferenceSession(model).run(None, {"x": x})
     for found, right in zip(compiler.evaluate(mod, {"x": x, **params}), wanted, strict=True):
         np.testing.assert_array_equal(found, right)
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        {"kernel_shape": [3, 2], "dilations": [2, 3], "pads": [2, 1, 1, 1]},
+        {"kernel_shape": [2, 3], "strides": [2, 1], "pads": [1, 2, 0, 1]},
+        {"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": "SAME_UPPER", "storage_order": 1},
+    ],
+)
+def test_the_place_of_a_maximum_is_the_first_of_equals_and_never_padding(window: Arrays) -> None:
+    """The least float has nothing below that could stand for padding."""
+    rng = np.random.default_rng(0)
+    given = {"x": rng.integers(0, 3, (2, 3, 7, 8)).astype("f4") + np.float32(-3.4028235e38)}
+    given["x"][0] = rng.integers(-3, 0, (3, 7, 8))
+    value = functools.partial(helper.make_tensor_value_info, shape=None)
+    graph = helper.make_graph(
+        [node("MaxPool", ["x"], ["y", "i"], **window)],
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (2, 3, 7, 8))],
+        [value("y", onnx.TensorProto.FLOAT), value("i", onnx.TensorProto.INT64)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    mod, params = load(model.SerializeToString())
+    wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, given)
+    for found, want in zip(compiler.evaluate(mod, {**given, **params}), wanted, strict=True):
+        np.testing.assert_array_equal(found, want)
+
+
+@pytest.mark.parametrize("shape", [None, (2, 3, 9, 11)])
+def test_unpooled_maxima_are_counted_in_the_result(shape: tuple[int, ...] | None) -> None:
+    rng = np.random.default_rng(0)
+    given = {"x": rng.normal(size=(2, 3, 4, 5)).astype("f4")}
+    given["i"] = rng.permutation(2 * 3 * 8 * 10)[:120].reshape(2, 3, 4, 5)
+    stored = {} if shape is None else {"s": np.array(shape)}
+    attributes = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    _, found, wanted = of_one("MaxUnpool", given, stored, attributes)
+    np.testing.assert_array_equal(found, wanted)
