@@ -52,6 +52,7 @@ from compiler.ops.rules.dom_scale import (
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.errors import WeightNotConstantError
+from compiler.qtypes.layer_choices import WIDE_BITS
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.qtypes.report import BORDER_OPS
 from compiler.quantize.calibration.bias_room import add_operands, range_for_bias, weights_with_bias
@@ -254,9 +255,9 @@ class _Binder:
                 continue
             if is_mask_point(point):  # whatever calibration saw
                 range_s = as_scale(LIMIT)
-            elif is_score_point(point) and not exact:
+            elif is_score_point(point):  # its range is no limit, or masks would be scores
                 step = chosen_scale(min(float(range_s) / 128, SCORE_STEP), self.qconfig)
-                end = int(min(LIMIT / 2 / float(step), 2 ** (nbit - 1) - 1))
+                end = int(min(LIMIT / 2 / float(step), 2 ** (WIDE_BITS - 1) - 1))
                 self.bound[point] = _Bound(as_scale(end * step), DomScale(step), steps=(-end, end))
                 continue
             room = 1.0 if exact else self._headroom(point, nbit)

@@ -85,7 +85,9 @@ class SteppedEngine(EngineExecutor):
             owners.setdefault(place.buffer, value)
         lying = {self._items[value] for _, value, _ in self._places}
         moves = {value: self._planner.behind_moves(value) for value in owners.values()}
-        return {v for v, (p, of) in moves.items() if not p or self._planner.items[of] not in lying}
+        return {
+            v for v, (p, of) in moves.items() if not p or self._planner.items.get(of) not in lying
+        }
 
     def source(self, value: Value) -> Value:
         """The value that an equal one is computed as."""
