@@ -14,6 +14,9 @@ from typing import Final
 from compiler.insight.audit.measure import Audit, PointAudit
 
 LOST: Final = "lost in front"
+INTEGERS: Final = "integers"
+_APART_DB: Final = 15.0
+"""Below it a value of integers is not the one that is simulated."""
 _SATURATED: Final = 0.02
 """Ranges by squared error cut off up to a hundredth."""
 _FEW: Final = 24
@@ -40,6 +43,7 @@ def flags_of(point: PointAudit) -> tuple[str, ...]:
         "few values": point.levels < _FEW and point.values > max(_MANY, 4 * point.levels),
         "saturates": point.saturated > _SATURATED,
         "noisy": own < expected,
+        INTEGERS: point.integer_db is not None and point.integer_db < _APART_DB,
         LOST: total < min(before, own, _CLEAN_DB) - _LOST_DB,
     }
     return tuple(name for name, holds in doubts.items() if holds)
@@ -54,9 +58,12 @@ def flagged(audit: Audit) -> dict[str, tuple[str, ...]]:
 
 
 def worst_point(audit: Audit) -> PointAudit | None:
-    """The computed point at which most is lost that was there in front of it; None of a network
-    without one. O(points)."""
-    return max((point for point in audit.points if point.kind != "weight"), key=_lost, default=None)
+    """The first point whose integers are another value than the simulation, else the computed point
+    at which most is lost that was there in front of it; None of a network without one. O(points).
+    """
+    computed = [point for point in audit.points if point.kind != "weight"]
+    apart = (point for point in computed if INTEGERS in flags_of(point))
+    return next(apart, max(computed, key=_lost, default=None))
 
 
 def _noise(point: PointAudit) -> float:

@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from compiler.errors import CompilerError
-from compiler.insight.audit.flags import LOST, flagged, worst_point
+from compiler.insight.audit.flags import INTEGERS, LOST, flagged, worst_point
 from compiler.insight.audit.measure import Audit, measure
 from compiler.insight.measuring import OutputSums
 from compiler.insight.network import run_on
@@ -184,7 +184,7 @@ def _taken(
     some, qconfig, candidate = built
     was, now = (_integers_db(one, found.audit, fresh) for one in (found.candidate, candidate))
     before = was if found.before_db is None else found.before_db
-    if now < was + worth:
+    if now < was + worth * max(SAMPLES / len(fresh), 1):  # few samples say less
         return replace(found, before_db=before, after_db=max(was, now))
     return replace(
         found,
@@ -236,7 +236,7 @@ def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[R
     suspects = [
         name
         for name, flags in doubts.items()
-        if bound_grid(calls[name]) is not None and flags != (LOST,)
+        if bound_grid(calls[name]) is not None and not {*flags} <= {INTEGERS, LOST}
     ][:_SUSPECTS]
     if not suspects:
         return []
@@ -253,7 +253,7 @@ def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[R
         best, taken = start, None
         read_by = readers.get(calls[name], ())
         for nbit in _bits_of(calls[name], tries.grids[place], read_by, more_bits):
-            if best >= most - (_FAR_DB if nbit else _NEAR_DB):
+            if best >= most - (_FAR_DB if (nbit or 0) > _USUAL else _NEAR_DB):
                 break
             wanted = nbit or _bits(tries.grids[place])
             room = wide_headroom(wanted, _USUAL, not _TABULATED.isdisjoint(read_by))

@@ -13,6 +13,7 @@ from compiler.frontend.from_onnx.load import load
 from compiler.insight import layer_sqnr
 from compiler.insight.audit import Repaired, flagged, measure, repaired, worst_point
 from compiler.ir.text.printer import text
+from compiler.ops.annotation import simulated_quantize
 from compiler.pipeline import evaluate
 from compiler.quantize import (
     Calibration,
@@ -122,6 +123,27 @@ def test_smoothing_is_tried_where_the_outputs_are_far_from_float() -> None:
     assert (found.after_db or 0) > (found.before_db or 0) + 10
     kept = repaired(calibration, settings, candidate, data, fixed=["smooth_alpha"])
     assert kept.qconfig.smooth_alpha is None
+
+
+def test_the_point_is_named_where_integers_are_not_what_is_simulated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    requantize = simulated_quantize.requantize
+
+    def cut(data: Any, scale: Any, low: float, high: float, *rest: Any) -> Any:
+        return requantize(data, scale, low // 64, high // 64, *rest)
+
+    monkeypatch.setattr(simulated_quantize, "requantize", cut)
+    candidate = calibration().candidate(config())
+    found = measure(candidate, batches(4))
+    names = point_names(candidate.annotated)
+    first, second = (names[point] for point in measured_points(candidate.annotated)[:2])
+    doubts = flagged(found)
+    assert "integers" in doubts[second]
+    assert first not in doubts
+    worst = worst_point(found)
+    assert worst is not None
+    assert worst.name == second
 
 
 def test_bits_stay_as_they_are_where_these_were_chosen() -> None:
