@@ -55,6 +55,7 @@ from compiler.quantize._prefix_runs import PrefixRuns, source_of
 from compiler.quantize.calibration.bind_scales import bound_grid, measured_points
 from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.quantize.calibration.point_bits import keeps_scale
+from compiler.quantize.calibration.profile_function import used_range, uses_of_points
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 from compiler.quantize.predicted_error import squares
 
@@ -119,6 +120,7 @@ class RangeFitting:
         for node in nodes_of(main):
             for child in node.operands():
                 self._uses.setdefault(child, []).append(node)
+        self._read = uses_of_points(nodes_of(main), main.body)
         self._axis = {call.args[0]: rule.data_axis for call, rule in weighted_calls(main)}
         self.points = frozenset(
             point
@@ -165,7 +167,8 @@ class RangeFitting:
         strips = self._strips(point, reading, pairs)
         whole = _Heat(reading, pairs[: 1 if strips else self.samples(point)])
         first = strips or whole
-        unseen = _Unseen.of([y for y, _ in first.pairs], self._axis.get(point, 1))
+        used = used_range(self._read[point])
+        unseen = _Unseen.of([np.clip(y, *used) for y, _ in first.pairs], self._axis.get(point, 1))
 
         own = [runs.replaced.get(arg, arg) for arg in point.args[1:]]
         assert isinstance(own[0], Constant)

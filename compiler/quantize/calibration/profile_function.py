@@ -14,7 +14,7 @@ so a range that ends there has finer steps. Source: Relay v0.10 quantize/calibra
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import numpy as np
@@ -93,7 +93,7 @@ def _measured(
     readers: list[Readers] = []
     read_by = point_readers(main)
     nodes = nodes_of(main)
-    uses = _uses_of_points(nodes, main.body)
+    uses = uses_of_points(nodes, main.body)
     for node in nodes:
         if not is_op_call(node, *MARKER_OPS) or is_given(node):
             plain[node] = with_operands(node, [plain[child] for child in node.operands()])
@@ -132,7 +132,7 @@ def _measured(
     return plain[main.body], tuple(tensors), ends, points
 
 
-def _uses_of_points(nodes: Sequence[Expr], result: Expr) -> dict[Expr, set[Use]]:
+def uses_of_points(nodes: Sequence[Expr], result: Expr) -> dict[Expr, set[Use]]:
     """What each reader of a point makes a difference of."""
     uses: dict[Expr, set[Use]] = {result: {_WHOLE}}
     found: dict[Expr, set[Use]] = {}
@@ -170,7 +170,12 @@ def _used_part(data: Expr, uses: set[Use], masked: bool) -> Expr:
     axis, *others = {axis for axis, _ in uses}
     if axis is not None and not others:
         return _near_largest(data, axis, masked)
-    return _bounded(data, min(low for _, (low, _) in uses), max(high for _, (_, high) in uses))
+    return _bounded(data, *used_range(uses))
+
+
+def used_range(uses: Collection[Use]) -> Bounds:
+    """Where any of the readers of a value varies."""
+    return min(low for _, (low, _) in uses), max(high for _, (_, high) in uses)
 
 
 def _bounded(data: Expr, low: float, high: float) -> Expr:
