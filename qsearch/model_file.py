@@ -538,7 +538,10 @@ def without_floats(
     found, reasons = diagnosis, dict[str, str]()
     for _ in range(_ROUNDS):
         roots = filter(_root, found.operators)
-        reasons |= {name: why_float(one.reason) for one in roots for name in one.onnx_nodes}
+        more = {name: why_float(one.reason) for one in roots for name in one.onnx_nodes}
+        if more.keys() <= reasons.keys():
+            break
+        reasons |= more
         parts = cut_around(graph, left_out | reasons.keys(), from_)
         if parts is None:
             break

@@ -11,7 +11,6 @@ from typing import Any
 
 from compiler.errors import CompilerError
 from compiler.frontend.cut import Parts
-from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.frontend.from_onnx.runtime_warnings import runtime_warnings
 from compiler.fusion.hardware.report import HardwareReport
 from compiler.insight import Insight, OutputInsight, examine
@@ -24,7 +23,7 @@ from qsearch.config import resolve
 from qsearch.data import Batches
 from qsearch.errors import SettingsError
 from qsearch.frameworks import model_at
-from qsearch.model_file import dims_with, import_model, without_floats
+from qsearch.model_file import ModelSource, dims_with, import_model, without_floats
 from qsearch.modules.data_source import DataSource
 from qsearch.modules.quantization import changes_of_auto, chosen_config, resolve_qconfig
 from qsearch.modules.views import report_without_data
@@ -133,10 +132,11 @@ def doctor(
                 text = described_space(settings, module, source.name)
                 elsewhere = "name another file with --space-out"
                 write_atomically(Path(space_out), text.encode(), fix=elsewhere)
+            inputs = tuple(input_specs(module))
             return ModelDiagnosis(
                 source.name,
-                declared_interface(source.content).inputs,
-                tuple(input_specs(module)),
+                _declared(source, inputs),
+                inputs,
                 diagnosis,
                 None if hw is None else report_without_data(module, config, hw),
                 (*warnings, *filter(None, [refusal_expected(module)])),
@@ -147,6 +147,19 @@ def doctor(
             for warning in warnings:
                 error.add_note(warning)
             raise
+
+
+def _declared(source: ModelSource, inputs: Sequence[InputSpec]) -> tuple[Port, ...]:
+    """Inputs of what is imported, as the file declares them; of a value that crosses a cut, sizes
+    are open only where --dim sets them."""
+    own = {port.name: port for port in source.declared.inputs}
+    names = {dim for port in own.values() for dim in port.dims} - {"?"}
+    found = []
+    for port, spec in zip(source.interface.inputs, inputs):
+        sizes = zip(port.dims, spec.shape)
+        dims = tuple(dim if dim in names else size for dim, size in sizes)
+        found.append(own.get(port.name) or replace(port, dims=dims))
+    return tuple(found)
 
 
 # Insight ----------------------------------------------------------------------------------------
