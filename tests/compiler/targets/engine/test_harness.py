@@ -112,8 +112,22 @@ def cases() -> list[tuple[IRModule, list[Array], list[Array]]]:
     small = conv(op.clip(deeper, a_min=-300, a_max=300), (36, 7, 1, 1), 4, groups=3)
     flat = op.reshape(first, newshape=(1, 630, 1, 1))
     head = conv(flat, (77, 630, 1, 1), bits=4)
+    news = op.reshape(first, newshape=(90, 7))
+    at = op.strided_slice(news, begin=(0,), end=(1,), axes=(1,))
+    scatters: list[Any] = [
+        op.scatter_nd(
+            relay.const(np.full((40, 7), -3, dtype)),
+            op.reshape(op.cast(at, dtype=index), newshape=(1, 90)),
+            op.cast(news, dtype=dtype),
+            mode=mode,
+        )
+        for mode, dtype, index in (
+            *(("add", "int32", "int8"), ("add", "int64", "int64"), ("update", "int8", "int32")),
+            *(("max", "int16", "int8"), ("min", "int32", "int64"), ("max", "int8", "int8")),
+        )
+    ]
     outputs = (probabilities, standard, mean, largest, op.negative(turned), to_even, larger, less,
-               pairs, more, whole, small, head, *tables, *widened)  # fmt: skip
+               pairs, more, whole, small, head, *scatters, *tables, *widened)  # fmt: skip
     mod = infer_module(relay.module(relay.Tuple(outputs)))
     shape = (1, 3, 11, 9)
     both = [[drawn(rng, shape, "uint8", extreme)] for extreme in (False, True)]
