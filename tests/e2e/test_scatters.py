@@ -159,6 +159,15 @@ def pillars(g: Several) -> str:
     return g.conv(g.conv(image, (16, 16, 3, 3)), (4, 16, 1, 1), "")
 
 
+def marks(g: Several) -> str:
+    """Constants at computed places: the classes of rows, and counts of them."""
+    kinds = g.places(WIDTH, NODES, 1)
+    zeros, ones = g.weight(np.zeros((NODES, WIDTH))), g.weight(np.ones((NODES, 1)))
+    marked = g("ScatterElements", zeros, kinds, ones, axis=1)
+    counts = g("ScatterElements", zeros, kinds, ones, axis=1, reduction="add")
+    return g.dense(g("Concat", marked, counts, axis=1), 2 * WIDTH, 8)
+
+
 GRAPHS: Final[Mapping[str, Callable[[Several], str]]] = {
     "rows": layer(False, "add", False),
     "rows, known edges": layer(False, "add", True),
@@ -171,6 +180,7 @@ GRAPHS: Final[Mapping[str, Callable[[Several], str]]] = {
     "degrees": degrees,
     "isomorphism": isomorphism,
     "pillars": pillars,
+    "marks": marks,
 }
 
 

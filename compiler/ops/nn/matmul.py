@@ -156,9 +156,10 @@ def matmul_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) 
 
 @FBody.register(matmul, BATCHED)
 def matmul_body(step: Step, words: Words) -> Value | None:
-    """Operands as they are multiplied."""
+    """Operands as they are multiplied; two computed matrices are a batch of one."""
     attrs, result = step.attrs, step.results[0]
-    if not attrs.transpose_a and not attrs.transpose_b:
+    alone = step.name == OP and all(v.data is None and len(v.type.shape) == 2 for v in step.args)
+    if not attrs.transpose_a and not attrs.transpose_b and not alone:
         return None
     operands = []
     for value, turn in zip(step.args, (attrs.transpose_a, attrs.transpose_b)):
@@ -167,7 +168,11 @@ def matmul_body(step: Step, words: Words) -> Value | None:
         operands.append(words.transpose(value, order) if turn else value)
     dtype = result.type.dtype
     plain = {"out_dtype": dtype, "transpose_a": False, "transpose_b": False}
-    return words.word(step.name, operands, shape_of(result), dtype, **plain)
+    shape = shape_of(result)
+    if alone:
+        batches = [words.reshape(value, (1, *shape_of(value))) for value in operands]
+        return words.reshape(words.word(BATCHED, batches, (1, *shape), dtype, **plain), shape)
+    return words.word(step.name, operands, shape, dtype, **plain)
 
 
 # ---- batch_matmul ------------------------------------------------------------------------------

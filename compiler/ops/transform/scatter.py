@@ -257,7 +257,10 @@ def scatter_nd_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Exp
     sides: tuple[Expr, ...]
     if mode == "add" and isinstance(first, Constant) and not first.data.any():
         sides = first, indices, as_input(updates, ctx)
-    elif mode in _SAME_SCALE and any(kind_of(arg) is not None for arg in (data, updates)):
+    elif mode in _SAME_SCALE and (
+        any(kind_of(arg) is not None for arg in (data, updates))
+        or all(isinstance(arg, Constant) for arg in (data, updates))
+    ):
         kept, new = (
             as_input(arg, ctx) if kind_of(arg) is None else unannotated(arg)
             for arg in (data, updates)

@@ -433,3 +433,16 @@ def test_a_product_takes_the_epilogue_behind_its_reshape(shape: tuple[int, ...])
     made = op.cast(op.clip(scaled, a_min=-127, a_max=127), dtype="int8")
     engine = agree(relay.module(made), *(drawn(rng, s, "int8", False) for s in sizes))
     assert "elementwise" not in [step.kind for step in engine.steps]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_two_computed_matrices_are_a_batch_of_one(turned: bool) -> None:
+    """So the fast kernel serves them, as in the decoder of a graph from its rows."""
+    rng = np.random.default_rng(0)
+    shapes = (40, 24), (56, 24) if turned else (24, 56)
+    x, y = (relay.var(name, shape, "int8") for name, shape in zip("xy", shapes))
+    mod = relay.module(relay.op.nn.matmul(x, y, transpose_b=turned, out_dtype="int32"))
+    kinds = {step.kind for step in EngineExecutor(mod).steps}
+    assert "gemm" in kinds
+    assert "reduce" not in kinds
+    agree(mod, *(drawn(rng, shape, "int8", True) for shape in shapes))
