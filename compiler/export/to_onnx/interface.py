@@ -7,8 +7,8 @@ written anew here:
     Concat of a constant (1, 1, 64) and samples    the constant, expanded to their number
     Resize to the sizes (1, 8, 14, 14)             their number in front of (8, 14, 14)
 
-Shape inference with another number of samples checks the result. That no operator mixes samples
-is tested where a module is exported: a batch gives what its samples give alone.
+``sample_axis`` derives that no operator joins samples; shape inference with another number of
+them checks the result.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from onnx import helper, numpy_helper
 
 from compiler.errors import OnnxExportError
 from compiler.export.to_onnx.graph_writer import drop_unread, onnx_type
+from compiler.export.to_onnx.sample_axis import first_that_joins
 from compiler.runtime.interface import CONVERTED, Interface, Port
 
 _ANY = "batch"
@@ -44,7 +45,11 @@ def with_batch(
     made = deepcopy(model)
     carried, symbol = _inputs_of_samples(made.graph, interface)
     tensors = _tensors_of_samples(made.graph, carried)
-    _take_more_samples(made, tensors)
+    shapes = _shapes_of(made)
+    joins = None if batch == 1 else first_that_joins(made.graph, dict.fromkeys(carried, 0), shapes)
+    if joins is not None:
+        raise _mixing(f"{joins} works along the samples, or has the samples on another axis")
+    _take_more_samples(made, tensors, shapes)
     tried = _sized(made, carried, _TRIED if batch is None else batch)
     try:
         inferred = onnx.shape_inference.infer_shapes(tried, strict_mode=True, data_prop=True)
@@ -147,14 +152,20 @@ def _tensors_of_samples(graph: onnx.GraphProto, carried: Iterable[str]) -> set[s
     return found
 
 
-def _take_more_samples(model: onnx.ModelProto, tensors: set[str]) -> None:
-    """Write anew what names the number of samples."""
-    graph = model.graph
+def _shapes_of(model: onnx.ModelProto) -> dict[str, list[int]]:
+    """Sizes of every tensor that shape inference knows."""
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    shapes = {
+    return {
         info.name: _sizes(info)
         for info in (*inferred.value_info, *inferred.input, *inferred.output)
     }
+
+
+def _take_more_samples(
+    model: onnx.ModelProto, tensors: set[str], shapes: Mapping[str, list[int]]
+) -> None:
+    """Write anew what names the number of samples."""
+    graph = model.graph
     constants = {tensor.name: tensor for tensor in graph.initializer}
     nodes: list[onnx.NodeProto] = []
     free = _free_names(_taken(graph))

@@ -61,6 +61,43 @@ def test_an_operator_that_joins_samples_is_refused() -> None:
         with_batch(to_onnx(relay.module(op.exp(relay.var("x", ())))), None)
 
 
+X = relay.var("x", (1, 4, 3))
+ALONG_SAMPLES = {
+    "max": op.max(X, axis=0, keepdims=True),
+    "sum of all": op.sum(X, keepdims=True),
+    "cumsum": op.cumsum(X, axis=0),
+    "reverse": op.reverse(X, axis=0),
+    "softmax": op.nn.softmax(X, axis=0),
+    "argmax": op.cast(op.argmax(X, axis=0, keepdims=True), dtype="float32"),
+    "a product of samples": op.nn.batch_matmul(
+        op.transpose(X, axes=(1, 0, 2)), op.transpose(X, axes=(1, 0, 2))
+    ),
+    "behind a moved axis": op.transpose(
+        op.max(op.transpose(X, axes=(1, 0, 2)), axis=1, keepdims=True), axes=(1, 0, 2)
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ALONG_SAMPLES)
+def test_what_works_along_the_samples_takes_one_at_a_time(what: str) -> None:
+    """One sample does not show it: the axis has one element."""
+    model = to_onnx(relay.module(relay.Function([X], ALONG_SAMPLES[what])))
+    with pytest.raises(OnnxExportError, match="one sample at a time"):
+        with_batch(model, None)
+    with_batch(model, None, 1)
+
+
+def test_a_reversal_along_another_axis_takes_any_number_of_samples() -> None:
+    y = op.transpose(op.nn.softmax(op.reverse(X, axis=2), axis=1), axes=(1, 0, 2))
+    mod = relay.module(relay.Function([X], op.transpose(op.max(y, axis=0), axes=(0, 1))))
+    session = OrtExecutor(with_batch(to_onnx(mod), None))
+    data = np.random.default_rng(0).standard_normal((3, 4, 3)).astype("float32")
+    (found,) = session.run([data])
+    for sample in range(3):
+        (expected,) = evaluate(mod, {"x": data[sample : sample + 1]})
+        np.testing.assert_allclose(found[sample : sample + 1], expected, rtol=1e-6)
+
+
 def test_names_order_and_dtypes_are_those_of_the_model() -> None:
     x = relay.var("pixels", (1, 4))
     mod = relay.module(relay.Tuple((op.exp(x), op.nn.relu(x))))
