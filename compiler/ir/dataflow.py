@@ -120,6 +120,10 @@ class Dataflow:
         read = {id(v): v.data for step in self.steps for v in step.args if v.data is not None}
         return list(read.values())
 
+    def flows(self) -> list[Dataflow]:
+        """The flow itself, and the bodies of its loops."""
+        return [self, *(step.body for step in self.steps if step.body is not None)]
+
     def unlink(self) -> None:
         """Steps forget their values, when all has been read: both know each other, and so reference
         counts alone would not free them."""
@@ -127,6 +131,15 @@ class Dataflow:
             if step.body is not None:
                 step.body.unlink()
             step.args = step.results = ()
+
+
+def values_of(flow: Dataflow) -> list[Value]:
+    """What a flow takes and computes, then the same of the bodies of its loops."""
+    return [
+        value
+        for one in flow.flows()
+        for value in (*one.inputs, *(made for step in one.steps for made in step.results))
+    ]
 
 
 # A tensor, or a tuple of results; nested tuples are nested Python tuples.

@@ -57,7 +57,8 @@ class Drives:
         self._tables: dict[Value, tuple[Array, Array, Array]] = {}
         self._drawn: dict[Value, int] = {}
         with np.errstate(all="ignore"):
-            for step in reversed(flow.steps):
+            # Bodies first: what is interesting in a turn is traced out of the loop.
+            for step in (step for one in reversed(flow.flows()) for step in reversed(one.steps)):
                 for place, arg in enumerate(step.args):
                     if arg in bounds:
                         self._points.setdefault(arg, []).extend(self._traced(step, place, arg))
@@ -120,6 +121,13 @@ class Drives:
 
     def _traced(self, step: Step, place: int, arg: Value) -> list[Array]:
         """Numbers of an operand that are interesting for one step, and for those behind it."""
+        if step.body is not None:
+            # A state and a constant are what they are in a turn, an input has an axis of turns.
+            rank, inner = len(arg.type.shape), step.body.inputs[place]
+            return [
+                points.reshape(len(points), *(1,) * (rank + 1 - points.ndim), *points.shape[1:])
+                for points in self._points.get(inner, ())
+            ]
         found = list(self._own(step, place, arg)) if len(step.results) == 1 else []
         behind = [p for r in step.results for p in self._points.get(r, ())]
         back = _inverse(step, place)
@@ -216,6 +224,8 @@ def _inverse(step: Step, place: int) -> Callable[[Array], Array] | None:
     others = [arg.data for arg in step.args if arg is not step.args[place]]
     if step.name in _SAME:
         return lambda points: points
+    if step.name == "multiply" and not others:  # a square
+        return lambda points: np.concatenate([root := np.sqrt(np.abs(points)), -root])
     if len(others) != 1 or others[0] is None or is_float(str(others[0].dtype)):
         return None
     other = _lifted(others[0], rank).astype(np.float64)

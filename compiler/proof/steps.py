@@ -12,13 +12,14 @@ input meets is run like everything else.
     generated C     the kernels of the exported source, in the library that ``replay`` compiles
 
 Operators that a form computes at once are one step of it: ties in the middle are traced back to
-what can be given.
+what can be given. A loop is such a step; then its body is stepped as a flow of its own, for one
+turn on given states and inputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final, Protocol
 
@@ -26,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CodegenError, CompilerError, EvaluationError
-from compiler.ir.dataflow import Dataflow, Step, Value, dataflow
+from compiler.ir.dataflow import Dataflow, Step, Value, dataflow, values_of
 from compiler.ir.module import IRModule
 from compiler.ops.evaluate import evaluate_step
 from compiler.proof.drives import ROUNDS, Drives
@@ -94,6 +95,14 @@ class Form(Protocol):
         """
 
 
+class Whole(Form, Protocol):
+    """A form of a module."""
+
+    @property
+    def bodies(self) -> Sequence[Form]:
+        """One turn of each of its loops."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tested:
     """What was done with one form.
@@ -117,6 +126,11 @@ class Tested:
     elements: int = 0
     bounds: int = 0
     without: str = ""
+
+    def plus(self, other: Tested) -> Tested:
+        """Of a form and the body of a loop in it."""
+        names = ("steps", "of", "given", "elements", "bounds")
+        return replace(self, **{n: getattr(self, n) + getattr(other, n) for n in names})
 
     def __str__(self) -> str:
         if self.without:
@@ -150,7 +164,7 @@ def built_in_c(mod: IRModule, flags: Sequence[str]) -> Callable[[], SteppedC]:
 
 
 def check_forms(
-    mod: IRModule, rounds: int, seed: int, in_c: Callable[[], Form] | None = None
+    mod: IRModule, rounds: int, seed: int, in_c: Callable[[], Whole] | None = None
 ) -> tuple[tuple[Tested, ...], tuple[Finding, ...]]:
     """``check_bounds`` and ``check_steps`` for every form of a proved module.
 
@@ -161,7 +175,7 @@ def check_forms(
     """
     tested: list[Tested] = []
     findings: list[Finding] = []
-    forms: dict[str, Callable[[], Form]] = {
+    forms: dict[str, Callable[[], Whole]] = {
         SteppedEngine.name: lambda: SteppedEngine(mod),
         SteppedOnnx.name: lambda: SteppedOnnx(mod),
     }
@@ -177,13 +191,18 @@ def check_forms(
             continue
         titles = Titles(form.flow, mod)
         bounds = _bounds_in(form.flow, own, proved)
-        findings += check_bounds(form, bounds, titles)
-        try:
-            done, found = check_steps(form, bounds, rounds, np.random.default_rng(seed), titles)
-        except EvaluationError as error:
-            done, found = Tested(name), (Finding(CHECK, f"the {name}", f"cannot be run: {error}"),)
+        done = Tested(name, rounds=rounds)
+        for part in (form, *form.bodies):
+            findings += check_bounds(part, bounds, titles)
+            rng = np.random.default_rng(seed)
+            try:
+                of_part, found = check_steps(part, bounds, rounds, rng, titles)
+            except EvaluationError as error:
+                of_part = Tested(name)
+                found = (Finding(CHECK, f"the {name}", f"cannot be run: {error}"),)
+            done = done.plus(of_part)
+            findings += found
         tested.append(done)
-        findings += found
     return tuple(tested), tuple(findings)
 
 
@@ -191,17 +210,14 @@ def _bounds_in(flow: Dataflow, own: Dataflow, known: Mapping[Value, Interval]) -
     """Bounds of the values of a flow; those of the module's own where it is no other one."""
     if _operators(flow) != _operators(own):
         return value_bounds(flow)
-    pairs = zip(_values(own), _values(flow), strict=True)
+    pairs = zip(values_of(own), values_of(flow), strict=True)
     return {value: known[mine] for mine, value in pairs if mine in known}
 
 
 def _operators(flow: Dataflow) -> list[tuple[str, tuple[int, ...]]]:
     """Operators with their constants, of which a form may have others."""
-    return [(s.name, tuple(id(a.data) for a in s.args if a.data is not None)) for s in flow.steps]
-
-
-def _values(flow: Dataflow) -> list[Value]:
-    return [*flow.inputs, *(value for step in flow.steps for value in step.results)]
+    steps = (step for one in flow.flows() for step in one.steps)
+    return [(s.name, tuple(id(a.data) for a in s.args if a.data is not None)) for s in steps]
 
 
 def check_bounds(form: Form, bounds: Bounds, titles: Titles) -> tuple[Finding, ...]:
@@ -357,12 +373,20 @@ class Titles:
         if len(places) != len(flow.steps):  # other operators
             places = [("", n) for n in range(len(flow.steps))]
         self._places = dict(zip(flow.steps, places))
+        self._loops = {
+            inner: step for step in flow.steps if step.body is not None for inner in step.body.steps
+        }
 
     def of(self, value: Value) -> str:
         """Number and operator as ``qsearch show`` has them, and the ONNX nodes it came from."""
         step = value.producer
         if step is None:
             return f"%{value.name}"
+        loop = self._loops.get(step)
+        if loop is not None:
+            assert loop.body is not None
+            number = loop.body.steps.index(step)
+            return f"{self.of(loop.results[0])}, in its body %{number} {step.name}"
         function, number = self._places[step]
         where = "" if function in ("", CORE) else f"@{function}, "
         source = "" if step.span is None else f", from {step.span}"

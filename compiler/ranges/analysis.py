@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from compiler.core.legalize import forget, is_whole, words_of
-from compiler.ir.dataflow import Dataflow, Step, Value
+from compiler.ir.dataflow import Dataflow, Step, Value, values_of
 from compiler.ir.op import OpRule
 from compiler.ir.ty import integer_range, is_float
 from compiler.ranges.finding import Finding
@@ -177,10 +177,10 @@ def ranges_of(flow: Dataflow) -> RangeContext:
 
 
 def value_bounds(flow: Dataflow) -> dict[Value, Interval]:
-    """Bounds of every integer that a flow computes or takes; of inputs everything a dtype holds."""
+    """Bounds of every integer that a flow computes or takes, in the bodies of loops as well; of
+    inputs everything a dtype holds."""
     ctx = ranges_of(flow)
-    values = [*flow.inputs, *(value for step in flow.steps for value in step.results)]
-    return {value: ctx.of(value) for value in values if is_whole(value)}
+    return {value: ctx.of(value) for value in values_of(flow) if is_whole(value)}
 
 
 def analyse_step(step: Step, ctx: RangeContext) -> None:

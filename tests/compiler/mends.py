@@ -21,7 +21,7 @@ class Defect:
     """What a function did before it was mended.
 
     Attributes:
-        module, function: where.
+        module, function: where; ``Class.method`` of a class.
         before: the text of today -> what stood there; or the whole function.
     """
 
@@ -34,15 +34,16 @@ class Defect:
 def put_back(defect: Defect) -> Iterator[None]:
     """The defect is there again; it fails where the text of today is another one."""
     module = import_module(defect.module)
+    owner, _, name = defect.function.rpartition(".")
+    if owner:
+        with _method_put_back(vars(module), vars(module)[owner], name, defect):
+            yield
+        return
     whole, known = getattr(module, defect.function), dict(rules)
     if callable(defect.before):
         then = defect.before
     else:
-        source = textwrap.dedent(inspect.getsource(whole))
-        for now, before in defect.before.items():
-            assert source.count(now) == 1, f"{defect.function} is written otherwise: {now}"
-            source = source.replace(now, before)
-        exec(compile(source, module.__file__ or "", "exec"), vars(module))
+        exec(_source(whole, defect), vars(module))
         then = getattr(module, defect.function)
         setattr(module, defect.function, whole)
     readers = [m for m in sys.modules.values() if vars(m).get(defect.function) is whole]
@@ -54,6 +55,28 @@ def put_back(defect: Defect) -> Iterator[None]:
         for reader in readers:
             setattr(reader, defect.function, whole)
         rules.update(known)
+
+
+def _source(whole: Callable[..., Any], defect: Defect) -> Any:
+    source = textwrap.dedent(inspect.getsource(whole))
+    assert isinstance(defect.before, Mapping)
+    for now, before in defect.before.items():
+        assert source.count(now) == 1, f"{defect.function} is written otherwise: {now}"
+        source = source.replace(now, before)
+    return compile(source, inspect.getfile(whole), "exec")
+
+
+@contextmanager
+def _method_put_back(
+    scope: dict[str, Any], owner: Any, name: str, defect: Defect
+) -> Iterator[None]:
+    whole, made = getattr(owner, name), dict[str, Any]()
+    exec(_source(whole, defect), scope, made)
+    setattr(owner, name, made[name])
+    try:
+        yield
+    finally:
+        setattr(owner, name, whole)
 
 
 def _largest_along(item: Any, axis: int | None) -> Any:

@@ -91,6 +91,11 @@ class GraphWriter:
         )
         return name
 
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the outputs, in order."""
+        return [info.name for info in self._outputs]
+
     def constant(self, value: ArrayLike, dtype: str | None = None) -> str:
         """An initializer; equal ones of up to ``_SHARED`` elements are shared."""
         array = np.asarray(value, dtype=dtype)

@@ -15,6 +15,8 @@ other runtimes; it takes 2 to 4 times as long as the float model.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import onnx
@@ -49,13 +51,22 @@ def to_integer_onnx(mod: IRModule, function: str = "main") -> onnx.ModelProto:
         OnnxExportError: an operator or dtype without an exact integer form.
     """
     flow = dataflow(mod, function, ONNX)
-    model, _ = integer_model(flow, function)
+    model = integer_model(flow, function)[0]
     flow.unlink()
     return model
 
 
-def integer_model(flow: Dataflow, name: str) -> tuple[onnx.ModelProto, dict[Value, Held]]:
-    """``to_integer_onnx`` for a flow, and the tensors that hold its values.
+@dataclass(frozen=True, slots=True, eq=False)
+class Written:
+    """A flow, the graph that it became, and the tensors that hold its values."""
+
+    flow: Dataflow
+    graph: onnx.GraphProto
+    tensors: Mapping[Value, Held]
+
+
+def integer_model(flow: Dataflow, name: str) -> tuple[onnx.ModelProto, Written, list[Written]]:
+    """``to_integer_onnx`` for a flow; what it wrote of the flow, and of the bodies of loops.
 
     Args:
         name: of the graph.
@@ -78,5 +89,29 @@ def integer_model(flow: Dataflow, name: str) -> tuple[onnx.ModelProto, dict[Valu
         emitter.emit(step)
     write_outputs(flow, emitter)
     model = emitter.writer.finish()
+    graphs = {
+        held.g.output[0].name: held.g
+        for node in model.graph.node
+        for held in node.attribute
+        if held.g.output
+    }
+    bodies = [step.body for step in flow.steps if step.body is not None]
+    inner = [
+        _written(body, graphs[one.writer.output_names[0]], one, emitter.writer.renamed)
+        for body, one in zip(bodies, emitter.loops, strict=True)
+        if one.writer.output_names[0] in graphs  # who is not read is left out
+    ]
+    return model, _written(flow, model.graph, emitter, {}), inner
+
+
+def _written(
+    flow: Dataflow, graph: onnx.GraphProto, emitter: IntegerEmitter, outside: Mapping[str, str]
+) -> Written:
+    """``outside``: new names of tensors around the graph, which a body may read."""
     own = {*flow.inputs, *(value for step in flow.steps for value in step.results)}
-    return model, {value: held for value, held in emitter.tensors().items() if value in own}
+    tensors = {
+        value: Held(outside.get(held.name, held.name), held.dtype)
+        for value, held in emitter.tensors().items()
+        if value in own
+    }
+    return Written(flow, graph, tensors)

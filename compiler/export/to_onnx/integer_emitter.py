@@ -65,10 +65,13 @@ class IntegerEmitter(Emitter):
         """Of products, and what ``_PASSED`` makes of them."""
         self._exact = False
         """The word at hand wraps nowhere."""
+        self.loops: list[IntegerEmitter] = []
+        """Of the bodies of the loops, in their order."""
 
     def within(self, writer: GraphWriter) -> IntegerEmitter:
         """An emitter of the same kind for a graph in this one."""
-        return IntegerEmitter(writer, self._ranges)
+        self.loops.append(IntegerEmitter(writer, self._ranges))
+        return self.loops[-1]
 
     # ---- values ------------------------------------------------------------------------------
 

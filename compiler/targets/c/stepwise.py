@@ -25,37 +25,39 @@ from compiler.runtime.packed import numbers
 from compiler.targets.c.executor import KERNELS, CExecutor
 from compiler.targets.c.program import C_FORM, Step, Value
 
+Calls = Sequence[tuple[Call, tuple[flat.Value, ...]]]
 
-class SteppedC(CExecutor):
-    """Implements ``proof.steps.Form`` for one function that main calls once.
+
+class _Kernels:
+    """The kernels of one function; implements ``proof.steps.Form``.
 
     Args:
-        mod, flags: as for ``CExecutor``.
-        prefix, core: names of the function that gives the operands of the other.
-    Raises:
-        LoweringError, CodegenError: as ``CExecutor``.
-        EvaluationError: the C has other kernels than the graph that it is made of.
+        form: of the whole source.
+        function: its name.
+        flow: that it was made of, or that holds its operators.
+        starts: its operands.
+        calls: of kernels, with their results.
     """
 
     name = "generated C"
 
-    def __init__(self, mod: IRModule, prefix: str, core: str, flags: Sequence[str]) -> None:
-        pipeline = importlib.import_module("compiler.pipeline")
-        fused = pipeline.fuse_for_c(mod)
-        super().__init__(pipeline.lower_fused(fused).mod, "main", flags)
-        calls: list[tuple[Call, tuple[flat.Value, ...]]] = []
-        self.flow = flatten_function(fused["main"], fused, form=C_FORM, inlined=calls)
-        called = [c.op.name_hint if isinstance(c.op, GlobalVar) else "" for c, _ in calls]
-        before, behind = called.index(prefix), called.index(core)
-        kernels = [v for call, v in calls[before + 1 : behind] if isinstance(call.op, Function)]
-        self._placement = self.package.entries[core].placement
+    def __init__(
+        self,
+        form: SteppedC,
+        function: str,
+        flow: flat.Dataflow,
+        starts: Sequence[flat.Value],
+        calls: Calls,
+    ) -> None:
+        self._form, self.flow, self.starts = form, flow, starts
+        kernels = [values for call, values in calls if isinstance(call.op, Function)]
+        self._placement = form.package.entries[function].placement
         program = self._placement.program
         self._numbers = [n for n, step in enumerate(program.steps) if step.number >= 0]
         steps = [program.steps[n] for n in self._numbers]
         if max((step.number for step in steps), default=-1) >= len(kernels):
             raise EvaluationError("the C has other kernels than the graph that it is made of")
         self.stages: Sequence[Sequence[flat.Value]] = [kernels[step.number] for step in steps]
-        self.starts: Sequence[flat.Value] = calls[before][1]
         inputs, results = (
             {value.producer for value in values}
             for values in (self.starts, (v for made in kernels for v in made))
@@ -66,8 +68,6 @@ class SteppedC(CExecutor):
         self._homes = dict(zip(self.starts, program.params, strict=True))
         for step, values in zip(steps, self.stages):
             self._homes.update(zip(values, step.outs, strict=True))
-        table = (ctypes.c_void_p * len(self.package.functions)).in_dll(self._library, KERNELS)
-        self._symbols = dict(zip(self.package.functions, table))
 
     def source(self, value: flat.Value) -> flat.Value:
         """The value itself."""
@@ -115,7 +115,7 @@ class SteppedC(CExecutor):
         ]
         places += [start + offset for offset in self._placement.temps[number]]
         if step.loop is None:
-            _function(self._symbols[step.callee], len(places))(*places)
+            _function(self._form.symbols[step.callee], len(places))(*places)
         else:
             self._run_loop(step, step.loop, start, places)
         found = []
@@ -132,10 +132,9 @@ class SteppedC(CExecutor):
         count, (states, moving) = len(step.args), loop.borders(len(step.outs))
         behind = count + len(step.outs)
         args, outs, following = places[:count], places[count:behind], places[behind:]
-        entry = self.package.entries[step.callee]
+        entry = self._form.package.entries[step.callee]
         first = [arena] if entry.placement.arena_bytes else []
-        symbol = ctypes.cast(getattr(self._library, entry.symbol), ctypes.c_void_p).value or 0
-        call = _function(symbol, len(first) + count + len(step.outs))
+        call = _function(self._form.address(entry.symbol), len(first) + count + len(step.outs))
 
         def moved(targets: Sequence[int], sources: Sequence[int]) -> None:
             for target, source, value in zip(targets, sources, step.states):
@@ -153,6 +152,48 @@ class SteppedC(CExecutor):
             made = turns(turn, outs[states:], step.outs[states:], loop.reverse_outputs)
             call(*first, *outs[:states], *read, *args[moving:], *following, *made)
             moved(outs, following)
+
+
+class SteppedC(_Kernels, CExecutor):
+    """The kernels of a function that main calls once.
+
+    Args:
+        mod, flags: as for ``CExecutor``.
+        prefix, core: names of the function that gives the operands of the other.
+    Attributes:
+        bodies: of the loops.
+        symbols: addresses of kernels, by their names in the module.
+    Raises:
+        LoweringError, CodegenError: as ``CExecutor``.
+        EvaluationError: the C has other kernels than the graph that it is made of.
+    """
+
+    def __init__(self, mod: IRModule, prefix: str, core: str, flags: Sequence[str]) -> None:
+        pipeline = importlib.import_module("compiler.pipeline")
+        fused = pipeline.fuse_for_c(mod)
+        CExecutor.__init__(self, pipeline.lower_fused(fused).mod, "main", flags)
+        table = (ctypes.c_void_p * len(self.package.functions)).in_dll(self._library, KERNELS)
+        self.symbols = dict(zip(self.package.functions, table))
+        calls: list[tuple[Call, tuple[flat.Value, ...]]] = []
+        flow = flatten_function(fused["main"], fused, form=C_FORM, inlined=calls)
+        called = [c.op.name_hint if isinstance(c.op, GlobalVar) else "" for c, _ in calls]
+        before, behind = called.index(prefix), called.index(core)
+        _Kernels.__init__(self, self, core, flow, calls[before][1], calls[before + 1 : behind])
+        bodies = [step.body for step in flow.steps if step.body is not None]
+        loops = [step for step in self._placement.program.steps if step.loop is not None]
+        self.bodies = [self._turn(s.callee, b, fused) for s, b in zip(loops, bodies, strict=True)]
+
+    def _turn(self, function: str, body: flat.Dataflow, fused: IRModule) -> _Kernels:
+        """One turn of a loop: the calls of its body, whose flow is ``body``."""
+        calls: list[tuple[Call, tuple[flat.Value, ...]]] = []
+        again = flatten_function(fused[function], fused, form=C_FORM, inlined=calls)
+        same = dict(zip(flat.values_of(again), flat.values_of(body), strict=True))
+        kernels = [(call, tuple(same.get(v, v) for v in values)) for call, values in calls]
+        return _Kernels(self, function, body, body.inputs, kernels)
+
+    def address(self, symbol: str) -> int:
+        """Of a function of the library."""
+        return ctypes.cast(getattr(self._library, symbol), ctypes.c_void_p).value or 0
 
 
 def _function(address: int, arguments: int) -> Any:

@@ -7,7 +7,8 @@
     part   y → ys[t]
     repeat                    back to the loop, until all steps are done
 
-States lie in the dtype that the module gives them, so their bounds hold in every turn.
+A state lies in the narrowest type that holds its dtype, so its bounds hold in every turn: one of
+uint16 in S32.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from math import prod
 from compiler.ir.dataflow import Step
 from compiler.targets.engine.elementwise import emit_together
 from compiler.targets.engine.epilogue import scaled_epilogue
-from compiler.targets.engine.planner import Planner, bounds_of, rule
+from compiler.targets.engine.planner import Loop, Planner, bounds_of, rule
 from compiler.targets.engine.values import RAW_DTYPES, Item
 from compiler.targets.engine.views import View, compact
 
@@ -32,10 +33,10 @@ def scan(planner: Planner, step: Step, args: list[Item]) -> bool:
     states, moving = attrs.borders(len(body.outputs))
     inner = Planner(body, planner.library, emitter)
     steps = inner.distinct_steps()
-    held = [
-        compact(RAW_DTYPES[value.type.dtype], value.type.concrete_shape)
-        for value in body.inputs[:states]
-    ]
+    held = []
+    for value in body.inputs[:states]:
+        whole = Item(value.type.concrete_shape, *bounds_of(value.type.dtype))
+        held.append(compact(whole.storage, whole.shape))
     for item, state in zip(args, held):
         planner.write(item, state)
     sources = [_row_major(planner, item) for item in args[states:moving]]
@@ -48,6 +49,7 @@ def scan(planner: Planner, step: Step, args: list[Item]) -> bool:
             view = planner.materialise(item)
         inner.enter(value, Item(value.type.concrete_shape, low, high, data, view))
     token = f"loop{len(emitter.actions)}"  # never left out
+    planner.loops.append(Loop(inner, len(emitter.actions), held))
     emitter.step("loop", [], [token])
     for source, part, back in zip(sources, parts, attrs.reverse_inputs):
         _move(planner, source, part, attrs.length, back, takes=True)
@@ -63,15 +65,17 @@ def scan(planner: Planner, step: Step, args: list[Item]) -> bool:
     # What else reads a state stands in front of the program that writes it.
     for joint in (False, True):
         written = joint and emit_together(inner, together)
+        for item in together if written else ():
+            inner.lies(item)
         for place, item in enumerate(found):
             if (item in together) is not joint:
                 continue
             if place >= states:
                 back = attrs.reverse_outputs[place - states]
                 made = _row_major(inner, item)
-                whole = compact(made.buffer.storage, (attrs.length, *made.shape))
-                _move(planner, whole, made, attrs.length, back, takes=False)
-                results[place] = whole
+                every = compact(made.buffer.storage, (attrs.length, *made.shape))
+                _move(planner, every, made, attrs.length, back, takes=False)
+                results[place] = every
             elif not written:
                 state = held[place]
                 after = compact(state.buffer.storage, state.shape)

@@ -8,7 +8,7 @@ elementwise operators around it. What has no rule of its own is planned word by 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Final
 
@@ -111,6 +111,21 @@ def plan_function(mod: IRModule, function: str, library: Library) -> tuple[Plann
         ) from error
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Loop:
+    """A loop of a plan.
+
+    Attributes:
+        body: what planned its body.
+        action: the number of the action with which it begins.
+        states: where its states lie.
+    """
+
+    body: Planner
+    action: int
+    states: Sequence[View]
+
+
 class Planner:
     """The state of one planning.
 
@@ -119,6 +134,7 @@ class Planner:
         folded: what is computed here, of values that bounds have made constant.
         placed: an item and its view -> how many actions there were when it lay there.
         in_loop: this is the body of a loop, whose steps go to the emitter of what is around it.
+        loops: those that were planned.
     """
 
     def __init__(self, flow: Dataflow, library: Library, emitter: Emitter | None = None) -> None:
@@ -129,6 +145,7 @@ class Planner:
         self.items: dict[FlowValue, Item] = {}
         self.folded: set[FlowValue] = set()
         self.placed: dict[tuple[Item, View], int] = {}
+        self.loops: list[Loop] = []
 
     def run(self) -> None:
         """Plan every step, then the outputs."""
@@ -163,7 +180,7 @@ class Planner:
         if stored != dtype:
             item = self.compose("WRAP", (item,), dtype)
             item.readers, item.uses = self.behind.get(value, []), self._uses(value)
-        self._lies(item)
+        self.lies(item)
         return item
 
     def item(self, value: FlowValue) -> Item:
@@ -316,7 +333,7 @@ class Planner:
         if not all(map(self._holds, step.results)):
             return False
         for result in step.results:
-            self._lies(self.items[result])
+            self.lies(self.items[result])
         return True
 
     def _fold(self, step: Step, args: Sequence[Item]) -> None:
@@ -345,7 +362,7 @@ class Planner:
             self.items[value] = self.item(made)
         return True
 
-    def _lies(self, item: Item) -> None:
+    def lies(self, item: Item) -> None:
         """Note where an item lies, if it does."""
         if item.view is not None:
             self.placed.setdefault((item, item.view), len(self.emitter.actions))
@@ -406,7 +423,7 @@ class Planner:
         stored = target.buffer.storage
         if item.view is None and item.chain is not None and item.storage == stored:
             item.view, item.depth = emit_program(self, item, target), 0
-            self._lies(item)
+            self.lies(item)
             return
         view = self.materialise(item)
         if view.buffer.storage == stored:
@@ -430,7 +447,7 @@ class Planner:
             else:
                 item.view = emit_program(self, item)
         item.depth = 0
-        self._lies(item)
+        self.lies(item)
         return item.view
 
     def behind_moves(self, value: FlowValue) -> tuple[list[Step], FlowValue]:

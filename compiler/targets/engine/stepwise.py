@@ -6,6 +6,9 @@
 Rows, blob, views and places are those of ``EngineExecutor``. A value that is given is written over
 the elements of its view, so that what lies around them is what its producer left. Memory that no
 later row reads is noise.
+
+A loop runs as a whole, on given operands. The rows of its body are run once more one by one, for
+one turn whose states and inputs are given: what a turn seldom computes is computed there.
 """
 
 from __future__ import annotations
@@ -21,61 +24,49 @@ from compiler.ir.module import IRModule
 from compiler.ops.number_format import Array
 from compiler.targets.engine.executor import Arena, Batch, EngineExecutor, array_of
 from compiler.targets.engine.plan import Plan
-from compiler.targets.engine.planner import Planner, plan_function
+from compiler.targets.engine.planner import Loop, Planner, plan_function
 from compiler.targets.engine.steps import SLACK
 from compiler.targets.engine.values import bits_of, is_integer
 from compiler.targets.engine.views import Buffer, View
 
 
-class SteppedEngine(EngineExecutor):
-    """Implements ``proof.steps.Form``.
+class _Rows:
+    """The rows that one planner made; implements ``proof.steps.Form``.
 
     Args:
-        mod, function, isa: as for ``EngineExecutor``.
-    Raises:
-        CodegenError, PlanError: as ``EngineExecutor``.
+        engine: of the whole plan.
+        planner: made the rows.
+        rows: of the plan.
+        results: values that are read behind the last row.
     """
 
     name = "engine"
-    _planner: Planner
 
-    def __init__(self, mod: IRModule, function: str = "main", isa: str | None = None) -> None:
-        super().__init__(mod, function, isa)
-        self.flow = self._planner.flow
-        self.starts: Sequence[Value] = self.flow.inputs
+    def __init__(
+        self, engine: SteppedEngine, planner: Planner, rows: range, results: Sequence[Value]
+    ) -> None:
+        self._engine, self._planner, self._rows = engine, planner, rows
+        self.flow = planner.flow
+        self.starts: Sequence[Value] = [v for v in self.flow.inputs if v.data is None]
         self.operators = len(self.flow.steps)
-        emitter = self._planner.emitter
-        self._actions = emitter.kept
-        kept = set(map(id, self._actions))
-        behind = np.cumsum([0, *(id(action) in kept for action in emitter.actions)])
-        last: dict[Buffer, int] = {}
-        for at, action in enumerate(self._actions):
-            last |= {b: at for b in (*action.reads, *action.writes) if isinstance(b, Buffer)}
-        self._dying: dict[int, list[Buffer]] = {}
-        for buffer, at in last.items():
-            self._dying.setdefault(at, []).append(buffer)
         # Values between the words of an operator have no name in the module.
-        results = (value for step in self.flow.steps for value in step.results)
-        named = {*self.flow.inputs, *results}
-        self._items = {v: i for v, i in self._planner.items.items() if v in named}
+        made = (value for step in self.flow.steps for value in step.results)
+        named = {*self.flow.inputs, *made}
+        self._items = {v: i for v, i in planner.items.items() if v in named}
         values: dict[Any, Value] = {}
         for value, item in self._items.items():
             if item.data is None:
                 values.setdefault(item, value)
         self._places: list[tuple[int, Value, View]] = []
-        for (item, place), actions in self._planner.placed.items():
-            at = int(behind[actions])
-            if item in values and last.get(place.buffer, -1) >= at:
+        for (item, place), actions in planner.placed.items():
+            at = engine.row_of(actions)
+            if item in values and engine.last_use.get(place.buffer, -1) >= at:
                 self._places.append((at, values[item], place))
         self._places.sort(key=lambda place: place[0])
         alone = [(value,) for _, value, _ in self._places]
-        self.stages: Sequence[Sequence[Value]] = [*alone, self.flow.outputs]
+        self.stages: Sequence[Sequence[Value]] = [*alone, results]
         self._first_in = self._shared()
-        self._within = {root for value, root in self._planner.equal() if value not in named}
-
-    def _planned(self, mod: IRModule, function: str) -> Plan:
-        self._planner, plan = plan_function(mod, function, self._library)
-        return plan
+        self._within = {root for value, root in planner.equal() if value not in named}
 
     def _shared(self) -> set[Value]:
         """Values that lie in memory of their own, rather than being other views of such ones, and
@@ -109,15 +100,33 @@ class SteppedEngine(EngineExecutor):
 
     def begin(self, inputs: Sequence[Array], rng: np.random.Generator) -> None:
         """Start with other inputs, in memory that is all noise."""
-        self._ins = [np.ascontiguousarray(array) for array in inputs]
-        self._outs = [np.zeros(shape, dtype) for shape, dtype in self._out]
-        self._noise = np.frombuffer(rng.bytes(self.plan.arena_bytes), np.uint8)
-        self._arena = Arena(self.plan.arena_bytes)
+        plan = self._engine.plan
+        self._noise = np.frombuffer(rng.bytes(plan.arena_bytes), np.uint8)
+        self._arena = Arena(plan.arena_bytes)
         self._arena.bytes[:-SLACK] = self._noise
-        self._batch = Batch(*self._sizes).fill(self._ins, self._outs)
-        self._at = 0
+        self._at = self._rows.start
         self._lying: dict[Value, View] = {}
         self._given: set[Value] = set()
+        self._enter(inputs)
+
+    def _enter(self, inputs: Sequence[Array]) -> None:
+        """The turn of a loop reads what lies in memory, and no input of the module."""
+        self._ins, self._outs = self._engine.empty()
+        self._batch = Batch(*self._engine.sizes).fill(self._ins, self._outs)
+        for value, array in zip(self.starts, inputs, strict=True):
+            view = self._items[value].view
+            if view is not None:
+                self._write(view, array)
+
+    def _write(self, place: View, array: Array) -> None:
+        memory = array_of(place, self._arena.bytes)
+        memory[...] = (bits_of(array).astype(np.int64) + place.buffer.zero).astype(memory.dtype)
+
+    def _read(self, place: View, value: Value) -> Array:
+        stored = array_of(place, self._arena.bytes)
+        if value.type.dtype == "float32":
+            return np.array(stored).view(np.float32)  # ascontiguousarray gives a scalar an axis
+        return np.asarray(stored.astype(np.int64) - place.buffer.zero)
 
     def run_stage(self, stage: int, operands: Mapping[Value, Array]) -> list[Array]:
         """The values of one stage, after the stages before it.
@@ -128,30 +137,94 @@ class SteppedEngine(EngineExecutor):
         for value, array in operands.items():
             if value not in self._given and value in self._lying:
                 self._given.add(value)
-                place = self._lying[value]
-                memory = array_of(place, self._arena.bytes)
-                memory[...] = (bits_of(array).astype(np.int64) + place.buffer.zero).astype(
-                    memory.dtype
-                )
+                self._write(self._lying[value], array)
         if stage == len(self._places):
-            self._run_until(len(self._actions))
-            return self._outs
+            self._run_until(self._rows.stop)
+            return self._results()
         at, value, place = self._places[stage]
         self._run_until(at)
         self._lying[value] = place
-        stored = array_of(place, self._arena.bytes)
-        if value.type.dtype == "float32":
-            return [np.array(stored).view(np.float32)]  # ascontiguousarray gives a scalar an axis
-        return [stored.astype(np.int64) - place.buffer.zero]
+        return [self._read(place, value)]
+
+    def _results(self) -> list[Array]:
+        return self._outs
 
     def _run_until(self, stop: int) -> None:
+        actions = self._engine.actions
         while self._at < stop:
             last = self._at
-            while self._actions[self._at].kind == "loop" and self._actions[last].kind != "repeat":
+            while actions[self._at].kind == "loop" and actions[last].kind != "repeat":
                 last += 1  # a loop runs as a whole
-            self.kernels((self._at, last + 1), self._batch, self._arena)
-            dying = [self._dying.get(at, ()) for at in range(self._at, last + 1)]
+            if last > self._at or actions[last].kind != "part":  # it counts the turns of a loop
+                self._engine.kernels((self._at, last + 1), self._batch, self._arena)
+            dying = [self._engine.dying.get(at, ()) for at in range(self._at, last + 1)]
             for buffer in chain.from_iterable(dying):
                 lost = slice(buffer.place, buffer.place + buffer.size)
                 self._arena.bytes[lost] = self._noise[lost]
             self._at = last + 1
+
+
+class _Turn(_Rows):
+    """One turn of a loop; its results are the next states, where they lie."""
+
+    def __init__(self, engine: SteppedEngine, loop: Loop) -> None:
+        begin = engine.row_of(loop.action) + 1
+        kinds = [action.kind for action in engine.actions[begin:]]
+        rows = range(begin, begin + kinds.index("repeat"))
+        self._states = loop.states
+        super().__init__(engine, loop.body, rows, loop.body.flow.outputs[: len(loop.states)])
+
+    def _results(self) -> list[Array]:
+        return list(map(self._read, self._states, self.stages[-1]))
+
+
+class SteppedEngine(_Rows, EngineExecutor):
+    """The rows of a module.
+
+    Args:
+        mod, function, isa: as for ``EngineExecutor``.
+    Attributes:
+        bodies: one turn of each loop.
+        actions: the rows.
+        last_use, dying: the last row that touches a buffer, and the other way round.
+    Raises:
+        CodegenError, PlanError: as ``EngineExecutor``.
+    """
+
+    _planner: Planner
+
+    def __init__(self, mod: IRModule, function: str = "main", isa: str | None = None) -> None:
+        EngineExecutor.__init__(self, mod, function, isa)
+        planner, emitter = self._planner, self._planner.emitter
+        self.actions, self.sizes = emitter.kept, self._sizes
+        kept = set(map(id, self.actions))
+        self._behind = np.cumsum([0, *(id(action) in kept for action in emitter.actions)])
+        self.last_use: dict[Buffer, int] = {}
+        for at, action in enumerate(self.actions):
+            self.last_use |= {
+                b: at for b in (*action.reads, *action.writes) if isinstance(b, Buffer)
+            }
+        self.dying: dict[int, list[Buffer]] = {}
+        for buffer, at in self.last_use.items():
+            self.dying.setdefault(at, []).append(buffer)
+        rows = range(len(self.actions))
+        _Rows.__init__(self, self, planner, rows, planner.flow.outputs)
+        self.bodies = [_Turn(self, loop) for loop in planner.loops]
+
+    def row_of(self, actions: int) -> int:
+        """How many rows the first so many actions of the planner are."""
+        return int(self._behind[actions])
+
+    def empty(self) -> tuple[list[Array], list[Array]]:
+        """Inputs and outputs that nobody looks at."""
+        ins, outs = ([np.zeros(shape, d) for shape, d in side] for side in (self._in, self._out))
+        return ins, outs
+
+    def _planned(self, mod: IRModule, function: str) -> Plan:
+        self._planner, plan = plan_function(mod, function, self._library)
+        return plan
+
+    def _enter(self, inputs: Sequence[Array]) -> None:
+        self._ins = [np.ascontiguousarray(array) for array in inputs]
+        self._outs = self.empty()[1]
+        self._batch = Batch(*self._sizes).fill(self._ins, self._outs)

@@ -20,7 +20,7 @@ from onnx import helper
 
 from compiler.export.to_onnx.emitter import ONNX
 from compiler.export.to_onnx.graph_writer import onnx_type, with_inner
-from compiler.export.to_onnx.integer import integer_model
+from compiler.export.to_onnx.integer import Written, integer_model
 from compiler.ir.dataflow import Value, dataflow
 from compiler.ir.module import IRModule
 from compiler.ir.ty import is_float
@@ -31,26 +31,25 @@ MOST_BYTES: Final = 1 << 26
 """Of the values of one session, in all dtypes as int64."""
 
 
-class SteppedOnnx:
-    """Implements ``proof.steps.Form``.
+class _Graph:
+    """The nodes of one graph; implements ``proof.steps.Form``.
 
     Args:
-        mod, function: as for ``to_integer_onnx``.
-    Raises:
-        OnnxExportError: the module has no exact integer form.
-        CodegenError: onnxruntime refuses it.
+        written: the graph.
+        model: that it stands in.
     """
 
     name = "integer ONNX"
 
-    def __init__(self, mod: IRModule, function: str = "main") -> None:
-        self.flow = dataflow(mod, function, ONNX)
-        self.starts: Sequence[Value] = self.flow.inputs
+    def __init__(self, written: Written, model: onnx.ModelProto) -> None:
+        self.flow, tensors = written.flow, written.tensors
+        self.starts: Sequence[Value] = [v for v in self.flow.inputs if v.data is None]
         self.operators = len(self.flow.steps)
-        model, tensors = integer_model(self.flow, function)
-        self._constants = {tensor.name: tensor for tensor in model.graph.initializer}
-        self._nodes = {name: node for node in model.graph.node for name in node.output}
+        held = (*model.graph.initializer, *written.graph.initializer)
+        self._constants = {tensor.name: tensor for tensor in held}
+        self._nodes = {name: node for node in written.graph.node for name in node.output}
         self._opset = model.opset_import
+        self._taken = {tensors[value].name: value for value in self.starts if value in tensors}
         self._values: dict[str, Value] = {}
         for value, held in tensors.items():
             # Of several values that one tensor holds, the first.
@@ -84,7 +83,8 @@ class SteppedOnnx:
 
     def begin(self, inputs: Sequence[Array], rng: np.random.Generator) -> None:
         """Take the inputs of the flow."""
-        self._inputs = dict(zip((f"{v.name}'" for v in self.flow.inputs), inputs, strict=True))
+        arrays = dict(zip(self.starts, inputs, strict=True))
+        self._inputs = {f"{name}'": arrays[value] for name, value in self._taken.items()}
 
     def run_stage(self, stage: int, operands: Mapping[Value, Array]) -> list[Array]:
         """The values of one stage."""
@@ -104,7 +104,6 @@ class SteppedOnnx:
         nodes: dict[str, onnx.NodeProto] = {}
         inputs: dict[str, Value] = {}
         constants: set[str] = set()
-        taken = {value.name: value for value in self.flow.inputs}
         waiting = [self._tensors[value].name for value in values]
         while waiting:
             name = waiting.pop()
@@ -118,7 +117,7 @@ class SteppedOnnx:
             own.update(made for inner in with_inner(node) for made in inner.output)
             for reader in with_inner(node):
                 for place, read in enumerate(reader.input):
-                    value = taken.get(read) or self._values.get(read)
+                    value = self._taken.get(read) or self._values.get(read)
                     if read in own:
                         continue
                     if read in self._constants:
@@ -144,3 +143,21 @@ class SteppedOnnx:
         held = self._tensors.get(value)
         dtype = onnx_type(value.type.dtype if held is None else held.dtype)
         return helper.make_tensor_value_info(name, dtype, value.type.concrete_shape)
+
+
+class SteppedOnnx(_Graph):
+    """The nodes of a module.
+
+    Args:
+        mod, function: as for ``to_integer_onnx``.
+    Attributes:
+        bodies: of the loops.
+    Raises:
+        OnnxExportError: the module has no exact integer form.
+        CodegenError: onnxruntime refuses it.
+    """
+
+    def __init__(self, mod: IRModule, function: str = "main") -> None:
+        model, written, inner = integer_model(dataflow(mod, function, ONNX), function)
+        super().__init__(written, model)
+        self.bodies = [_Graph(body, model) for body in inner]

@@ -1,0 +1,148 @@
+"""What verifying finds of loops: bodies are stepped, and the loops around them are run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from compiler.ir.module import IRModule
+from compiler.proof.derive import derive
+from tests.compiler.inner_values import whole_module
+from tests.compiler.mends import Defect, put_back
+from tests.needs import NEEDS_C
+
+ENGINE, ONNX, C = "compiler.targets.engine", "compiler.export.to_onnx", "compiler.targets.c"
+STEPS = 4
+
+
+def loop(dtype: str = "uint16", inside: int = 40_000) -> IRModule:
+    """States exchange their values; one is large only where a square is 14,400."""
+    core = f"""  %0 = fn (%h: Tensor[(3), {dtype}], %g: Tensor[(3), {dtype}],
+           %s: Tensor[(3), int8], %w: Tensor[(3), int32]) {{
+    %1 = cast(%s, dtype="int32");
+    %2 = equal(multiply(%1, %1), RARE);
+    %3 = where(%2, INSIDE, %g);
+    %4 = right_shift(cast(%h, dtype="int64"), SHIFT);
+    %7 = clip(%4, a_min=-1000000f, a_max=1000000f);
+    %5 = add(cast(%7, dtype="int32"), clip(%w, a_min=-100f, a_max=100f));
+    (%3, %h, add(%5, %1))
+  }};
+  %6 = scan(%0, (FIRST, OTHER), (%q,), (%w,), length={STEPS}, reverse_inputs=[1],
+            reverse_outputs=[1]);
+  %8 = subtract(right_shift(cast(%6.0, dtype="int64"), SHIFT),
+                right_shift(cast(%6.1, dtype="int64"), SHIFT));
+  add(%6.2, cast(clip(%8, a_min=-1000f, a_max=1000f), dtype="int32"))"""
+    constants = {
+        "RARE": np.array(14_400, np.int32),
+        "INSIDE": np.array(inside, dtype),
+        "SHIFT": np.array(1, np.int64),
+        "FIRST": np.arange(3).astype(dtype),
+        "OTHER": np.arange(3, 6).astype(dtype),
+    }
+    return whole_module(
+        core, {"q": np.zeros((STEPS, 3), np.int8), "w": np.zeros(3, np.int32)}, constants
+    )
+
+
+@NEEDS_C
+@pytest.mark.parametrize(
+    ("dtype", "inside"),
+    [
+        ("uint16", 40_000),
+        ("uint32", 3_000_000_000),
+        ("int16", -30_000),
+        ("int8", -100),
+        ("uint8", 200),
+        ("int64", 1 << 40),
+        ("bool", 1),
+    ],
+)
+def test_states_of_every_dtype_are_exact_in_every_form(dtype: str, inside: int) -> None:
+    proof = derive(loop(dtype, inside), (), compiled=True)
+    assert proof.findings == ()
+    assert [one.without for one in proof.steps] == ["", "", ""]
+    assert all(one.steps >= 9 for one in proof.steps), "the bodies are among them"
+
+
+def _scan(before: Mapping[str, str]) -> Defect:
+    return Defect(f"{ENGINE}.loops", "scan", before)
+
+
+def _onnx(before: Mapping[str, str]) -> Defect:
+    return Defect(f"{ONNX}.emitter", "emit_loop", before)
+
+
+def _c(before: Mapping[str, str]) -> Defect:
+    return Defect(f"{C}.package", "_Writer._loop_lines", before)
+
+
+DEFECTS = {
+    "engine: states as wide as their dtype, with a sign": _scan(
+        {"compact(whole.storage, whole.shape)": 'compact(("S16", 0), whole.shape)'}
+    ),
+    "engine: a state is written while others read it": _scan(
+        {"inner.write(item, after)": "inner.write(item, state)"}
+    ),
+    "engine: a state stays as it was": _scan(
+        {"for after, state in following:": "for after, state in following[1:]:"}
+    ),
+    "engine: bounds of a state are those of one byte": _scan(
+        {"bounds_of(value.type.dtype) if place < states": "(0, 255) if place < states"}
+    ),
+    "engine: inputs are read forwards": _scan(
+        {"attrs.length, back, takes=True": "attrs.length, 0, takes=True"}
+    ),
+    "engine: outputs are written forwards": _scan(
+        {"back = attrs.reverse_outputs[place - states]": "back = 0"}
+    ),
+    "engine: the last states are exchanged": _scan(
+        {"dict(enumerate(held))": "dict(enumerate(held[::-1]))"}
+    ),
+    "engine: the first states are exchanged": _scan(
+        {"for item, state in zip(args, held):": "for item, state in zip(args[1::-1], held):"}
+    ),
+    "engine: another number is compared": Defect(
+        f"{ENGINE}.rules",
+        "elementwise",
+        {
+            "_ELEMENTWISE[step.name], args)": "_ELEMENTWISE[step.name], "
+            "[planner.item(step.args[0]), type(args[1])((), 14399, 14399, "
+            'data=args[1].data - 1)] if step.name == "equal" and planner.in_loop else args)'
+        },
+    ),
+    "onnx: inputs are read forwards": _onnx({"list(step.attrs.reverse_inputs) or None": "None"}),
+    "onnx: outputs are written forwards": _onnx(
+        {"list(step.attrs.reverse_outputs) or None": "None"}
+    ),
+    "onnx: a state stays as it was": _onnx(
+        {"for value in body.outputs:": "for value in (body.inputs[0], *body.outputs[1:]):"}
+    ),
+    "onnx: the first states are exchanged": _onnx(
+        {"for arg in step.args[:moving]]": "for arg in (*step.args[1::-1], *step.args[2:moving])]"}
+    ),
+    "onnx: another number is compared": Defect(
+        f"{ONNX}.integer_emitter",
+        "IntegerEmitter.widened",
+        {"value.data.astype(dtype))": "value.data.astype(dtype) - (value.data == 14_400))"},
+    ),
+    "c: a step too few": _c({"t < {loop.length}": "t < {loop.length - 1}"}),
+    "c: inputs are read and outputs written forwards": _c(
+        {'f"({loop.length - 1} - t)" if back else "t"': '"t"'}
+    ),
+    "c: a state is written while others read it": _c({"*following,": "*made[:states],"}),
+    "c: a state stays as it was": _c(
+        {"moved(made, following)]": "moved(made[:1], following[:1])]"}
+    ),
+    "c: the first states are left out": _c({"*moved(made, given),": ""}),
+    "c: half of a state is kept": _c({"{value.nbytes}": "{value.nbytes // 2}"}),
+}
+
+
+@NEEDS_C
+@pytest.mark.parametrize("what", DEFECTS)
+def test_a_defect_of_a_loop_is_found(what: str) -> None:
+    with put_back(DEFECTS[what]):
+        proof = derive(loop(), (), compiled=True)
+    assert proof.findings
