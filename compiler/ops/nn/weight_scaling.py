@@ -46,8 +46,8 @@ def _axes_of(call: Call) -> _Axes | None:
     """None when the operator cannot fold."""
     attrs: Any = call.attrs
     if not is_op_call(call, *CONVOLUTIONS):
-        # Axis 1 holds the features only when the data is a matrix.
-        return _Axes(1, 1, 1, 0) if len(call.args[0].tensor_type.shape) == 2 else None
+        last = len(call.args[0].tensor_type.shape) - 1
+        return _Axes(last, last, 1, 0)
     depthwise = is_depthwise(call)
     if attrs.groups != 1 and not depthwise:
         return None

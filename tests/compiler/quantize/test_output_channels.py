@@ -102,6 +102,12 @@ CASES = {
         (4, 6, 16),
         (0, 2),
     ),
+    "factors behind a product": Case(
+        [make_node("MatMul", ["x", "w"], ["p"]), make_node("Mul", ["p", "s"], ["y"])],
+        {"w": drawn(K, UNITS), "s": steps(UNITS)},
+        (1, 6, K),
+        (2,),
+    ),
     "constant on the left": product("left", ROWS, (K, 9), 0),
     "constant left of a batch": product("left", ROWS, (2, K, 9), 1),
     "heads on the left": product("left", HEADS.swapaxes(1, 2), (4, 16, 9), 0, 1),
