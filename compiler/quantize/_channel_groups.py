@@ -13,7 +13,7 @@ ops/rules/channel_factors.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType
 from compiler.ir.walk import nodes_of
 from compiler.ops.rules.channel_factors import RESULT, Absorber, ChannelFactors, FQChannelFactors
+from compiler.quantize._layers import tied_tables
 from compiler.quantize._rewriting import rewritten
 
 Factors = NDArray[np.float64]
@@ -144,8 +145,8 @@ def _blocks(shape: Sequence[int]) -> Iterator[slice]:
 
 
 def find_groups(main: Function) -> ChannelGroups:
-    """The groups of a typed float function, O(nodes)."""
-    finder = _Finder()
+    """The groups of a typed float function, O(nodes). A weight that is a table stays one."""
+    finder = _Finder(tied_tables(main))
     for node in nodes_of(main):
         finder.visit(node)
     finder.freeze(main.body)
@@ -155,7 +156,8 @@ def find_groups(main: Function) -> ChannelGroups:
 class _Finder:
     """Union-find over the values of a function; a frozen set takes no factors."""
 
-    def __init__(self) -> None:
+    def __init__(self, tied: Set[Expr]) -> None:
+        self._tied = tied
         self._number: dict[Expr, int] = {}
         self._parents: list[int] = []
         self._frozen: list[bool] = []
@@ -193,7 +195,9 @@ class _Finder:
             return None
         rule = FQChannelFactors.get(node.op)
         values = (node, *(arg for arg in node.args if not isinstance(arg, Tuple)))
-        if rule is None or not all(_is_float32(value) for value in values):
+        if rule is None or not self._tied.isdisjoint(node.args):
+            return None
+        if not all(_is_float32(value) for value in values):
             return None
         return rule(node)
 

@@ -79,6 +79,12 @@ def reads_table(node: Expr) -> TypeGuard[Call]:
     return isinstance(table, Constant) and table.data.dtype.kind == "f" and not known
 
 
+def tied_tables(main: Function) -> frozenset[Expr]:
+    """Constants that computed indices pick from, and that are weights of dense layers."""
+    weights = {node.args[1] for node in named_layers(main) if is_op_call(node, "nn.dense")}
+    return frozenset(node.args[0] for node in nodes_of(main) if reads_table(node)) & weights
+
+
 def weight_operand(node: Call) -> Expr:
     """The weight of a layer (the second operand, which may be no constant), or the table."""
     return unmarked(node.args[0 if is_op_call(node, *PICKS) else 1])

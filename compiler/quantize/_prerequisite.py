@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 import compiler.passes.cancel_transposes
@@ -26,8 +27,10 @@ from compiler.ir.loops import opened
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import PassContext, Sequential
 from compiler.ir.rebuild import substitute
+from compiler.ir.walk import nodes_of
 from compiler.qtypes.errors import DuplicateParameterError
 from compiler.quantize._even_inputs import even_inputs
+from compiler.quantize._layers import named_layers, reads_table
 from compiler.quantize._single_precision import in_single_precision
 
 Params = Mapping[str, NDArray[Any] | Constant]
@@ -70,7 +73,24 @@ def prerequisite_optimize(
         # Norms as arithmetic with constants, and products by them, first: what SIMPLIFY moves.
         passes = (*PASSES[:2], *PASSES[3:], *SIMPLIFY, *PASSES[1:]) if simplify else PASSES
         mod = Sequential(passes, name="prerequisite_optimize")(mod)
-    return even_inputs(mod) if simplify else mod
+    return even_inputs(with_tied_tables(mod)) if simplify else mod
+
+
+def with_tied_tables(mod: IRModule) -> IRModule:
+    """The module in which a weight with the values of a table is the table: exporters write it
+    twice, or as the transpose of a transpose. The very same where there is none."""
+    main: Function = mod["main"]
+    tables = {node.args[0] for node in nodes_of(main) if reads_table(node)}
+    same: dict[Expr, Expr] = {
+        weight: table
+        for weight in {layer.args[1] for layer in named_layers(main)} - tables
+        for table in tables
+        if isinstance(weight, Constant)
+        and isinstance(table, Constant)
+        and np.array_equal(weight.data, table.data)
+    }
+    body = substitute(main.body, same) if same else main.body
+    return infer_module(mod.with_function("main", main.with_fields(body=body))) if same else mod
 
 
 def bind_params(mod: IRModule, params: Params) -> IRModule:

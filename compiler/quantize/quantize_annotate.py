@@ -44,7 +44,7 @@ from compiler.qtypes.qconfig import QAnnotateKind
 from compiler.qtypes.report import OPERAND_FLOAT, call_places
 from compiler.quantize._first_calls import first_calls
 from compiler.quantize._given_points import points_of
-from compiler.quantize._layers import choices_of
+from compiler.quantize._layers import choices_of, tied_tables
 from compiler.quantize._masks import mask_values
 from compiler.quantize._run_context import RunPass, context_or_new
 
@@ -68,6 +68,7 @@ class QuantizeAnnotate(RunPass, FunctionPass):
             run.wide_values = (
                 tflm_sums(fn) if for_tflm else residual_stream(fn, wide) | last_states(fn)
             )
+            run.tied_tables = frozenset() if for_tflm else tied_tables(fn)
             run.narrow_moves = narrow_moves(fn, every=for_tflm)
             run.masks = frozenset() if for_tflm else mask_values(fn)
             first = first_calls(nodes_of(fn), for_tflm)

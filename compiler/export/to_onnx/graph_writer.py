@@ -59,6 +59,7 @@ class GraphWriter:
         self._output_sources: dict[str, str] = {}
         self.renamed: dict[str, str] = {}
         self._padded: set[str] = set()
+        self._tables: dict[str, None] = {}
         # Names in a graph within a graph are like no other name around it.
         self._taken: set[str] = set() if outer is None else outer._taken
         self._next: dict[str, int] = {} if outer is None else outer._next
@@ -97,7 +98,8 @@ class GraphWriter:
         return [info.name for info in self._outputs]
 
     def constant(self, value: ArrayLike, dtype: str | None = None) -> str:
-        """An initializer; equal ones of up to ``_SHARED`` elements are shared."""
+        """An initializer; equal ones of up to ``_SHARED`` elements are shared, and those of any
+        size with a table that a Gather reads. The transpose of one is computed from it."""
         array = np.asarray(value, dtype=dtype)
         # Not ascontiguousarray: it gives rank-0 arrays an axis.
         array = array if array.flags.c_contiguous else array.copy(order="C")
@@ -105,6 +107,13 @@ class GraphWriter:
         key = (str(array.dtype), array.shape, array.tobytes()) if array.size <= _SHARED else None
         if key is not None and key in self._small:
             return self._small[key]
+        for table in self._tables if array.ndim == 2 else ():
+            held = self._initializers[table]
+            if held.dtype == array.dtype and np.array_equal(held, array):
+                return table
+            if held.shape == array.shape[::-1] and np.array_equal(held.T, array):
+                turned = self.node("Transpose", [table], perm=[1, 0])
+                return turned if held.dtype == array.dtype else self.cast(turned, str(array.dtype))
         name = self.unique("c")
         self._initializers[name] = array
         if key is not None:
@@ -121,6 +130,8 @@ class GraphWriter:
             # onnxruntime's Pad_Fusion makes the zeros of a Pad padding, which no maximum sees. It
             # leaves a MaxPool that tells places, too.
             outputs += 1
+        if op_type == "Gather" and getattr(self._initializers.get(inputs[0]), "ndim", 0) == 2:
+            self._tables[inputs[0]] = None
         names = [self.unique(f"t{len(self._nodes)}") for _ in range(outputs)]
         if op_type == "Pad":
             self._padded.update(names)

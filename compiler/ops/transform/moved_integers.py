@@ -6,12 +6,14 @@ axis may move. Operators that the reference quantizes have their rules in their 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from compiler.ir.expr import Args, Call, Constant, Expr, Tuple
+from compiler.ir.expr import Args, Call, Constant, Expr, Tuple, is_op_call
 from compiler.ir.op import DEFAULT_LEVEL
 from compiler.ops.annotation.attach_simulated_quantize import attach_simulated_quantize
-from compiler.ops.op_call import pieces_of
+from compiler.ops.op_call import op_call, pieces_of
 from compiler.ops.pass_through import (
     annotate_max_pool,
     annotate_pass_through,
@@ -28,15 +30,17 @@ from compiler.ops.rules.annotate import (
     unannotated,
     with_args,
 )
-from compiler.ops.rules.dom_scale import DomScale, FQDomScale, moved_scale, same_scale
-from compiler.ops.rules.integer_calls import scalar
+from compiler.ops.rules.dom_scale import DomScale, FQDomScale, as_scale, moved_scale, same_scale
+from compiler.ops.rules.integer_calls import cast, multiply, scalar
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive, first_positive
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,
     integer_limits,
+    integers,
     like,
     of_integers,
+    storage_dtype,
 )
 from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
@@ -84,22 +88,53 @@ def pick_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
     """Elements of computed data stay as they are; a constant table that computed indices pick from
     (an embedding) is stored in integers.
 
-    A table whose rows are added up for a layer norm keeps 16 bits, as such sums do.
+    A table whose rows are added up for a layer norm keeps 16 bits, as such sums do; one that is a
+    weight as well has its integers.
     """
     table, indices = (unannotated(arg) for arg in args)
     if not isinstance(table, Constant):
         return annotate_pass_through(ref_call, args, ctx)
     if isinstance(indices, Constant) or ctx.check_to_skip(ref_call):
         return None
-    wide = ref_call in ctx.wide_values
-    point = attach_simulated_quantize(
-        table, QAnnotateKind.WEIGHT, context=ctx, bits=WIDE_BITS if wide else None
-    )
-    kind = QAnnotateKind.ACTIVATION if wide else QAnnotateKind.INPUT
+    wide, tied = ref_call in ctx.wide_values, table in ctx.tied_tables
+    nbit = WIDE_BITS if wide and not tied else None
+    point = attach_simulated_quantize(table, QAnnotateKind.WEIGHT, context=ctx, bits=nbit)
+    kind = QAnnotateKind.ACTIVATION if wide or tied else QAnnotateKind.INPUT
     return QAnnotateExpr(with_args(ref_call, (point, indices)), kind)
 
 
-FQRealizeRewrite.register(*PICKS, level=LEVEL)(with_tables(realize_moving_channels))
+@FQRealizeRewrite.register(*PICKS, level=LEVEL)
+@with_tables
+def pick_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """The elements; rows that have a scale each are multiplied by it, at one scale as fine as the
+    accumulator holds."""
+    table, indices = args
+    rank = len(ref_call.args[0].tensor_type.shape)
+    attrs: Any = ref_call.attrs
+    if not isinstance(table, QRealizeIntExpr) or not picks_along(ref_call, table.trailing):
+        return realize_moving_channels(ref_call, args, ctx)
+    acc, scales = ctx.qconfig.dtype_activation, table.dom_scale.data
+    finer = ((integer_limits(acc)[1] >> 2) // max(table.bound, 1)).bit_length() - 1
+    scale = as_scale(np.ldexp(scales.max(), -finer))
+    factors = Constant(np.rint(scales / scale).astype(acc))
+    narrow = storage_dtype(table.low, table.high, ctx.qconfig)
+    held = cast(table.data, narrow or table.dtype)
+    rows = cast(with_args(ref_call, (held, indices)), acc)
+    own = op_call("take", factors, indices, axis=0, mode=attrs.mode)
+    behind = len(ref_call.args[1].tensor_type.shape)
+    own = op_call("expand_dims", own, axis=behind, num_newaxis=rank - 1 - attrs.axis % rank)
+    return integers(multiply(rows, own), DomScale(scale, wide=True), acc, ctx.bounds_of)
+
+
+def picks_along(call: Call, trailing: int | None) -> bool:
+    """Whether indices pick along the axis of a table that has so many axes behind it."""
+    attrs: Any = call.attrs
+    if trailing is None or not is_op_call(call, "take") or attrs.axis is None or attrs.batch_dims:
+        return False
+    rank = len(call.args[0].tensor_type.shape)
+    return bool(attrs.axis % rank == rank - 1 - trailing)
+
+
 FQZeroPoint.register(*PICKS, level=LEVEL)(always(ZeroPoint.KEEPS))
 FQDomScale.register(*PICKS)(moved_scale)
 

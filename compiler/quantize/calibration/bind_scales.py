@@ -50,6 +50,7 @@ from compiler.ops.rules.dom_scale import (
     chosen_scale,
 )
 from compiler.ops.rules.product_shape import FQProductShape
+from compiler.ops.transform.moved_integers import picks_along
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.errors import WeightNotConstantError
 from compiler.qtypes.layer_choices import WIDE_BITS
@@ -305,17 +306,27 @@ class _Binder:
         if self.qconfig.weight_granularity != "channel":
             return {}
         axes: dict[Expr, set[int | None]] = {}
+        picked: dict[Expr, list[Call]] = {}
         for node in self.nodes:
             if not isinstance(node, Call):
                 continue
             rule = FQProductShape.get(node.op)
             axis = rule(node).weight_axis if rule is not None else None
             for place, arg in enumerate(node.args):
-                axes.setdefault(arg, set()).add(axis if place == 1 else None)
+                constant = quantize_kind(arg) == QAnnotateKind.WEIGHT
+                if place == 0 and constant and axis is None and not self.qconfig.for_tflm:
+                    picked.setdefault(arg, []).append(node)
+                else:
+                    axes.setdefault(arg, set()).add(axis if place == 1 else None)
+        agreed = {point: axis for point, (axis, *others) in axes.items() if not others}
         return {
             point: axis
-            for point, (axis, *others) in axes.items()
-            if axis is not None and not others
+            for point, axis in agreed.items()
+            if axis is not None
+            and all(
+                picks_along(node, len(point.tensor_type.shape) - 1 - axis)
+                for node in picked.get(point, ())
+            )
         }
 
     def _biases(self, uses: Counter[Expr]) -> set[Expr]:
