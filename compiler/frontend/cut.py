@@ -193,7 +193,7 @@ def cut_around(graph: Graph, left_out: Collection[str], from_: Sequence[str] = (
     after = {p for p, depth in enumerate(levels.depth) if depth > level and graph.live[p]} - before
     if after:
         after |= graph.floats_behind(products - before - after | before)
-    return _parts(graph, before, after)
+    return _parts(graph, before, after, bad)
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,8 +351,14 @@ def _open_names(graph: Graph) -> set[str]:
     }
 
 
-def _parts(graph: Graph, before: set[int], after: set[int]) -> Parts:
-    """The three models of a partition of the live nodes, which is closed: no part reads a later."""
+def _parts(
+    graph: Graph, before: set[int], after: set[int], bad: Collection[int] = frozenset()
+) -> Parts:
+    """The three models of a partition of the live nodes, which is closed: no part reads a later.
+
+    Args:
+        bad: nodes that no other part computes again.
+    """
     places = range(len(graph.nodes))
     core = {p for p in places if graph.live[p]} - before - after
     whole = sum(graph.multiplications(p) for p in places if graph.live[p])
@@ -366,7 +372,7 @@ def _parts(graph: Graph, before: set[int], after: set[int]) -> Parts:
     written_by = (graph.writer[name] for name in graph.outputs if name in graph.writer)
     after = after | {place for place in written_by if not graph.live[place]}  # constants
     part_of = {p: part for part, held in enumerate((before, core, after)) for p in held}
-    bodies = [_body(graph, part_of, part) for part in range(3)]
+    bodies = [_body(graph, part_of, part, bad) for part in range(3)]
     last = len(bodies)
     wanted = [
         {n for later in range(part + 1, last) for n in bodies[later][1]} | set(graph.outputs)
@@ -384,7 +390,9 @@ def _parts(graph: Graph, before: set[int], after: set[int]) -> Parts:
     return Parts(made[0], made[1], made[2], (inside, whole), first, final)
 
 
-def _body(graph: Graph, part_of: Mapping[int, int], part: int) -> tuple[set[int], list[str]]:
+def _body(
+    graph: Graph, part_of: Mapping[int, int], part: int, bad: Collection[int]
+) -> tuple[set[int], list[str]]:
     """Nodes of a part with what it computes again, and the values that it takes, in order."""
     nodes: set[int] = set()
     taken: set[str] = set()
@@ -399,7 +407,9 @@ def _body(graph: Graph, part_of: Mapping[int, int], part: int) -> tuple[set[int]
             if writer is None:
                 if name in graph.inputs:
                     taken.add(name)
-            elif part_of.get(writer, part) == part or _computed_again(graph, name, writer):
+            elif part_of.get(writer, part) == part or (
+                writer not in bad and _computed_again(graph, name, writer)
+            ):
                 stack.append(writer)
             else:
                 taken.add(name)

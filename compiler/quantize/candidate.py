@@ -28,7 +28,7 @@ from compiler.ir.garbage import collector_rests
 from compiler.ir.loops import END, closed, read_by_loops
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import PassContext, Sequential
-from compiler.ir.ty import TensorType, is_integer
+from compiler.ir.ty import TensorType, bits, is_integer
 from compiler.ir.walk import mentions, nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.dom_scale import DomScale
@@ -40,7 +40,7 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.qtypes.report import QuantizeReport
 from compiler.quantize._cost import ModuleCost, module_cost
 from compiler.quantize._given_points import for_given_points
-from compiler.quantize._integer_inputs import bounded_counts, bounded_inputs
+from compiler.quantize._integer_inputs import bounded_counts, bounded_inputs, refuse_overflows
 from compiler.quantize._layers import named_weights, require_known, unmarked
 from compiler.quantize._masks import bounded_masks
 from compiler.quantize._own_points import own_points
@@ -228,10 +228,13 @@ def build_candidate(
     Raises:
         CalibrationError: the ranges do not belong to this module and QConfig.
         ConfigValueError: the configuration names a quantize point that there is not.
-        NotFullyIntegralError: "fully_integral" was asked for and float is left.
+        NotFullyIntegralError: "fully_integral" was asked for and float is left, or whole numbers
+            of the model may overflow.
         IntegerOverflowError: a sum may leave its dtype.
     """
     annotated, run = mark(mod, qconfig, channels, context)
+    if qconfig.partition_conversions == "fully_integral":
+        refuse_overflows(annotated)
     annotated, activation_scales = own_points(annotated, run.qconfig, activation_scales)
     fits = qconfig.sequential and sequential_products(mod) <= MOST_PRODUCTS
     ranges, joined = shared_ranges(annotated, run.qconfig, activation_scales, fits)
@@ -287,7 +290,16 @@ def refuse_integer_products(mod: IRModule) -> None:
     Raises:
         QuantizeError: the layer, how many there are, and which model to give instead.
     """
-    found = [node for node in nodes_of(mod["main"]) if _multiplies_integers(node)]
+    narrow: set[Expr] = set()  # integers of 8 bits, and what is computed from them on integers
+    found: list[Expr] = []
+    for node in nodes_of(mod["main"]):
+        ty = node.checked_type_or_none
+        if not isinstance(ty, TensorType) or not is_integer(ty.dtype):
+            continue
+        if bits(ty.dtype) <= 8 or not narrow.isdisjoint(node.operands()):
+            narrow.add(node)
+            if isinstance(node, Call) and FQProductShape.get(node.op) is not None:
+                found.append(node)
     if not found:
         return
     first = found[0]
@@ -301,13 +313,6 @@ def refuse_integer_products(mod: IRModule) -> None:
         "DequantizeLinear around float layers), whose scales are kept",
         span=first.span,
     )
-
-
-def _multiplies_integers(node: object) -> bool:
-    if not isinstance(node, Call) or FQProductShape.get(node.op) is None:
-        return False
-    ty = node.args[0].checked_type_or_none
-    return isinstance(ty, TensorType) and is_integer(ty.dtype)
 
 
 def truncating(simulated: IRModule, run: QuantizeContext) -> IRModule:

@@ -22,6 +22,7 @@ from compiler.ops.rules.zero_point import may_have_zero_point
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.qtypes.report import MARKER_OPS, OPERAND_FLOAT, CallRecord, float_calls
 from compiler.quantize._first_calls import converted_inputs
+from compiler.quantize._integer_inputs import overflowing
 from compiler.quantize.calibration.flow import Calibration, without_data
 from compiler.quantize.candidate import mark
 from compiler.quantize.conversions import integer_dtypes, partition_conversions
@@ -31,6 +32,8 @@ CONVERSION = "conversion"
 """Reason of a call that turns an input into what quantize_inputs rounds: no part of the core."""
 COPIED = "copied"
 """Reason of a copy that makes an output of an input: @main returns the input."""
+OVERFLOWS = "overflows"
+"""Reason of arithmetic on whole numbers that may leave its dtype."""
 OUTSIDE = (CONVERSION, COPIED)
 """Reasons of calls that stand outside the integer core and keep nothing from it."""
 
@@ -43,6 +46,7 @@ _WHY: Final = {
     "skipped_dense": "left out by the configuration",
     "stopped": "left out by the configuration",
     "guard": "left out by the configuration",
+    OVERFLOWS: "whole numbers that may overflow",
 }
 
 
@@ -157,10 +161,19 @@ def diagnose(mod: IRModule, qconfig: QConfig) -> Diagnosis:
     plain = without_data(qconfig).uncut
     annotated, run = mark(mod, plain)
     records, obstacles = _built(mod, plain, run.report.calls)
+    overflows = overflowing(annotated)
+    obstacles += tuple(
+        f"whole numbers may leave their dtype: {told}" for told in overflows.values()
+    )
     # Annotation keeps the order of the calls that the report is about.
     calls = list(float_calls(annotated["main"]))
     converted = converted_inputs(nodes_of(annotated["main"]))
-    records = [_placed(*each, converted) for each in zip(calls, records, strict=True)]
+    records = [
+        replace(record, status="float", reason=OVERFLOWS)
+        if call in overflows
+        else _placed(call, record, converted)
+        for call, record in zip(calls, records, strict=True)
+    ]
     operators = _operators(calls, records, plain)
     return Diagnosis(not obstacles, operators, obstacles, notes_of(annotated, qconfig))
 
@@ -295,6 +308,10 @@ _ADVICE: dict[str, Callable[[CallRecord, str, QConfig], str]] = {
         f"the rule of {record.op} declines these operands (weights that are no constants, a form "
         "it does not handle, or float beside integers): change them in the model, or leave it "
         "float with partition_conversions=enabled"
+    ),
+    OVERFLOWS: lambda *_: (
+        "numbers that wrap are in no proof: end the module in front of them, or begin it behind "
+        "them (--until, --from)"
     ),
     OPERAND_FLOAT: lambda record, *_: (
         f"no operand of {record.op} is quantized: it lies outside the integer part of the model; "

@@ -231,7 +231,8 @@ def compile_command(
         print(f"next: qsearch verify {place}\nnext: {export}", file=sys.stderr)
     assert module.qconfig is not None
     wrong = closeness is not None and closeness.wrong and not has_few_bits(module.qconfig)
-    return EXIT_TARGET_MISSED if wrong else EXIT_OK
+    refuted = (module.proof or {}).get("verdict") == "refuted"  # the log says where
+    return EXIT_TARGET_MISSED if wrong or refuted else EXIT_OK
 
 
 # insight ----------------------------------------------------------------------------------------

@@ -57,8 +57,8 @@ class SearchResult:
     Attributes:
         summary: the object that ``--json`` prints.
         folder: the run folder.
-        exit_code: what the command would end with: 0, 1 (target missed, or far from the float
-            model without labels that judge) or 130 (interrupted).
+        exit_code: what the command would end with: 0, 1 (target missed, not proved, or far from
+            the float model without labels that judge) or 130 (interrupted).
         trials: every trial of the study, by number.
         warnings: what the score is not.
     """
@@ -355,7 +355,8 @@ def finish(
     unjudged = not prepared.has_labels and not has_few_bits(prepared.start)
     wrong = unjudged and closeness is not None and closeness.wrong
     short["target_missed"] = missed = not (kept and fits)
-    ended = EXIT_TARGET_MISSED if missed or wrong else EXIT_OK
+    refuted = bool((emitted or {}).get("findings"))
+    ended = EXIT_TARGET_MISSED if missed or wrong or refuted else EXIT_OK
     return SearchResult(
         summary=short,
         folder=folder.path,

@@ -248,15 +248,18 @@ def check_winner(
 def check_operators(emitted: Emitted, file: Path) -> Emitted:
     """The same with a test of single steps of the written module; of a large one, once each.
 
-    A module that holds floats, or is not proved, is not tested.
+    A module that holds floats, or is not proved, is not tested; what refutes it is a finding.
     """
+    from compiler.proof.derive import derive_static
     from compiler.proof.steps import check_forms, rounds_of
     from compiler.proof.work import declared_work
 
     written = load_qmod(file)
-    if (written.proof or {}).get("verdict") != "proved":
+    module, verdict = written.module, (written.proof or {}).get("verdict")
+    if verdict == "refuted":
+        return replace(emitted, findings=tuple(map(str, derive_static(module).findings)))
+    if verdict != "proved":
         return emitted
-    module = written.module
     rounds = max(1, rounds_of(declared_work(module)) // _LESS_ROUNDS)
     tested, found = check_forms(module, rounds, seed=0)
     return replace(emitted, steps=tuple(map(str, tested)), findings=tuple(map(str, found)))

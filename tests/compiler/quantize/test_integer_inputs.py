@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 from compiler import relay
+from compiler.errors import NotFullyIntegralError
 from compiler.ir.dataflow import dataflow
 from compiler.ir.expr import Expr
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.walk import mentions
 from compiler.proof.derive import derive_static
-from compiler.quantize import QConfig, prerequisite_optimize
-from compiler.quantize._integer_inputs import bounded_inputs
+from compiler.quantize import QConfig, diagnose, prerequisite_optimize
+from compiler.quantize._integer_inputs import bounded_inputs, overflowing
 from compiler.ranges.analysis import ranges_of
 from compiler.runtime.exact_executor import executor_named
 from compiler.targets.reference.executor import ReferenceExecutor
@@ -176,3 +177,63 @@ def test_places_are_bounded_by_what_is_counted(found: Callable[[Expr], Expr], la
     assert bounds.lowest == 0
     assert bounds.highest >= last
     assert bounds.highest < x.type_annotation.num_elements
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_whole_numbers_that_are_cast_from_floats_are_bounded_too(dtype: str) -> None:
+    mod = network(lambda x, _: op.add(op.cast(x, dtype=dtype), whole(8, dtype)), "float32")
+    data = [{"ids": np.random.default_rng(1).uniform(0, 50, (1, 5)).astype("f")} for _ in range(8)]
+    module = calibrated(mod, QConfig.recommended(), data).partitioned
+    assert module is not None
+    assert derive_static(module).findings == ()
+    assert sqnr_db(mod, module, data) > 30
+    extremes = {"ids": np.array([[-np.inf, -(2.0**63), np.nan, 2.0**63, np.inf]], np.float32)}
+    forms = [executor_named(name, module) for name in ("engine", "integer", "c")]
+    for batch in (*data, extremes):
+        (wanted,) = ReferenceExecutor(module).run(batch)
+        for form in forms:
+            np.testing.assert_array_equal(form.run(batch)[0], wanted)
+
+
+def test_a_difference_of_parts_of_one_input_fits_behind_a_cast() -> None:
+    box = relay.var("box", (1, 5, 4), "int64")
+    whole_box = op.cast(box, dtype="int32")
+    high, low = (op.take(whole_box, whole(k, "int64"), axis=2) for k in (3, 1))
+    mod = infer_module(relay.module(relay.Function((box,), op.subtract(high, low))))
+    assert overflowing(mod)
+    assert not overflowing(bounded_inputs(mod))
+    given = np.random.default_rng(0).integers(0, 1000, (1, 5, 4))
+    (found,) = ReferenceExecutor(bounded_inputs(mod)).run({"box": given})
+    np.testing.assert_array_equal(found, given[..., 3] - given[..., 1])
+
+
+def hashed(ids: Expr, dtype: str) -> Expr:
+    """Low bits of a product that is meant to wrap."""
+    return op.bitwise_and(op.multiply(ids, whole(6364136223846793005, dtype)), whole(31, dtype))
+
+
+def test_numbers_that_wrap_are_named_and_nothing_is_built_of_them() -> None:
+    mod = network(hashed, "int64")
+    diagnosis = diagnose(mod, QConfig.recommended())
+    assert not diagnosis.fully_integral
+    assert [one.op for one in diagnosis.operators if one.status == "float"] == ["multiply"]
+    assert "whole numbers may leave their dtype: multiply" in diagnosis.obstacles[0]
+    data = [{"ids": np.arange(5, dtype=np.int64)[None]}]
+    with pytest.raises(NotFullyIntegralError, match="may leave their dtype"):
+        calibrated(mod, QConfig.recommended(), data)
+
+
+def test_a_product_of_two_int64_tensors_is_no_quantized_model() -> None:
+    i, j, x = (
+        relay.var("i", (1, 6, 1), "int64"),
+        relay.var("j", (1, 1, 8), "int64"),
+        relay.var("x", (6, 8)),
+    )
+    mask = op.cast(op.nn.batch_matmul(i, j, transpose_b=False), dtype="float32")
+    weight = relay.const(np.random.default_rng(0).normal(size=(8, 8)).astype("f"))
+    body = op.multiply(op.nn.dense(x, weight), op.reshape(mask, newshape=(6, 8)))
+    mod = prerequisite_optimize(
+        infer_module(relay.module(relay.Function((i, j, x), body))), None, 3
+    )
+    diagnosis = diagnose(mod, QConfig.recommended())
+    assert "operands have 64 bits" in diagnosis.obstacles[-1]

@@ -44,10 +44,16 @@ def cast(step: Step, e: IntegerEmitter) -> Held | str:
     name = e.name(source)
     if is_float(dtype) or dtype == "bool":
         return e.cast(name, source.type.dtype, dtype)
-    if dtype in ("int64", "uint64"):
-        raise e.refuse(step, f"a float cannot be limited to {dtype} in double")
+    if dtype == "uint64":
+        raise e.refuse(step, "a float cannot be limited to uint64 in double")
     wide = e.cast(name, source.type.dtype, "float64")
     zero = e.writer.constant(np.asarray(0.0))
     number = e.node("Where", [e.node("IsNaN", [wide]), zero, wide])
-    bounds = [e.writer.constant(np.asarray(b, "float64")) for b in integer_range(dtype)]
-    return e.writer.cast(e.writer.cast(e.node("Clip", [number, *bounds]), "int64"), dtype)
+    low, high = integer_range(dtype)
+    least, most = (e.writer.constant(np.asarray(end, "float64")) for end in (low, high))
+    if dtype == "int64":  # 2^63, in double, is the first number beyond
+        below = e.writer.constant(np.nextafter(np.float64(high), 0.0))
+        made = e.writer.cast(e.node("Clip", [number, least, below]), "int64")
+        inside = e.node("Less", [number, most])
+        return e.node("Where", [inside, made, e.scalar(high, "int64")])
+    return e.writer.cast(e.writer.cast(e.node("Clip", [number, least, most]), "int64"), dtype)
