@@ -50,11 +50,13 @@ _ALWAYS: Final = {"isnan": False, "isinf": False, "isfinite": True}
 _MOVES: Final = ("broadcast_to", "expand_dims", "reshape", "squeeze", "tile", "transpose")
 _EXTREMA: Final = ("max", "min")
 _CUTS: Final = ("strided_slice", "split", "take", "gather")
-_FIRST: Final = (*_MOVES, *BORDER_OPS, *_CUTS, *_EXTREMA, "subtract")
-_EVERY: Final = ("add", "minimum", "maximum", "concatenate", "nn.pad")
+_FIRST: Final = (*_MOVES, *BORDER_OPS, *_CUTS, *_EXTREMA)
+_EVERY: Final = ("add", "subtract", "minimum", "maximum", "concatenate", "nn.pad")
 _SOFTMAX: Final = ("nn.softmax", "nn.log_softmax")
-_VISIBLE: Final = -50.0
-"""A constant with a lower value may be a mask."""
+_FAR: Final = 50.0
+"""A constant of a larger magnitude may be a mask."""
+_FACTOR: Final = 1e6
+"""A larger factor stands for infinity."""
 
 
 def mask_values(main: Function) -> frozenset[Expr]:
@@ -73,7 +75,7 @@ def mask_values(main: Function) -> frozenset[Expr]:
             low = False
         elif isinstance(node, Constant):
             real = node.data.dtype.kind == "f" and node.data.size > 0
-            low = real and (node.data.min() < _VISIBLE or node.data.max() >= LIMIT)
+            low = real and bool(np.abs(node.data).max() > _FAR)
         elif isinstance(node, Var):
             low = node in scores and node not in elsewhere and _is_real(node)
         else:
@@ -126,9 +128,12 @@ def _terms(node: Expr) -> Sequence[Expr]:
         return node.args
     if node.op.name == "where":
         return node.args[1:]
-    if node.op.name == "multiply":  # of zeros and ones, and of what stands for minus infinity
-        numbers = [arg for arg in node.args if isinstance(arg, Constant) and arg.data.size == 1]
-        return [number for number in numbers if number.data.min() < _VISIBLE]
+    if node.op.name == "multiply":
+        # A large factor makes a mask of zeros and ones; a small one scales what may be masked.
+        for place, factor in enumerate(node.args):
+            if isinstance(factor, Constant) and factor.data.size == 1:
+                large = np.abs(factor.data).max() > _FAR
+                return (factor if large else node.args[1 - place],)
     return ()
 
 
@@ -149,10 +154,12 @@ def bounded_masks(mod: IRModule) -> IRModule:
         return mod
     nodes = nodes_of(main)
     low = _read_low(nodes)[0]
+    factors = {arg for node in nodes if is_op_call(node, "multiply") for arg in node.operands()}
 
     def made(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
         if isinstance(node, Constant):
-            data = finite(node.data, -LIMIT if node in low else -INFINITE)
+            most = INFINITE if node not in low else _FACTOR if node in factors else LIMIT
+            data = finite(node.data, most)
             return None if data is node.data else Constant(data, span=node.span)
         if not isinstance(node, Call) or not isinstance(node.op, Op):
             return None

@@ -30,19 +30,11 @@ SCORE_STEP: Final = 2.0**-6
 """Largest step of masked scores: its half is an error of 0.8 % of an exponential."""
 
 
-def finite(values: NDArray[Any], least: float = -INFINITE) -> NDArray[Any]:
-    """The values with LIMIT for plus infinity and -LIMIT for minus infinity; NaN stays.
-
-    Args:
-        least: lower values stand for minus infinity.
-    """
-    if values.dtype.kind != "f" or not values.size:
+def finite(values: NDArray[Any], most: float) -> NDArray[Any]:
+    """The values with LIMIT and -LIMIT for those beyond [-most, most]; NaN stays."""
+    if values.dtype.kind != "f" or not (np.abs(values) > most).any():
         return values
-    low, high = values.min(), values.max()
-    if low < least or high > INFINITE:
-        values = np.where(values < least, values.dtype.type(-LIMIT), values)
-        values = np.where(values > INFINITE, values.dtype.type(LIMIT), values)
-    return values
+    return np.where(np.abs(values) > most, np.copysign(LIMIT, values), values).astype(values.dtype)
 
 
 def mask_point(arg: Expr, ctx: QuantizeContext) -> Expr:

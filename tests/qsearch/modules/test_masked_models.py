@@ -151,6 +151,20 @@ def two_masks(op: str, dtype: str = "int64") -> Recipe:
     return g, as_ones(dtype)
 
 
+def raised(op: str, high: float) -> Recipe:
+    """scores + (m - 1) * high, or scores - (1 - m) * high."""
+    g = Graph()
+    mask = g.lowered(g.given("m", (1, TOKENS), "int64"), high)
+    g.attend(g("Sub", g.scores, mask) if op == "Sub" else g("Add", g.scores, g("Neg", mask)))
+    return g, as_ones("int64")
+
+
+def scaled_behind(low: float) -> Recipe:
+    g = Graph()
+    g.attend(g("Div", hidden_scores(g, low), g.const(2)))
+    return g, {}
+
+
 def joined(op: str) -> Recipe:
     g = Graph()
     padding = g.lowered(g.given("m", (1, TOKENS - 2), "int64"))
@@ -268,6 +282,10 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "a sum of two masks": partial(two_masks, "Add"),
     "a sum with a mask of floats": partial(two_masks, "Add", "float32"),
     "the lower of two masks": partial(two_masks, "Min"),
+    "a mask that is subtracted": partial(raised, "Sub", 65500),
+    "the highest float that is subtracted": partial(raised, "Sub", -LOW),
+    "a negated mask": partial(raised, "Add", 1e9),
+    "masked scores that are scaled": partial(scaled_behind, -1e9),
     "a padded mask": partial(joined, "Pad"),
     "a concatenated mask": partial(joined, "Concat"),
     "a filled inverted mask": partial(expanded, LOW, "int64"),
