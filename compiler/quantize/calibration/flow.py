@@ -230,10 +230,11 @@ class Calibration:
         channels = [self.channels_for(one) for one in qconfigs]
         # A rescaled network has weights of its own: none waits while another is measured.
         stats = [self.stats_for(one) for one in qconfigs]
-        return [
-            predicted_sqnr_db(rescaled(self._mod, one, known)[0], of_one, _measured_as(one))
-            for one, known, of_one in zip(qconfigs, channels, stats, strict=True)
-        ]
+        found = []
+        for one, known, of_one in zip(qconfigs, channels, stats, strict=True):
+            module, ranges = rescaled(self._mod, one, known)
+            found.append(predicted_sqnr_db(module, of_one, _measured_as(one), ranges))
+        return found
 
     def candidate(self, qconfig: QConfig, context: QuantizeContext | None = None) -> Candidate:
         """The module of a configuration.
