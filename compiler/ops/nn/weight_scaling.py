@@ -84,9 +84,10 @@ def push(call: Call, messages: Messages, message: Message, scale: Expr) -> Seque
 
 @FScaleAxisForwardPrep.register("nn.conv2d", "nn.dense")
 def takes_scale_before(call: Call, message: Message | None) -> Messages:
-    """A scale on the input channels."""
+    """A scale on the input channels; behind a norm of rows it stays, where smoothing changes it."""
     axes = _axes_of(call)
-    return (None if axes is None else Message(axes.data)), None
+    rows = is_op_call(call, "nn.dense") and len(call.args[0].tensor_type.shape) > 2
+    return (None if axes is None or rows else Message(axes.data)), None
 
 
 @FScaleAxisForwardRewrite.register("nn.conv2d", "nn.dense")
