@@ -11,6 +11,7 @@ import os
 import resource
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 
 _PACKAGES = ("compiler", "workers")
@@ -27,6 +28,11 @@ def code_version() -> str:
                 digest.update(path.relative_to(home).as_posix().encode())
                 digest.update(path.read_bytes())
     return f"python {sys.version_info.major}.{sys.version_info.minor}, {digest.hexdigest()[:16]}"
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions of the libraries that read a model and compute its float values."""
+    return {name: metadata.version(name) for name in ("numpy", "onnx", "onnxruntime")}
 
 
 def python_path() -> str:

@@ -30,7 +30,7 @@ from qsearch.search.winner import Shipped, samples_of
 from qsearch.settings import CutAt
 from workers.datasets.registry import input_specs
 from workers.metrics.size import DEFAULT_FORM, RESTRICTED, fields_of
-from workers.process import code_version
+from workers.process import code_version, library_versions
 from workers.user_code import hashes, imported_code
 
 log = logging.getLogger("qsearch.modules.quantization")
@@ -132,6 +132,7 @@ def _quantized(
             **({"imports": hashes(code)} if (code := imported_code()) else {}),
             **kept,
             "code_version": code_version(),
+            "libraries": library_versions(),
         }
         samples = samples_of(shipped.module, data, inputs)
         around = None if source.parts is None else source.parts.around

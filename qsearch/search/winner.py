@@ -46,7 +46,7 @@ from workers.batching import batch_size, hash_outputs, model_batches
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import open_dataset
 from workers.messages import EvaluationRequest, Range
-from workers.process import code_version
+from workers.process import code_version, library_versions
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -363,6 +363,7 @@ def provenance_of(
         "outputs_sha256": outputs_sha256,
         "seed": spec["seed"],
         "code_version": code_version(),
+        "libraries": library_versions(),
         **({"imports": spec["imports"]} if "imports" in spec else {}),
         **kept,
     }

@@ -11,6 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import qsearch
+from compiler.errors import OnnxImportError
+from compiler.frontend.from_onnx.load import load
 from compiler.targets.ort.session import OrtExecutor
 from qsearch.cli.main import run
 
@@ -102,3 +104,37 @@ def test_weights_of_narrow_floats_behind_a_cast_are_widened(kind: str, tmp_path:
     wanted = np.concatenate([session.run({"x": row[None]})[0] for row in data])
     found = np.concatenate([module.run({"x": row[None]})[0] for row in data])
     assert np.square(found - wanted).sum() < 1e-3 * np.square(wanted).sum()
+
+
+def attention() -> onnx.ModelProto:
+    """Two queries after two others, of four keys that count."""
+    streams = [
+        helper.make_tensor_value_info(n, FLOAT, [1, 2, k, 4])
+        for n, k in (("q", 2), ("k", 6), ("v", 6))
+    ]
+    y = helper.make_tensor_value_info("y", FLOAT, [1, 2, 2, 4])
+    read = ["q", "k", "v", "", "", "", "n"]
+    count = numpy_helper.from_array(np.array([4]), "n")
+    graph = helper.make_graph(
+        [node("Attention", read, ["y"], is_causal=1)], "g", streams, [y], [count]
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)], ir_version=11)
+
+
+def test_attention_by_length_is_refused_where_onnx_defines_it_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = attention().SerializeToString()
+    monkeypatch.setattr(onnx, "__version__", "1.22.0")
+    with pytest.raises(OnnxImportError, match=r"onnx 1\.22\.0 defines Attention"):
+        load(data)
+    monkeypatch.setattr(onnx, "__version__", "1.23.0")
+    load(data)
+
+
+def test_a_module_says_which_libraries_read_its_model(tmp_path: Path) -> None:
+    model = save(tmp_path / "m.onnx", [product("x", "y")], FLOAT, FLOAT)
+    libraries = qsearch.quantize(model).provenance["libraries"]
+    assert libraries["numpy"] == np.__version__
+    assert libraries["onnx"] == onnx.__version__
+    assert "onnxruntime" in libraries

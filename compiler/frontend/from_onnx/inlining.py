@@ -27,6 +27,8 @@ DEFINED_BY_OTHERS = (
 )
 """Standard operators without a converter: the function in ONNX's schema is imported."""
 _LARGEST_DEFINITION = 200
+_ATTENDS_BY_LENGTH = (1, 23)
+"""First onnx whose function of Attention counts is_causal from the end of nonpad_kv_seqlen."""
 
 _Name = tuple[str, str]
 
@@ -49,6 +51,15 @@ def inline_definitions(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
             f"{len(used)} operators that are defined by others are too many",
             where=used[0].op_type,
             fix=f"the limit is {MAX_INLINED_NODES // _LARGEST_DEFINITION}",
+        )
+    lengths = [n for n in used if n.op_type == "Attention" and len(n.input) > 6 and n.input[6]]
+    version = tuple(int(part) for part in onnx.__version__.split(".")[:2])
+    if lengths and version < _ATTENDS_BY_LENGTH:
+        raise OnnxImportError(
+            f"onnx {onnx.__version__} defines Attention with nonpad_kv_seqlen in another way than "
+            "onnxruntime computes it",
+            where=f"node {lengths[0].name or lengths[0].output[0]!r}",
+            fix="pip install 'onnx>=1.23'",
         )
     try:
         typed = onnx.shape_inference.infer_shapes(model)
