@@ -36,7 +36,12 @@ from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import rebuilt
 from compiler.ir.walk import behind, mentions, nodes_of
-from compiler.ops.annotation.attach_simulated_quantize import PARAMETERS, SCALAR, quantize_kind
+from compiler.ops.annotation.attach_simulated_quantize import (
+    PARAMETERS,
+    SCALAR,
+    point_attrs,
+    quantize_kind,
+)
 from compiler.qtypes.errors import ConfigValueError
 from compiler.qtypes.layer_choices import POINT, TABLES
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
@@ -92,6 +97,12 @@ def _name_of(node: Expr, places: Mapping[Expr, int]) -> str:
     return next(iter(onnx_nodes(node.span)), "") or f"{short}_{places[node]}"
 
 
+def takes_bits(point: Expr) -> bool:
+    """Whether bits may be chosen for a point: it is stored, narrow or as a value of 16 bits."""
+    attrs = point_attrs(point)
+    return attrs is not None and (attrs.kind == QAnnotateKind.INPUT or attrs.bits is not None)
+
+
 def own_points(annotated: IRModule, qconfig: QConfig, ranges: Ranges) -> tuple[IRModule, Ranges]:
     """The module with the points that QConfig.layers names, which carry their names, and the ranges
     of all points; the very same where it names none. O(nodes + edges).
@@ -122,12 +133,12 @@ def own_points(annotated: IRModule, qconfig: QConfig, ranges: Ranges) -> tuple[I
     for (node, arg), held in narrower.items():
         name = f"{names[held[0]]}>{_name_of(node, places)}"
         divided.setdefault((node, arg), parts.setdefault(held, name))
-    narrow = {names[point] for point in names if quantize_kind(point) == QAnnotateKind.INPUT}
+    free = {names[point] for point in names if takes_bits(point)}
     for name, choice in chosen.items():
         if name not in legal:
             fix = legal_names(name, sorted(legal))
             raise ConfigValueError(f"QConfig.layers: there is no quantize point {name!r}", fix=fix)
-        if choice.nbit_input is not None and name not in narrow | set(divided.values()):
+        if choice.nbit_input is not None and name not in free | set(divided.values()):
             raise ConfigValueError(
                 f"QConfig.layers gives nbit_input to {name!r}, which no operator reads as an input",
                 fix="give it a range; layers choose the bits of their weights",

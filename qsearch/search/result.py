@@ -156,7 +156,8 @@ class SearchResult:
             lines += [f"{_INDENT}{told}" for told in emitted.get("steps", ())]
             lines += [f"{_INDENT}REFUTED {told}" for told in emitted.get("findings", ())]
             if closeness := Closeness.recorded(emitted):
-                said = closeness.sentence("evaluation data")
+                worst = (s["audit"] or {}).get("worst") or ""
+                said = closeness.sentence("evaluation data", worst)
                 lines.append(
                     textwrap.fill(said, 90, initial_indent=_INDENT, subsequent_indent=_INDENT)
                 )

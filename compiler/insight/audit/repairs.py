@@ -35,9 +35,10 @@ from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import PARAMETERS, SCALAR, quantize_kind
 from compiler.ops.annotation.wide_point import wide_headroom
 from compiler.ops.rules.dom_scale import SMALLEST_RANGE, chosen_scale
-from compiler.qtypes.layer_choices import POINT, SCORES, TABLES
+from compiler.qtypes.layer_choices import POINT, SCORES, TABLES, WIDE_BITS
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize import Calibration, Candidate, measured_points, point_names
+from compiler.quantize._own_points import takes_bits
 from compiler.quantize.calibration.bind_scales import bound_grid
 from compiler.quantize.calibration.collect_stats import Batch, float_executor
 from compiler.quantize.calibration.point_bits import Readers, point_readers
@@ -54,12 +55,13 @@ _SUSPECTS: Final = 8
 _WORTH_DB: Final = 0.5
 """Less is within what other samples would give."""
 _MUCH_DB: Final = 3.0
-"""What smoothing has to gain, which changes every range."""
+"""What smoothing has to gain, which changes every range, and a repair that few samples like."""
+_MOST: Final = 0.6
 _ENOUGH_DB: Final = 50.0
 """Outputs that are so near to the float ones are left as they are."""
 _NEAR_DB: Final = 1.0
 """A repair that is so near to what can be gained is enough."""
-_FAR_DB: Final = 6.0
+_FAR_DB: Final = 4.0
 """More bits are tried where ranges leave as much: any point of 8 bits among wider ones gains."""
 _FAR_FROM_FLOAT_DB: Final = 20.0
 """Below it smoothing is tried, or its opposite: the prediction that decides on it may be wrong."""
@@ -182,9 +184,14 @@ def _taken(
     if built is None or found.audit is None:
         return found
     some, qconfig, candidate = built
-    was, now = (_integers_db(one, found.audit, fresh) for one in (found.candidate, candidate))
+    (was, each_was), (now, each_now) = (
+        _integers_db(one, found.audit, fresh) for one in (found.candidate, candidate)
+    )
     before = was if found.before_db is None else found.before_db
-    if now < was + worth * max(SAMPLES / len(fresh), 1):  # few samples say less
+    better = sum(a > b for a, b in zip(each_now, each_was, strict=True)) / len(fresh)
+    gain = now - was
+    # Few samples say less, and so does a gain that only some of them have.
+    if gain < worth * max(SAMPLES / len(fresh), 1) or (better < _MOST and gain < _MUCH_DB):
         return replace(found, before_db=before, after_db=max(was, now))
     return replace(
         found,
@@ -215,16 +222,22 @@ def _built(
     return None
 
 
-def _integers_db(candidate: Candidate, audit: Audit, samples: Sequence[Batch]) -> float:
-    """SQNR of what ships on other samples."""
+def _integers_db(
+    candidate: Candidate, audit: Audit, samples: Sequence[Batch]
+) -> tuple[float, list[float]]:
+    """SQNR of what ships on other samples: of all, and of each."""
     exact = audit.network.run_with(())
     shipped = float_executor(candidate.bound)
     if candidate.integer is not None:
         shipped = exact_executor(candidate.integer).executor
-    sums = OutputSums()
+    whole, each = OutputSums(), []
     for batch in samples:
-        sums.add(run_on(exact, batch), run_on(shipped, batch))
-    return _db(sums.result().output_db)
+        alone = OutputSums()
+        wanted, found = run_on(exact, batch), run_on(shipped, batch)
+        for sums in (whole, alone):
+            sums.add(wanted, found)
+        each.append(_db(alone.result().output_db))
+    return _db(whole.result().output_db), each
 
 
 def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[Repair]:
@@ -253,7 +266,7 @@ def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[R
         best, taken = start, None
         read_by = readers.get(calls[name], ())
         for nbit in _bits_of(calls[name], tries.grids[place], read_by, more_bits):
-            if best >= most - (_FAR_DB if (nbit or 0) > _USUAL else _NEAR_DB):
+            if best >= most - (_FAR_DB if (nbit or 0) in _BITS[1:] else _NEAR_DB):
                 break
             wanted = nbit or _bits(tries.grids[place])
             room = wide_headroom(wanted, _USUAL, not _TABULATED.isdisjoint(read_by))
@@ -289,8 +302,10 @@ def _extremes(
 def _bits_of(point: Call, grid: Grid, readers: Readers, more_bits: bool) -> tuple[int | None, ...]:
     """The bits that are tried: those that the point has, where these are not few, then more."""
     now = _bits(grid)
-    if quantize_kind(point) != QAnnotateKind.INPUT or not more_bits:
+    if not takes_bits(point) or not more_bits:
         return (None,)
+    if quantize_kind(point) != QAnnotateKind.INPUT:
+        return (WIDE_BITS,) if now < WIDE_BITS else (None,)
     most = TABLE_BITS if _TABULATED & set(readers) else max(_BITS)
     more = tuple(nbit for nbit in _BITS if now < nbit <= most)
     return more if now < _USUAL else (None, *more)

@@ -144,6 +144,10 @@ def chosen_bits(
             found[point] = nbit
             for layer in (layers[name] for name in readers if name in layers):
                 found[layer] = max(nbit, found.get(layer, 0))
+    for point in nodes_of(main) if qconfig.layers.points else ():
+        own = own_choice(point, qconfig)
+        if own is not None and own.nbit_input is not None:
+            found.setdefault(point, own.nbit_input)
     weights: dict[Call, int] = {}
     for node, choice in chosen.items():
         weight = weight_operand(node)
