@@ -152,7 +152,7 @@ def test_a_study_goes_to_optuna_and_opens_there(
     assert "6 trials" in asked(capsys, "export-optuna", searched, url)
     study = optuna.load_study(study_name="one", storage=url)
     best = json.loads(asked(capsys, "best", searched, "--json"))
-    assert len(study.trials) == 5
+    assert len(study.trials) == 6
     assert best["top1"] in {one.value for one in study.trials}
     assert study.best_value >= best["top1"]
     assert run(["export-optuna", str(searched), url]) == 2
