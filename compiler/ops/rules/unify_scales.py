@@ -202,12 +202,14 @@ def _fitting(
     """
     factors = [scale_factor(value, scale).astype(np.float64) for value in pair]
     wanted = [np.ceil(value.bound * factor) + 1 for value, factor in zip(pair, factors)]
+    most = limit - 2 * len(pair)
+    if sum(float(one.max()) for one in wanted) <= most:
+        return scale, [math.ceil(one.max()) for one in wanted]
     within = reach / scale.values.astype(np.float64)
     needed = [
         np.where(factor > 1, np.minimum(own, within + other + factor), own)
         for own, other, factor in zip(wanted, reversed(wanted), factors)
     ]
-    most = limit - 2 * len(pair)
     more = np.maximum(np.ceil(np.log2(sum(needed) / most)), 0)
     # Channels may be largest on different sides.
     more += sum(float((one * 2.0**-more).max()) for one in needed) > most
