@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from compiler.ir.expr import Args, Call, Constant, Expr
 from compiler.ir.ty import Type
-from compiler.ops.annotation.minus_infinity import score_point
+from compiler.ops.annotation.minus_infinity import is_score_point, score_point
 from compiler.ops.nn.fixed_point_softmax import (
     MOST_SUMMANDS,
     OUT_BITS,
@@ -97,6 +98,9 @@ def softmax_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext)
         return None
     shape = ref_call.tensor_type.concrete_shape
     data = with_zero_point(to_scalar(data, len(shape), ctx.qconfig), ctx.qconfig)
+    least = math.exp((1 - _MOST_ENTRIES) * float(data.dom_scale.data))
+    if least > 2.0**-_TABLE_BITS and not is_score_point(ref_call.args[0]):
+        data = to_fewer_bits(data, _MOST_ENTRIES.bit_length() - 1, len(shape), ctx.qconfig)
     dtype = storage_dtype(data.low, data.high, ctx.qconfig)
     if dtype is None and fits(data, WIDE_INPUT):
         dtype = WIDE_INPUT
@@ -110,7 +114,7 @@ def softmax_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext)
     differences = np.arange(min(data.high - data.low + 1, _MOST_ENTRIES), dtype=np.float64)
     reals = np.exp(-differences * float(data.dom_scale.data))
     table = np.floor(np.ldexp(reals, table_bits) + 0.5).astype(np.int32)
-    if len(table) == _MOST_ENTRIES:
+    if data.high - data.low >= _MOST_ENTRIES:
         table[-1] = 0  # of masked scores, which lie lower still
         table = table[: np.count_nonzero(table) + 1]
     out = IntegerSoftmaxAttrs(axis=attrs.axis, out_bits=_OUT_BITS)

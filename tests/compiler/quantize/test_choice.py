@@ -440,3 +440,17 @@ def test_states_do_not_add_up_what_the_layers_of_a_loop_round(kind: str) -> None
     data = [{"x": rng.standard_t(2, (30, 2, 3)).astype(np.float32)} for _ in range(16)]
     made = quantize(mod, dataset=data[:10], qconfig="auto")
     assert sqnr_db(mod, made, data[10:]) > 40
+
+
+@pytest.mark.parametrize("function", ["softmax", "log_softmax"])
+def test_a_softmax_of_pooled_values_weighs_all_of_them(function: str) -> None:
+    """What no layer reads has 15 bits: more steps than a table has entries."""
+    rng = np.random.default_rng(0)
+    weight = relay.const(rng.normal(size=(8, 8, 1, 1)).astype(np.float32))
+    hidden = relay.op.nn.conv2d(relay.var("x", (1, 8, 6, 6)), weight)
+    pooled = relay.op.nn.batch_flatten(relay.op.nn.global_avg_pool2d(hidden))
+    mod = relay.module(getattr(relay.op.nn, function)(pooled))
+    data = [{"x": rng.normal(size=(1, 8, 6, 6)).astype(np.float32)} for _ in range(24)]
+    made = quantize(mod, dataset=data[:16], qconfig="auto")
+    assert sqnr_db(mod, made, data[16:]) > 35
+    assert_same_integers(made, data[16:18])
