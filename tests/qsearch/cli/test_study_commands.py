@@ -91,7 +91,8 @@ def test_trials_are_filtered_sorted_and_counted(
         return found
 
     everything = rows()
-    assert [row["number"] for row in everything] == list(range(6))  # the repaired winner is one more
+    # The repaired winner is one more.
+    assert [row["number"] for row in everything] == list(range(6))
     by_sqnr = rows("--sort", "-sqnr_db", "--limit", "2")
     best_two = sorted((row["sqnr_db"] for row in everything), reverse=True)[:2]
     assert [row["sqnr_db"] for row in by_sqnr] == best_two
