@@ -8,7 +8,6 @@
     nn.conv2d(nn.pad(%x, 0f, …), %w)                nn.conv2d(%x, %w, padding=…)
     clip(clip(%x, 0, 6), -1, 4)                     clip(%x, 0, 4)
     maximum(%x, -inff), minimum(%x, inff)           %x
-    exp(where(%c, %x, -inff))                       where(%c, exp(%x), 0f)
     cast(take(integers, %i), dtype="float32")       take(floats, %i)
 
 Every result has the type of the expression that it replaces. Operators take part through

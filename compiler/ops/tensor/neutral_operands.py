@@ -116,24 +116,3 @@ def simplify_where(call: Call, type_of: TypeOf) -> Expr | None:
         return None
     chosen = if_true if truth.all() else if_false
     return chosen if _same_static_type(chosen, call, type_of) else None
-
-
-@FSimplifyExpr.register("exp")
-def simplify_exp(call: Call, type_of: TypeOf) -> Expr | None:
-    """exp(where(c, x, mask)), where exp(mask) is 0: where(c, exp(x), 0)."""
-    choice = call.args[0]
-    if not is_op_call(choice, "where"):
-        return None
-    assert isinstance(choice, Call)
-    condition, *sides = choice.args
-    if all(isinstance(side, Constant) for side in sides):
-        return None
-    branches = [
-        Constant(np.zeros_like(side.data), span=side.span)
-        if isinstance(side, Constant) and (side.data < 0).all() and not np.exp(side.data).any()
-        else op_call("exp", side, span=call.span)
-        for side in sides
-    ]
-    if not any(isinstance(side, Constant) for side in branches):
-        return None
-    return op_call("where", condition, *branches, span=choice.span)

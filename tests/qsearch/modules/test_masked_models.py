@@ -270,6 +270,17 @@ def decays() -> Recipe:
     return g, {}
 
 
+def decayed() -> Recipe:
+    """Linear attention: scores that decay, whose differences the other way round are huge."""
+    g = Graph()
+    gates = g("MatMul", "x", g.const(np.random.default_rng(2).standard_normal((WIDTH, 1))))
+    total = g("CumSum", g("Neg", g("Softplus", gates)), g.const(1, "int64"))
+    pairs = g("Sub", total, g("Transpose", total, perm=[0, 2, 1]))
+    left = g("Exp", g("Where", g.const(EARLIER, "bool"), pairs, g.const(-INF)))
+    g.weighed(g("Mul", g.scores, left))
+    return g, {}
+
+
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "an input of the lowest float": partial(float_input, LOW),
     "an input of the lowest float at opset 11": partial(float_input, LOW, 11),
@@ -301,6 +312,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "rows that are masked as a whole": guarded,
     "a logarithm of softmax": logarithms,
     "gates of a matrix memory": decays,
+    "scores that decay": decayed,
 }
 
 
