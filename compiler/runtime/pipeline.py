@@ -28,7 +28,7 @@ MAX_PART_BYTES: Final = 512 << 20
 """Of a float part in a .qmod."""
 # Imported when a part is run. The reader refuses parts that name other files.
 _READER: Final = "compiler.frontend.from_onnx.model_file:read_model"
-_SESSION: Final = "compiler.targets.ort.session:OrtExecutor"
+_SESSION: Final = "compiler.targets.ort.session:open_part"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,6 +111,16 @@ class Pipeline:
     def gives_classes(self) -> bool:
         """Whether the first output of the model can be answers of a classifier, or their scores."""
         return self.sampled[0] and len(self.whole.outputs[0].dims) <= 2
+
+    def open(self) -> None:
+        """Open the float parts, which may have been written by anybody.
+
+        Raises:
+            EvaluationError, CodegenError: as ``prepare``; a part takes too long or too much memory.
+        """
+        for name, part in zip((BEFORE, AFTER), self.around):
+            if part is not None:
+                self._session(name, part)
 
     def _session(self, name: str, part: bytes) -> Any:
         if name not in self._sessions:

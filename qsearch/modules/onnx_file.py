@@ -94,6 +94,7 @@ def write_onnx(
         made = with_names(made, interface)
     pipeline = module.pipeline
     if pipeline is not None:
+        pipeline.open()
         core, made = made, joined(made, pipeline, 1 if note else batch)
         _try_whole(made, core, tolerance)
     seal(made, format, module if exact and pipeline is None else None)
@@ -166,7 +167,7 @@ def _try_whole(model: onnx.ModelProto, core: onnx.ModelProto, tolerance: float |
     known = {info.name for info in (*model.graph.input, *model.graph.output)}
     borders = [info.name for info in (*core.graph.input, *core.graph.output)]
     seen.graph.output.extend(onnx.ValueInfoProto(name=n) for n in borders if n not in known)
-    session, alone = OrtExecutor(seen), OrtExecutor(core)
+    session, alone = OrtExecutor(seen, limited=True), OrtExecutor(core)
     values = noise(session.inputs)
     values.update(zip(session.output_names, session.run(values), strict=True))
     results = alone.run({name: values[name] for name in alone.input_names})

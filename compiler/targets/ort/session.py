@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from functools import cache
+from typing import Any, Final
 
 import numpy as np
 import onnx
@@ -41,6 +43,12 @@ ORT_ERRORS: tuple[type[Exception], ...] = (
 """What onnxruntime raises: its classes, one a status code, share no base but Exception."""
 
 
+MOST_S: Final = 60
+"""CPU seconds of one limited run, about."""
+MOST_BYTES: Final = 4 << 30
+"""Memory of all limited sessions of a process."""
+
+
 class OrtExecutor:
     """Runs an ONNX model; implements ``runtime.executor.Executor``.
 
@@ -55,6 +63,9 @@ class OrtExecutor:
             float, as it is written.
         large: constants whose data the model lacks, by name.
         copies: whether it may copy them, which makes it faster.
+        limited: a run ends after MOST_S, and the memory of all such sessions at MOST_BYTES: the
+            model came with a file of anybody.
+        folds: whether constants are computed when the model is opened, which has no limits.
     Attributes:
         input_names, output_names: in order; two inputs may have one name.
     Raises:
@@ -72,6 +83,8 @@ class OrtExecutor:
         fused_grids: bool = True,
         large: Mapping[str, NDArray[Any]] | None = None,
         copies: bool = True,
+        limited: bool = False,
+        folds: bool = True,
     ) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
@@ -92,6 +105,11 @@ class OrtExecutor:
         data = model if isinstance(model, bytes) else model.SerializeToString()
         # It takes the zeros of a Pad in front of a MaxPool for padding, which no maximum sees.
         wrong = ["Pad_Fusion"] if b"Pad" in data and b"MaxPool" in data else []
+        wrong += [] if folds else ["ConstantFolding"]
+        self._limited = limited
+        if limited:
+            _bound_memory()
+            options.add_session_config_entry("session.use_env_allocators", "1")
         try:
             self._session = onnxruntime.InferenceSession(
                 data, options, providers=["CPUExecutionProvider"], disabled_optimizers=wrong
@@ -138,6 +156,7 @@ class OrtExecutor:
         Returns:
             One array per output.
         Raises:
+            LimitError: a limited run takes too long, or too much memory.
             EvaluationError: names, shapes or dtypes differ from what the model declares.
         """
         values = ordered_inputs(self.input_names, inputs)
@@ -145,10 +164,27 @@ class OrtExecutor:
         for name, array in arrays.items():
             self._check(name, array)
         try:
-            results = self._session.run(self.output_names, arrays | self._given)
+            results = self._run(arrays | self._given)
         except ORT_ERRORS as error:
             raise EvaluationError(f"onnxruntime failed: {error}") from error
         return [np.asarray(r) for r in results]
+
+    def _run(self, arrays: dict[str, NDArray[Any]]) -> Any:
+        if not self._limited:
+            return self._session.run(self.output_names, arrays)
+        options = onnxruntime.RunOptions()
+        timer = threading.Timer(MOST_S, setattr, (options, "terminate", True))
+        timer.start()
+        try:
+            return self._session.run(self.output_names, arrays, options)
+        except ORT_ERRORS as error:
+            if options.terminate:
+                raise _beyond(f"takes more than {MOST_S} s") from error
+            if "bfc_arena" in str(error):
+                raise _beyond(f"needs more than {MOST_BYTES >> 30} GiB") from error
+            raise
+        finally:
+            timer.cancel()
 
     def _check(self, name: str, array: NDArray[Any]) -> None:
         declared = self._shapes[name]
@@ -164,6 +200,55 @@ class OrtExecutor:
                 where=f"the model takes {self._dtypes[name]} {declared}",
                 fix="give inputs of these, or the model that the inputs are for",
             )
+
+
+class LimitError(EvaluationError):
+    """A model that came with a file takes longer, or more memory, than such models may."""
+
+
+def _beyond(what: str) -> LimitError:
+    return LimitError(
+        f"what stays in float of the model {what} in one run",
+        fix="run the integers alone (core=True), or give smaller inputs",
+    )
+
+
+@cache
+def _bound_memory() -> None:
+    """Of all limited sessions of this process, once."""
+    where = onnxruntime.OrtMemoryInfo(
+        "Cpu",
+        onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR,
+        0,
+        onnxruntime.OrtMemType.DEFAULT,
+    )
+    most = onnxruntime.OrtArenaCfg({"max_mem": MOST_BYTES})
+    onnxruntime.create_and_register_allocator(where, most)
+
+
+def open_part(model: onnx.ModelProto) -> OrtExecutor:
+    """A limited session of a float part of a file, which anybody may have written.
+
+    onnxruntime computes constants when it opens a model, without limits. So the part runs once
+    before, as it is written: what does not get through that is opened without computing them.
+
+    Raises:
+        CodegenError: onnxruntime refuses the part.
+        LimitError: it takes too long, or too much memory.
+    """
+    first = OrtExecutor(model, limited=True, optimize=False)
+    try:
+        first.run(
+            {
+                name: np.zeros([n if isinstance(n, int) else 1 for n in shape], dtype)
+                for name, dtype, shape in first.inputs
+            }
+        )
+    except LimitError:
+        raise
+    except (EvaluationError, TypeError):  # sizes that do not fit, an input that is no array
+        return OrtExecutor(model, limited=True, folds=False)
+    return OrtExecutor(model, limited=True)
 
 
 def _refused(told: str) -> CodegenError:
