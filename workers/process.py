@@ -11,7 +11,7 @@ import os
 import resource
 import sys
 import time
-from importlib import metadata
+from importlib import import_module
 from pathlib import Path
 
 _PACKAGES = ("compiler", "workers")
@@ -32,7 +32,8 @@ def code_version() -> str:
 
 def library_versions() -> dict[str, str]:
     """Return the versions of the libraries that read a model and compute its float values."""
-    return {name: metadata.version(name) for name in ("numpy", "onnx", "onnxruntime")}
+    # Of the modules: onnxruntime-gpu is a distribution of another name.
+    return {name: import_module(name).__version__ for name in ("numpy", "onnx", "onnxruntime")}
 
 
 def python_path() -> str:

@@ -13,6 +13,7 @@ from onnx.numpy_helper import from_array
 
 import qsearch
 from qsearch.cli.main import run
+from qsearch.errors import DataError
 from tests.qsearch.quick import QUICK_SPACE
 
 STEPS, FEATURES, HIDDEN, CLASSES, SAMPLES = 6, 8, 16, 4, 24
@@ -195,3 +196,20 @@ def test_a_batch_whose_samples_meet_takes_whole_runs_and_data_of_one_run(tmp_pat
 def test_a_batch_of_separate_samples_takes_any_number_of_them(tmp_path: Path) -> None:
     onnx.save(joining(axis=1), tmp_path / "m.onnx")
     qsearch.quantize(tmp_path / "m.onnx", {"x": drawn(2, 7, FEATURES)})
+
+
+def test_a_batch_that_gives_as_many_places_as_it_finds_is_not_given_single_samples(
+    tmp_path: Path,
+) -> None:
+    """The result has an axis of two, as the batch has, and another length in each run."""
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    m (float[2, 8] x) => (float[2, 5] y, int64[2, found] n)
+    { y = MatMul (x, w)  r = Relu (x)  n = NonZero (r) }
+    """
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(from_array(drawn(1, 8, 5), "w"))
+    onnx.save(model, tmp_path / "m.onnx")
+    data = np.abs(drawn(2, 6, 8)) * np.resize([[1], [-1]], (6, 1)).astype(np.float32)
+    with pytest.raises(DataError, match="computes 'n' from 2 samples together"):
+        qsearch.quantize(tmp_path / "m.onnx", {"x": data})

@@ -14,6 +14,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.text.printer import text
 from compiler.qtypes.errors import ConfigValueError
 from compiler.quantize import (
+    Calibration,
     Candidate,
     QConfig,
     mark,
@@ -80,10 +81,11 @@ def test_a_point_has_the_range_that_is_chosen_for_it_alone() -> None:
 
 @pytest.mark.parametrize("rounding", ["nearest", "corrected"])
 def test_a_point_has_the_bits_that_are_chosen_for_it_alone(rounding: str) -> None:
-    mod, config = network(), QConfig.recommended(bias_mode="accumulator")
-    usual = grids(calibrated(mod, config, data()))
+    config = QConfig.recommended(bias_mode="accumulator", weight_rounding=rounding)
+    calibration = Calibration(network(), data())
+    usual = grids(calibration.candidate(config))
     layers = {SHARED: {"nbit_input": 12, "range": [-3.0, 3.0]}}
-    candidate = calibrated(mod, config.with_overrides(layers=layers), data())
+    candidate = calibration.candidate(config.with_overrides(layers=layers))
     found = grids(candidate)
     assert found.pop(SHARED) == (np.float32(3 / 2048), -2047.0, 2047.0)
     assert found == {name: grid for name, grid in usual.items() if name != SHARED}
