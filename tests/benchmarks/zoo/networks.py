@@ -1,6 +1,7 @@
 """The networks of the zoo: one line each, built from code with seeded weights.
 
-A line is ``family name [kind of input] [size] [options]``. ``dynamo`` exports by
+A line is ``family name [kind of input] [size] [options]``; ``any`` kind of input leaves the
+configuration and the inputs to ``unlisted.py``. ``dynamo`` exports by
 ``torch.onnx.export(dynamo=True)`` at opset 20, ``free`` leaves the batch open; all else goes by the
 legacy exporter at opset 17.
 """
@@ -19,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tests.benchmarks.zoo import own
+from tests.benchmarks.zoo import domains, own, unlisted
 from tests.benchmarks.zoo.inputs import Inputs, every, image, noise, tokens, tone
 
 CALIBRATION, FRESH = 16, 8
@@ -141,6 +142,36 @@ vit sequencer2d_s 64
 vit efficientvim_m1 64
 vit visformer_tiny 64
 vit iformer_t 64
+cnn convnext_tiny 64
+cnn cs3sedarknet_l 64
+cnn dla60x_c 64
+cnn eca_halonext26ts 256 dynamo
+cnn efficientnet_blur_b0 64
+cnn efficientnet_em 64
+cnn ese_vovnet19b_slim 64
+cnn fbnetv3_g 64
+cnn gernet_l 64
+cnn hardcorenas_e 64
+cnn hgnetv2_b1 64
+cnn lcnet_035 64
+cnn mobilenet_edgetpu_v2_l 64
+cnn regnetz_d8 64
+cnn repghostnet_130 64
+cnn resnext50_32x4d 64
+cnn sebotnet33ts_256 64
+cnn starnet_s1 64
+cnn tf_efficientnetv2_s 64
+cnn tf_mixnet_l 64
+vit cait_xxs24_384 64
+vit coatnet_0_rw_224 64
+vit iformer_m 64
+vit levit_conv_192 64
+vit levit_conv_256d 64
+vit mobilevitv2_100 64
+vit swiftformer_l1 64
+vit swinv2_cr_tiny_384 64
+vit vit_small_patch16_dinov3_qkvb 64
+vit vit_small_patch16_rope_ape_224 64
 """
 TORCHVISION = """
 cnn squeezenet1_1 image 64
@@ -279,6 +310,36 @@ time patchtst series dynamo
 time patchtsmixer series
 time patchtsmixer series dynamo
 time timesfm history
+language aria any
+language bridgetower any
+language chinese_clip any
+segmentation clipseg any
+language cosmos3_edge any
+vit data2vec-vision any
+language deberta any
+language dots1 any
+language gte any
+vit hiera any
+language imagegpt any
+language inkling2_loop_text any dynamo
+language llava_next_video any
+language markuplm any
+segmentation maskformer any
+language mellum any
+language mimo_v2_flash any
+language minicpmv4_6 any dynamo
+vit mlcd any
+audio moss_transcribe_diarize_audio any
+language mvp any
+language nanochat any
+language nomic_bert any
+language olmo any
+audio pocket_tts_audio_tokenizer_encoder any dynamo
+cnn pp_ocrv5_mobile_rec any
+vit tipsv2_vision_model any dynamo
+language video_llava any
+language voxtral any
+audio voxtral_realtime_encoder any dynamo
 """
 OWN = """
 vit window_attention
@@ -352,6 +413,22 @@ segmentation segnet dynamo
 graph point_net
 video unet3d
 video conv_lstm
+graph pna_edges dynamo
+graph schnet
+graph diff_pool
+graph point_net2
+graph set_transformer
+graph randla_net
+audio ecapa_tdnn
+audio bc_resnet
+audio matchbox_net
+audio e_branchformer
+audio dprnn
+audio crn_denoiser
+tabular tabnet
+tabular ft_transformer
+tabular oblivious_trees
+recommendation dcn_v2
 """
 DIFFUSERS = """
 diffusion UNet2DModel
@@ -664,6 +741,9 @@ def from_transformers(row: Row) -> tuple[nn.Module, Inputs]:
 
     kind, size, name = row.words[0], row.size, row.name
     transformers.logging.set_verbosity_error()
+    if kind == "any":
+        model, arguments, inputs, fixed = unlisted.built(name, SMALL)
+        return Only(model, arguments, **fixed), inputs
     kind_of = transformers.AutoConfig.for_model(name).__class__
     known = inspect.signature(kind_of.__init__).parameters
     fresh = kind_of()
@@ -860,7 +940,7 @@ def from_diffusers(row: Row) -> tuple[nn.Module, Inputs]:
 
 
 def from_own(row: Row) -> tuple[nn.Module, Inputs]:
-    return own.NETWORKS[row.name]()
+    return {**own.NETWORKS, **domains.NETWORKS}[row.name]()
 
 
 BUILDERS: Final[dict[str, Callable[[Row], tuple[nn.Module, Inputs]]]] = {

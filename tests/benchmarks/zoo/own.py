@@ -1202,6 +1202,7 @@ SMALL: Final[Sequence[str]] = (
     *("window_attention", "segformer_head", "dueling_dqn", "gat", "unet_groupnorm", "dit_block"),
     *("bert_like", "llama_block", "t5_block", "mamba_block", "conv_tasnet", "fsrcnn", "nafnet"),
     *("swin2sr_block", "kws_lstm", "tcn", "point_net", "dlrm", "text_cnn", "conformer"),
-    "ssd_heads",
+    *("ssd_heads", "edge_gcn", "edge_gine", "diff_pool", "schnet", "randla_net", "bc_resnet"),
+    *("matchbox_net", "tabnet", "oblivious_trees", "dcn_v2"),
 )
 """Those that tests keep a file of."""
