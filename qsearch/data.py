@@ -77,7 +77,7 @@ class PreparedData:
 
     @property
     def path(self) -> str:
-        """Of the file or folder that the dataset reads."""
+        """Path of the file or folder that the dataset reads."""
         options = self.ref.options
         found = options["of"]["options"] if self.ref.kind == "prepared" else options
         return str(found["path"])

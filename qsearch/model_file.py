@@ -157,7 +157,7 @@ class ModelSource:
 
     @property
     def kept(self) -> dict[str, Any]:
-        """What the provenance of a module keeps of the model's interface and cut."""
+        """Return the interface and the cut of the model for the provenance of a module."""
         found: dict[str, Any] = {INTERFACE: self.interface.to_dict()}
         if self.pipeline is not None:
             found |= {PIPELINE: self.pipeline.whole.to_dict(), "cut": str(self.parts)}
@@ -484,8 +484,8 @@ _OF_LOGARITHMS: Final = (
 
 
 def _begins(graph: Graph, at: CutAt) -> tuple[tuple[str, ...], dict[str, str]]:
-    """What the core begins with: as the user says, else behind logarithms of the inputs, which are
-    the reasons then."""
+    """Return the nodes that the core begins with, and the reasons by node: nodes of the user, or
+    those behind logarithms of the inputs, which are the reasons."""
     if at.from_ or at.until:
         return tuple(at.from_), {}
     found, begins = logarithms(graph)

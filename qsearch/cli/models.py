@@ -184,7 +184,8 @@ def compile_command(
 ) -> int:
     """Quantize a model with one configuration, without a search, and write a .qmod.
 
-    Exit codes: 0 the module is written, 1 it is written, but its outputs are below 6 dB SQNR.
+    Exit codes: 0 the module is written, 1 it is written, but its outputs are below 6 dB SQNR or an
+    overflow is possible.
     """
     given = options.named_model(model)
     out = out or f"{Path(given).stem}.qmod"

@@ -18,7 +18,7 @@ from workers.datasets.protocol import InputSpec
 log = logging.getLogger("qsearch.search.audit")
 
 AUDIT: Final = "audit"
-"""Of the provenance of a module, and kind of the event of a study: ``Repaired.to_dict``."""
+"""Key of the provenance of a module, and kind of an event of a study: ``Repaired.to_dict``."""
 _MOST_BYTES: Final = 48 << 20
 
 

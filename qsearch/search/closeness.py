@@ -1,4 +1,4 @@
-"""How close the outputs of a quantized module are to those of its float model.
+"""Closeness of the outputs of a quantized module to those of its float model.
 
 ``compile`` and ``launch`` have one definition: the SQNR of the worst float output of the whole
 model, float parts included.
@@ -27,7 +27,7 @@ from workers.messages import Range
 from workers.metrics.sqnr import Sqnr, worst_output
 
 KEY: Final = "closeness"
-"""Of the provenance of a module: ``Closeness.to_dict``."""
+"""Key of the provenance of a module: ``Closeness.to_dict``."""
 COMPARED: Final = 8
 """The number of samples that ``Closeness.of`` compares."""
 CLOSE_DB: Final = 20.0
@@ -111,12 +111,12 @@ class Closeness:
 
     @property
     def close(self) -> bool:
-        """Whether it may be called close to the float model."""
+        """The outputs may be called close to those of the float model."""
         return self.sqnr_db is None or self.sqnr_db >= CLOSE_DB
 
     @property
     def wrong(self) -> bool:
-        """Whether the module computes another function."""
+        """The module computes another function than the float model."""
         return self.sqnr_db is not None and self.sqnr_db < WRONG_DB
 
     def sentence(self, data: str, point: str = "") -> str:
@@ -145,7 +145,7 @@ class Closeness:
 
 
 def has_few_bits(config: QConfig) -> bool:
-    """Whether a configuration has fewer bits than the recommended one, in a layer or everywhere."""
+    """Return True if the bits are fewer than the recommended ones, in a layer or everywhere."""
     least = QConfig.recommended()
     names = ("nbit_input", "nbit_weight")
     layers: Mapping[str, Mapping[str, Any]] = config.to_dict()["layers"]
@@ -161,6 +161,6 @@ def _outputs_of(run: Any, batches: Sequence[ModelBatch]) -> list[list[NDArray[An
 
 
 def compares_whole(pipeline: Pipeline) -> bool:
-    """Whether outputs behind the float part are compared: it exists, and chooses nothing."""
+    """Return True if a float part behind the core exists and chooses among values nowhere."""
     part = pipeline.after
     return part is not None and _CHOOSING.isdisjoint(n.op_type for n in read_model(part).graph.node)

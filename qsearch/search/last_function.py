@@ -31,9 +31,9 @@ from workers.metrics.registry import MetricSums, find_metric, merge_sums
 RANKED: Final = frozenset(LIBRARY[word] for word in ("auc", "bits", "perplexity"))
 """Metrics that need the order, or the ratio, of small probabilities."""
 _GROUPS: Final = 16
-"""Of samples, each of which is left out once for the standard error."""
+"""Number of groups of samples; each is left out once for the standard error."""
 _RUNS: Final = 1024
-"""At most, spread over the data."""
+"""Most runs of a module, spread over the data."""
 _SURE: Final = 1.96
 """Standard errors of a difference that chance exceeds in 5 % of the cases."""
 

@@ -509,7 +509,7 @@ class Session:
         self._written = key
 
     def _candidate(self, trial: Trial) -> Candidate:
-        """What the configuration of a trial makes, with the weights that a worker has rounded."""
+        """Build the module of a trial, with the weights that a worker has rounded."""
         if self._built is None or self._built[0] != trial.config_hash:
             found = self._driver.evaluations.roundings if self._driver is not None else {}
             self._built = None  # two are not held at a time

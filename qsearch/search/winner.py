@@ -129,7 +129,7 @@ class Shipped:
 
     @staticmethod
     def of(candidate: Candidate) -> Shipped:
-        """What is written of a candidate."""
+        """Keep the parts of a candidate that are written."""
         left = tuple(f"{c.op}: {c.reason} ({c.where})" for c in candidate.report.float_ops)
         maxima = candidate.channel_maxima
         return Shipped(candidate.module, left, {CHANNEL_MAXIMA: maxima} if maxima else {})

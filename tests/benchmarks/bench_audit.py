@@ -141,7 +141,7 @@ class Case:
         return Case(module, rows[:CALIBRATED], rows[CALIBRATED:])
 
     def build(self, audits: bool) -> tuple[Candidate, Repaired | None, float]:
-        """As ``compile`` does, with the seconds."""
+        """Build as ``compile`` does; return the seconds as well."""
         began = time.perf_counter()
         calibration = Calibration(self.module, self.calib)
         qconfig, _ = calibration.choose()

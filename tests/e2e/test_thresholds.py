@@ -1,4 +1,4 @@
-"""What a threshold reads reaches to the threshold, however far other values lie behind it."""
+"""The range of a value that a threshold reads reaches the threshold, however far others lie."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def doubts(found: Repaired) -> dict[str, tuple[str, ...]]:
 
 
 def db(candidate: Candidate) -> float:
-    """Of the integers on samples that nobody has seen."""
+    """SQNR of the integers on samples that nobody has seen."""
     assert candidate.integer is not None
     signal = noise = 0.0
     mod = prerequisite_optimize(*models.mobile_net(), 3)

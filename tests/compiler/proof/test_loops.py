@@ -1,4 +1,4 @@
-"""What verifying finds of loops: bodies are stepped, and the loops around them are run."""
+"""Verification of loops: bodies are stepped, and the loops around them are run."""
 
 from __future__ import annotations
 

@@ -444,7 +444,7 @@ def test_states_do_not_add_up_what_the_layers_of_a_loop_round(kind: str) -> None
 
 @pytest.mark.parametrize("function", ["softmax", "log_softmax"])
 def test_a_softmax_of_pooled_values_weighs_all_of_them(function: str) -> None:
-    """What no layer reads has 15 bits: more steps than a table has entries."""
+    """A value that no layer reads has 15 bits: more steps than a table has entries."""
     rng = np.random.default_rng(0)
     weight = relay.const(rng.normal(size=(8, 8, 1, 1)).astype(np.float32))
     hidden = relay.op.nn.conv2d(relay.var("x", (1, 8, 6, 6)), weight)

@@ -20,7 +20,7 @@ from tests.compiler.quantize.candidates import assert_same_integers, calibrated
 
 SAMPLES = 32
 LEAST_DB = 33.0
-"""Of the smallest channel: 8 bits of data and of weights give some 38."""
+"""Least SQNR of the smallest channel: 8 bits of data and of weights give some 38."""
 K, UNITS = 64, 72  # more elements than the importer folds
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -30,7 +30,7 @@ class Case(NamedTuple):
     held: dict[str, Array]
     shape: tuple[int, ...]
     axes: tuple[int, ...]
-    """Of the result, along which the channels lie."""
+    """Axes of the result along which the channels lie."""
 
 
 def drawn(*shape: int) -> Array:

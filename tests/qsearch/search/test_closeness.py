@@ -1,4 +1,4 @@
-"""How far a module is from its float model, for ``compile`` and ``launch`` alike."""
+"""Distance of a module from its float model, for ``compile`` and ``launch`` alike."""
 
 from __future__ import annotations
 
