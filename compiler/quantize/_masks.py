@@ -225,15 +225,15 @@ def _masked_rows(old: Expr, weights: Expr) -> Expr | None:
 
 def _is_mask_alone(value: Expr) -> bool:
     """True for what is made of constants, inputs and choices, and of no scores."""
-    waiting, made = [value], False
+    waiting, seen = [value], {value}
     while waiting:
         node = waiting.pop()
         terms = _terms(node)
-        made |= bool(terms)
         if not terms and not isinstance(node, Constant | Var):
             return False
-        waiting += terms
-    return made
+        waiting += set(terms) - seen
+        seen.update(terms)
+    return bool(_terms(value))
 
 
 def _is_given(value: Expr) -> bool:

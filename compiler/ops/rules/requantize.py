@@ -121,7 +121,7 @@ def to_scalar(value: QRealizeIntExpr, rank: int, qconfig: QConfig) -> QRealizeIn
     """
     if value.trailing is None:
         return value
-    largest, smallest = value.dom_scale.data.max(), value.dom_scale.data.min()
+    largest, smallest = float(value.dom_scale.data.max()), float(value.dom_scale.data.min())
     room = (integer_limits(qconfig.dtype_activation)[1] >> 2) // max(value.bound, 1)
     finer = min(math.ceil(math.log2(largest / smallest)), max(room, 1).bit_length() - 1)
     out = DomScale(as_scale(np.ldexp(largest, -finer)))

@@ -67,3 +67,20 @@ def test_values_of_1e37_are_as_near_to_float_as_others() -> None:
     wanted = np.concatenate([float_model.run(None, row)[0] for row in rows]).astype(np.float64)
     found = np.concatenate([module.run(row)[0] for row in rows])
     assert np.square(found - wanted).sum() < 1e-3 * np.square(wanted).sum()
+
+
+def test_argmax_reads_channels_whose_scales_are_further_apart_than_float32_can_say() -> None:
+    rng = np.random.default_rng(0)
+    weight = (rng.standard_normal((16, 4)) * [1e30, 1e-13, 1e-13, 1e-13]).astype("f")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("ArgMax", ["h"], ["y"], axis=1, keepdims=0),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 16])
+    y = helper.make_tensor_value_info("y", TensorProto.INT64, [1])
+    graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(weight, "w")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    rows = rng.standard_normal((16, 16)).astype("f")
+    module = qsearch.quantize(model, {"x": rows})
+    first = [module.run({"x": row[None]})[0][0] == 0 for row in rows]
+    assert first == (rows @ weight[:, 0] > 0).tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -199,3 +200,12 @@ def test_a_mean_over_what_a_mask_shows_leaves_no_float() -> None:
     made = calibrated(mod, QConfig.recommended(calibrate_mode="max"), data)
     assert_same_integers(made.partitioned, data[:3])
     assert sqnr_db(mod, made.partitioned, data) > 30
+
+
+def test_a_mask_whose_terms_are_shared_is_followed_in_linear_time() -> None:
+    """Sums of a value with itself have 2^60 paths to that value."""
+    mask = given = relay.var("mask", (TOKENS, TOKENS))
+    for _ in range(60):
+        mask = op.add(mask, mask)
+    guard = partial(_unless_nan, _=mask)
+    assert bounded_masks(attention(lambda scores: op.add(scores, mask), given, guard=guard))

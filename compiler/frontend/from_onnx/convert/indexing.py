@@ -140,7 +140,7 @@ def scatter_elements(node: OnnxNode) -> Expr:
     own = node.shape(source) if known is None else counts
     own = (1,) * (len(counts) - len(own)) + own
     lead = len(shape)
-    while lead > axis + 1 and counts[lead - 1] == shape[lead - 1]:
+    while lead > axis + 1 and 0 < counts[lead - 1] == shape[lead - 1]:
         if known is None and own[lead - 1] != 1:
             break
         if known is not None and np.any(known != known[(slice(None),) * (lead - 1) + (slice(1),)]):

@@ -238,6 +238,13 @@ def test_indices_below_zero_count_from_the_end(
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
+def test_scatter_elements_at_stored_indices_accepts_rows_without_elements() -> None:
+    empty = np.zeros((3, 0), "f4")
+    stored = {"places": np.zeros((3, 0), "i8"), "updates": empty}
+    _, found, wanted = of_one("ScatterElements", {"x": empty}, stored, {"axis": 0})
+    assert found.shape == wanted.shape
+
+
 def _lstm_that_clips() -> tuple[Arrays, Arrays]:
     rng = np.random.default_rng(2)
     shapes = {"w": (1, 12, 2), "r": (1, 12, 3), "b": (1, 24)}
