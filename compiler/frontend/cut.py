@@ -198,8 +198,8 @@ def cut_around(graph: Graph, left_out: Collection[str], from_: Sequence[str] = (
 
 @dataclass(frozen=True, slots=True)
 class _Levels:
-    """Where a core can lie among nodes that it cannot hold: behind those of the first levels and in
-    front of the others. A node can be in the core of the levels from its depth up to its first.
+    """Places of a core among nodes that it cannot hold: behind those of the first levels, in front
+    of the others. A node can be in the core of the levels from its depth up to its first.
 
     Attributes:
         depth: the most nodes left out on a path to a node and with it.

@@ -113,7 +113,7 @@ class Graph:
         return () if tensor is None else tuple(max(d.dim_value, 1) for d in tensor.shape.dim)
 
     def leaves_nothing(self, place: int) -> bool:
-        """Whether a node's result has, by the sizes alone, no element: its window does not fit."""
+        """Return whether a result has no element by its sizes: a window does not fit the data."""
         types = (self.types[out] for out in self.nodes[place].output if out in self.types)
         dims = (dim for kind in types for dim in kind.tensor_type.shape.dim)
         return any(dim.HasField("dim_value") and dim.dim_value < 1 for dim in dims)

@@ -54,7 +54,7 @@ class PointSums:
 
     @property
     def distinct(self) -> tuple[int, int]:
-        """How many values a part of the float tensor has, and how many are left of them."""
+        """Numbers of different values in a part of the float tensor, and in its quantized form."""
         return len(self._seen[0]), len(self._seen[1])
 
     def add(

@@ -27,7 +27,7 @@ from compiler.runtime.executor import Executor
 
 Scales = Sequence[float] | NDArray[Any] | None
 Outputs = Sequence[Sequence[NDArray[Any]]]
-"""Of every sample."""
+"""Arrays of every sample."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,7 @@ class Dataflow:
 
 
 def values_of(flow: Dataflow) -> list[Value]:
-    """What a flow takes and computes, then the same of the bodies of its loops."""
+    """Return the inputs and results of a flow, then those of the bodies of its loops."""
     return [
         value
         for one in flow.flows()

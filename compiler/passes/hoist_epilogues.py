@@ -116,8 +116,8 @@ class _Hoister(TypedMutator):
 
 
 def _reshaped(data: Array, shape: Shape, wanted: Shape) -> Array | None:
-    """What broadcasts to a tensor, broadcasting to the same elements under another shape; None
-    where the axes of the two shapes overlap in part."""
+    """Reshape an array that broadcasts to ``shape`` so that it broadcasts to the same elements
+    under ``wanted``; return None where the axes of the two shapes overlap in part."""
     ends = [[*accumulate((1, *reversed(axes)), mul)][::-1] for axes in (shape, wanted)]
     cuts = sorted({*ends[0], *ends[1]}, reverse=True)
     if any(not inner or outer % inner for outer, inner in pairwise(cuts)):

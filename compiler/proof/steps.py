@@ -128,7 +128,7 @@ class Tested:
     without: str = ""
 
     def plus(self, other: Tested) -> Tested:
-        """Of a form and the body of a loop in it."""
+        """Add the counts of the body of a loop to those of its form."""
         names = ("steps", "of", "given", "elements", "bounds")
         return replace(self, **{n: getattr(self, n) + getattr(other, n) for n in names})
 

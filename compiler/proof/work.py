@@ -388,7 +388,7 @@ def _last_uses(nodes: Sequence[Expr], fn: Function) -> dict[Expr, int]:
 
 
 def _turns(loop: Call) -> int:
-    """How often an operator calls a function that it takes."""
+    """Return the number of calls of a function that an operator takes."""
     if isinstance(loop.attrs, ScanAttrs):
         return loop.attrs.length
     if isinstance(loop.attrs, CallLoweredAttrs):

@@ -47,8 +47,8 @@ class QuantizeContext:
         truncated: simulated_quantize call → what shifts without rounding lose there
             (``lost_by_truncation``), once realised.
         bounds_of: of expressions that are being realised.
-        reach: values of the simulated module → how far from 0 their readers tell them apart, in
-            real units; absent where nothing limits them.
+        reach: values of the simulated module → the magnitude beyond which no reader distinguishes
+            them, in real units; absent where nothing limits them.
         report: what stays float and why, and the scales chosen.
     """
 
@@ -72,7 +72,7 @@ class QuantizeContext:
     report: QuantizeReport = field(default_factory=QuantizeReport)
 
     def reach_of(self, value: Expr) -> float:
-        """How far from 0 the readers of a value tell it apart, in real units."""
+        """Return the magnitude beyond which no reader distinguishes a value, in real units."""
         return self.reach.get(value, math.inf)
 
     def check_to_skip(self, call: Call) -> bool:

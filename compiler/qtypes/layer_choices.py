@@ -40,7 +40,7 @@ POINT_BITS: Final = {
 }
 """The bits that reserved names may have."""
 POINT: Final = "@"
-"""How the name of a single quantize point begins."""
+"""First character of the name of a single quantization point."""
 
 
 Real = float
@@ -115,7 +115,7 @@ class LayerChoices(Mapping[str, LayerChoice]):
 
     @property
     def points(self) -> dict[str, LayerChoice]:
-        """What is chosen for single quantize points."""
+        """The choices for single quantization points."""
         return {name: choice for name, choice in self._items.items() if name.startswith(POINT)}
 
     @property

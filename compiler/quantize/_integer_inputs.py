@@ -203,7 +203,7 @@ class _WholeNumbers:
 
 
 def _enters(node: Expr) -> bool:
-    """Whether a node makes whole numbers of floats."""
+    """Return whether a node casts floats to integers."""
     return is_op_call(node, "cast") and is_float(_dtype(node.args[0])) and _dtype(node) in _ENTERING
 
 

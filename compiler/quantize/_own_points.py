@@ -83,7 +83,7 @@ def _args(node: Expr) -> tuple[Expr, ...]:
 
 
 def _name_of(node: Expr, places: Mapping[Expr, int]) -> str:
-    """Of the call behind annotations and tuple fields, or of the input."""
+    """Return the name of the call behind annotations and tuple fields, or of the input."""
     while node not in places:
         if isinstance(node, Var):
             return node.name_hint
@@ -98,7 +98,7 @@ def _name_of(node: Expr, places: Mapping[Expr, int]) -> str:
 
 
 def takes_bits(point: Expr) -> bool:
-    """Whether bits may be chosen for a point: it is stored, narrow or as a value of 16 bits."""
+    """Return whether a point may have chosen bits: it is stored, narrow or in 16 bits."""
     attrs = point_attrs(point)
     return attrs is not None and (attrs.kind == QAnnotateKind.INPUT or attrs.bits is not None)
 
@@ -133,12 +133,12 @@ def own_points(annotated: IRModule, qconfig: QConfig, ranges: Ranges) -> tuple[I
     for (node, arg), held in narrower.items():
         name = f"{names[held[0]]}>{_name_of(node, places)}"
         divided.setdefault((node, arg), parts.setdefault(held, name))
-    free = {names[point] for point in names if takes_bits(point)}
+    free = {*divided.values(), *(names[point] for point in names if takes_bits(point))}
     for name, choice in chosen.items():
         if name not in legal:
             fix = legal_names(name, sorted(legal))
             raise ConfigValueError(f"QConfig.layers: there is no quantize point {name!r}", fix=fix)
-        if choice.nbit_input is not None and name not in free | set(divided.values()):
+        if choice.nbit_input is not None and name not in free:
             raise ConfigValueError(
                 f"QConfig.layers gives nbit_input to {name!r}, which no operator reads as an input",
                 fix="give it a range; layers choose the bits of their weights",
@@ -180,7 +180,7 @@ def own_points(annotated: IRModule, qconfig: QConfig, ranges: Ranges) -> tuple[I
 
 
 _SMALL: Final = 1 / 2
-"""Of the range of a point: a bit is gained where a reader varies in no more."""
+"""Fraction of the range of a point: a reader that varies in less of it gains a bit."""
 
 
 def _own_parts(

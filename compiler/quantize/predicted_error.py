@@ -49,8 +49,8 @@ def predicted_sqnr_db(
 
 
 def _reach(module: IRModule, channels: Sequence[ChannelRanges]) -> dict[Call, NDArray[Any]]:
-    """How far the channels of the data of each layer reach that sums over them, against the
-    farthest."""
+    """Return the largest magnitude of each input channel over that of the largest channel, for
+    every layer that sums over channels."""
     read = {call: one for (call, _), one in zip(weighted_calls(module["main"]), channels)}
     bridges = find_groups(module["main"]).bridges if read else ()
     found = {}

@@ -214,8 +214,8 @@ class GraphWriter:
 
 
 def _oldest_opset(graph: onnx.GraphProto) -> int:
-    """OPSET, or 18 for a graph that scatters the larger or the smaller of two values: the axes of
-    its reductions become inputs, as that opset has them."""
+    """Return OPSET, or 18 for a graph that scatters maxima or minima; the axes of its reductions
+    are rewritten as inputs, which opset 18 requires."""
     nodes = [inner for node in graph.node for inner in with_inner(node)]
     scattered = (node.attribute for node in nodes if node.op_type == "ScatterElements")
     if not any(each.s in (b"max", b"min") for attributes in scattered for each in attributes):

@@ -99,7 +99,7 @@ def integer_model(flow: Dataflow, name: str) -> tuple[onnx.ModelProto, Written, 
     inner = [
         _written(body, graphs[one.writer.output_names[0]], one, emitter.writer.renamed)
         for body, one in zip(bodies, emitter.loops, strict=True)
-        if one.writer.output_names[0] in graphs  # who is not read is left out
+        if one.writer.output_names[0] in graphs  # a loop without readers is left out
     ]
     return model, _written(flow, model.graph, emitter, {}), inner
 
@@ -107,7 +107,7 @@ def integer_model(flow: Dataflow, name: str) -> tuple[onnx.ModelProto, Written, 
 def _written(
     flow: Dataflow, graph: onnx.GraphProto, emitter: IntegerEmitter, outside: Mapping[str, str]
 ) -> Written:
-    """``outside``: new names of tensors around the graph, which a body may read."""
+    """Return the graph of a flow; ``outside`` has new names of tensors that a body may read."""
     own = {*flow.inputs, *(value for step in flow.steps for value in step.results)}
     tensors = {
         value: Held(outside.get(held.name, held.name), held.dtype)

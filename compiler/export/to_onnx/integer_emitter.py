@@ -66,7 +66,7 @@ class IntegerEmitter(Emitter):
         self._exact = False
         """The word at hand wraps nowhere."""
         self.loops: list[IntegerEmitter] = []
-        """Of the bodies of the loops, in their order."""
+        """Emitters of the bodies of loops, in the order of the loops."""
 
     def within(self, writer: GraphWriter) -> IntegerEmitter:
         """An emitter of the same kind for a graph in this one."""

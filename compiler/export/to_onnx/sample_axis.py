@@ -1,4 +1,4 @@
-"""Where the axis of the samples lies in every tensor of a graph, and which operator works along it.
+"""Follow the axis of the samples through a graph, and find an operator that works along it.
 
     x: (batch, 4, 9)  Transpose [1, 0, 2]  -> samples on axis 1
                       ReduceMax axes [2]   -> still on axis 1
@@ -48,7 +48,7 @@ _ALONG_AXIS: Final = {
 
 
 class JoinedSamplesError(Exception):
-    """An operator works along the samples, or nobody knows that it does not."""
+    """An operator works along the axis of the samples, or no rule excludes it."""
 
 
 class _Node:
@@ -71,14 +71,14 @@ class _Node:
         return self._axes.get(self.inputs[place]) if place < len(self.inputs) else None
 
     def shape(self, place: int) -> Sequence[int]:
-        """Of an operand."""
+        """Return the shape of an operand."""
         shape = self._shapes.get(self.inputs[place])
         if shape is None:
             raise JoinedSamplesError
         return shape
 
     def rank(self, place: int) -> int:
-        """Of an operand."""
+        """Return the rank of an operand."""
         return len(self.shape(place))
 
     def ints(self, place: int, name: str) -> list[int] | None:
@@ -252,7 +252,6 @@ _RULES: Final[dict[str, _Rule]] = {
     **dict.fromkeys(_REDUCTIONS, _reduced),
     "CumSum": _cumsum,
     "Expand": _expanded,
-    "Flatten": _leading,
     "Gather": _gathered,
     "GatherND": _of_batch,
     "Gemm": _general_product,
@@ -268,7 +267,7 @@ _RULES: Final[dict[str, _Rule]] = {
 def first_that_joins(
     graph: onnx.GraphProto, samples: Mapping[str, int], shapes: Mapping[str, Sequence[int]]
 ) -> str | None:
-    """The first node that may join samples, by operator and name; None where no one does.
+    """Return the first node that may join samples, by operator and name; None if none does.
 
     Args:
         samples: inputs of the graph -> the axis of their samples.

@@ -1,4 +1,4 @@
-"""What is doubtful about single points, by what was measured of them.
+"""Flags of doubtful quantization points, derived from their measurements.
 
 constant         one value is left of several
 few values       far fewer values are left than 8 bits have, where the float tensor has many
@@ -22,18 +22,18 @@ _SATURATED: Final = 0.02
 _FEW: Final = 24
 _MANY: Final = 64
 _OF_BITS_DB: Final = 6.02
-"""What each bit gives."""
+"""SQNR of one bit."""
 _NOISY_DB: Final = 28.0
 """Tensors of trained and of drawn networks have 33 to 45 dB on 8 bits by themselves …"""
 _ROOM_DB: Final = 34.0
 """… and lose so much of what their bits give to tails and to room for outliers, at most."""
 _LOST_DB: Final = 12.0
 _CLEAN_DB: Final = 45.0
-"""As weights of 8 bits leave it."""
+"""SQNR of a tensor behind weights of 8 bits."""
 
 
 def flags_of(point: PointAudit) -> tuple[str, ...]:
-    """What is doubtful, the worst first."""
+    """Return the flags of a point, the worst first."""
     own, total, before = (
         math.inf if db is None else db for db in (point.own_db, point.total_db, point.before_db)
     )

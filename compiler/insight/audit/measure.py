@@ -84,7 +84,7 @@ class Audit:
 
     @property
     def output_db(self) -> float | None:
-        """Of what ships."""
+        """SQNR of the outputs of the integers, or of the simulation if there are none."""
         return (self.integer or self.simulated).output_db
 
 
@@ -123,7 +123,7 @@ def measure(candidate: Candidate, samples: Sequence[Batch]) -> Audit:
 
 
 def _differ(simulated: float | None, integer: float | None) -> bool:
-    """Whether integers lose what their simulation does not."""
+    """Return whether integers lose SQNR that their simulation keeps."""
     found, wanted = (_CLEAN_DB if db is None else db for db in (integer, simulated))
     return found < min(wanted, _CLEAN_DB) - _APART_DB
 

@@ -55,7 +55,7 @@ _SUSPECTS: Final = 8
 _WORTH_DB: Final = 0.5
 """Less is within what other samples would give."""
 _MUCH_DB: Final = 3.0
-"""What smoothing has to gain, which changes every range, and a repair that few samples like."""
+"""Least gain of smoothing, which changes every range, and of a repair that helps few samples."""
 _MOST: Final = 0.6
 _ENOUGH_DB: Final = 50.0
 """Outputs that are so near to the float ones are left as they are."""
@@ -66,7 +66,7 @@ _FAR_DB: Final = 4.0
 _FAR_FROM_FLOAT_DB: Final = 20.0
 """Below it smoothing is tried, or its opposite: the prediction that decides on it may be wrong."""
 _PARTS: Final = (1.0, 0.5, 0.25, 2.0)
-"""Of the calibrated extremes, which ranges end at."""
+"""Fractions of the calibrated extremes that are tried as ranges."""
 BITS: Final = frozenset(("layers", "nbit_input", "dtype_input", "requantization"))
 """Fields that say how wide values are: who gives one gets no other bits."""
 _USUAL: Final = 8
@@ -123,11 +123,11 @@ class Repaired:
 
     @property
     def db(self) -> float:
-        """Of the outputs that were audited."""
+        """SQNR of the audited outputs."""
         return _PERFECT_DB if self.audit is None else _db(self.audit.output_db)
 
     def to_dict(self) -> dict[str, Any]:
-        """What a record keeps: plain JSON values."""
+        """Return the fields of a stored record, as plain JSON values."""
         if self.audit is None:
             return {}
         worst = worst_point(self.audit)
@@ -312,12 +312,12 @@ def _bits_of(point: Call, grid: Grid, readers: Readers, more_bits: bool) -> tupl
 
 
 def _bits(grid: Grid) -> int:
-    """Of the integers of a grid."""
+    """Return the bits of the integers of a grid."""
     return math.ceil(math.log2(grid[2] - grid[1] + 1))
 
 
 def _grid(sided: Sidedness, point: Call, ends: tuple[float, float], nbit: int) -> Grid:
-    """What ``bind_scales`` makes of ends that are chosen for the point."""
+    """Return the grid that ``bind_scales`` gives a point with a chosen range."""
     low, high = ends
     reach = max(-low, high, SMALLEST_RANGE)
     uneven = sided.grid(point, reach, low, high, nbit)
@@ -329,7 +329,7 @@ def _grid(sided: Sidedness, point: Call, ends: tuple[float, float], nbit: int) -
 
 
 def _exact(low: float, high: float) -> Grid:
-    """Of steps that are next to nothing."""
+    """Return a grid whose step is negligible."""
     return max(-low, high, SMALLEST_RANGE) * _FINE, -(_FINE**-2), _FINE**-2
 
 

@@ -71,7 +71,7 @@ moves_elements(*MOVES, level=LEVEL, needs_tables=True)
 @FQAnnotateRewrite.register(*PICKED, level=LEVEL)
 @with_tables
 def picked_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """Of narrow integers; beside minus infinity these would be too coarse."""
+    """Read narrow integers; keep accumulators for values that may be masked with -inf."""
     masks = ref_call.args[0] in ctx.masks
     return (annotate_pass_through if masks else annotate_max_pool)(ref_call, args, ctx)
 
@@ -127,7 +127,7 @@ def pick_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | Non
 
 
 def picks_along(call: Call, trailing: int | None) -> bool:
-    """Whether indices pick along the axis of a table that has so many axes behind it."""
+    """Return whether indices pick along the axis with ``trailing`` axes behind it."""
     attrs: Any = call.attrs
     if trailing is None or not is_op_call(call, "take") or attrs.axis is None or attrs.batch_dims:
         return False

@@ -180,12 +180,12 @@ def scatter_nd_lower(
 
 
 def is_of_rows(data: tuple[int, ...], indices: tuple[int, ...]) -> bool:
-    """Whether shapes of data and indices are those of the word."""
+    """Return whether shapes of data and indices are those of the word."""
     return len(data) == len(indices) == 2 and indices[0] == 1
 
 
 def most_updates(indices: NDArray[Any] | None, shape: tuple[int, ...], rows: int) -> int:
-    """How many updates of one row can meet: all of them, unless the indices are known.
+    """Return the most updates of one row: all of them, unless the indices are known.
 
     Args:
         indices: of rows, where they are known.
@@ -303,5 +303,5 @@ def scatter_nd_zero_point(call: Call, place: int) -> ZeroPoint | None:
 
 @FNeverNegative.register(scatter_nd)
 def scatter_nd_sign(call: Call, operands: tuple[bool, ...]) -> bool:
-    """Of the data and the updates; indices do not matter."""
+    """True if neither the data nor the updates are negative."""
     return operands[0] and operands[2]

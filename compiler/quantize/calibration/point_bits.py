@@ -166,13 +166,13 @@ def chosen_bits(
 
 
 def own_choice(point: Expr, qconfig: QConfig) -> LayerChoice | None:
-    """What is chosen for a single quantize point that ``own_points`` has named."""
+    """Return the choice for a single quantization point that ``own_points`` has named."""
     attrs = point_attrs(point)
     return qconfig.layers.get(attrs.name) if attrs is not None and attrs.name else None
 
 
 def own_range(point: Expr, qconfig: QConfig) -> tuple[float, float] | None:
-    """The ends that are chosen for a single quantize point: neither shared, fitted nor widened."""
+    """Return the range chosen for a quantization point: neither shared, fitted nor widened."""
     own = own_choice(point, qconfig)
     return None if own is None else own.range
 

@@ -152,7 +152,7 @@ def uses_of_points(nodes: Sequence[Expr], result: Expr) -> dict[Expr, set[Use]]:
 
 
 def varying_range(reader: Expr) -> Bounds:
-    """Where what a call makes of each element varies."""
+    """Return the range of an element within which the result of a call varies."""
     if is_op_call(reader, "unary_formula"):
         return varying_part(UnaryFormulaAttrs.of(reader).formula)
     if is_op_call(reader, "clip"):
@@ -174,7 +174,7 @@ def _used_part(data: Expr, uses: set[Use], masked: bool) -> Expr:
 
 
 def used_range(uses: Collection[Use]) -> Bounds:
-    """Where any of the readers of a value varies."""
+    """Return the range within which any reader of a value varies."""
     return min(low for _, (low, _) in uses), max(high for _, (_, high) in uses)
 
 

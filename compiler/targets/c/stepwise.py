@@ -192,7 +192,7 @@ class SteppedC(_Kernels, CExecutor):
         return _Kernels(self, function, body, body.inputs, kernels)
 
     def address(self, symbol: str) -> int:
-        """Of a function of the library."""
+        """Return the address of a function of the library."""
         return ctypes.cast(getattr(self._library, symbol), ctypes.c_void_p).value or 0
 
 

@@ -212,11 +212,11 @@ class SteppedEngine(_Rows, EngineExecutor):
         self.bodies = [_Turn(self, loop) for loop in planner.loops]
 
     def row_of(self, actions: int) -> int:
-        """How many rows the first so many actions of the planner are."""
+        """Return the number of rows that the first ``actions`` of the planner became."""
         return int(self._behind[actions])
 
     def empty(self) -> tuple[list[Array], list[Array]]:
-        """Inputs and outputs that nobody looks at."""
+        """Return zeros for the inputs and outputs, which a turn of a loop does not use."""
         ins, outs = ([np.zeros(shape, d) for shape, d in side] for side in (self._in, self._out))
         return ins, outs
 

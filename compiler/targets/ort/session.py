@@ -44,9 +44,9 @@ ORT_ERRORS: tuple[type[Exception], ...] = (
 
 
 MOST_S: Final = 60
-"""CPU seconds of one limited run, about."""
+"""Upper limit of the time of one limited run, in seconds."""
 MOST_BYTES: Final = 4 << 30
-"""Memory of all limited sessions of a process."""
+"""Upper limit of the memory of all limited sessions of a process."""
 
 
 class OrtExecutor:
@@ -215,7 +215,7 @@ def _beyond(what: str) -> LimitError:
 
 @cache
 def _bound_memory() -> None:
-    """Of all limited sessions of this process, once."""
+    """Limit the memory of all limited sessions of this process, once."""
     where = onnxruntime.OrtMemoryInfo(
         "Cpu",
         onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR,

@@ -126,8 +126,8 @@ def max_pool_with_indices(node: OnnxNode) -> list[Expr]:
 
 @from_onnx("MaxUnpool", since=9)
 def max_unpool(node: OnnxNode) -> Expr:
-    """Zeros with the maxima at their indices into the flattened result, of a given shape too, as
-    onnxruntime counts them; of several maxima of one place the last one."""
+    """Write maxima into zeros at indices into the flattened result, as onnxruntime does for a
+    given output_shape as well; the last of several maxima at one index remains."""
     data, indices = node.arg(0), node.arg(1)
     n, c, *spatial = node.shape(data)
     window = read_window(node, node.attr("kernel_shape"), data)
