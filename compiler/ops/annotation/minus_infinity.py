@@ -23,8 +23,9 @@ from compiler.qtypes.qconfig import QAnnotateKind
 
 LIMIT: Final = 8192.0
 """A masked score is lowered by this; a score below -LIMIT / 2 counts as masked."""
-INFINITE: Final = 1e18
-"""A magnitude from which on a number of a model or of its data stands for infinity."""
+INFINITE: Final = 1e38
+"""A magnitude from which on a number of a model or of its data stands for infinity, wherever it is
+read: the lowest float, and its half, are masks; 1e37 may be a factor."""
 MASK_BITS: Final = 24
 SCORE_STEP: Final = 2.0**-6
 """Largest step of masked scores: its half is an error of 0.8 % of an exponential."""

@@ -113,7 +113,8 @@ def test_a_scale_that_no_quantizer_writes(name: str, scale: float) -> None:
 def test_a_zero_point_of_another_dtype_is_refused(name: str, zero_point: str) -> None:
     nodes, inputs = QUANTIZED[name]
     constants = {**CONSTANTS, "s": np.float32(0.1), "z": ZERO_POINTS[zero_point]}
-    with pytest.raises(OnnxImportError, match=f"(?i){zero_point}"):
+    # Narrow floats are widened where they are read.
+    with pytest.raises(OnnxImportError, match=f"(?i){zero_point}|zero point is float32"):
         load(model(nodes, inputs, constants).SerializeToString())
 
 
