@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,15 +11,12 @@ from threadpoolctl import ThreadpoolController
 from compiler.errors import CalibrationError
 from compiler.ir.garbage import collector_rests
 from compiler.ir.ty import bits
-from compiler.ops.annotation.minus_infinity import LIMIT
+from compiler.ops.annotation.minus_infinity import INFINITE, LIMIT
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize.calibration import kl_divergence, mse  # noqa: F401 - each registers a calibrate_mode
 from compiler.quantize.calibration.modes import calibrate_modes, two_sided_range
 from compiler.quantize.calibration.point_bits import TABULATED, input_bits
 from compiler.quantize.calibration.stats import CalibrationStats
-
-_WIDEST: Final = float(np.finfo(np.float32).max) / 4
-"""Magnitude above which a value is minus infinity: float32 cannot hold the width of its range."""
 
 
 @collector_rests
@@ -66,7 +62,7 @@ def activation_scales(stats: CalibrationStats, qconfig: QConfig) -> NDArray[np.f
         if key not in memo:
             # More threads wait longer for each other than the products of a search take.
             with _libraries().limit(limits=1, user_api="blas"):
-                huge = one.largest > _WIDEST
+                huge = one.largest > INFINITE
                 memo[key] = np.float32(LIMIT) if huge else mode(one, qconfig, nbit)
         threshold = memo[key] or 1.0
         ends = (0.0 if unsigned else -threshold, threshold)
@@ -74,7 +70,7 @@ def activation_scales(stats: CalibrationStats, qconfig: QConfig) -> NDArray[np.f
             if (*key, "ends") not in memo:
                 memo[*key, "ends"] = two_sided_range(one, qconfig, nbit, float(memo[key]))
             ends = memo[*key, "ends"]
-            if max(-ends[0], ends[1]) > _WIDEST:
+            if max(-ends[0], ends[1]) > INFINITE:
                 ends = max(ends[0], -LIMIT), min(ends[1], LIMIT)
         rows[:, point] = threshold, *ends
     return rows[0] if even else rows.reshape(-1)

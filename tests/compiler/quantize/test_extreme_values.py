@@ -58,9 +58,14 @@ def test_no_warning_of_numpy_is_shown_for_values_near_the_ends_of_float32(
             qsearch.quantize(model, {"x": data[:, 0]})
 
 
-def test_values_of_1e37_are_as_near_to_float_as_others() -> None:
+@pytest.mark.parametrize("bias", [0, 1e20, 1e30])
+def test_values_of_1e37_are_as_near_to_float_as_others(bias: float) -> None:
     data = {"x": np.random.default_rng(1).standard_normal((16, 16)).astype("f")}
-    model = network(1, 1e36)
+    model = network(1, bias or 1e36)
+    if bias:  # a sum, whose constants may be masks
+        model.graph.initializer.append(numpy_helper.from_array(np.full(8, bias, "f"), "b"))
+        model.graph.node.insert(2, helper.make_node("Add", ["g", "b"], ["s"]))
+        model.graph.node[3].input[0] = "s"
     module = qsearch.quantize(model, data)
     float_model = onnx.reference.ReferenceEvaluator(model)
     rows = [{"x": row[None]} for row in data["x"]]
