@@ -104,16 +104,16 @@ class Driver:
             return self._loop()
 
     def run_also(self, new: NewTrial) -> None:
-        """Run one trial behind those of the budget; nothing where another driver has stored it.
+        """Run one trial behind those of the budget, which a killed driver may have stored.
 
         Raises:
             as ``run``.
         """
         try:
             added = self.context.repository.add_trials(self.context.study_id, [new])
+            self.queue.trials.note_all(added)
         except ConflictError:
-            return
-        self.queue.trials.note_all(added)
+            self.queue.read_new()  # another driver stored it first
         self.budget.trials = self.queue.trials.next_number
         with self._joined():
             self._loop()

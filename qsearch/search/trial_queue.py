@@ -141,13 +141,14 @@ class TrialQueue:
         return self.trials.unfinished - running < reserve
 
     def beside(self, trial: Trial, qconfig: QConfig) -> NewTrial | None:
-        """A trial of another configuration at the same point; None where there is one already."""
+        """Return a trial of another configuration at this point; None where it has finished."""
         fields = qconfig.to_dict()
         key = config_hash(fields)
-        if any(known.config_hash == key for known in self.trials.by_number.values()):
+        known = {one.config_hash: one for one in self.trials.by_number.values()}.get(key)
+        if known is not None and known.finished:
             return None
         return NewTrial(
-            number=self.trials.next_number,
+            number=self.trials.next_number if known is None else known.number,
             batch=self._next_batch,
             params=trial.params,
             qconfig=fields,

@@ -6,9 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import qsearch
 from compiler.runtime.artifact import load_qmod
+from qsearch.search.driver import Driver
 from qsearch.search.result import SearchResult
+from qsearch.store.records import NewTrial
 from tests.compiler.quantize.planting import planted
 from tests.qsearch.quick import QUICK_SPACE
 
@@ -43,6 +47,23 @@ def test_a_fault_of_the_winner_is_mended_by_one_more_trial(tmp_path: Path) -> No
     assert name in report["audit"]["repairs"][0]
     assert name in result.text()
     assert [one.number for one in again.trials] == [0, 1]
+
+
+def test_a_kill_before_the_repaired_winner_runs_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(self: Driver, new: NewTrial) -> None:
+        self.context.repository.add_trials(self.context.study_id, [new])
+        raise RuntimeError("killed")
+
+    with planted("coarse", 2, other=0):
+        with monkeypatch.context() as patch:
+            patch.setattr(Driver, "run_also", killed)
+            with pytest.raises(RuntimeError, match="killed"):
+                searched(tmp_path)
+        result = searched(tmp_path)
+    assert [one.outcome.score is None for one in result.trials] == [False, False]
+    assert result.summary["audit"]["trial"] == result.best_trial.number == 1
 
 
 def test_a_sound_winner_gets_no_further_trial(tmp_path: Path) -> None:
