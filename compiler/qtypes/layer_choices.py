@@ -20,7 +20,6 @@ and takes ``nbit_input`` and ``range``; "@point>reader" gives one reader a point
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
@@ -206,11 +205,16 @@ def _bits(place: str, value: Any, legal: tuple[int, ...]) -> int | None:
     raise refused(place, value, told)
 
 
+_LARGEST: Final = 1e37
+"""Of the ends of a range."""
+
+
 def _range(place: str, value: Any) -> tuple[float, float] | None:
     if value is None:
         return None
     ends = list(value) if isinstance(value, (list, tuple)) else []
-    if len(ends) == 2 and all(isinstance(end, (int, float)) and math.isfinite(end) for end in ends):
+    # Scales are float32; a comparison with an integer of any size is exact.
+    if len(ends) == 2 and all(isinstance(e, (int, float)) and abs(e) <= _LARGEST for e in ends):
         low, high = map(float, ends)
         if low <= 0 <= high and low < high:
             return low, high

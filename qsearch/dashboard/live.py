@@ -16,6 +16,7 @@ from typing import Any, Final
 from qsearch.dashboard.schemas import EventOut
 from qsearch.dashboard.snapshots import Snapshot
 from qsearch.errors import SearchError, StoreError
+from qsearch.server.tokens import User
 from qsearch.store.records import Event
 from qsearch.store.repository import Repository
 
@@ -65,16 +66,18 @@ class Live:
             for queue in channel.queues:
                 _offer(queue, None)
 
-    def require_room(self, user: str) -> None:
+    def require_room(self, user: User) -> None:
         """Refuse one stream more than the server serves, to everybody or to one user.
+
+        Without tokens everybody is the operator, who has no limit of their own.
 
         Raises:
             TooManyStreamsError: so many are open.
         """
         users = [name for channel in self._channels.values() for name in channel.queues.values()]
-        own = users.count(user)
+        own = 0 if user.operator else users.count(user.name)
         if len(users) >= STREAMS or own >= OF_ONE_USER:
-            whose = f" of {user}" if own >= OF_ONE_USER else ""
+            whose = f" of {user.name}" if own >= OF_ONE_USER else ""
             raise TooManyStreamsError(
                 f"{own if whose else len(users)} event streams{whose} are open",
                 where="events/stream",
@@ -82,7 +85,7 @@ class Live:
             )
 
     async def stream(
-        self, study: Snapshot, after: int | None, user: str
+        self, study: Snapshot, after: int | None, user: User
     ) -> AsyncIterator[dict[str, Any]]:
         """Server-sent events of a study, as sse-starlette takes them.
 
@@ -98,7 +101,7 @@ class Live:
         except TooManyStreamsError:
             return
         channel = self._channels.setdefault(study.key, _Channel())
-        channel.queues[queue] = user
+        channel.queues[queue] = user.name
         if channel.task is None or channel.task.done():
             channel.task = asyncio.create_task(self._follow(channel, study, newest))
         try:

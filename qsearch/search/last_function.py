@@ -90,7 +90,7 @@ def _sums(study: PreparedStudy) -> list[State]:
     data = {"has_labels": True, "has_reference": False}
     sums = [MetricSums((study.metric,), **data) for _ in range(_GROUPS)]
     runs = range(0, study.evaluation.count, size)
-    for place, start in enumerate(runs[:: max(len(runs) // _RUNS, 1)]):
+    for place, start in enumerate(runs[:: max(-(-len(runs) // _RUNS), 1)]):
         samples = Range(start, min(start + size, study.evaluation.count))
         for batch in model_batches(dataset, samples, study.inputs, size):
             outputs: Sequence[Any] = run(batch.inputs)

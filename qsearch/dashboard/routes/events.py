@@ -38,5 +38,5 @@ async def stream_events(
 ) -> EventSourceResponse:
     """Server-sent events: ``event`` (with an id), ``status``, ``reload``; a ping every 15 s."""
     seen = int(last_event_id) if last_event_id and last_event_id.isdecimal() else None
-    found.live.require_room(user.name)
-    return EventSourceResponse(found.live.stream(study, seen, user.name), ping=PING_S, sep="\n")
+    found.live.require_room(user)
+    return EventSourceResponse(found.live.stream(study, seen, user), ping=PING_S, sep="\n")
