@@ -431,9 +431,12 @@ class Session:
     def _mend_winner(self, driver: Driver) -> None:
         """Audit the module of the best trial; what mends it is one more trial, scored as all are.
 
-        An earlier run of the command has looked at it already where the event says so.
+        An earlier run of the command has looked at it already where the event says so. A space of
+        the user's own says what may be tried.
         """
         prepared, rows = self._prepared, self._context.repository
+        if prepared.settings.space is not None:
+            return
         best = driver.queue.trials.best
         events = rows.events_of(self._context.study_id)
         known = {event.trial for event in events if event.kind == AUDIT}

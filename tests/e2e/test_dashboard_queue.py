@@ -81,7 +81,7 @@ def test_a_user_queues_moves_and_cancels_and_a_reader_sees_no_form(
     page.get_by_role("button", name="Queue the search").click()
     row = page.locator("[data-job=digits_cnn]")
     row.wait_for()
-    assert "1" in row.locator("td").first.inner_text()
+    assert "2" in row.locator("td").first.inner_text(), "users take turns, whatever the priority"
     job = qsearch.Client(str(client.base_url), token=ann).job("digits_cnn")
     asked = {name: job["settings"][name] for name in ("minimize", "max_size", "at_most", "until")}
     limits = {"max_size": "300k", "at_most": {"latency": 5}}

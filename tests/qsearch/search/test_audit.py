@@ -14,7 +14,6 @@ from qsearch.search.driver import Driver
 from qsearch.search.result import SearchResult
 from qsearch.store.records import NewTrial
 from tests.compiler.quantize.planting import planted
-from tests.qsearch.quick import QUICK_SPACE
 
 
 def searched(folder: Path, **settings: Any) -> SearchResult:
@@ -24,7 +23,6 @@ def searched(folder: Path, **settings: Any) -> SearchResult:
         pool="inline",
         out=folder / "run",
         storage=f"sqlite:///{folder / 's.db'}",
-        space=QUICK_SPACE,
         **settings,
     )
 
@@ -70,3 +68,9 @@ def test_a_sound_winner_gets_no_further_trial(tmp_path: Path) -> None:
     result = searched(tmp_path)
     assert [one.number for one in result.trials] == [0]
     assert result.summary["audit"]["repairs"] == []
+
+
+def test_a_space_of_the_users_own_is_not_left(tmp_path: Path) -> None:
+    with planted("coarse", 2, other=0):
+        result = searched(tmp_path, space={"fields": {"calibrate_mode": ["max"]}})
+    assert [one.number for one in result.trials] == [0]
