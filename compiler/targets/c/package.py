@@ -566,6 +566,7 @@ class _Writer:
             placement = entry.placement
             dtypes |= {value.dtype for value in placement.offsets}
             for step in placement.program.steps:
+                dtypes |= {value.dtype for value in step.states}  # the next ones lie there
                 kernel = self._kernels.get(step.callee)
                 dtypes |= {buffer.dtype for buffer in kernel.temps} if kernel is not None else set()
         members = {suffix(d): f"{c_type(d)} {suffix(d)}" for d in dtypes}

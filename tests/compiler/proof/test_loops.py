@@ -7,8 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
+from compiler.ir.text.parser import parse
 from compiler.proof.derive import derive
+from compiler.runtime.artifact import QModule
 from tests.compiler.inner_values import whole_module
 from tests.compiler.mends import Defect, put_back
 from tests.needs import NEEDS_C
@@ -146,3 +149,20 @@ def test_a_defect_of_a_loop_is_found(what: str) -> None:
     with put_back(DEFECTS[what]):
         proof = derive(loop(), (), compiled=True)
     assert proof.findings
+
+
+@NEEDS_C
+def test_next_states_of_a_type_that_nothing_else_in_the_arena_has_compile() -> None:
+    text = """#[version = "0.0.5"]
+def @main(%x: Tensor[(3, 8), int32], %h0: Tensor[(8), int32]) {
+  %0 = fn (%h: Tensor[(8), int32], %s: Tensor[(8), int32]) {
+    %1 = minimum(maximum(add(%h, %s), 0), 100);
+    (subtract(%1, %s), %1)
+  };
+  scan(%0, (%h0,), (%x,), (), length=3, reverse_inputs=[0], reverse_outputs=[0])
+}"""
+    module = QModule(infer_module(parse(text)))
+    given = {"x": np.ones((3, 8), np.int32), "h0": np.zeros(8, np.int32)}
+    wanted, found = (module.run(given, executor=name) for name in ("reference", "c"))
+    for ours, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
