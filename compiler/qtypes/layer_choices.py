@@ -206,7 +206,7 @@ def _bits(place: str, value: Any, legal: tuple[int, ...]) -> int | None:
 
 
 _LARGEST: Final = 1e37
-"""Of the ends of a range."""
+"""The largest magnitude that an end of a range may have."""
 
 
 def _range(place: str, value: Any) -> tuple[float, float] | None:
