@@ -7,6 +7,7 @@ the order in which every traversal visits them.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import singledispatch
 from typing import Any, Self, TypeGuard
@@ -14,7 +15,7 @@ from typing import Any, Self, TypeGuard
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from compiler.errors import TypeNotInferredError, UnknownOpError, nearest
+from compiler.errors import AttrError, TypeNotInferredError, UnknownOpError, nearest
 from compiler.ir.attrs import NO_ATTRS, Attrs, DictAttrs
 from compiler.ir.ty import DTYPES, FuncType, TensorType, Type, TypeVar
 from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice
@@ -169,6 +170,21 @@ class GlobalVar(Expr):
     """Name of a function of the module; equal by name within a module."""
 
     name_hint: str
+
+
+def by_name(values: Mapping[Any, Any]) -> Mapping[str, Any]:
+    """The map of an attribute with the names of functions in place of their GlobalVars.
+
+    Raises:
+        AttrError: a key of another kind, which has neither a text nor a hash.
+    """
+    for key in values:
+        if not isinstance(key, (str, GlobalVar)):
+            raise AttrError(
+                f"{key!r} ({type(key).__name__}) is a key of an attribute",
+                fix="keys are strings or GlobalVars; keep a list of pairs otherwise",
+            )
+    return {f"@{k.name_hint}" if isinstance(k, GlobalVar) else k: v for k, v in values.items()}
 
 
 # numpy computes a dtype's name anew each time, which takes longer than all else a Constant does.

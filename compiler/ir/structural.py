@@ -7,7 +7,6 @@ are compared by the place that binds them. Source: Relay v0.10 node/structural_e
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +37,7 @@ from compiler.ir.expr import (
     Tuple,
     TupleGetItem,
     Var,
+    by_name,
 )
 from compiler.ir.garbage import collector_rests
 from compiler.ir.lowered_function import LoweredFunction
@@ -289,7 +289,7 @@ class Comparison:
             )
             return None
         if isinstance(left, (dict, DictAttrs)):
-            left, right = _by_name(left), _by_name(right)
+            left, right = by_name(left), by_name(right)
             if set(left) != set(right):
                 return f"keys {sorted(left)} against {sorted(right)}"
             self._stack.extend(
@@ -312,13 +312,6 @@ class Comparison:
         if isinstance(left, (Expr, Type)):
             return None if left is right else "different objects of a kind without content"
         return None if left == right else f"{left!r} against {right!r}"
-
-
-def _by_name(values: Mapping[Any, Any]) -> Mapping[str, Any]:
-    """The map with the names of functions in place of their GlobalVars."""
-    if not any(isinstance(key, GlobalVar) for key in values):
-        return values
-    return {f"@{k.name_hint}" if isinstance(k, GlobalVar) else k: v for k, v in values.items()}
 
 
 def _same_object_pair(left: Any, right: Any, path: _Path, key: str) -> _Pair:

@@ -39,6 +39,7 @@ from compiler.ir.expr import (
     Tuple,
     TupleGetItem,
     Var,
+    by_name,
 )
 from compiler.ir.garbage import collector_rests
 from compiler.ir.lowered_function import LoweredFunction
@@ -242,7 +243,7 @@ class _Digest:
             fields = [n.encode() + b"=" + self._value(v) for n, v in value.items()]
             return b"a%b{%b}" % (value.type_key.encode(), b",".join(fields))
         if isinstance(value, (dict, DictAttrs)):
-            named = {k.name_hint if isinstance(k, GlobalVar) else k: v for k, v in value.items()}
+            named = by_name(value)
             items = [k.encode() + b"=" + self._value(named[k]) for k in sorted(named)]
             return b"d{%b}" % b",".join(items)
         if isinstance(value, (tuple, list)):

@@ -163,11 +163,11 @@ def check_fields(config: Any, options: Mapping[str, Option]) -> dict[str, Any]:
             "QConfig.requantization='tflite' has no form for dtype_input='int32'",
             fix="take int8, or int16, with nbit_input=16 and activation_scheme='symmetric'",
         )
-    if values["do_simulation"] and values["partition_conversions"] != "disabled":
+    if values["do_simulation"] and values["partition_conversions"] == "fully_integral":
         raise ConfigValueError(
-            "QConfig.do_simulation=True stops in front of the integers, so there is nothing that "
-            f"partition_conversions={values['partition_conversions']!r} could cut",
-            fix='set partition_conversions="disabled", or do_simulation=False',
+            "QConfig.do_simulation=True stops in front of the integers, so the module cannot be "
+            "fully_integral",
+            fix='set partition_conversions to "enabled" or "disabled", or do_simulation=False',
         )
     if values["weight_rounding"] == "corrected" and values["bias_mode"] != "accumulator":
         raise ConfigValueError(

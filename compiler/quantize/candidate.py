@@ -81,7 +81,8 @@ class Candidate:
         bound: float32 arithmetic with bound simulated_quantize points, those of ``annotated``.
         simulated: the same; without round_for_shift, points truncate where the integers do.
         integer: realised and folded; None with do_simulation.
-        partitioned: ``integer`` cut by partition_conversions; None where that is "disabled".
+        partitioned: ``integer``, or with do_simulation ``simulated``, cut by
+            partition_conversions; None where that is "disabled".
         context: the run.
         report: what stays float, and every scale.
     """
@@ -250,7 +251,11 @@ def build_candidate(
             run.rounded.ranges = other.rounded.ranges
         simulated = corrected(bind_scales(annotated, run, run.rounded.ranges), run)
     if qconfig.do_simulation:
-        return Candidate(annotated, simulated, simulated, None, None, run, run.report)
+        cut = None
+        if qconfig.partition_conversions != "disabled":
+            folded = Sequential(["FoldConstant"], name="simulate")(simulated)
+            cut = partition_conversions(folded, integer_dtypes(run.qconfig), False)
+        return Candidate(annotated, simulated, simulated, None, cut, run, run.report)
     bound, simulated = simulated, tied_states(simulated)
     with PassContext.current().inner(opt_level=3, required_pass=_REQUIRED):
         integer = Sequential([QuantizeRealize(run), "FoldConstant"], name="realize")(simulated)

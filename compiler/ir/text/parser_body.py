@@ -204,9 +204,7 @@ class BodyParser(ExprParser):
     def _match(self, start: int) -> Steps:
         stream = self._stream
         complete = not stream.take("?")
-        stream.expect("(")
         data = self._nested()
-        stream.expect(")")
         stream.expect("{")
         clauses: list[Clause] = []
         for _ in stream.items("}"):

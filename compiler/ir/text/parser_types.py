@@ -27,6 +27,8 @@ from compiler.ir.ty import (
 )
 from compiler.ir.ty import Any as AnyDim
 
+_BARE_DTYPES = {"int": "int32", "uint": "uint32", "float": "float32"}
+"""A dtype without bits has 32, as in Relay."""
 _NUMBER = re.compile(r"(?P<digits>inf|nan|[-+.0-9]+(?:[eE][+-]?\d+)?)(?P<suffix>[fi]\d*)?\Z")
 
 
@@ -64,8 +66,8 @@ class TypeParser:
             return IncompleteType()
         if word == "Tensor" and stream.is_mark("["):
             return self._tensor()
-        if word in DTYPES:
-            return TensorType((), word)
+        if (dtype := _BARE_DTYPES.get(word, word)) in DTYPES:
+            return TensorType((), dtype)
         if word == "ref" and stream.take("("):
             with stream.nested("a type"):
                 inner = self.parse()
@@ -92,12 +94,11 @@ class TypeParser:
         shape = tuple([self._dim() for _ in stream.items(")")])
         stream.expect(",")
         token = stream.expect_kind("word", "a dtype")
-        if token.text not in DTYPES:
-            stream.source.error(
-                token.start, f"unknown dtype {token.text!r}", word=token.text, legal=DTYPES
-            )
+        dtype = _BARE_DTYPES.get(token.text, token.text)
+        if dtype not in DTYPES:
+            stream.source.error(token.start, f"unknown dtype {dtype!r}", word=dtype, legal=DTYPES)
         stream.expect("]")
-        return TensorType(shape, token.text)
+        return TensorType(shape, dtype)
 
     def _dim(self) -> Dim:
         stream = self.stream

@@ -10,7 +10,7 @@ import numpy as np
 
 from compiler.errors import CompilerError
 from compiler.ir.attrs import Attrs
-from compiler.ir.expr import Constant, GlobalVar
+from compiler.ir.expr import Constant, GlobalVar, by_name
 from compiler.ir.text import literals
 from compiler.ir.text.metadata import MetadataWriter
 from compiler.ir.ty import (
@@ -109,7 +109,7 @@ def value_text(value: Any, meta: MetadataWriter) -> str:
     if isinstance(value, (tuple, list)):
         return f"[{', '.join(value_text(v, meta) for v in value)}]"
     if isinstance(value, Mapping):
-        # Keys are strings, or names of functions.
+        by_name(value)  # refuses keys that are neither strings nor names of functions
         items = (f"{value_text(k, meta)}={value_text(v, meta)}" for k, v in value.items())
         return f"{{{', '.join(items)}}}"
     if isinstance(value, GlobalVar):

@@ -58,8 +58,13 @@ def positions(size: int, out: int, coordinates: str) -> Array:
 
 
 def nearest(size: int, out: int, coordinates: str, rounding: str) -> Array:
-    """Index of the input element each output element copies."""
+    """Index of the input element each output element copies.
+
+    Rounding "" is Relay's: "round" with aligned corners, else "floor".
+    Source: Relay v0.10 topi/image/resize.py.
+    """
     at, denominator = exact_positions(size, out, coordinates)
+    rounding = rounding or ("round" if coordinates == "align_corners" else "floor")
     if rounding == "floor":
         index = at // denominator
     elif rounding == "ceil":

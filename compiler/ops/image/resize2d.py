@@ -38,7 +38,7 @@ OP = "image.resize2d"
 
 @dataclass(frozen=True, eq=False)
 class Resize2DAttrs(OpAttrs):
-    """Output (height, width) and how positions map; rounding "" prefers the lower neighbour."""
+    """Output (height, width) and how positions map; for rounding "" see ``nearest``."""
 
     size: Sizes
     layout: str = "NCHW"

@@ -421,6 +421,6 @@ def quantize(
         if causes:
             error.fix = "; ".join([*causes, "QConfig.recommended() has all of it"])
         raise
-    if made.integer is None:
+    if made.module is made.simulated:
         return Sequential(["FoldConstant"], name="quantize")(made.simulated)
     return made.module

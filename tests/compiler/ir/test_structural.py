@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import compiler
+from compiler.errors import AttrError
 from compiler.ir.adt import (
     Clause,
     Constructor,
@@ -19,6 +20,7 @@ from compiler.ir.adt import (
     PatternVar,
     RefCreate,
 )
+from compiler.ir.attrs import DictAttrs
 from compiler.ir.expr import (
     Call,
     Constant,
@@ -303,3 +305,18 @@ def test_a_constructor_is_its_name_and_type_whatever_its_number() -> None:
     assert structural_hash(built(0)) == structural_hash(built(7))
     names = [Constructor(name, (payload,), header) for name in ("Some", "Other")]
     assert not structural_equal(names[0], names[1])
+
+
+@pytest.mark.parametrize("key", [Var("v"), 3, 1.5, (1, 2)])
+def test_a_key_of_an_attribute_that_has_no_text_is_named(key: object) -> None:
+    def made() -> Function:
+        return Function((), Constant(np.float32(1)), attrs=DictAttrs({"table": {key: 1}}))
+
+    actions = (
+        lambda: structural_hash(made()),
+        lambda: structural_equal(made(), made()),
+        lambda: compiler.text(made()),
+    )
+    for action in actions:
+        with pytest.raises(AttrError, match=rf"\({type(key).__name__}\) is a key"):
+            action()

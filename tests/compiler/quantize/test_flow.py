@@ -415,6 +415,15 @@ def test_what_keeps_operators_in_float_under_relays_defaults_is_named(
     assert ("PassContext(opt_level=3)" in told) == (IN_THE_WAY[0] in named)
 
 
-def test_a_simulation_cannot_be_partitioned() -> None:
-    with pytest.raises(ConfigValueError, match="nothing that partition_conversions='enabled'"):
-        QConfig(do_simulation=True, partition_conversions="enabled")
+def test_a_simulation_is_never_fully_integral() -> None:
+    with pytest.raises(ConfigValueError, match="cannot be fully_integral"):
+        QConfig(do_simulation=True, partition_conversions="fully_integral")
+
+
+def test_a_simulation_is_partitioned_and_computes_the_same(params: Any) -> None:
+    config = QConfig(do_simulation=True, skip_conv_layers=[])
+    parts = config.with_overrides(partition_conversions="enabled")
+    plain, cut = (quantize(parse(BIAS_ADD), params, qconfig=one) for one in (config, parts))
+    assert "@quantize_inputs(" in text(cut)
+    x = np.random.default_rng(5).normal(size=(1, 4, 8, 8)).astype(np.float32)
+    np.testing.assert_array_equal(evaluate(cut, [x])[0], evaluate(plain, [x])[0])

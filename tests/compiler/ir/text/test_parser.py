@@ -364,3 +364,21 @@ def test_what_repeats_for_long_takes_no_memory_for_places_to_go_back_to(part: st
         assert tracemalloc.get_traced_memory()[1] < 16 * len(written) + (1 << 24)
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("bare", "dtype"), [("int", "int32"), ("uint", "uint32"), ("float", "float32")]
+)
+def test_a_dtype_without_bits_has_32(bare: str, dtype: str) -> None:
+    head = '#[version = "0.0.5"]\ndef @main'
+    for ty, meant in ((bare, dtype), (f"Tensor[(2), {bare}]", f"Tensor[(2), {dtype}]")):
+        written = parse(f"{head}(%x: {ty}) {{ add(%x, %x) }}")
+        assert structural_equal(written, parse(f"{head}(%x: {meant}) {{ add(%x, %x) }}"))
+
+
+def test_a_match_reads_a_tuple_that_is_written_in_its_parentheses() -> None:
+    head = '#[version = "0.0.5"]\ndef @main(%a: float32, %b: float32) { match '
+    clause = " { (%x, %y) => subtract(%x, %y), } }"
+    written = parse(f"{head}(%a, %b){clause}")
+    assert structural_equal(written, parse(f"{head}((%a, %b)){clause}"))
+    assert structural_equal(written, parse(text(written)))

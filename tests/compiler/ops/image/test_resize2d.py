@@ -52,7 +52,7 @@ def test_linear_resizing_in_each_coordinate_mode(mode: str, want: list[float]) -
 
 @pytest.mark.parametrize(
     ("rounding", "want"),
-    [("floor", [0, 0, 1]), ("ceil", [0, 1, 1]), ("round", [0, 1, 1]), ("", [0, 0, 1])],
+    [("floor", [0, 0, 1]), ("ceil", [0, 1, 1]), ("round", [0, 1, 1]), ("", [0, 1, 1])],
 )
 def test_nearest_rounds_as_told(rounding: str, want: list[int]) -> None:
     got = run(
@@ -64,6 +64,25 @@ def test_nearest_rounds_as_told(rounding: str, want: list[int]) -> None:
         rounding_method=rounding,
     )
     assert got.reshape(-1).tolist() == want
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("coordinates", COORDINATES)
+def test_nearest_without_a_rounding_is_relays(coordinates: str, layout: str) -> None:
+    """Relay v0.10 rounds with aligned corners, half up, and takes the floor in all other modes."""
+    turn = TURNS["round_prefer_ceil" if coordinates == "align_corners" else "floor"]
+    for size, out in SIZES:
+        want = np.clip([turn(x) for x in exact(size, out, coordinates)], 0, size - 1)
+        data = np.arange(size, dtype=np.int32)
+        got = run(
+            "image.resize2d",
+            data.reshape((1, 1, 1, size) if layout == "NCHW" else (1, 1, size, 1)),
+            size=(1, out),
+            layout=layout,
+            method="nearest_neighbor",
+            coordinate_transformation_mode=coordinates,
+        )
+        assert got.reshape(-1).tolist() == want.tolist(), (size, out)
 
 
 def exact(size: int, out: int, coordinates: str) -> list[Fraction]:
