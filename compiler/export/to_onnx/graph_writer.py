@@ -242,7 +242,7 @@ def with_inner(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
 
 def drop_unread(graph: onnx.GraphProto) -> None:
     """Leave out the initializers that neither a node nor an output reads."""
-    read = {name for node in graph.node for name in node.input}
+    read = {name for node in graph.node for inner in with_inner(node) for name in inner.input}
     read |= {info.name for info in graph.output}
     kept = [tensor for tensor in graph.initializer if tensor.name in read]
     del graph.initializer[:]

@@ -14,7 +14,7 @@ them checks the result.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -23,7 +23,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from compiler.errors import OnnxExportError
-from compiler.export.to_onnx.graph_writer import drop_unread, onnx_type
+from compiler.export.to_onnx.graph_writer import drop_unread, onnx_type, with_inner
 from compiler.export.to_onnx.sample_axis import first_that_joins
 from compiler.runtime.interface import CONVERTED, Interface, Port
 
@@ -106,11 +106,12 @@ def with_names(model: onnx.ModelProto, interface: Interface) -> onnx.ModelProto:
             ends.append(_cast(names[info.name], port.name, port.dtype))
             info.type.tensor_type.elem_type = onnx_type(port.dtype)
         info.name = port.name
-    for node in graph.node:
+    for node in (inner for outer in graph.node for inner in with_inner(outer)):
         for read_or_written in (node.input, node.output):
             read_or_written[:] = [names.get(name, name) for name in read_or_written]
-    for tensor in graph.initializer:
-        tensor.name = names.get(tensor.name, tensor.name)
+    inner_entries = [e for b in _bodies(graph) for e in (*b.input, *b.output, *b.initializer)]
+    for entry in (*graph.initializer, *inner_entries):
+        entry.name = names.get(entry.name, entry.name)
     nodes = [*converted, *graph.node, *ends]
     del graph.node[:], graph.input[:]
     graph.node.extend(nodes)
@@ -251,11 +252,17 @@ def _cast(source: str, target: str, dtype: str) -> onnx.NodeProto:
     return helper.make_node("Cast", [source], [target], name=f"Cast_{target}", to=onnx_type(dtype))
 
 
+def _bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """The bodies of loops, whose names are like no other name around them."""
+    for node in graph.node:
+        for inner in with_inner(node):
+            yield from (attribute.g for attribute in inner.attribute if attribute.HasField("g"))
+
+
 def _taken(graph: onnx.GraphProto) -> set[str]:
-    names = {name for node in graph.node for name in (*node.input, *node.output)}
-    return names.union(
-        *([entry.name for entry in entries] for entries in (graph.input, graph.initializer))
-    )
+    graphs = (graph, *_bodies(graph))
+    names = {name for one in graphs for node in one.node for name in (*node.input, *node.output)}
+    return names.union(entry.name for one in graphs for entry in (*one.input, *one.initializer))
 
 
 def _is_converted(info: onnx.ValueInfoProto, port: Port) -> bool:

@@ -19,6 +19,8 @@ import onnx
 from onnx import numpy_helper
 from onnx.helper import get_attribute_value
 
+from compiler.export.to_onnx.graph_writer import with_inner
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 # fmt: off
@@ -103,12 +105,15 @@ _Rule = Callable[[_Node], int]
 
 
 def _elementwise(node: _Node) -> int:
-    """Axes are counted from the last one."""
-    rank = max(node.rank(k) for k, name in enumerate(node.inputs) if name)
-    behind = {node.rank(k) - at for k in range(len(node.inputs)) if (at := node.at(k)) is not None}
-    if len(behind) != 1:
+    """Axes are counted from the last one. An operand without samples has size 1 on their axis: it
+    would give each sample, and a batch of its size, other numbers."""
+    places = [k for k, name in enumerate(node.inputs) if name]
+    behind = {node.rank(k) - at for k in places if (at := node.at(k)) is not None}
+    axis = behind.pop()
+    others = [node.shape(k) for k in places if node.at(k) is None]
+    if behind or any(len(shape) >= axis and shape[-axis] != 1 for shape in others):
         raise JoinedSamplesError
-    return rank - behind.pop()
+    return max(map(node.rank, places)) - axis
 
 
 def _apart(at: int, axes: list[int] | None, rank: int) -> int:
@@ -132,7 +137,7 @@ def _along_axis(node: _Node) -> int:
 def _reduced(node: _Node) -> int:
     at, rank = node.only(), node.rank(0)
     axes = node.ints(1, "axes")
-    _apart(at, axes, rank)
+    _apart(at, axes or None, rank)
     if node.attributes.get("keepdims", 1):
         return at
     return at - sum(axis % rank < at for axis in axes or ())
@@ -179,10 +184,9 @@ def _matrix_product(node: _Node) -> int:
         return rank - 2
     if behind[1] == 1 and behind[0] is None:  # columns
         return rank - 1
-    found = {one for one in behind if one is not None}
-    if len(found) != 1 or min(found) < 3:
+    if min(one for one in behind if one is not None) < 3:
         raise JoinedSamplesError
-    return rank - found.pop()
+    return _elementwise(node)
 
 
 def _general_product(node: _Node) -> int:
@@ -201,13 +205,15 @@ def _gathered(node: _Node) -> int:
 
 
 def _elements(node: _Node) -> int:
-    """Every operand has the samples on one axis, which is not the one; or a table is read."""
+    """All operands have the samples on an axis that is not the operator's; or each sample indexes
+    a table along the operator's axis."""
     found = {node.at(k) for k in range(len(node.inputs))}
-    if node.type == "GatherElements" and node.at(0) is None and (at := node.at(1)) is not None:
-        return at
+    axis = int(node.attributes.get("axis", 0)) % node.rank(0)
+    if node.type == "GatherElements" and found == {None, axis} and node.at(0) is None:
+        return axis
     if len(found) != 1 or (at := found.pop()) is None:
         raise JoinedSamplesError
-    return _apart(at, [int(node.attributes.get("axis", 0))], node.rank(0))
+    return _apart(at, [axis], node.rank(0))
 
 
 def _reshaped(node: _Node) -> int:
@@ -238,8 +244,10 @@ def _squeezed(node: _Node) -> int:
 
 
 def _expanded(node: _Node) -> int:
-    sizes = node.ints(1, "shape") or []
-    return node.only() + max(len(sizes) - node.rank(0), 0)
+    sizes, behind = node.ints(1, "shape") or [], node.rank(0) - node.only()
+    if len(sizes) >= behind and sizes[-behind] != 1:
+        raise JoinedSamplesError
+    return max(len(sizes), node.rank(0)) - behind
 
 
 _RULES: Final[dict[str, _Rule]] = {
@@ -277,7 +285,8 @@ def first_that_joins(
     known = {name: array.shape for name, array in constants.items()} | dict(shapes)
     axes = dict(samples)
     for proto in graph.node:
-        if not axes.keys() & set(proto.input):
+        reads = {name for inner in with_inner(proto) for name in inner.input}
+        if not axes.keys() & reads:
             continue
         try:
             rule = _RULES.get(proto.op_type)

@@ -62,6 +62,27 @@ def test_an_operator_that_joins_samples_is_refused() -> None:
 
 
 X = relay.var("x", (1, 4, 3))
+THREE = relay.const(np.arange(36, dtype="float32").reshape(3, 4, 3))
+MATRICES = relay.const(np.arange(27, dtype="float32").reshape(3, 3, 3))
+H, W = relay.var("h", (1, 4, 3)), relay.var("w", (1, 4, 3))
+LOOP = relay.TupleGetItem(
+    op.scan(
+        relay.Function([H, W], relay.Tuple((op.max(W, axis=0, keepdims=True),))),
+        relay.Tuple((relay.const(np.zeros((1, 4, 3), "float32")),)),
+        relay.Tuple(()),
+        relay.Tuple((X,)),
+        length=2,
+    ),
+    0,
+)
+
+
+def folded(rows: relay.Expr) -> relay.Expr:
+    """One maximum of all rows beside the samples."""
+    flat = op.reshape(rows, newshape=(1, 36))
+    return op.add(X, op.reshape(op.max(flat, axis=1, keepdims=True), newshape=(1, 1, 1)))
+
+
 ALONG_SAMPLES = {
     "max": op.max(X, axis=0, keepdims=True),
     "sum of all": op.sum(X, keepdims=True),
@@ -75,6 +96,15 @@ ALONG_SAMPLES = {
     "behind a moved axis": op.transpose(
         op.max(op.transpose(X, axes=(1, 0, 2)), axis=1, keepdims=True), axes=(1, 0, 2)
     ),
+    # A batch of three has the shapes that one sample has behind these.
+    "a sum with three constant rows": folded(op.add(X, THREE)),
+    "a choice with three constant rows": folded(op.where(op.less(THREE, X), X, op.nn.relu(X))),
+    "a copy for each of three rows": folded(op.broadcast_to(X, shape=(3, 4, 3))),
+    "a product with three constant matrices": folded(op.nn.batch_matmul(X, MATRICES)),
+    "a column of a table for each sample": op.gather(
+        THREE, op.cast(op.clip(X, a_min=0, a_max=1), dtype="int32"), axis=1
+    ),
+    "a loop that reads the samples from outside": LOOP,
 }
 
 
@@ -117,6 +147,21 @@ def test_names_order_and_dtypes_are_those_of_the_model() -> None:
     found = session.run({"unread": np.zeros(2, "int64"), "pixels": data})
     assert [str(each.dtype) for each in found] == ["float16", "float32"]
     np.testing.assert_array_equal(found[1], np.maximum(data, 0).astype("float32"))
+
+
+def test_names_inside_a_loop_give_way_to_those_of_the_model() -> None:
+    mod = relay.module(relay.Function([X], relay.Tuple((op.nn.relu(X), LOOP))))
+    interface = Interface(
+        (Port("x", "float16", (1, 4, 3)),),
+        # The loop reads the input, and gives its tensors names like these.
+        tuple(Port(name, "float32", (1, 4, 3)) for name in ("h", "t0_1")),
+    )
+    model = with_names(to_onnx(mod), interface)
+    onnx.checker.check_model(model, full_check=True)
+    data = np.random.default_rng(0).standard_normal((1, 4, 3)).astype("float16")
+    found = OrtExecutor(model).run({"x": data})
+    for ours, theirs in zip(found, evaluate(mod, {"x": data.astype("float32")}), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_a_file_with_other_bits_is_refused(tmp_path: Path) -> None:
