@@ -469,6 +469,9 @@ class Settings(BaseModel):
     fresh: Annotated[bool, Flag(STUDY)] = Field(
         False, description="delete the study of the run folder first"
     )
+    keep_failed: Annotated[bool, Flag(STUDY)] = Field(
+        False, description="leave trials that failed in earlier runs, which are else tried again"
+    )
     dry_run: Annotated[bool, Flag(STUDY)] = Field(
         False, description="print what would be done, and stop"
     )

@@ -64,3 +64,18 @@ def peak_rss_bytes() -> int:
     """Largest resident set this process ever had, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+LOG_BYTES = 4096
+"""Bytes of the end of a dead worker's log that are kept."""
+
+
+def log_tail(path: str | Path) -> str | None:
+    """The end of a log file; None where it is empty or lies on another machine."""
+    try:
+        with Path(path).open("rb") as stream:
+            stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, stream.tell() - LOG_BYTES))
+            return stream.read().decode("utf-8", "replace").strip() or None
+    except OSError:
+        return None

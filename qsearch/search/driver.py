@@ -30,7 +30,7 @@ from qsearch.search.evaluations import Evaluations, await_workers
 from qsearch.search.evaluator import failed
 from qsearch.search.stages import StageTracker
 from qsearch.search.trial_queue import TrialQueue
-from qsearch.store.leases import BEAT_S, LeaseMonitor, heartbeat
+from qsearch.store.leases import BEAT_S, LEASE_S, LeaseMonitor, heartbeat
 from qsearch.store.records import (
     CommandKind,
     DriverRecord,
@@ -70,6 +70,7 @@ class Driver:
         control: who is told of trials, and who may stop the search.
         stages: told which stage has begun.
         leases: tells which other drivers are dead.
+        keep_failed: leave trials that failed in earlier runs; else they are tried again.
     """
 
     context: StudyContext
@@ -79,6 +80,7 @@ class Driver:
     control: Control = field(default_factory=Control)
     stages: StageTracker | None = None
     leases: LeaseMonitor = field(default_factory=LeaseMonitor)
+    keep_failed: bool = False
     finished_here: int = 0
     """Trials that this run finished."""
     worker_cpu_s: float = 0.0
@@ -152,13 +154,28 @@ class Driver:
             # We hold the lock of the database: every other driver, of any study, is gone.
             others = self.context.repository.drivers_of(None, running=True)
             self._requeue([driver for driver in others if driver.id != self._me])
+        drivers = self.context.repository.drivers_of(study_id, running=True)
+        self._others = len(drivers) - 1
+        self._retry_failed(drivers)
         self.queue.trials.note_all(self.context.repository.trials_of(study_id))
-        self._others = len(self.context.repository.drivers_of(study_id, running=True)) - 1
         self.queue.load(alone=not self._others)
         if self.queue.trials.finished < self.budget.trials:
             await_workers(self.context.pool, self.context.progress, self._stops)
         self.context.progress.phase(TRIALS, self.budget.trials, self.queue.trials.finished)
         self._begun = time.monotonic()
+
+    def _retry_failed(self, drivers: Sequence[DriverRecord]) -> None:
+        """Queue what failed in earlier runs again; of drivers that begin together one does."""
+        now = time.time()
+        alive = [driver.id for driver in drivers if now - driver.beat_at < LEASE_S]
+        if self.keep_failed or self._me != min(alive, default=self._me):
+            return
+        study_id = self.context.study_id
+        count = self.context.repository.retry_failed(study_id, self.budget.trials)
+        if count:
+            told = f"{count} failed trial{'s' if count > 1 else ''}"
+            self.context.progress.message(f"{told} will be tried again (--keep-failed: not)")
+            self.context.repository.add_event(study_id, "retried", data={"trials": count})
 
     def _stops(self) -> bool:
         return self.budget.out_of_time or self.control.stop.is_set()

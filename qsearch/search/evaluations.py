@@ -143,7 +143,7 @@ class Evaluations:
         self._running[trial.number] = _Run(trial, now, len(requests))
         for part, request in enumerate(requests):
             tag = (trial.number, part)
-            self.pool.submit(tag, request, group=trial.number, lost=trial.lost_workers)
+            self.pool.submit(tag, request, group=trial.number)
 
     def trial_of(self, loss: Loss) -> Trial | None:
         """The running trial that a worker died on."""

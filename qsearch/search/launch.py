@@ -90,6 +90,7 @@ class LaunchOptions(TypedDict, total=False):
     study: str | None
     sign: PathLike | None
     fresh: bool | None
+    keep_failed: bool | None
     dry_run: bool | None
     json: bool | None
     verbosity: int | None

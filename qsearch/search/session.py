@@ -411,7 +411,10 @@ class Session:
             context, trials, sampler, self._calibration, work_key(prepared), self._budget
         )
         evaluations = Evaluations(context.pool, evaluator, pruner if alpha > 0 else None)
-        return Driver(context, queue, evaluations, self._budget, self._control, self._stages)
+        return Driver(
+            *(context, queue, evaluations, self._budget, self._control, self._stages),
+            keep_failed=settings.keep_failed,
+        )
 
     def _keep_float_module(self) -> None:
         blob = self._prepared.blob

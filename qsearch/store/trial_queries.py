@@ -303,6 +303,14 @@ class TrialQueries(Database):
         back = update(TrialRow).where(TrialRow.state == "running", held)
         return self.execute(back.values(state="waiting", started_at=None, driver_id=None))
 
+    def retry_failed(self, study_id: int, below: int) -> int:
+        """Queue failed trials with numbers under ``below`` again, as they were; how many."""
+        failed = update(TrialRow).where(
+            TrialRow.study_id == study_id, TrialRow.state == "failed", TrialRow.number < below
+        )
+        none = dict.fromkeys(("started_at", "finished_at", "driver_id", *failure_columns(None)))
+        return self.execute(failed.values(state="waiting", **none))
+
     def shards_of(self, study_id: int, number: int) -> list[Shard]:
         """What the parts of a trial's evaluation found, in order."""
         rows = self.read(

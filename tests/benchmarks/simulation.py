@@ -147,8 +147,8 @@ class SimulatedPool(QueuedPool[SimulatedWorker]):
         self._next_ask = 0.0
         self._below_since: float | None = None
 
-    def submit(self, tag: Hashable, request: Any, group: Hashable = None, lost: int = 0) -> None:
-        super().submit(tag, request, group, lost)
+    def submit(self, tag: Hashable, request: Any, group: Hashable = None) -> None:
+        super().submit(tag, request, group)
         self._hold_share()
         self._dispatch()
 

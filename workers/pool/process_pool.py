@@ -22,15 +22,15 @@ from pathlib import Path
 
 from workers.errors import WorkerError
 from workers.messages import Handle
+from workers.pool.endings import is_own_fault, oom_kills
 from workers.pool.queued_pool import (
     FAILED_STARTS,
     Job,
     QueuedPool,
     Slot,
-    log_tail,
     with_handles,
 )
-from workers.process import code_version, python_path
+from workers.process import code_version, log_tail, python_path
 
 START_TIMEOUT_S = 120.0
 """How long a fresh worker may take until it reports ready."""
@@ -41,13 +41,15 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Process(Slot):
-    """A worker process: our end of its pipe, its log, the values and the code that it holds."""
+    """A worker process: our end of its pipe, its log, the values and the code that it holds, and
+    how often memory was lacking before its request."""
 
     popen: subprocess.Popen[bytes]
     pipe: Connection
     log: str
     known: set[str] = field(default_factory=set)
     imported: bool = False
+    oom_kills: int = 0
 
     def __str__(self) -> str:
         return f"worker process {self.number} (pid {self.popen.pid})"
@@ -91,9 +93,9 @@ class ProcessPool(QueuedPool[_Process]):
             self._receive(pipes[pipe])
         for process in self._late():
             if process.ready:
-                self._died(process, f"no answer within {self._request_timeout_s} s")
+                self._died(process, f"no answer within {self._request_timeout_s} s", True)
             else:
-                self._died(process, f"not ready within {START_TIMEOUT_S:.0f} s")
+                self._died(process, f"not ready within {START_TIMEOUT_S:.0f} s", False)
         self._refill()
         self._dispatch()
 
@@ -138,6 +140,7 @@ class ProcessPool(QueuedPool[_Process]):
         )
 
     def _run(self, slot: _Process, job: Job) -> None:
+        slot.oom_kills = oom_kills()
         try:
             if self._code and not slot.imported:
                 slot.pipe.send(("import", self._code))
@@ -151,13 +154,13 @@ class ProcessPool(QueuedPool[_Process]):
 
             slot.pipe.send(("run", with_handles(job.request, sent)))
         except OSError:
-            self._died(slot, self._end_of(slot))
+            self._died(slot, *self._end_of(slot))
 
     def _receive(self, process: _Process) -> None:
         try:
             message = process.pipe.recv()
         except (EOFError, OSError):
-            self._died(process, self._end_of(process))
+            self._died(process, *self._end_of(process))
             return
         if message[0] == "done":
             self._done(process, message[1], message[2])
@@ -171,10 +174,10 @@ class ProcessPool(QueuedPool[_Process]):
         process.ready, process.deadline = True, math.inf
         self._failed_starts = 0
 
-    def _died(self, process: _Process, why: str) -> None:
+    def _died(self, process: _Process, why: str, own_fault: bool) -> None:
         log = log_tail(process.log)
         gives_up = not process.ready and self._fails_to_start()
-        self._lost(process, why, log)
+        self._lost(process, why, log, own_fault)
         self._end(process)
         if gives_up:
             last_words = (log or "").splitlines()[-1:]
@@ -197,10 +200,15 @@ class ProcessPool(QueuedPool[_Process]):
             self._slots.remove(slot)
 
     @staticmethod
-    def _end_of(process: _Process) -> str:
-        """Why a worker whose pipe is closed ended."""
+    def _end_of(process: _Process) -> tuple[str, bool]:
+        """Why a worker whose pipe is closed ended, and whether by its request's own fault."""
         try:
             code = process.popen.wait(_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            return "it closed its pipe"
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            return "it closed its pipe", True
+        kills = oom_kills()
+        own_fault = is_own_fault(code, process.oom_kills, kills)
+        lacking = ", as memory was lacking" if own_fault and -code == signal.SIGKILL else ""
+        if code >= 0:
+            return f"exit code {code}", own_fault
+        return f"killed by {signal.Signals(-code).name}{lacking}", own_fault

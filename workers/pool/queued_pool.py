@@ -6,14 +6,12 @@ import dataclasses
 import functools
 import itertools
 import math
-import os
 import pkgutil
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from workers.errors import LostWorkerError, WorkerError
@@ -28,11 +26,14 @@ RunnerFactory = Callable[[Fetch], RequestRunner]
 DEFAULT_RUNNER = "workers.worker:Worker"
 """Import path of the factory that each worker calls once."""
 
-MAX_ATTEMPTS = 3
+MAX_ATTEMPTS = 2
+"""Runs of a request that ends its worker by its own fault."""
+REST_S = 0.25
+LONGEST_REST_S = 30.0
+"""How long a group rests whose workers were taken away again and again: the second time
+``REST_S``, then twice as long each time."""
 STEAL_FROM = 2
 """Jobs that a group must have left before a worker of another group takes one."""
-LOG_BYTES = 4096
-"""Bytes of the end of a dead worker's log that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class JobQueue:
     A worker stays with its group. Without jobs of that group it takes the oldest group that no
     worker has begun, and then a job of the group with the most jobs left (work stealing). A group's
     last job is left to its own worker, for another one would have to prepare for it. A step takes
-    constant time, or looks at the groups that workers have begun.
+    constant time, or looks at the groups that workers have begun, and at the jobs that rest.
     """
 
     def __init__(self, max_attempts: int) -> None:
@@ -70,19 +71,19 @@ class JobQueue:
         self._group_of: dict[Hashable, Hashable] = {}  # tag of a job that waits → its group
         self._holders: dict[Hashable, Hashable] = {}  # worker → its group
         self._held: Counter[Hashable] = Counter()  # group → how many workers are with it
-        self._lost: dict[Hashable, int] = {}
+        self._lost: Counter[Hashable] = Counter()  # group → its workers that were taken away
+        self._faults: Counter[Hashable] = Counter()  # group → workers that it ended itself
+        self._resting: dict[Hashable, tuple[float, Job]] = {}  # tag → when it waits again, and it
         self._losses: list[Loss] = []
         self.finished: deque[Finished] = deque()
         """Ended but not yet reported."""
 
     def __len__(self) -> int:
-        return len(self._group_of)
+        return len(self._group_of) + len(self._resting)
 
-    def add(self, tag: Hashable, request: Any, group: Hashable = None, lost: int = 0) -> None:
+    def add(self, tag: Hashable, request: Any, group: Hashable = None) -> None:
         """Queue a request; see ``QueuedPool.submit``."""
         job = Job(tag, request, tag if group is None else group)
-        if lost:
-            self._lost.setdefault(job.group, lost)
         self._jobs_of(job).append(job)
 
     def _jobs_of(self, job: Job) -> deque[Job]:
@@ -92,6 +93,8 @@ class JobQueue:
 
     def take(self, worker: Hashable = None) -> Job | None:
         """The job that ``worker`` runs next; None where it should stay idle."""
+        if self._resting:
+            self._wake()
         group = self._group_for(worker)
         if group is None:
             return None
@@ -131,21 +134,38 @@ class JobQueue:
         """A job ended."""
         self.finished.append(Finished(job.tag, result, error, job.attempt))
 
-    def lost(self, job: Job, where: str, why: str, log: str | None = None) -> None:
-        """The worker of a job died: try again, or give up after ``max_attempts`` in its group."""
+    def lost(
+        self, job: Job, where: str, why: str, log: str | None = None, own_fault: bool = False
+    ) -> None:
+        """The worker of a job died: try again, as often as it takes.
+
+        Only a group that ended ``max_attempts`` workers by its own fault is given up.
+        """
         self._losses.append(Loss(job.tag, where, why, log))
-        count = self._lost[job.group] = self._lost.get(job.group, 0) + 1
-        if count < self._max_attempts:
-            again = dataclasses.replace(job, attempt=job.attempt + 1)
+        again = dataclasses.replace(job, attempt=job.attempt + 1)
+        counts = self._faults if own_fault else self._lost
+        counts[job.group] += 1
+        if not own_fault and self._lost[job.group] > 1:
+            rest_s = min(REST_S * 2.0 ** min(self._lost[job.group] - 2, 30), LONGEST_REST_S)
+            self._resting[job.tag] = time.monotonic() + rest_s, again
+        elif self._faults[job.group] < self._max_attempts:
             self._jobs_of(again).appendleft(again)
-            return
-        error = LostWorkerError(
-            f"{job} lost its worker: {why}, after {count} workers died on it",
-            where=where,
-            fix="the configuration may need more memory than a worker has; lower the number of "
-            "workers, or see its log with `qsearch show`",
-        )
-        self.finished.append(Finished(job.tag, None, error, job.attempt))
+        else:
+            error = LostWorkerError(
+                f"{job} ended its worker: {why}, as {self._faults[job.group]} times in all",
+                where=where,
+                fix="the configuration may need more memory than a worker has; lower the number "
+                "of workers, or see its log with `qsearch show`",
+            )
+            self.finished.append(Finished(job.tag, None, error, job.attempt))
+
+    def _wake(self) -> None:
+        """Let the jobs wait again that have rested."""
+        now = time.monotonic()
+        for tag, (at, job) in list(self._resting.items()):
+            if now >= at:
+                del self._resting[tag]
+                self._jobs_of(job).appendleft(job)
 
     def take_losses(self) -> list[Loss]:
         losses, self._losses = self._losses, []
@@ -153,6 +173,7 @@ class JobQueue:
 
     def drop(self, tags: Collection[Hashable]) -> None:
         for tag in tags:
+            self._resting.pop(tag, None)
             if tag in self._group_of:
                 group = self._group_of.pop(tag)
                 kept = (job for job in self._waiting[group] if job.tag != tag)
@@ -165,20 +186,11 @@ class JobQueue:
 
     def clear(self) -> None:
         """Forget everything but losses that were not reported."""
-        for jobs in (self._waiting, self._group_of, self._holders, self._held, self._lost):
+        for jobs in (self._waiting, self._group_of, self._holders, self._held, self._resting):
             jobs.clear()
+        self._lost.clear()
+        self._faults.clear()
         self.finished.clear()
-
-
-def log_tail(path: str | Path) -> str | None:
-    """The end of a log file; None where it is empty or lies on another machine."""
-    try:
-        with Path(path).open("rb") as stream:
-            stream.seek(0, os.SEEK_END)
-            stream.seek(max(0, stream.tell() - LOG_BYTES))
-            return stream.read().decode("utf-8", "replace").strip() or None
-    except OSError:
-        return None
 
 
 def with_handles(request: Any, change: Callable[[Handle], Handle]) -> Any:
@@ -222,12 +234,13 @@ class QueuedPool(ABC, Generic[S]):
     """Runs requests on workers, one at a time per worker.
 
     Requests of one group go to one worker while there are others to do, and are shared when there
-    are not. A request whose worker dies is run again on another; when ``max_attempts`` workers died
-    in its group it ends with a LostWorkerError. An exception in the request itself is not retried.
+    are not. A request whose worker dies is run again on another, as often as workers are taken
+    away; a group that ends ``max_attempts`` workers by its own fault (a crash, no memory, no answer
+    in time) ends with a LostWorkerError. An exception in the request itself is not retried.
 
     Args:
         num_workers: workers at the same time.
-        max_attempts: runs of a request whose workers die, before it ends with LostWorkerError.
+        max_attempts: runs of a request that ends its worker, before it ends with LostWorkerError.
         request_timeout_s: a worker busy longer is killed and counts as dead; None waits for ever.
         runner: import path of what each worker runs.
         size: what each worker may use.
@@ -274,14 +287,13 @@ class QueuedPool(ABC, Generic[S]):
         self._values[handle.key] = value
         return handle
 
-    def submit(self, tag: Hashable, request: Any, group: Hashable = None, lost: int = 0) -> None:
+    def submit(self, tag: Hashable, request: Any, group: Hashable = None) -> None:
         """Queue a request; ``tag`` comes back with its result.
 
         Args:
             group: requests that share preparation; None is a group of its own.
-            lost: workers that died in this group before, in an earlier run.
         """
-        self._jobs.add(tag, request, group, lost)
+        self._jobs.add(tag, request, group)
         self._advance(0.0)
 
     def wait_ready(self, timeout_s: float) -> int:
@@ -368,12 +380,12 @@ class QueuedPool(ABC, Generic[S]):
         if job is not None:
             self._jobs.done(job, result, error)
 
-    def _lost(self, slot: S, why: str, log: str | None) -> None:
+    def _lost(self, slot: S, why: str, log: str | None, own_fault: bool) -> None:
         """The worker of a job died: the job is tried again, or ends with LostWorkerError."""
         job, slot.job = slot.job, None
         self._jobs.release(slot.number)
         if job is not None:
-            self._jobs.lost(job, str(slot), why, log)
+            self._jobs.lost(job, str(slot), why, log, own_fault)
 
     def _fails_to_start(self) -> bool:
         """Count a worker that died before it had started; whether there were too many."""
@@ -411,9 +423,9 @@ class InlinePool(QueuedPool[Slot]):
         self._factory: RunnerFactory = found
         self._runner: RequestRunner | None = None
 
-    def submit(self, tag: Hashable, request: Any, group: Hashable = None, lost: int = 0) -> None:
+    def submit(self, tag: Hashable, request: Any, group: Hashable = None) -> None:
         """Queue a request, which runs when its result is asked for."""
-        self._jobs.add(tag, request, group, lost)
+        self._jobs.add(tag, request, group)
 
     def wait_ready(self, timeout_s: float) -> int:
         """1, at once."""

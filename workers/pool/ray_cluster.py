@@ -19,8 +19,7 @@ from workers.errors import LostClusterError, WorkerError
 from workers.pool.protocol import WorkerSize
 
 JOIN_S = 30.0
-"""How long nodes of a cluster may take to join it, before it counts as too small."""
-_LOOK_AGAIN_S = 0.2
+"""How long nodes of a cluster may take to join it, before it is called too small."""
 
 SILENCE_S = 30.0
 """Seconds without an answer of the head after which it counts as lost; after 60 s Ray ends the
@@ -70,29 +69,48 @@ def connect(ray: Any, address: str, own: bool = False) -> None:
 def await_resources(
     ray: Any, num_workers: int, size: WorkerSize, address: str | None, stopping: threading.Event
 ) -> None:
-    """Refuse more workers than the cluster has room for: Ray would wait for ever, in silence.
+    """Refuse more workers than a cluster of this machine has room for: Ray would wait for ever, in
+    silence.
 
-    The nodes of a cluster that is coming up have ``JOIN_S`` to join it.
+    A cluster that is joined may grow: its autoscaler brings nodes for the workers that wait, which
+    is said where there is no room for all after ``JOIN_S``.
 
     Raises:
-        WorkerError: by then, or when ``stopping`` is set, it has fewer CPUs, or less memory.
+        WorkerError: the cluster of this machine has fewer CPUs, or less memory.
     """
-    end = time.monotonic() + (0.0 if address is None else JOIN_S)
     each = {"CPU": size.cpus, "memory": size.memory_bytes or 0}
-    while True:
+
+    def told() -> tuple[str, int]:
+        """What there is too little of, in words, and for how many workers it is enough."""
         total = ray.cluster_resources()
-        short = [n for n, amount in each.items() if total.get(n, 0.0) < num_workers * amount]
-        if not short:
-            return
-        if time.monotonic() >= end or stopping.wait(_LOOK_AGAIN_S):
-            break
-    amount, has = each[short[0]], total.get(short[0], 0.0)
-    unit = "bytes of memory" if short[0] == "memory" else f"{short[0]}s"
-    raise WorkerError(
-        f"{num_workers} workers need {num_workers * amount:g} {unit}, the Ray cluster has {has:g}",
-        where=f"address {address or 'local'}",
-        fix=f"use --workers {max(int(has / amount), 1)} or add nodes",
-    )
+        for name, amount in each.items():
+            if (has := total.get(name, 0.0)) < num_workers * amount:
+                unit = "bytes of memory" if name == "memory" else f"{name}s"
+                need = f"{num_workers} workers need {num_workers * amount:g} {unit}"
+                return f"{need}, the Ray cluster has {has:g}", int(has / amount)
+        return "", num_workers
+
+    lack, room = told()
+    if lack and address is None:
+        fix = f"use --workers {max(room, 1)} or add nodes"
+        raise WorkerError(lack, where="address local", fix=fix)
+    if lack:
+
+        def tell_later() -> None:
+            if not stopping.wait(JOIN_S) and (lack := told()[0]):
+                _log.warning("%s: the others start when nodes join", lack)
+
+        threading.Thread(target=tell_later, name="ray room", daemon=True).start()
+
+
+def draining_nodes(ray: Any) -> frozenset[str]:
+    """Ids of the nodes that will go away soon: a preemption, or an autoscaler's or user's wish.
+
+    No public function tells; where this one is gone, nodes are seen to go when they are gone.
+    """
+    state: Any = getattr(getattr(ray, "_private", None), "state", None)
+    ask = getattr(getattr(state, "state", None), "get_draining_nodes", None)
+    return frozenset() if ask is None else frozenset(ask())
 
 
 ASK_EVERY_S = 2.0
@@ -130,6 +148,9 @@ class Shares:
         self._asked[pool] = (wanted, cpus, now)
         self._asked = {p: ask for p, ask in self._asked.items() if now - ask[2] < _GONE_S}
         asks = [(p, ask[:2]) for p, ask in self._asked.items()]
+        if len(asks) == 1 or total < cpus:
+            # Workers that wait for a place are what an autoscaler brings nodes for.
+            return wanted if len(asks) == 1 else 1
         given = divided(dict(asks), total)
         if not all(given.values()):
             turn = int(now / TURN_S) % len(asks)

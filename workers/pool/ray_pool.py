@@ -23,23 +23,35 @@ from typing import Any
 
 from workers.errors import LostClusterError, WorkerError
 from workers.messages import Handle
+from workers.pool.endings import inquest, note_crash, oom_kills
 from workers.pool.protocol import WorkerSize
 from workers.pool.queued_pool import (
     FAILED_STARTS,
     Job,
     QueuedPool,
     Slot,
-    log_tail,
     with_handles,
 )
-from workers.pool.ray_cluster import ClusterMonitor, Share, await_resources, connect, start
-from workers.process import code_version, python_path
+from workers.pool.ray_cluster import (
+    ClusterMonitor,
+    Share,
+    await_resources,
+    connect,
+    draining_nodes,
+    start,
+)
+from workers.process import code_version, log_tail, python_path
 from workers.user_code import UserCode
 from workers.worker import Answer, answer, with_user_code
 
 START_TIMEOUT_S = 180.0
 """How long Ray may take to start or connect, and an actor to answer its first call."""
 
+NODE_S = 900.0
+"""How long a cluster that is joined may be without a worker: its autoscaler brings nodes."""
+_INQUEST_S = 15.0
+"""How long the node of a dead worker may take to say how it ended; a node that is gone does not."""
+_LOOK_EVERY_S = 2.0
 _RESTART_PAUSE_S = 0.2
 _STOP_TIMEOUT_S = 4.0
 _STARTED = "cluster at "
@@ -65,10 +77,16 @@ class _RayWorker:
         if code:
             self._runner = with_user_code(self._runner, code)
         self._where = f"Ray actor, pid {os.getpid()}"
+        self._log = os.readlink(f"/proc/self/fd/{sys.stderr.fileno()}")
+        note_crash(self._log)
 
-    def hello(self) -> tuple[str, int, str]:
-        """Code version, process id, and the file that Ray writes our stderr to."""
-        return code_version(), os.getpid(), os.readlink(f"/proc/self/fd/{sys.stderr.fileno()}")
+    def hello(self) -> tuple[str, int, str, str, int]:
+        """Code version, process id, the file that Ray writes our stderr to, the node, and how often
+        memory was lacking there."""
+        import ray
+
+        node = ray.get_runtime_context().get_node_id()
+        return code_version(), os.getpid(), self._log, node, oom_kills()
 
     def run(self, request: Any) -> Answer:
         """Answer one request; exceptions come back as values, so that Ray wraps none."""
@@ -96,15 +114,30 @@ class _Actor(Slot):
     remote: Any
     call: Any = None
     pid: int | None = None
-    log: str | None = None
+    log: str = ""
+    node: str = ""
+    oom_kills: int = 0
     restarts: int = 0
 
     def __str__(self) -> str:
         return f"Ray actor {self.number}" + (f" (pid {self.pid})" if self.pid else "")
 
 
+@dataclass(frozen=True, slots=True)
+class _Inquest:
+    """A request whose worker died: where, why, and until when its node may say how."""
+
+    job: Job
+    where: str
+    why: str
+    until: float
+
+
 class RayPool(QueuedPool[_Actor]):
     """The pool "ray". Not for use from several threads at once.
+
+    Ray does not tell why an actor died, so its node is asked before the request is blamed or tried
+    again. Workers of a node that is draining get no further request; others take their place.
 
     Ray starts with the first use of the pool; requests wait for it. A cluster of this machine
     starts in a process of its own (``main``).
@@ -133,6 +166,10 @@ class RayPool(QueuedPool[_Actor]):
         self._monitor: ClusterMonitor | None = None
         self._share: Share | None = None
         self._surplus = 0
+        self._inquests: dict[Any, _Inquest] = {}
+        self._draining: frozenset[str] = frozenset()
+        self._looked = -math.inf
+        self._last_ready = math.inf
         self._start_error: Exception | None = None
         self._started = threading.Event()
         self._stopping = threading.Event()
@@ -147,9 +184,18 @@ class RayPool(QueuedPool[_Actor]):
             del self._values[handle.key]
         return handle
 
+    @property
+    def pending(self) -> int:
+        return super().pending + len(self._inquests)
+
+    def cancel_all(self) -> None:
+        self._inquests.clear()
+        super().cancel_all()
+
     def close(self) -> None:
         """Release every actor; also ends the cluster if this pool started it."""
         self._jobs.clear()
+        self._inquests.clear()
         if self._ray is not None:
             for actor in list(self._slots):
                 self._end(actor)
@@ -252,19 +298,43 @@ class RayPool(QueuedPool[_Actor]):
         while len(self._slots) < allowed:
             self._slots.append(self._new_actor())
         self._surplus = max(len(self._slots) - allowed, 0)
+        if self._num_ready or self._last_ready == math.inf:
+            self._last_ready = time.monotonic()
+        self._look_for_draining()
         self._dispatch()
-        calls = {actor.call: actor for actor in self._slots if actor.call is not None}
+        actors = {actor.call: actor for actor in self._slots if actor.call is not None}
+        calls = [*actors, *self._inquests]
         if calls:
-            done, _ = self._ray.wait(list(calls), num_returns=len(calls), timeout=0.0)
+            done, _ = self._ray.wait(calls, num_returns=len(calls), timeout=0.0)
             if not done:
-                done, _ = self._ray.wait(list(calls), num_returns=1, timeout=timeout_s)
+                done, _ = self._ray.wait(calls, num_returns=1, timeout=timeout_s)
             for call in done:
-                self._receive(calls[call])
+                if call in actors:
+                    self._receive(actors[call])
+            self._conclude(done)
         elif timeout_s:
             self._stopping.wait(min(timeout_s, _RESTART_PAUSE_S))
         for actor in self._late():
             self._overdue(actor)
         self._dispatch()
+
+    @property
+    def _patience_s(self) -> float:
+        return self._start_timeout_s if self._address is None else NODE_S
+
+    @property
+    def _given_up(self) -> bool:
+        """Whether no worker has been there for too long."""
+        return time.monotonic() - self._last_ready > self._patience_s
+
+    def _look_for_draining(self) -> None:
+        now = time.monotonic()
+        if self._share is None or now - self._looked < _LOOK_EVERY_S:
+            return
+        self._looked, before = now, self._draining
+        self._draining = draining_nodes(self._ray)
+        for node in self._draining - before:
+            _log.warning("node %s is draining: its workers get no further request", node[:12])
 
     def _check_cluster(self) -> None:
         """Forget the actors of a cluster that ended: they cannot be released any more."""
@@ -298,6 +368,9 @@ class RayPool(QueuedPool[_Actor]):
         for actor in idle[: self._surplus]:
             self._end(actor)
             self._surplus -= 1
+        for actor in idle:
+            if actor.node in self._draining and actor in self._slots:
+                self._end(actor)  # its successor waits for a place on another node
         super()._dispatch()
 
     def _run(self, slot: _Actor, job: Job) -> None:
@@ -316,6 +389,9 @@ class RayPool(QueuedPool[_Actor]):
         except self._ray.exceptions.RayActorError as error:
             self._died(actor, error)
             return
+        except self._ray.exceptions.OutOfMemoryError as error:  # Ray's own watch over memory
+            self._died(actor, error, own_fault=True)
+            return
         except self._ray.exceptions.RayError as error:
             # Not the request's own exception (those are values), not a dead actor: Ray itself.
             if actor.job is None:
@@ -325,7 +401,7 @@ class RayPool(QueuedPool[_Actor]):
         if actor.job is not None:
             self._done(actor, *value)
             return
-        version, actor.pid, actor.log = value
+        version, actor.pid, actor.log, actor.node, actor.oom_kills = value
         if version != code_version():
             raise WorkerError(
                 f"{actor} runs other code than this process",
@@ -337,14 +413,17 @@ class RayPool(QueuedPool[_Actor]):
         actor.ready, actor.deadline, actor.restarts = True, math.inf, 0
         self._failed_starts = 0
 
-    def _died(self, actor: _Actor, error: Exception) -> None:
+    def _died(self, actor: _Actor, error: Exception, own_fault: bool = False) -> None:
         actor.restarts += 1
         why = type(error).__name__
         # Calls fail every two seconds until Ray has restarted the actor; the first is logged.
         level = logging.WARNING if actor.restarts == 1 else logging.DEBUG
-        job = f" with {actor.job}" if actor.job else ""
-        _log.log(level, "%s was lost (%s)%s", actor, why, job)
-        self._lost(actor, why, None if actor.log is None else log_tail(actor.log))
+        told = f" with {actor.job}" if actor.job else ""
+        _log.log(level, "%s was lost (%s)%s", actor, why, told)
+        if own_fault or actor.job is None:
+            self._lost(actor, why, log_tail(actor.log), own_fault)
+        else:
+            self._ask_how(actor, actor.job, why)
         if actor.pid is None:
             if self._fails_to_start():
                 raise WorkerError(
@@ -354,25 +433,52 @@ class RayPool(QueuedPool[_Actor]):
                 )
             self._end(actor)
             return
-        if actor.restarts * _RESTART_PAUSE_S > self._start_timeout_s and not self._num_ready:
+        if self._given_up:
             raise WorkerError(
-                f"{actor} did not come back within {self._start_timeout_s:.0f} s: {why}",
+                f"{actor} did not come back within {self._patience_s:.0f} s: {why}",
                 fix="look at the cluster with `ray status`",
             )
         # Ray is restarting it; calls fail at once until it is placed.
         time.sleep(_RESTART_PAUSE_S if actor.restarts > 1 else 0.0)
         self._greet(actor)
 
+    def _ask_how(self, actor: _Actor, job: Job, why: str) -> None:
+        """Ask the node of a dead worker whether its request ended it."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        there = NodeAffinitySchedulingStrategy(actor.node, soft=False)
+        ask = self._ray.remote(num_cpus=0, max_retries=0)(inquest)
+        call = ask.options(scheduling_strategy=there).remote(actor.log, actor.oom_kills)
+        until = time.monotonic() + _INQUEST_S
+        self._inquests[call] = _Inquest(job, str(actor), why, until)
+        actor.job = None
+        self._jobs.release(actor.number)
+
+    def _conclude(self, answered: list[Any]) -> None:
+        """Take in what nodes said of dead workers; one that says nothing is gone itself."""
+        now = time.monotonic()
+        for call, case in list(self._inquests.items()):
+            if call not in answered and now < case.until:
+                continue
+            own_fault, log = False, None
+            if call in answered:
+                with contextlib.suppress(self._ray.exceptions.RayError):
+                    own_fault, log = self._ray.get(call)
+            del self._inquests[call]
+            why = f"{case.why}, by its own fault" if own_fault else case.why
+            self._jobs.lost(case.job, case.where, why, log, own_fault)
+
     def _overdue(self, actor: _Actor) -> None:
         if actor.job is None:
-            if self._num_ready:  # its node is gone or full; the others work, and nodes may join
+            # Its node is gone or full; the others work, and nodes may join.
+            if not self._given_up:
                 actor.deadline = time.monotonic() + self._start_timeout_s
                 return
             raise WorkerError(
-                f"{actor} did not answer its first call within {self._start_timeout_s:.0f} s",
+                f"{actor} did not answer its first call within {self._patience_s:.0f} s",
                 fix="look at the cluster with `ray status`; other jobs may hold its CPUs",
             )
-        self._lost(actor, f"no answer within {self._request_timeout_s} s", None)
+        self._lost(actor, f"no answer within {self._request_timeout_s} s", None, True)
         self._end(actor)
 
     def _end(self, slot: _Actor) -> None:

@@ -89,9 +89,7 @@ class FakePool:
     def put(self, value: Any) -> Any:
         return value
 
-    def submit(
-        self, tag: Hashable, request: EvaluationRequest, group: Hashable = None, lost: int = 0
-    ) -> None:
+    def submit(self, tag: Hashable, request: EvaluationRequest, group: Hashable = None) -> None:
         self._queue.append((tag, request))
 
     def next_finished(self, timeout_s: float | None = None) -> Finished | None:
@@ -169,6 +167,7 @@ def search(
     clock: Callable[[], float] | None = None,
     code: str = "v1",
     progress: Progress | None = None,
+    keep_failed: bool = False,
 ) -> str | None:
     study = repository.find_study(name) or repository.create_study(
         NewStudy(name, "m.onnx", "a" * 64, {}, "b" * 64, 3, trials, "c" * 16)
@@ -188,7 +187,8 @@ def search(
     build = Build(b"", {}, None, "engine")
     whole = EvaluationRequest(build, DatasetRef("npz"), Range(0, 300), ("agreement",), ())
     evaluator = Evaluator(whole, score_of)
-    driver = Driver(context, queue, Evaluations(pool, evaluator, None), budget)
+    evaluations = Evaluations(pool, evaluator, None)
+    driver = Driver(context, queue, evaluations, budget, keep_failed=keep_failed)
     return driver.run()
 
 
@@ -408,6 +408,29 @@ def test_an_error_ends_its_trial_and_not_the_study(
     assert any(t.state == "complete" for t in trials)
 
 
+def test_the_same_command_tries_failed_trials_again_unless_told_to_keep_them(
+    repository: Repository,
+) -> None:
+    def answer(request: EvaluationRequest) -> EvaluationResult:
+        if request.build.qconfig["smooth_alpha"] == 0.75:
+            raise LostWorkerError("two workers crashed")
+        return made_up(request)
+
+    search(repository, FakePool(answer=answer))
+    before = trials_of(repository)
+    hit = [t.number for t in before if t.state == "failed"]
+    assert hit
+    search(repository, FakePool(), keep_failed=True)
+    assert trials_of(repository) == before
+    pool = FakePool()
+    search(repository, pool)
+    assert len(pool.ran) == len(hit)
+    after = trials_of(repository)
+    assert [(t.number, t.params) for t in after] == [(t.number, t.params) for t in before]
+    assert all(t.outcome.failure is None and t.state != "failed" for t in after)
+    assert [t for t in after if t.number not in hit] == [t for t in before if t.number not in hit]
+
+
 def test_a_configuration_without_scales_fails_alone(repository: Repository) -> None:
     search(repository, FakePool(), scales=Scales(refuse="mse"), trials=20)
     trials = trials_of(repository)
@@ -438,9 +461,7 @@ def test_a_pool_that_forgets_requests_ends_the_search_with_a_message(
     repository: Repository,
 ) -> None:
     class Forgetful(FakePool):
-        def submit(
-            self, tag: Hashable, request: EvaluationRequest, group: Hashable = None, lost: int = 0
-        ) -> None:
+        def submit(self, tag: Hashable, request: EvaluationRequest, group: Hashable = None) -> None:
             """Loses it."""
 
     with pytest.raises(SearchFailedError, match="without an answer"):

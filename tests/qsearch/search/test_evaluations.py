@@ -25,8 +25,8 @@ CONFIG = QConfig.recommended()
 class Queue(JobQueue):
     """A pool that only queues."""
 
-    def submit(self, tag: Any, request: Any, group: Any = None, lost: int = 0) -> None:
-        self.add(tag, request, group, lost)
+    def submit(self, tag: Any, request: Any, group: Any = None) -> None:
+        self.add(tag, request, group)
 
 
 def result(part: int, collapsed: bool = False) -> EvaluationResult:

@@ -228,8 +228,8 @@ class CountingPool(FakePool):
 
     most = 0
 
-    def submit(self, tag: Hashable, request: Any, group: Hashable = None, lost: int = 0) -> None:
-        super().submit(tag, request, group, lost)
+    def submit(self, tag: Hashable, request: Any, group: Hashable = None) -> None:
+        super().submit(tag, request, group)
         self.most = max(self.most, self.pending)
 
 

@@ -167,19 +167,31 @@ class SeparateWorkersTestCase(PoolTestCase):
         finished = drain(pool)["a"]
         assert (finished.error, finished.result, finished.attempts) == (None, 300.0, 2)
 
-    def test_a_request_that_kills_every_worker_ends_with_a_message(
-        self, pool: WorkerPool, tmp_path: Path
+    @pytest.mark.parametrize("do", ["crash", "abort"])
+    def test_a_request_that_crashes_two_workers_ends_with_a_message(
+        self, pool: WorkerPool, tmp_path: Path, do: str
     ) -> None:
-        pool.submit("poison", Ask("die", 99, str(tmp_path)))
+        pool.submit("poison", Ask(do, 99, str(tmp_path)))
         pool.submit("sound", Ask("double", 4))
         ended = drain(pool)
         error = ended["poison"].error
         assert isinstance(error, LostWorkerError)
         assert "'poison'" in error.what
-        assert "attempt 3" in error.what
-        assert ended["poison"].attempts == 3
-        assert len(list(tmp_path.iterdir())) == 3
+        assert "attempt 2" in error.what
+        assert ended["poison"].attempts == 2
+        assert len(list(tmp_path.iterdir())) == 2
         assert ended["sound"].result == 8
+
+    def test_a_request_whose_workers_are_taken_away_is_run_as_often_as_it_takes(
+        self, pool: WorkerPool, tmp_path: Path
+    ) -> None:
+        pool.submit("unlucky", Ask("die", 4, str(tmp_path)))
+        pool.submit("other", Ask("double", 4))
+        ended = drain(pool)
+        assert (ended["unlucky"].error, ended["unlucky"].result) == (None, 4)
+        assert ended["unlucky"].attempts == 5
+        assert ended["other"].result == 8
+        assert [loss.tag for loss in pool.take_losses()] == ["unlucky"] * 4
 
     def test_cancel_stops_running_requests(self, pool: WorkerPool, tmp_path: Path) -> None:
         pool.submit("long", Ask("sleep", 300.0, str(tmp_path)))

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.errors import LostWorkerError
-from workers.pool.queued_pool import LOG_BYTES, JobQueue, log_tail
+from workers.pool import queued_pool
+from workers.pool.endings import is_own_fault, oom_kills
+from workers.pool.queued_pool import JobQueue
+from workers.process import LOG_BYTES, log_tail
 
 
 def queue_of(**groups: int) -> JobQueue:
@@ -49,18 +55,75 @@ def test_the_job_of_a_dead_worker_is_the_first_of_its_group_again() -> None:
     assert queue.take_losses() == []
 
 
-def test_deaths_are_counted_for_the_whole_group_and_over_runs() -> None:
-    queue = JobQueue(max_attempts=3)
+def test_faults_are_counted_for_the_whole_group_and_other_deaths_cost_nothing() -> None:
+    queue = JobQueue(max_attempts=2)
     for part in (0, 1):
-        queue.add(("a", part), None, "a", lost=1)
-    for _ in range(2):
+        queue.add(("a", part), None, "a")
+    for own_fault in (False, True, True):
         job = queue.take("one")
         assert job is not None
-        queue.lost(job, "worker", "killed")
+        queue.lost(job, "worker", "killed", own_fault=own_fault)
     ended = queue.next_finished()
     assert ended is not None
     assert isinstance(ended.error, LostWorkerError)
-    assert "3 workers died" in str(ended.error)
+    assert "2 times in all" in str(ended.error)
+
+
+def test_a_job_rests_longer_each_time_that_its_worker_is_taken_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(queued_pool, "time", SimpleNamespace(monotonic=lambda: now))
+    queue = queue_of(a=1)
+    rests = []
+    for _ in range(12):
+        begin, job = now, queue.take("one")
+        while job is None:
+            assert len(queue) == 1
+            now += queued_pool.REST_S / 2
+            job = queue.take("one")
+        rests.append(now - begin)
+        queue.lost(job, "worker", "killed")
+    assert rests[:5] == [0.0, 0.0, 0.25, 0.5, 1.0]
+    assert max(rests) == queued_pool.LONGEST_REST_S
+    queue.drop([("a", 0)])
+    assert len(queue) == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "kills", "own"),
+    [
+        (-signal.SIGSEGV, 0, True),
+        (-signal.SIGABRT, 0, True),
+        (-signal.SIGFPE, 0, True),
+        (-signal.SIGKILL, 0, False),
+        (-signal.SIGKILL, 1, True),
+        (-signal.SIGTERM, 1, False),
+        (3, 0, True),
+    ],
+)
+def test_a_crash_and_a_lack_of_memory_are_faults_of_the_request(
+    code: int, kills: int, own: bool
+) -> None:
+    assert is_own_fault(code, 7, 7 + kills) is own
+
+
+@pytest.mark.parametrize(
+    ("line", "file"),
+    [("0::/a/b", "a/b/memory.events"), ("4:memory:/x", "memory/x/memory.oom_control")],
+)
+def test_the_kernel_says_for_the_group_how_often_memory_was_lacking(
+    line: str, file: str, tmp_path: Path
+) -> None:
+    group = tmp_path / "cgroup"
+    group.write_text(f"9:name=systemd:/\n{line}\n")
+    there = tmp_path / "groups" / file
+    there.parent.mkdir(parents=True)
+    there.write_text("low 0\noom 12\noom_kill 5\n")
+    assert oom_kills(group, tmp_path / "groups") == 5
+    there.rename(tmp_path / "groups" / file.replace("a/b/", "").replace("x/", ""))
+    assert oom_kills(group, tmp_path / "groups") == 5
+    assert oom_kills(group, tmp_path / "none") == oom_kills(tmp_path / "none")
 
 
 def test_dropped_jobs_are_not_taken() -> None:
