@@ -6,33 +6,41 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.ir.module import IRModule
+from compiler.ir.ty import is_float, tensor_fields
 from compiler.runtime.pipeline import Pipeline
 from qsearch.config import read_config_file
-from qsearch.errors import DataError
+from qsearch.errors import DataError, SettingsError
 from qsearch.object_data import objects_to_npz
 from qsearch.streams import STATES, Cell, Streams
 from workers.batching import ModelBatch, batch_size, model_batches
 from workers.datasets import audio, table, text
 from workers.datasets.annotated import BOXES, MASKS
 from workers.datasets.contents import Contents, files_below
+from workers.datasets.labels import FIELDS as LABELLED
+from workers.datasets.labels import checked_fields
 from workers.datasets.prepared import prepared, whole_inputs
+from workers.datasets.protocol import NO_LABEL, InputSpec, padded
 from workers.datasets.protocol import Dataset as OpenDataset
-from workers.datasets.protocol import InputSpec, padded
 from workers.datasets.protocol import whole as is_whole
-from workers.datasets.registry import open_dataset
+from workers.datasets.registry import LABELS, open_dataset
 from workers.messages import DatasetRef, Range
+from workers.metrics.library import LIBRARY, WORDS
 
 SYNTHETIC_SAMPLES: Final = 64
 KINDS: Final = (
     "an .npz or .npy, a folder of images or sounds, a .csv or .parquet, a .txt or .jsonl of texts"
 )
+CLASSES, SEVERAL, NUMBERS = "classes", "several", "numbers"
+"""Kinds of labels."""
+_OF_CLASSES: Final = tuple(LIBRARY[word] for word in ("f1", "auc", "bits", "perplexity"))
 _CHUNK: Final = 16
 """Samples that a run over all data reads at a time."""
 _SCAN: Final = 64
@@ -47,7 +55,8 @@ class PreparedData:
     Attributes:
         ref: how workers open it.
         count: samples.
-        has_labels: whether there are labels that are classes, and top-1 can be scored.
+        label_kind: "classes"; "several" where a sample has several classes at once; "numbers"; ""
+            without labels.
         label_axes: of the labels of any kind; 0 where there are none.
         sha256: over the samples as stored, and over how images become inputs.
         described: for reports: a path, or that it is synthetic.
@@ -57,12 +66,17 @@ class PreparedData:
 
     ref: DatasetRef
     count: int
-    has_labels: bool
+    label_kind: str
     sha256: str
     described: str
     label_axes: int = 0
     whole: bool = False
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    @property
+    def has_labels(self) -> bool:
+        """The labels are classes, and top-1 can be scored."""
+        return self.label_kind == CLASSES
 
     @property
     def samples(self) -> Range:
@@ -86,6 +100,72 @@ class PreparedData:
     def synthetic(self) -> bool:
         """Made up, because none was given."""
         return self.kind == "synthetic"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What labels are compared with: the first output of the whole model, one sample of it.
+
+    Attributes:
+        shape: without the batch.
+        dtype: of the output.
+        metric: that compares them; "" for the default one.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    metric: str = ""
+
+    @staticmethod
+    def of(sizes: Sequence[Any], dtype: str, metric: str = "") -> Judged | None:
+        """Return the output of these sizes, batch first; None where one is not known."""
+        known = all(isinstance(size, int) for size in sizes[1:])
+        return Judged(tuple(sizes[1:]), dtype, metric) if known else None
+
+    @property
+    def classes(self) -> int | None:
+        """How many classes it tells apart; None where it holds no scores of classes."""
+        if not is_float(self.dtype):
+            return None
+        return 1 if not self.shape else self.shape[0 if len(self.shape) >= 3 else -1]
+
+
+def label_note(data: PreparedData, metric: str | None) -> str:
+    """Return what a metric does with labels of several classes at once; "" for other labels.
+
+    Args:
+        metric: the option of the user; None for the default one.
+    Raises:
+        SettingsError: top1, which compares one class.
+    """
+    if data.label_kind != SEVERAL:
+        return ""
+    fact, cure = "a sample has several classes at once", "--metric f1 or auc judges each class"
+    if metric == "top1":
+        raise SettingsError(
+            f"{fact}, and top1 compares one", where=f"labels of {data.described}", fix=cure
+        )
+    if metric in (LIBRARY["f1"], LIBRARY["auc"]):
+        return f"{fact}: {WORDS[metric]} is the mean over the classes (macro)"
+    return f"{fact}, which the score does not use: {cure}"
+
+
+def judged_output(module: IRModule, pipeline: Pipeline | None, metric: str) -> Judged | None:
+    """Return what labels are compared with; None where its sizes are not known.
+
+    Args:
+        module: the core, or the whole model.
+        pipeline: the float parts of a model that was cut.
+        metric: that compares them; "" for the default one.
+    """
+    if pipeline is None or pipeline.after is None:
+        (first, *_) = tensor_fields(module["main"].body.checked_type)
+        sizes: Sequence[Any] = first.shape
+        dtype = first.dtype
+    else:
+        port = pipeline.whole.outputs[0]
+        sizes, dtype = port.dims, port.dtype
+    return Judged.of(sizes, dtype, metric)
 
 
 def content_hash(value: Any) -> str:
@@ -127,7 +207,8 @@ def prepare_data(
     if pipeline is None:
         return data
     ref = prepared(data.ref, pipeline, inputs_of_all)
-    return _checked(open_dataset(ref, inputs), ref, data.sha256, data.described, inputs)
+    core = _checked(open_dataset(ref, inputs), ref, data.sha256, data.described, inputs, None)
+    return replace(core, label_kind=data.label_kind)
 
 
 def _joining_output(data: PreparedData, inputs: Sequence[InputSpec], model: Cell) -> str:
@@ -191,7 +272,7 @@ def _fed_back(
     check_exists(given, name)
     signal = streams.signal(given)
     options = {**options, "preprocess": preprocess or None}
-    data = open_data(given, signal, name=name, **{**options, "classes": None})
+    data = open_data(given, signal, name=name, **{**options, "judged": None})
     calls = streams.calls(open_dataset(data.ref, signal), signal, model)
     return objects_to_npz(calls, tuple(inputs), folder, name), options
 
@@ -204,7 +285,7 @@ def open_data(
     preprocess: Mapping[str, Any] | None = None,
     objects_folder: Path | None = None,
     seed: int = 0,
-    classes: int | None = None,
+    judged: Judged | None = None,
     whole: bool = False,
 ) -> PreparedData:
     """Open data, check that it fits the model's inputs, and hash it.
@@ -216,7 +297,7 @@ def open_data(
         preprocess: how an image becomes the input.
         objects_folder: where Python objects are written; needed for them only.
         seed: of synthetic inputs.
-        classes: labels lie below it; None where they may be anything.
+        judged: what labels have to fit; None where they may be anything.
         whole: each synthetic sample is one run of the model.
     Raises:
         DataError, DatasetError: missing, empty, not finite, or not what the model takes.
@@ -227,7 +308,7 @@ def open_data(
         ref = DatasetRef("synthetic", options)
         described = f"synthetic ({SYNTHETIC_SAMPLES} samples, seed {seed})"
         dataset = open_dataset(ref, inputs)
-        return _checked(dataset, ref, content_hash(options), described, ())
+        return _checked(dataset, ref, content_hash(options), described, (), None)
     if isinstance(given, str | os.PathLike):
         path = Path(given)
         described = str(given)
@@ -237,21 +318,27 @@ def open_data(
         path = objects_to_npz(given, tuple(inputs), objects_folder, name)
         described = f"{type(given).__name__} from Python"
     check_exists(path, name)
-    contents = Contents(path)
-    kind = _kind(path, preprocess or {}, inputs)
+    contents, sha256 = Contents(path), None
+    fields = dict(preprocess or {})
+    of_labels = checked_fields({name: fields.pop(name) for name in LABELLED if name in fields})
+    preprocess = None if preprocess is None or (of_labels and not fields) else fields
+    kind = _kind(path, fields, inputs)
+    options = {"path": str(path.absolute())} | ({LABELS: of_labels} if of_labels else {})
     if kind != "npz":
-        options = {"path": str(path.absolute()), "preprocess": preprocess}
+        options["preprocess"] = preprocess
         ref = DatasetRef(kind, options, contents.sha256)
         dataset = open_dataset(ref, inputs, contents)  # it checks the fields of preprocess
-        tokenizer = (preprocess or {}).get("tokenizer")
-        beside = Contents(Path(tokenizer)).sha256 if tokenizer else None
+        beside = Contents(Path(fields["tokenizer"])).sha256 if fields.get("tokenizer") else None
         sha256 = contents.combined(content_hash([preprocess, beside]).encode())
-        check_labels(dataset, classes, described)
-        return _checked(dataset, ref, sha256, described, inputs)
-    ref = DatasetRef("npz", {"path": str(path.absolute())}, contents.sha256)
-    dataset = open_dataset(ref, inputs, contents)
-    check_labels(dataset, classes, described)
-    data = _checked(dataset, ref, contents.sha256, described, inputs)
+    else:
+        ref = DatasetRef(kind, options, contents.sha256)
+        dataset = open_dataset(ref, inputs, contents)
+    sha256 = sha256 or contents.sha256
+    if of_labels:
+        sha256 = content_hash([sha256, of_labels])
+    data = _checked(dataset, ref, sha256, described, inputs, judged)
+    if kind != "npz":
+        return data
     for start in range(0, data.count, _SCAN):
         dataset.batch(Range(start, min(start + _SCAN, data.count)))  # refuses what is not finite
     return data
@@ -321,9 +408,17 @@ def _kind(path: Path, preprocess: Mapping[str, Any], inputs: Sequence[InputSpec]
 
 
 def _checked(
-    dataset: OpenDataset, ref: DatasetRef, sha256: str, described: str, inputs: Sequence[InputSpec]
+    dataset: OpenDataset,
+    ref: DatasetRef,
+    sha256: str,
+    described: str,
+    inputs: Sequence[InputSpec],
+    judged: Judged | None,
 ) -> PreparedData:
     count = len(dataset)
+    first = dataset.labels(Range(0, 1))
+    axes = 0 if first is None else first.ndim
+    label_kind = "" if first is None else fit_labels(dataset, judged, described)
     spread = sorted({place * count // _RANGED for place in range(_RANGED)})
     ranges: dict[str, tuple[float, float]] = {}
     names = [spec.name for spec in inputs if spec.dtype.startswith("float")]
@@ -333,41 +428,74 @@ def _checked(
             values = batch.inputs[name]
             low, high = ranges.get(name, (np.inf, -np.inf))
             ranges[name] = (min(low, float(values.min())), max(high, float(values.max())))
-    labels = dataset.labels(Range(0, 1))
-    classes = labels is not None and labels.dtype.kind in "iu"
-    axes = 0 if labels is None else labels.ndim
-    return PreparedData(ref, count, classes, sha256, described, axes, is_whole(dataset), ranges)
+    return PreparedData(ref, count, label_kind, sha256, described, axes, is_whole(dataset), ranges)
 
 
-def check_labels(dataset: OpenDataset, classes: int | None, where: str) -> None:
-    """Refuse labels that are no class of the model, naming the first.
+def fit_labels(dataset: OpenDataset, judged: Judged | None, where: str) -> str:
+    """Return the kind of the labels, of which there are some.
 
+    Args:
+        judged: what they have to fit; None where they may be anything.
+        where: for messages.
     Raises:
-        DataError: there is one.
+        DataError: a label is no class of the model; the first is named.
     """
-    if classes is None or not dataset.has_labels:
-        return
-    least, most = classes, -1
-    wrong: tuple[int, int] | None = None
-    for start in range(0, len(dataset), _SCAN):
-        labels = dataset.labels(Range(start, min(start + _SCAN, len(dataset))))
-        if labels is None or not labels.size or labels.dtype.kind == "f":
+    parts = (
+        dataset.labels(Range(start, min(start + _SCAN, len(dataset))))
+        for start in range(0, len(dataset), _SCAN)
+    )
+    first = dataset.labels(Range(0, 1))
+    assert first is not None
+    kind = CLASSES if first.dtype.kind in "iu" else NUMBERS
+    classes = None if judged is None else judged.classes
+    own = judged is not None and judged.metric not in ("", "top1", *_OF_CLASSES)
+    if judged is None or classes is None or own:
+        return kind
+    whole, several, hot = True, first.ndim == 2 and first.shape[1:] == judged.shape, True
+    least, most, wrong = classes, NO_LABEL, None
+    for part, found in enumerate(parts):
+        assert found is not None
+        labels = found.reshape(-1)
+        present = (labels == labels) & (labels != NO_LABEL)
+        legal = labels[(labels >= 0) | (present & (first.ndim == 1))]
+        whole = whole and bool((legal == np.floor(legal)).all())
+        if not whole:
+            return NUMBERS
+        several = several and bool(np.isin(legal, (0, 1)).all())
+        hot = hot and several and bool((found.sum(axis=1) == 1).all())
+        if not legal.size:
             continue
-        least, most = min(least, int(labels.min())), max(most, int(labels.max()))
-        outside = (labels < 0) | (labels >= classes)
+        least, most = min(least, int(legal.min())), max(most, int(legal.max()))
+        outside = np.isin(labels, legal[(legal < 0) | (legal >= classes)])
         if wrong is None and outside.any():
-            place = tuple(int(index[0]) for index in np.nonzero(outside))
-            wrong = (start + place[0], int(labels[place]))
+            place = int(np.argmax(outside))
+            wrong = (part * _SCAN + place // max(1, labels.size // len(found)), int(labels[place]))
+    if several and classes > 1 and not (hot and kind == CLASSES):
+        return SEVERAL
+    if classes == 1 and (kind == NUMBERS or judged.metric not in ("", "top1")):
+        return kind
+    words = getattr(dataset, "words", ())
+    if words and wrong is None and len(words) != classes:
+        raise DataError(
+            f"the labels are {len(words)} words, and the model has {classes} classes",
+            where=f"{where}: {', '.join(words)[:200]}",
+            fix="give --preprocess pre.yaml with 'classes: [...]', all of them in the order of "
+            "the model's outputs",
+        )
     if wrong is None:
-        return
+        return CLASSES
+    if kind == NUMBERS:
+        return NUMBERS
     fix = f"labels go from 0 to {classes - 1}; is it the data of another model?"
     if (least, most) == (1, classes):
         fix = "labels count from 1 here and from 0 in the model: subtract 1 from all of them"
-    elif least == -1:
-        fix = "leave out samples without a label, or add 1 where labels count from -1"
+    elif least < 0:
+        fix = f"write {NO_LABEL} for samples without a label, or 'ignore: {least}' in the "
+        fix += "preprocess file; add 1 where labels count from -1"
     elif classes == 1:
+        usual = "auc, f1" if (least, most) == (0, 1) else "mae, rmse, r2"
         fix = (
-            "a model with one output has no classes: give --metric auc, f1, or one of your own "
+            f"a model with one output has no classes: give --metric {usual}, or one of your own "
             "(module:name), or --eval without labels"
         )
     raise DataError(

@@ -350,7 +350,7 @@ class Settings(BaseModel):
     ] = Field(
         None,
         description="what to maximise: top1, agreement, sqnr, f1, auc, mae, rmse, r2, map, miou, "
-        "perplexity, bits, wer, psnr, ssim, si_sdr, or your own metric, module:name; a "
+        "perplexity, bits, wer, cer, psnr, ssim, si_sdr, or your own metric, module:name; a "
         "cost is minimised (top1 with labels, and SQNR where luck explains top1; else sqnr)",
     )
     minimize: Annotated[

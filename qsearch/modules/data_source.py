@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.runtime.pipeline import Pipeline
-from qsearch.data import PreparedData, prepare_data, read_preprocess
+from qsearch.data import Judged, PreparedData, prepare_data, read_preprocess
 from qsearch.run_folder import PathLike
 from qsearch.streams import Cell
 from workers.datasets.protocol import InputSpec
@@ -49,6 +49,7 @@ class DataSource:
         name: str = "eval",
         pipeline: Pipeline | None = None,
         cell: Callable[[], Cell] | None = None,
+        judged: Judged | None = None,
     ) -> Iterator[PreparedData]:
         """The data, checked, while the block runs.
 
@@ -57,6 +58,7 @@ class DataSource:
             name: "calib" or "eval", for messages.
             pipeline: the float parts of a model that was cut.
             cell: makes the model that feeds states back.
+            judged: what labels have to fit.
         Raises:
             DataError, DatasetError: as ``prepare_data``.
         """
@@ -67,6 +69,7 @@ class DataSource:
                 name=name,
                 pipeline=pipeline,
                 cell=cell,
+                judged=judged,
                 preprocess=self.fields,
                 objects_folder=Path(scratch),
                 seed=int(self.seed),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.runtime.artifact import QModule, load_qmod
 from compiler.runtime.pipeline import Pipeline
-from qsearch.data import Batches
+from qsearch.data import Batches, Judged, judged_output, label_note
 from qsearch.errors import SettingsError
 from qsearch.modules.data_source import DataSource
 from qsearch.run_folder import PathLike, module_at
@@ -94,7 +94,7 @@ class Runnable:
 
     Attributes:
         seen: lowest and highest value by input, where a module holds calibration samples.
-        judged: whether labels judge the first output.
+        judged: what labels are compared with; None where nothing is known.
         form: the executor that runs, and why it is no faster one.
         pipeline: what stands between the data and these inputs.
         sampled: which outputs have the samples on their leading axis; None is all of them.
@@ -107,7 +107,7 @@ class Runnable:
     sampled: tuple[bool, ...] | None = None
     pipeline: Pipeline | None = None
     outputs: tuple[str, ...] = ()
-    judged: bool = True
+    judged: Judged | None = None
     form: Callable[[], tuple[str, str]] = lambda: ("onnxruntime", "it runs exported files")
 
     @staticmethod
@@ -117,7 +117,8 @@ class Runnable:
         form = partial(module.form, executor)
         pipeline = module.pipeline
         if pipeline is not None:
-            own, judged = pipeline.sampled, pipeline.gives_classes
+            own = pipeline.sampled
+            judged = judged_output(module.module, pipeline, "") if pipeline.gives_classes else None
             names = tuple(port.name for port in pipeline.whole.outputs)
             inputs = whole_inputs(pipeline.whole)
             return Runnable(inputs, run, {}, own, outputs=names, judged=judged, form=form)
@@ -125,7 +126,9 @@ class Runnable:
         for samples, _ in module.samples:
             _widen(seen, samples)
         names = tuple(port.name for port in module.interface.outputs) if module.interface else ()
-        return Runnable(input_specs(module.module), run, seen, outputs=names, form=form)
+        judged = judged_output(module.module, None, "")
+        specs = input_specs(module.module)
+        return Runnable(specs, run, seen, outputs=names, judged=judged, form=form)
 
 
 Span = tuple[float, float]
@@ -182,9 +185,14 @@ def run_samples(
     """Run every sample of the data; ``kept`` keeps the outputs."""
     # What runs between float parts is no whole model.
     cell = partial(Cell, what.run, what.outputs, what.sampled) if what.pipeline is None else None
-    with DataSource.of(given).opened(what.inputs, "eval", what.pipeline, cell) as data:
+    judged = None if what.judged is None else replace(what.judged, metric=metric or "")
+    if judged is not None and metric is None and judged.classes == 1:
+        judged = None  # a lone number has no top-1
+    source = DataSource.of(given)
+    with source.opened(what.inputs, "eval", what.pipeline, cell, judged) as data:
         sampled = what.sampled
-        top1 = ("top1",) if data.has_labels and what.judged else ()
+        note = label_note(data, metric)
+        top1 = ("top1",) if data.has_labels and judged else ()
         sums = MetricSums(
             top1 if metric is None else (metric,),
             has_labels=data.has_labels if metric == "top1" else data.label_axes > 0,
@@ -213,7 +221,7 @@ def run_samples(
             tuple(map(_concatenated, zip(*gathered, strict=True))),
             watch.wall_s,
             watch.cpu_s,
-            _other_scales(what.seen, given_spans),
+            (*_other_scales(what.seen, given_spans), *([note] if note else [])),
         )
 
 
@@ -254,4 +262,6 @@ def runnable(path: Path, executor: str = "auto") -> Runnable:
     counted = [bool(p.dims) and isinstance(p.dims[0], str) for p in ports.outputs]
     own = (not n or p.dims[0] in firsts for n, p in zip(counted, ports.outputs, strict=True))
     names = tuple(port.name for port in ports.outputs)
-    return Runnable(specs, run, sampled=tuple(own), outputs=names)
+    first = ports.outputs[0]
+    judged = Judged.of(first.dims, first.dtype)
+    return Runnable(specs, run, sampled=tuple(own), outputs=names, judged=judged)

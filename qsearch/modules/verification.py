@@ -36,6 +36,7 @@ from compiler.runtime.lowered_module import LoweredModule
 from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.target import Target
 from compiler.targets.tflite.interpreters import SHOWN, FileJudge, available
+from qsearch.data import judged_output
 from qsearch.modules.data_source import DataSource
 from qsearch.modules.onnx_file import parts_outside
 from qsearch.modules.running import Runnable, run_samples
@@ -344,7 +345,7 @@ def _evaluate(
         input_specs(module.module),
         compared,
         pipeline=module.pipeline,
-        judged=module.pipeline is None,
+        judged=judged_output(module.module, None, "") if module.pipeline is None else None,
     )
     scored = run_samples(core, source, kept=False)
     found = {

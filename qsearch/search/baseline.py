@@ -262,12 +262,14 @@ class Examination:
         chosen = [int(place) for place in rng.permutation(self.data.count)[:EXAMINED]]
         dataset = open_dataset(self.data.ref, self.inputs)
         rows = [dataset.labels(Range(place, place + 1)) for place in chosen]
-        labels = np.concatenate([row for row in rows if row is not None])
+        labels = np.concatenate([row for row in rows if row is not None]).astype(np.int64)
         if labels.shape == (len(chosen), self.classes) and (labels.sum(axis=1) == 1).all():
             hot = f"labels are one-hot ({self.classes} a sample), and top1 needs a class index"
             return Plausibility("not run: one-hot labels", (f"{hot}: store labels.argmax(1)",))
-        if labels.ndim != 1:
+        if labels.ndim != 1 or (labels < 0).all():
             return None
+        chosen = [place for place, label in zip(chosen, labels.tolist()) if label >= 0]
+        labels = labels[labels >= 0]
         if outputs is None:
             given = self._answers("as_given", chosen)
         else:
@@ -280,8 +282,8 @@ class Examination:
         low, high = wilson(share, count)
         summary = _summary(right)
         if outputs is not None and count < self.data.count:
-            every = dataset.labels(Range(0, self.data.count))
-            summary = _summary(answers(outputs[0]) == every)
+            every = np.asarray(dataset.labels(Range(0, self.data.count)))
+            summary = _summary((answers(outputs[0]) == every)[every >= 0])
         better = [*self._other_labels(given, labels), *self._other_inputs(chosen, labels, right)]
         chance = 1 / self.classes
         found = [

@@ -25,7 +25,13 @@ from compiler.quantize import (
     measured_points,
     ungiven_weights,
 )
-from qsearch.data import PreparedData, prepare_data, read_preprocess
+from qsearch.data import (
+    PreparedData,
+    judged_output,
+    label_note,
+    prepare_data,
+    read_preprocess,
+)
 from qsearch.errors import ConflictError, RunFolderError, SettingsError
 from qsearch.model_file import ModelSource, dims_with, import_model, without_floats
 from qsearch.progress import Progress
@@ -130,10 +136,8 @@ def _prepared(
     eval_given = _first(evaluation, settings.eval, source.eval)
     calib_data = eval_data = prepare_data(calib_given, inputs, name="calib", **options)
     if eval_given is not None:
-        # What a metric of the user calls labels may be anything.
-        own_labels = own_metric is not None or source.pipeline is not None
-        classes = None if own_labels else classes_of(module)
-        eval_data = prepare_data(eval_given, inputs, name="eval", classes=classes, **options)
+        judged = judged_output(module, source.pipeline, settings.metric or "")
+        eval_data = prepare_data(eval_given, inputs, name="eval", judged=judged, **options)
     has_labels = eval_data is not calib_data and eval_data.has_labels
     if source.pipeline is None:
         has_labels = has_labels and classes_of(module) != 1
@@ -205,6 +209,7 @@ def _module(settings: Settings, source: ModelSource) -> tuple[ModelSource, IRMod
 def _metric(settings: Settings, data: PreparedData, has_labels: bool) -> str:
     """What is maximised; without ``--metric`` top-1 where there are labels, else SQNR."""
     metric = settings.metric or ("top1" if has_labels else "sqnr")
+    label_note(data, settings.metric)
     if metric == "top1" and not has_labels:
         raise SettingsError(
             "the metric top1 needs labels that are classes",
@@ -289,6 +294,8 @@ def _warnings(
             "no evaluation data was given: the score is agreement with the float model and SQNR "
             f"on the {'random' if calib.synthetic else 'calibration'} inputs, not accuracy"
         )
+    elif note := label_note(evaluation, metric):
+        found.append(note)
     elif evaluation.label_axes and not has_labels and metric == "sqnr":
         found.append(
             "the labels are numbers, which the score does not use: give --metric mae, rmse or r2, "

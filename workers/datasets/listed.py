@@ -73,6 +73,8 @@ class CheckedDataset(ABC):
         if callable(self._labels):
             return np.stack([self._labels(place) for place in range(samples.start, samples.stop)])
         part = self._labels[samples.start : samples.stop]
+        if part.dtype.kind == "U":
+            return part
         return np.asarray(part, np.float64 if part.dtype.kind == "f" else np.int64)
 
     def files(self, samples: Range) -> Sequence[Path]:
@@ -205,12 +207,23 @@ def label_column(fields: Mapping[str, Any], names: Collection[str], path: Path) 
     return named_column("label", fields.get("label"), LABEL_NAMES, names, path)
 
 
+def _is_number(value: Any) -> bool:
+    try:
+        float(value or 0)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 def column_labels(values: Sequence[Any], places: Sequence[int], name: str, path: Path) -> Array:
-    """Labels of a column: classes (int64) where all are whole numbers, else numbers (float64).
+    """Labels of a column: classes (int64) where all are whole numbers, else numbers (float64);
+    words (text) where none is a number.
 
     Raises:
-        DatasetError: a value is no number; its line is named.
+        DatasetError: some values are no numbers; the line of the first is named.
     """
+    if not any(map(_is_number, values)):
+        return np.asarray(values, str)
     found = []
     for place, value in zip(places, values, strict=True):
         try:

@@ -120,7 +120,7 @@ class ArrayDataset(CheckedDataset):
 
     Args:
         arrays: input name → array.
-        labels: integers, one or more per sample, or None.
+        labels: numbers or words, one or more per sample, or None.
         inputs: the model's inputs; array shapes are (samples, *input shape without batch), or
             (samples, *input shape) for whole samples.
         file: that holds the arrays.
@@ -135,11 +135,11 @@ class ArrayDataset(CheckedDataset):
         inputs: Sequence[InputSpec],
         file: Path,
     ) -> None:
-        if labels is not None and (labels.ndim == 0 or labels.dtype.kind not in "iuf"):
+        if labels is not None and (labels.ndim == 0 or labels.dtype.kind not in "iufU"):
             raise DatasetError(
                 f"labels are {labels.dtype} of shape {labels.shape}",
                 where=str(file),
-                fix="one class index (or number) per sample",
+                fix="one class index (or number, or word) per sample",
             )
         whole = any(
             spec.name in arrays and arrays[spec.name].shape[1:] == spec.shape for spec in inputs

@@ -15,6 +15,8 @@ from workers.messages import Range
 
 LABEL_NAMES: Final = ("label", "labels", "target", "targets")
 """Columns and fields that hold labels where no other name is given; the first that is there."""
+NO_LABEL: Final = -100
+"""The class of samples, tokens and pixels without a label; metrics leave out negative classes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Batch:
 
     Attributes:
         inputs: input name → array, samples on axis 0.
-        labels: classes (int64) or numbers (float64), samples on axis 0, or None.
+        labels: classes (int64), numbers (float64) or words, samples on axis 0, or None.
     """
 
     inputs: Mapping[str, NDArray[Any]]

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from compiler.ir.expr import Call, Expr
 from compiler.ir.module import IRModule
@@ -18,9 +18,13 @@ from compiler.ir.walk import behind, nodes_of
 from compiler.lru_cache import LRUCache
 from compiler.named_table import NamedTable
 from workers.datasets.contents import Contents, PinnedDataset, changed
+from workers.datasets.labels import Relabelled
 from workers.datasets.protocol import Dataset, InputSpec
 from workers.errors import DatasetError
 from workers.messages import DatasetRef
+
+LABELS: Final = "labels"
+"""Option of every kind: the fields of ``workers.datasets.labels``."""
 
 OpenDataset = Callable[[Mapping[str, Any], Sequence[InputSpec]], Dataset]
 """``open(options, inputs)``: the dataset for a model with these inputs; raises DatasetError."""
@@ -75,16 +79,18 @@ def open_dataset(
         DatasetError: unknown kind or option, missing or empty data, or data that does not fit.
         DataChangedError: the files do not have the hash of ``ref``.
     """
-    if not ref.sha256:
-        return datasets.require(ref.kind)(ref.options, inputs)
-    path = Path(ref.options["path"])
-    if contents is None:
+    options = dict(ref.options)
+    fields, path = options.pop(LABELS, {}), Path(options.get("path", ""))
+    if ref.sha256 and contents is None:
         if not path.exists():
             raise changed(path)
         contents = Contents(path)
-    if contents.sha256 != ref.sha256:
+    if contents is not None and contents.sha256 != ref.sha256:
         raise changed(path)
-    return PinnedDataset(datasets.require(ref.kind)(ref.options, inputs), contents)
+    dataset = datasets.require(ref.kind)(options, inputs)
+    if contents is not None:
+        dataset = PinnedDataset(dataset, contents)
+    return Relabelled(dataset, fields, str(path))
 
 
 def take_options(kind: str, options: Mapping[str, Any], **defaults: Any) -> tuple[Any, ...]:

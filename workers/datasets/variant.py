@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from workers.datasets.listed import Array, ListedDataset
 from workers.datasets.protocol import Dataset, InputSpec, whole
-from workers.datasets.registry import datasets, take_options
-from workers.messages import Range
+from workers.datasets.registry import datasets, open_dataset, take_options
+from workers.messages import DatasetRef, Range
 
 Floats = NDArray[np.floating[Any]]
 Transform = Callable[[Floats, int], Floats]
@@ -127,7 +127,7 @@ def open_variant(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dat
         DatasetError: the dataset cannot be opened, or there is no sample.
     """
     of, samples, variant = take_options("variant", options, of=..., samples=..., variant="as_given")
-    dataset = datasets.require(of["kind"])(of["options"], inputs)
+    dataset = open_dataset(DatasetRef(**of), inputs)
     transform = VARIANTS[variant].transform
     axes = {spec.name: channel_axis(spec) for spec in inputs}
 

@@ -1,5 +1,6 @@
 """Metrics of classifiers by scikit-learn: F1 (macro) and the area under the ROC curve.
 
+Where a sample has several classes at once, both are the mean over the classes (macro).
 Both are of all samples together: the sums are counts of what was answered, which parts can add.
 They have no interval, and early stopping compares SQNR where it can.
 """
@@ -40,17 +41,29 @@ class F1(Sums):
     def update(
         self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
     ) -> None:
-        count_answers(state, classes(labels).reshape(-1), _classes(outputs[0]).reshape(-1))
+        wanted = classes(labels)
+        if not _several(outputs[0], wanted):
+            count_answers(state, wanted.reshape(-1), _classes(outputs[0]).reshape(-1))
+            return
+        for place, (score, own) in enumerate(zip(outputs[0].T, wanted.T, strict=True)):
+            found: State = {}
+            count_answers(found, own, _classes(np.asarray(score, np.float64)).reshape(-1))
+            _add(state, place, found)
 
     def result(self, state: Mapping[str, float]) -> float | None:
         if not state:
             return None
-        wanted, found, counts = counted_answers(state)
-        if (found < 0).any():
-            logits = found.min() == _Band.BELOW or found.max() == _Band.ABOVE
-            found = (found >= (_Band.LOW if logits else _Band.YES)).astype(np.int64)
-        score = f1_score(wanted, found, sample_weight=counts, average="macro", zero_division=0)
-        return float(score)
+        logits = {f"{band}" for band in (_Band.BELOW, _Band.ABOVE)}
+        of_logits = any(key.rpartition(":")[2] in logits for key in state)
+        least = _Band.LOW if of_logits else _Band.YES
+        scores = []
+        for several, own in _by_class(state):
+            wanted, found, counts = counted_answers(own)
+            if (found < 0).any():
+                found = (found >= least).astype(np.int64)
+            how: dict[str, Any] = {"average": "binary" if several else "macro", "zero_division": 0}
+            scores.append(f1_score(wanted, found, sample_weight=counts, **how))
+        return float(np.mean(scores))
 
 
 class Auc(Sums):
@@ -59,25 +72,62 @@ class Auc(Sums):
     def update(
         self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
     ) -> None:
-        wanted = classes(labels).reshape(-1)
+        wanted = classes(labels)
+        if not np.isfinite(outputs[0]).all():
+            raise ValueError("a score is not finite")
+        if _several(outputs[0], wanted):
+            for place, (score, own) in enumerate(zip(outputs[0].T, wanted.T, strict=True)):
+                _add(state, place, _counted(np.asarray(score, np.float64), own))
+            return
+        wanted = wanted.reshape(-1)
         rows = np.asarray(outputs[0], np.float64).reshape(len(wanted), -1)
         if rows.shape[1] > 2:
             raise ValueError(f"it is for two classes, and the output has {rows.shape[1]} scores")
         # Of two logits or probabilities the difference orders samples as the second does.
         scores = rows[:, -1] - (rows[:, 0] if rows.shape[1] == 2 else 0.0)
-        if not np.isfinite(scores).all():
-            raise ValueError("a score is not finite")
-        for score, label in zip(scores.tolist(), wanted.tolist()):
-            key = f"{score.hex()}:{label}"
-            state[key] = state.get(key, 0.0) + 1.0
+        for key, count in _counted(scores, wanted).items():
+            state[key] = state.get(key, 0.0) + count
 
     def result(self, state: Mapping[str, float]) -> float | None:
-        pairs = [key.split(":") for key in state]
-        wanted = [int(label) for _, label in pairs]
-        if len(set(wanted)) != 2:
-            return None
-        scores = [float.fromhex(score) for score, _ in pairs]
-        return float(roc_auc_score(wanted, scores, sample_weight=list(state.values())))
+        found = []
+        for _, own in _by_class(state):
+            pairs = [key.split(":") for key in own]
+            wanted = [int(label) for _, label in pairs]
+            if len(set(wanted)) == 2:
+                scores = [float.fromhex(score) for score, _ in pairs]
+                found.append(roc_auc_score(wanted, scores, sample_weight=list(own.values())))
+        return float(np.mean(found)) if found else None
+
+
+def _several(output: NDArray[Any], wanted: NDArray[Any]) -> bool:
+    """Return True if a sample has several classes at once, each with a score of its own."""
+    return output.ndim == 2 and output.shape == wanted.shape and output.shape[1] > 1
+
+
+def _counted(scores: NDArray[Any], wanted: NDArray[Any]) -> State:
+    """Return how often each score has each label."""
+    found: State = {}
+    for score, label in zip(scores.tolist(), wanted.tolist(), strict=True):
+        if label >= 0:
+            key = f"{score.hex()}:{label}"
+            found[key] = found.get(key, 0.0) + 1.0
+    return found
+
+
+def _add(state: State, place: int, counts: Mapping[str, float]) -> None:
+    """Add the counts of one of several classes."""
+    for key, count in counts.items():
+        key = f"{place}/{key}"
+        state[key] = state.get(key, 0.0) + count
+
+
+def _by_class(state: Mapping[str, float]) -> list[tuple[bool, State]]:
+    """Return the counts of each of several classes, or of all samples together."""
+    found: dict[str, State] = {}
+    for key, count in state.items():
+        place, _, pair = key.rpartition("/")
+        found.setdefault(place, {})[pair] = count
+    return [(bool(place), own) for place, own in found.items()]
 
 
 def _classes(output: NDArray[Any]) -> NDArray[Any]:

@@ -27,6 +27,7 @@ LIBRARY: Final = {
     "perplexity": "workers.metrics.language:perplexity",
     "bits": "workers.metrics.language:bits",
     "wer": "workers.metrics.speech:wer",
+    "cer": "workers.metrics.speech:cer",
     "psnr": "workers.metrics.restored:psnr",
     "ssim": "workers.metrics.restored:ssim",
     "si_sdr": "workers.metrics.restored:si_sdr",
@@ -117,18 +118,25 @@ def needed(labels: NDArray[Any] | None) -> NDArray[Any]:
 def classes(labels: NDArray[Any] | None) -> NDArray[np.int64]:
     """The labels as classes; raises ValueError where one is no whole number."""
     given = needed(labels)
+    given = np.where(given == given, given, -1)  # NaN is no label
     found = given.astype(np.int64)
     if (found != given).any():
         raise ValueError("the labels are no classes")
     return found
 
 
-def flat(output: NDArray[Any], labels: NDArray[Any] | None) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Outputs and labels of the same numbers, as float64 (samples, values)."""
+def flat(
+    output: NDArray[Any], labels: NDArray[Any] | None, gaps: bool = False
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Outputs and labels of the same numbers, as float64 (samples, values).
+
+    Args:
+        gaps: NaN stands for no label.
+    """
     wanted = np.asarray(needed(labels), np.float64)
     found = np.asarray(output, np.float64)
     if found.size != wanted.size:
         raise ValueError(f"labels of shape {wanted.shape} for outputs of shape {found.shape}")
-    if not np.isfinite(wanted).all():
+    if not (np.isfinite(wanted) | (gaps and np.isnan(wanted))).all():
         raise ValueError("a label is not finite")
     return found.reshape(len(wanted), -1), wanted.reshape(len(wanted), -1)

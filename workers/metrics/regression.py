@@ -1,4 +1,4 @@
-"""Metrics of regression: errors (negative) and R2 by scikit-learn."""
+"""Metrics of regression: errors (negative) and R2."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import mean_absolute_error
 
 from workers.metrics.library import Ratio, Sums, flat
 from workers.metrics.protocol import Outputs, State
 
 
-def mae(outputs: Outputs, labels: NDArray[Any] | None) -> NDArray[Any]:
-    """Negative mean absolute error of every sample."""
-    found, wanted = flat(outputs[0], labels)
-    each = mean_absolute_error(wanted.T, found.T, multioutput="raw_values")
-    return -np.asarray(each, np.float64)
+class Mae(Ratio):
+    """Negative mean absolute error; samples are independent, not their values."""
 
-
-class Rmse(Ratio):
-    """Negative root of the mean squared error; samples are independent, not their values."""
+    power = 1
 
     def update(
         self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
     ) -> None:
-        found, wanted = flat(outputs[0], labels)
-        squares = (found - wanted) ** 2
-        self.add(state, -squares.sum(axis=1), np.full(len(squares), float(squares.shape[1])))
+        found, wanted = flat(outputs[0], labels, gaps=True)
+        errors = np.abs(found - wanted) ** self.power
+        self.add(state, -np.nansum(errors, axis=1), (wanted == wanted).sum(axis=1) * 1.0)
+
+
+class Rmse(Mae):
+    """Negative root of the mean squared error."""
+
+    power = 2
 
     def result(self, state: Mapping[str, float]) -> float | None:
         squares = super().result(state)
@@ -49,7 +49,8 @@ class R2(Sums):
     def update(
         self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
     ) -> None:
-        found, wanted = flat(outputs[0], labels)
+        found, wanted = flat(outputs[0], labels, gaps=True)
+        found, wanted = (values[wanted == wanted] for values in (found, wanted))
         state["count"] += float(wanted.size)
         state["residual"] += float(((found - wanted) ** 2).sum())
         state["sum"] += float(wanted.sum())
@@ -66,4 +67,4 @@ class R2(Sums):
         return 1.0 - state["residual"] / total if total > 0 else None
 
 
-rmse, r2 = Rmse(), R2()
+mae, rmse, r2 = Mae(), Rmse(), R2()

@@ -50,4 +50,4 @@ class WordErrors(Sums):
         return -state["errors"] / state["words"] if state["words"] else None
 
 
-wer = WordErrors()
+wer = cer = WordErrors()

@@ -57,7 +57,7 @@ class Fraction(Sums):
 
 
 class Top1(Fraction):
-    """Fraction of samples whose highest output is the label."""
+    """Fraction of samples whose highest output is the label; negative labels do not count."""
 
     counted = "correct"
 
@@ -78,10 +78,11 @@ class Top1(Fraction):
                 where=f"output of shape {outputs[0].shape}",
                 fix="one class index per answer (of one-hot labels: labels.argmax(1))",
             )
-        right = found == labels
+        labelled = labels >= 0
+        right = (found == labels)[labelled]
         self.add(state, right)
         if reference is not None:
-            before = answers(reference[0]) == labels
+            before = (answers(reference[0]) == labels)[labelled]
             for name, gone, come in (("lost", before, right), ("won", right, before)):
                 state[name] = state.get(name, 0.0) + float(np.count_nonzero(gone & ~come))
 

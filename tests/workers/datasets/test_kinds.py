@@ -218,7 +218,7 @@ REFUSED: dict[str, tuple[str, str, InputSpec, Any, str]] = {
     "column": ("text", "t.csv:u,v\na,b", TOKENS, None, "which column is the text"),
     "json": ("text", "t.jsonl:{}\n{", TOKENS, {"text": "t"}, "line 2 is no JSON"),
     "no text": ("text", "t.txt:", TOKENS, None, "0 texts"),
-    "word label": ("text", "t.csv:text,label\na,x", TOKENS, None, "line 2: the label 'x'"),
+    "word label": ("text", "t.csv:text,label\na,1\nb,x", TOKENS, None, "line 3: the label 'x'"),
     "short line": ("table", "t.csv:a,b\n1,2\n3", ROW, None, "line 3 has fewer"),
     "long line": ("table", "t.csv:a,b\n1,2,3", ROW, None, "line 2 has more"),
     "word": ("table", "t.csv:a,b\n1,x", ROW, None, "line 2: 'x' in column 'b'"),

@@ -162,7 +162,7 @@ def test_an_interval_is_given_or_refused() -> None:
         metric.update(state, outputs, None, labels)
         told[word] = metric.standard_error(state)
     without = {word for word, error in told.items() if error is None}
-    assert without == {"f1", "auc", "r2", "map", "miou", "wer"}
+    assert without == {"f1", "auc", "r2", "map", "miou", "wer", "cer"}
 
 
 def test_a_mask_of_a_class_that_the_model_does_not_have_is_told() -> None:
@@ -185,7 +185,7 @@ def test_a_label_beyond_the_vocabulary_and_scores_that_are_nan_are_told() -> Non
     with pytest.raises(MetricError, match="out of bounds"):
         scored("bits", TOKEN_LOGITS, np.full((60, 7), 9))
     with pytest.raises(MetricError, match="a label is not finite"):
-        scored("rmse", NUMBERS, np.full(60, np.nan))
+        scored("rmse", NUMBERS, np.full(60, np.inf))
     with pytest.raises(MetricError, match="not finite"):
         scored("auc", np.full((2, 2), np.nan), np.asarray([0, 1]))
 
