@@ -41,15 +41,15 @@ def scan(planner: Planner, step: Step, args: list[Item]) -> bool:
         planner.write(item, state)
     sources = [_row_major(planner, item) for item in args[states:moving]]
     parts = [compact(one.buffer.storage, one.shape[1:]) for one in sources]
+    views: list[View | None] = [*held, *parts]
     for place, (value, item) in enumerate(zip(body.inputs, args, strict=True)):
         low, high = bounds_of(value.type.dtype) if place < states else (item.low, item.high)
         data = item.data if place >= moving else None
-        view: View | None = [*held, *parts][place] if place < moving else None
-        if view is None and data is None:
-            view = planner.materialise(item)
-        inner.enter(value, Item(value.type.concrete_shape, low, high, data, view))
+        if place >= moving:
+            views.append(planner.materialise(item) if data is None else None)
+        inner.enter(value, Item(value.type.concrete_shape, low, high, data, views[place]))
     token = f"loop{len(emitter.actions)}"  # never left out
-    planner.loops.append(Loop(inner, len(emitter.actions), held))
+    planner.loops.append(Loop(inner, len(emitter.actions), held, views))
     emitter.step("loop", [], [token])
     for source, part, back in zip(sources, parts, attrs.reverse_inputs):
         _move(planner, source, part, attrs.length, back, takes=True)

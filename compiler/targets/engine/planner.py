@@ -119,11 +119,13 @@ class Loop:
         body: what planned its body.
         action: the number of the action with which it begins.
         states: where its states lie.
+        views: where the operands of the body lie in front of a turn; None for constants.
     """
 
     body: Planner
     action: int
     states: Sequence[View]
+    views: Sequence[View | None]
 
 
 class Planner:

@@ -38,14 +38,20 @@ class _Rows:
         planner: made the rows.
         rows: of the plan.
         results: values that are read behind the last row.
+        views: where ``starts`` lie in front of the rows; empty where they are inputs of the plan.
     """
 
     name = "engine"
 
     def __init__(
-        self, engine: SteppedEngine, planner: Planner, rows: range, results: Sequence[Value]
+        self,
+        engine: SteppedEngine,
+        planner: Planner,
+        rows: range,
+        results: Sequence[Value],
+        views: Mapping[Value, View | None],
     ) -> None:
-        self._engine, self._planner, self._rows = engine, planner, rows
+        self._engine, self._planner, self._rows, self._views = engine, planner, rows, views
         self.flow = planner.flow
         self.starts: Sequence[Value] = [v for v in self.flow.inputs if v.data is None]
         self.operators = len(self.flow.steps)
@@ -71,10 +77,12 @@ class _Rows:
     def _shared(self) -> set[Value]:
         """Values that lie in memory of their own, rather than being other views of such ones, and
         are no moved copies, which the plan may read as what they are moved from."""
+        places = [*self._views.items(), *((value, place) for _, value, place in self._places)]
         owners: dict[Buffer, Value] = {}
-        for _, value, place in self._places:
-            owners.setdefault(place.buffer, value)
-        lying = {self._items[value] for _, value, _ in self._places}
+        for value, place in places:
+            if place is not None:
+                owners.setdefault(place.buffer, value)
+        lying = {self._items[value] for value, _ in places}
         moves = {value: self._planner.behind_moves(value) for value in owners.values()}
         return {
             v for v, (p, of) in moves.items() if not p or self._planner.items.get(of) not in lying
@@ -114,7 +122,7 @@ class _Rows:
         self._ins, self._outs = self._engine.empty()
         self._batch = Batch(*self._engine.sizes).fill(self._ins, self._outs)
         for value, array in zip(self.starts, inputs, strict=True):
-            view = self._items[value].view
+            view = self._views[value]
             if view is not None:
                 self._write(view, array)
 
@@ -172,7 +180,9 @@ class _Turn(_Rows):
         kinds = [action.kind for action in engine.actions[begin:]]
         rows = range(begin, begin + kinds.index("repeat"))
         self._states = loop.states
-        super().__init__(engine, loop.body, rows, loop.body.flow.outputs[: len(loop.states)])
+        flow = loop.body.flow
+        views = dict(zip(flow.inputs, loop.views, strict=True))
+        super().__init__(engine, loop.body, rows, flow.outputs[: len(loop.states)], views)
 
     def _results(self) -> list[Array]:
         return list(map(self._read, self._states, self.stages[-1]))
@@ -208,7 +218,7 @@ class SteppedEngine(_Rows, EngineExecutor):
         for buffer, at in self.last_use.items():
             self.dying.setdefault(at, []).append(buffer)
         rows = range(len(self.actions))
-        _Rows.__init__(self, self, planner, rows, planner.flow.outputs)
+        _Rows.__init__(self, self, planner, rows, planner.flow.outputs, {})
         self.bodies = [_Turn(self, loop) for loop in planner.loops]
 
     def row_of(self, actions: int) -> int:

@@ -69,6 +69,26 @@ def test_states_of_every_dtype_are_exact_in_every_form(dtype: str, inside: int) 
     assert all(one.steps >= 9 for one in proof.steps), "the bodies are among them"
 
 
+def test_a_turn_whose_operands_are_read_through_views_has_no_finding() -> None:
+    """Each state is a view of the other one, and rows in another order copy the input first."""
+    core = """  %0 = fn (%h: Tensor[(2, 3), int16], %g: Tensor[(3, 2), int16],
+           %s: Tensor[(2, 3), int8]) {
+    %1 = transpose(%g, axes=[1, 0]);
+    %2 = where(equal(%s, RARE), add(clip(%1, a_min=-100f, a_max=100f), ONE), %1);
+    (%2, reshape(%h, newshape=[3, 2]), reverse(%h, axis=1))
+  };
+  %3 = scan(%0, (FIRST, OTHER), (%q,), (), length=5, reverse_inputs=[1], reverse_outputs=[0]);
+  add(cast(%3.0, dtype="int32"), sum(cast(%3.2, dtype="int32"), axis=[0]))"""
+    constants = {
+        "RARE": np.array(-77, np.int8),
+        "ONE": np.array(1, np.int16),
+        "FIRST": np.arange(6, dtype=np.int16).reshape(2, 3),
+        "OTHER": np.arange(6, dtype=np.int16).reshape(3, 2),
+    }
+    mod = whole_module(core, {"q": np.zeros((5, 2, 3), np.int8)}, constants)
+    assert derive(mod, ()).findings == ()
+
+
 def _scan(before: Mapping[str, str]) -> Defect:
     return Defect(f"{ENGINE}.loops", "scan", before)
 
