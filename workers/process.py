@@ -8,9 +8,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 import resource
 import sys
 import time
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 
@@ -34,6 +36,24 @@ def library_versions() -> dict[str, str]:
     """Return the versions of the libraries that read a model and compute its float values."""
     # Of the modules: onnxruntime-gpu is a distribution of another name.
     return {name: import_module(name).__version__ for name in ("numpy", "onnx", "onnxruntime")}
+
+
+def other_versions(recorded: object) -> str:
+    """Return a sentence on the libraries of a file that have another version here, or "".
+
+    Args:
+        recorded: ``library_versions`` as a file holds them, which is not trusted.
+    """
+    if not isinstance(recorded, Mapping):
+        return ""
+    here = library_versions()
+    given = {name: str(recorded.get(name, version)) for name, version in here.items()}
+    others = [
+        f"{name} {version}, here {here[name]}"
+        for name, version in given.items()
+        if version != here[name] and re.fullmatch(r"[\w.+-]{1,40}", version)
+    ]
+    return f"made with {'; '.join(others)}" if others else ""
 
 
 def python_path() -> str:

@@ -364,6 +364,8 @@ def _report(found: Verification) -> list[str]:
         )
     lines.append(f"signature: {_SIGNATURES[found.signature.state].format(found.signature.key)}")
     lines += found.outside
+    if found.versions:
+        lines.append(f"libraries: {found.versions}")
     if found.proof is None:
         return lines
     lines.append("for every input")

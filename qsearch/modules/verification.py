@@ -17,8 +17,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
 from compiler.errors import ArtifactError, ArtifactHashError, CompilerError, TypeInferenceError
@@ -53,7 +51,7 @@ from qsearch.signing import (
 )
 from qsearch.store.artifacts import write_atomically
 from workers.datasets.registry import input_specs
-from workers.process import code_version
+from workers.process import code_version, library_versions, other_versions
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (
@@ -88,6 +86,7 @@ class Verification:
             where there is none, or where the module is refuted.
         outside: what the file holds beside the module, of which nothing is shown: the float parts
             of a model that was cut.
+        versions: the libraries that made the file, where they have other versions here.
     """
 
     path: Path
@@ -100,6 +99,7 @@ class Verification:
     evaluation: Mapping[str, Any] | None = None
     lowered: LoweredState = "missing"
     outside: tuple[str, ...] = ()
+    versions: str = ""
 
     @property
     def proved(self) -> bool:
@@ -130,11 +130,7 @@ class Verification:
             "lowered": self.lowered,
             "outside": list(self.outside),
             "evaluation": None if self.evaluation is None else dict(self.evaluation),
-            "checked_with": {
-                "qsearch": code_version(),
-                "numpy": np.__version__,
-                "onnxruntime": onnxruntime.__version__,
-            },
+            "checked_with": {"qsearch": code_version(), **library_versions()},
         }
 
     def save(self, path: Path) -> None:
@@ -246,6 +242,7 @@ def _verify(
         evaluation,
         "missing" if against else lowered_state(module.module, module.lowered),
         tuple(parts_outside(module)),
+        other_versions(module.provenance.get("libraries")),
     )
 
 

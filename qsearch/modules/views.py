@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,9 @@ from qsearch.run_folder import PathLike, RunFolder, module_at
 from qsearch.settings import CutAt
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
+from workers.process import other_versions
+
+log = logging.getLogger("qsearch.modules.views")
 
 
 def show_text(
@@ -199,6 +203,9 @@ def diff(
         raise SettingsError(f"samples is {samples}", where="samples", fix="one or more")
     found = [(path, _artifact(path)) for path in (a, b)]
     artifacts = [one for _, one in reversed(found) if one is not None]
+    for path, one in found:
+        if one is not None and (told := other_versions(one.provenance.get("libraries"))):
+            log.warning("%s was %s", path, told)
     dims, at = named_dims(dim), CutAt(**cut)
     if not any(cut.values()):
         at = next((_ends(one.pipeline) for one in artifacts if one.pipeline is not None), at)

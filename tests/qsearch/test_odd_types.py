@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import qsearch
-from compiler.errors import OnnxImportError
-from compiler.frontend.from_onnx.load import load
 from compiler.targets.ort.session import OrtExecutor
 from qsearch.cli.main import run
 
@@ -109,32 +108,6 @@ def test_weights_of_narrow_floats_behind_a_cast_are_widened(kind: str, tmp_path:
     assert np.square(found - wanted).sum() < 1e-3 * np.square(wanted).sum()
 
 
-def attention() -> onnx.ModelProto:
-    """Two queries after two others, of four keys that count."""
-    streams = [
-        helper.make_tensor_value_info(n, FLOAT, [1, 2, k, 4])
-        for n, k in (("q", 2), ("k", 6), ("v", 6))
-    ]
-    y = helper.make_tensor_value_info("y", FLOAT, [1, 2, 2, 4])
-    read = ["q", "k", "v", "", "", "", "n"]
-    count = numpy_helper.from_array(np.array([4]), "n")
-    graph = helper.make_graph(
-        [node("Attention", read, ["y"], is_causal=1)], "g", streams, [y], [count]
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)], ir_version=11)
-
-
-def test_attention_by_length_is_refused_where_onnx_defines_it_otherwise(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    data = attention().SerializeToString()
-    monkeypatch.setattr(onnx, "__version__", "1.22.0")
-    with pytest.raises(OnnxImportError, match=r"onnx 1\.22\.0 defines Attention"):
-        load(data)
-    monkeypatch.setattr(onnx, "__version__", "1.23.0")
-    load(data)
-
-
 def test_a_module_says_which_libraries_read_its_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,3 +119,24 @@ def test_a_module_says_which_libraries_read_its_model(
     assert libraries["numpy"] == np.__version__
     assert libraries["onnx"] == onnx.__version__
     assert libraries["onnxruntime"] == onnxruntime.__version__
+
+
+@pytest.mark.parametrize(("version", "named"), [("1.2.3", True), ("", False), ("\x1b", False)])
+def test_verify_and_diff_name_libraries_of_other_versions(
+    version: str,
+    named: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = save(tmp_path / "m.onnx", [product("x", "y")], FLOAT, FLOAT)
+    module = qsearch.quantize(model)
+    libraries = {**module.provenance["libraries"], "onnx": version or onnx.__version__}
+    provenance = {**module.provenance, "libraries": libraries}
+    replace(module, provenance=provenance).save(tmp_path / "m.qmod")
+    told = f"made with onnx {version}, here {onnx.__version__}"
+    assert run(["verify", str(tmp_path / "m.qmod")]) == 0
+    assert (told in capsys.readouterr().out) == named
+    run(["diff", str(model), str(tmp_path / "m.qmod")])
+    assert (told in caplog.text) == named
+    assert "\x1b" not in caplog.text

@@ -17,9 +17,14 @@ import compiler.ops  # noqa: F401  (registers the operators)
 from compiler.errors import OnnxImportError
 from compiler.frontend.from_onnx.graph import import_graph
 from compiler.frontend.from_onnx.graph_inputs import InputShapes
-from compiler.frontend.from_onnx.inlining import inline_definitions, inline_functions
+from compiler.frontend.from_onnx.inlining import inline_functions
 from compiler.frontend.from_onnx.model_file import MAX_MODEL_BYTES, read_model
-from compiler.frontend.from_onnx.opsets import OLDEST_OPSET, STANDARD_DOMAINS, plain_domain
+from compiler.frontend.from_onnx.opsets import (
+    NEWEST_OPSET,
+    OLDEST_OPSET,
+    STANDARD_DOMAINS,
+    plain_domain,
+)
 from compiler.ir.garbage import collector_rests
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.loops import closed
@@ -57,7 +62,7 @@ def load(
     mapped: dict[str, Array] = {}
     model = read_model(source, max_bytes, mapped=mapped)
     opsets = _opsets(model)
-    model = inline_definitions(inline_functions(model), opsets[""])
+    model = inline_functions(model)
     shapes = InputShapes(dict(dims or {}), dict(input_shapes or {}), keep_dynamic)
     main, params = import_graph(model.graph, opsets, shapes, mapped)
     return closed(infer_module(IRModule({"main": main}))), params
@@ -65,19 +70,18 @@ def load(
 
 def _opsets(model: onnx.ModelProto) -> dict[str, int]:
     opsets = {plain_domain(entry.domain): entry.version for entry in model.opset_import}
-    newest = onnx.defs.onnx_opset_version()
     if not any(node.domain in STANDARD_DOMAINS for node in model.graph.node):
-        opsets.setdefault("", newest)  # what the converters of other domains build
+        opsets.setdefault("", NEWEST_OPSET)  # what the converters of other domains build
     version = opsets.get("")
     if version is None:
         raise OnnxImportError(
             "the model names no opset of the standard operators",
             fix="export it again, or add opset_import",
         )
-    if not OLDEST_OPSET <= version <= newest:
+    if not OLDEST_OPSET <= version <= NEWEST_OPSET:
         raise OnnxImportError(
             f"opset {version} is not supported",
-            where=f"supported are opsets {OLDEST_OPSET} to {newest}",
+            where=f"supported are opsets {OLDEST_OPSET} to {NEWEST_OPSET}",
             fix="convert it with onnx.version_converter.convert_version(model, 17)",
         )
     return opsets

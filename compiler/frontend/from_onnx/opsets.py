@@ -16,6 +16,7 @@ Converter = Callable[["OnnxNode"], Expr | Sequence[Expr]]
 
 # Converters say from which opset on they hold, so an old meaning is never taken for a newer one.
 OLDEST_OPSET = 1
+NEWEST_OPSET = 28
 STANDARD_DOMAINS = ("", "ai.onnx")
 
 _CONVERTERS: dict[tuple[str, str], list[tuple[int, Converter]]] = {}

@@ -29,7 +29,6 @@ from onnx.backend.test.case.node import collect_testcases
 import compiler
 from compiler.core.words import WORDS, FBody
 from compiler.errors import CompilerError
-from compiler.frontend.from_onnx.inlining import DEFINED_BY_OTHERS
 from compiler.frontend.from_onnx.load import load
 from compiler.frontend.from_onnx.node import ConstantInputError
 from compiler.frontend.from_onnx.opsets import OLDEST_OPSET, find_converter, versions_of
@@ -91,8 +90,6 @@ class Case:
 
     @property
     def claimed(self) -> bool:
-        if not self.node.domain and self.node.op_type in DEFINED_BY_OTHERS:
-            return True
         return find_converter(self.node.op_type, self.opset, self.node.domain) is not None
 
     def unsupported_types(self) -> set[str]:

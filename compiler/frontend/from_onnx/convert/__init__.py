@@ -4,11 +4,13 @@
 
 from compiler.frontend.from_onnx.convert import (
     activation,
+    attention,
     conv,
     einsum,
     fused,
     indexing,
     integer,
+    loss,
     machine_learning,
     matmul,
     normalization,

@@ -165,9 +165,21 @@ def hard_swish(node: OnnxNode) -> Expr:
 @from_onnx("QuickGelu", since=1, domain="com.microsoft")
 def swish(node: OnnxNode) -> Expr:
     """x sigmoid(alpha x)."""
-    data = node.arg(0)
-    inner = node.times(data, node.attr("alpha", 1.0 if node.op_type == "Swish" else 1.702))
-    return node.call("multiply", data, node.call("sigmoid", inner))
+    return swish_of(
+        node, node.arg(0), node.attr("alpha", 1.0 if node.op_type == "Swish" else 1.702)
+    )
+
+
+def swish_of(node: OnnxNode, data: Expr, alpha: float) -> Expr:
+    """Swish of a value."""
+    return node.call("multiply", data, node.call("sigmoid", node.times(data, alpha)))
+
+
+@from_onnx("SwiGLU", since=28)
+def swiglu(node: OnnxNode) -> Expr:
+    """Swish of the gate, times the other input."""
+    gate = swish_of(node, node.arg(0), node.attr("alpha", 1.0))
+    return node.call("multiply", gate, node.arg(1))
 
 
 @from_onnx("Gelu", since=20)

@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from compiler.frontend.from_onnx.convert.activation import swish_of
 from compiler.frontend.from_onnx.convert.volume import convolve_volume, convolve_volume_transposed
 from compiler.frontend.from_onnx.convert.window import (
     Window,
@@ -76,6 +77,37 @@ def convolution(node: OnnxNode, data: Expr, given: Expr | None) -> Expr:
     if given is None:
         result = _add_bias(node, result)
     return node.call("squeeze", result, axis=(2,)) if axes == 1 else result
+
+
+@from_onnx("CausalConvWithState", since=27)
+def causal_conv_with_state(node: OnnxNode) -> list[Expr]:
+    """A depthwise convolution behind the last steps of an earlier call, or zeros; the last steps
+    for the next call."""
+    data, activation = node.arg(0), node.attr("activation", "none")
+    axes, (steps,) = spatial_axes(node, data), _kernel_size(node)
+    if activation not in ("none", "silu", "swish"):
+        raise node.error(f"activation {activation!r} is not one of none, silu, swish")
+    if node.has_input(3):
+        data = node.joined([node.arg(3), data], 2)
+    else:
+        width = ((0, 0), (0, 0), (steps - 1, 0))
+        data = node.call("nn.pad", data, node.scalar_like(0, data), pad_width=width)
+    weight, size = _weight(node, None, axes), node.shape(data)[2]
+    result = node.call(
+        "nn.conv2d",
+        node.call("expand_dims", data, axis=2),
+        weight,
+        groups=node.shape(weight)[0],
+        channels=node.shape(weight)[0],
+        kernel_size=(1, steps),
+    )
+    result = node.call("squeeze", _add_bias(node, result), axis=(2,))
+    if activation != "none":
+        result = swish_of(node, result, 1.0)
+    if len(node.proto.output) == 1:
+        return [result]
+    begin, end = (size - steps + 1,), (size,)
+    return [result, node.call("strided_slice", data, begin=begin, end=end, axes=(2,))]
 
 
 @from_onnx("STFT", since=17)

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from compiler.frontend.from_onnx.convert.activation import gelu_of
+from compiler.frontend.from_onnx.convert.attention import by_head, joined_heads
 from compiler.frontend.from_onnx.convert.conv import convolution
 from compiler.frontend.from_onnx.convert.matmul import dense, gemm, matmul, product
 from compiler.frontend.from_onnx.convert.normalization import layer_normalized, rms_normalized
@@ -192,16 +193,10 @@ def _refuse(node: OnnxNode, places: Sequence[int]) -> None:
 
 def _attended(node: OnnxNode, streams: Sequence[Expr], mask: int, bias: int) -> Expr:
     """softmax(Q K^T scale + masks) V of streams (batch, steps, width), head by head."""
-    heads = node.attr("num_heads")
-    batch, steps, _ = node.shape(streams[0])
-
-    def by_head(stream: Expr, *axes: int) -> Expr:
-        shape = (batch, node.shape(stream)[1], heads, node.shape(stream)[2] // heads)
-        return node.call("transpose", node.call("reshape", stream, newshape=shape), axes=axes)
-
-    query = by_head(streams[0], 0, 2, 1, 3)
+    query, key, value = (by_head(node, stream, node.attr("num_heads")) for stream in streams)
     scale = node.attr("scale", 0.0) or 1 / math.sqrt(node.shape(query)[-1])
-    scores = node.times(product(node, query, by_head(streams[1], 0, 2, 3, 1)), scale)
+    turned = node.call("transpose", key, axes=(0, 1, 3, 2))
+    scores = node.times(product(node, query, turned), scale)
     if node.has_input(bias):
         scores = node.call("add", scores, node.arg(bias))
     hidden = node.attr("mask_filter_value", -10000.0)
@@ -211,9 +206,7 @@ def _attended(node: OnnxNode, streams: Sequence[Expr], mask: int, bias: int) -> 
         later = np.triu(np.ones(node.shape(scores)[-2:], np.float32), 1)
         scores = node.call("add", scores, node.const(later * np.float32(hidden)))
     shares = node.call("nn.softmax", scores, axis=-1)
-    result = product(node, shares, by_head(streams[2], 0, 2, 1, 3))
-    result = node.call("transpose", result, axes=(0, 2, 1, 3))
-    return node.call("reshape", result, newshape=(batch, steps, -1))
+    return joined_heads(node, product(node, shares, value))
 
 
 def _mask(node: OnnxNode, index: int, hidden: float, scores: Expr) -> Expr:
