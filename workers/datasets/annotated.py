@@ -119,7 +119,7 @@ def _moved(made: Preprocess, path: Path, boxes: Array, told: tuple[Any, Any]) ->
                 )
     except OSError as error:
         raise DatasetError(f"cannot decode the image: {error}", where=str(path)) from error
-    low, high = made.crop or (height, width)
+    low, high = made.crop
     moved = boxes[:, 1:] * scale - np.asarray([left, top] * 2)
     moved = moved.clip(0, np.asarray([high, low] * 2))
     kept = (moved[:, 2] > moved[:, 0]) & (moved[:, 3] > moved[:, 1])
@@ -181,13 +181,11 @@ def open_segmentation(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -
                         where=str(paths[place]),
                         fix="a mask has one channel of classes (L or P) and the image's size",
                     )
-                size, (left, top) = made.placement(image.size)
-                found = mask.resize(size, Image.Resampling.NEAREST)
+                size, corner = made.placement(image.size)
+                found = np.asarray(mask.resize(size, Image.Resampling.NEAREST), np.int64)
         except OSError as error:
             raise DatasetError(f"cannot decode: {error}", where=str(paths[place])) from error
-        height, width = made.crop or (size[1], size[0])
-        found = found.crop((left, top, left + width, top + height))
-        values = np.asarray(found, np.int64)
+        values = made.window(found, *corner, IGNORED)
         return np.where(values == IGNORED, -1, values)
 
     return image_dataset(images, label, made, spec, paths)

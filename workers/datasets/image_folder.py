@@ -83,9 +83,9 @@ def image_input(inputs: Sequence[InputSpec]) -> InputSpec:
     Raises:
         DatasetError: it has others.
     """
-    if len(inputs) != 1 or inputs[0].dtype != "float32":
+    if len(inputs) != 1 or inputs[0].dtype not in ("float32", "uint8"):
         raise DatasetError(
-            "images feed models with one float32 input",
+            "images feed models with one input of float32 or uint8",
             where=f"the model takes {', '.join(map(str, inputs))}",
             fix="write the inputs to an .npz instead",
         )

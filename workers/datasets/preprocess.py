@@ -1,17 +1,22 @@
 """How an image becomes the model's input: resize, crop, channel order, layout, mean and std.
 
-The fields are those of ``--preprocess pre.yaml``; mean and std are in pixel units 0..255.
+The fields are those of ``--preprocess pre.yaml``; mean and std are in pixel units 0..255. One of
+these brings an image to the size of the input:
+    resize: 256             # the short side; then the centre is cropped
+    stretch: [64, 160]      # height and width, without keeping proportions
+    letterbox: {size: [640, 640], value: 114}    # scaled to fit, and filled on both sides
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.errors import legal_names
 from workers.datasets.listed import known_fields
 from workers.datasets.protocol import InputSpec
 from workers.errors import DatasetError
@@ -19,7 +24,10 @@ from workers.errors import DatasetError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-FIELDS = ("resize", "crop", "channel_order", "layout", "mean", "std")
+_PLACES = ("stretch", "letterbox")
+FIELDS = ("resize", "crop", *_PLACES, "interpolation", "channel_order", "layout", "mean", "std")
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos", "box")
+"""Of Pillow, which averages over what a smaller pixel covers (but for nearest)."""
 MOST_PIXELS = 1 << 14
 """Longest side that an image is resized or cropped to."""
 LARGEST_IMAGE = 1 << 28
@@ -29,22 +37,32 @@ _CHANNELS = {"RGB": 3, "BGR": 3, "GRAY": 1}
 
 @dataclass(frozen=True, slots=True)
 class Preprocess:
-    """Resize the short side (bicubic with antialias), crop the centre, then (pixel - mean) / std.
+    """Bring an image to the size of the input, then (pixel - mean) / std.
 
     Attributes:
         resize: pixels of the short side; None keeps the size.
-        crop: (height, width) of the centre crop; None keeps the size.
+        crop: (height, width) of the centre crop, which is the input's size.
+        stretched: the image is resized to ``crop`` without keeping proportions.
+        filled: the level around an image that fits into ``crop``; None crops.
+        interpolation: one of ``INTERPOLATIONS``.
         channel_order: RGB, BGR or GRAY.
         layout: NCHW or NHWC.
         mean, std: one number, or one per channel, in pixel units 0..255.
+        raw: the input is uint8 and takes the pixels as they are.
+        shape: of one input.
     """
 
     resize: int | None
-    crop: tuple[int, int] | None
+    crop: tuple[int, int]
+    stretched: bool
+    filled: int | None
+    interpolation: str
     channel_order: str
     layout: str
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    raw: bool
+    shape: tuple[int, ...]
 
     @staticmethod
     def from_options(options: Mapping[str, Any] | None, spec: InputSpec) -> Preprocess:
@@ -59,8 +77,11 @@ class Preprocess:
                 fix=f"give --preprocess pre.yaml with lines such as {_example(spec)}",
             )
         known_fields(options, FIELDS)
-        if len(spec.shape) != 4:
-            raise DatasetError(f"images cannot become the input {spec}, which is not rank 4")
+        if len(spec.shape) not in (3, 4):
+            raise DatasetError(f"images cannot become the input {spec}, which is not rank 3 or 4")
+        one = spec.shape[1:]
+        if len(one) == 2:  # gray, without an axis of channels
+            spec = replace(spec, shape=(spec.shape[0], 1, *one))
         layout = options.get("layout") or _layout_of(spec)
         if layout not in ("NCHW", "NHWC"):
             raise DatasetError(f"preprocess layout {layout!r}", fix="legal: NCHW, NHWC")
@@ -72,22 +93,42 @@ class Preprocess:
                 where=f"{spec}, layout {layout}",
                 fix=_order_fix(channels),
             )
-        resize = options.get("resize")
-        crop = options.get("crop")
+        size, box = (height, width), options.get("letterbox")
+        ways = [name for name in ("resize", *_PLACES) if options.get(name) is not None]
+        if len(ways) > 1:
+            raise DatasetError(f"preprocess has both {ways[0]} and {ways[1]}", fix="give one")
+        box = known_fields(box, ("size", "value"), "letterbox") if isinstance(box, dict) else box
+        words = {"crop": options.get("crop"), "stretch": options.get("stretch")}
+        words["letterbox"] = box.get("size") if isinstance(box, dict) else box
+        for name, given in words.items():
+            if given is not None and _pixels(name, given) != size:
+                raise DatasetError(
+                    f"preprocess {name} makes {_pixels(name, given)}, the input takes {size}",
+                    where=f"{spec}, layout {layout}",
+                    fix=f"leave crop out, or crop: [{height}, {width}]"
+                    if name == "crop"
+                    else f"{name}: [{height}, {width}]",
+                )
+        raw = spec.dtype == "uint8"
+        if raw and {"mean", "std"}.intersection(options):
+            raise DatasetError(
+                "mean and std are for float inputs, and the model takes pixels of uint8",
+                where=f"{spec}",
+                fix="leave mean and std out: the model scales the pixels itself",
+            )
         made = Preprocess(
-            None if resize is None else _pixels("resize", resize)[0],
-            (height, width) if crop is None else _pixels("crop", crop),
+            _short_side(options.get("resize")),
+            size,
+            options.get("stretch") is not None,
+            None if box is None else _level(box),
+            _interpolation(options.get("interpolation", "bicubic")),
             order,
             layout,
             _levels("mean", options.get("mean", 0.0), channels),
             _levels("std", options.get("std", 1.0), channels),
+            raw,
+            one,
         )
-        if made.crop != (height, width):
-            raise DatasetError(
-                f"preprocess crops to {made.crop}, the input takes {(height, width)}",
-                where=f"{spec}, layout {layout}",
-                fix=f"leave crop out, or crop: [{height}, {width}]",
-            )
         if 0.0 in made.std:
             raise DatasetError("preprocess std holds 0", fix="use 1 to leave a channel as it is")
         return made
@@ -110,39 +151,54 @@ class Preprocess:
                     where=where,
                     fix="give a smaller resize, or leave the image out",
                 )
-            image = image.resize((width, height), pil.Resampling.BICUBIC)
-        if self.crop is not None:
-            height, width = self.crop
-            if image.height < height or image.width < width:
-                raise DatasetError(
-                    f"an image of {image.height}x{image.width} is smaller than the crop "
-                    f"{height}x{width}",
-                    where=where,
-                    fix="give a resize of at least the crop",
-                )
-            image = image.crop((left, top, left + width, top + height))
-        levels = np.asarray(image, np.uint8)
+            image = image.resize((width, height), pil.Resampling[self.interpolation.upper()])
+        height, width = self.crop
+        if self.filled is None and (image.height < height or image.width < width):
+            raise DatasetError(
+                f"an image of {image.height}x{image.width} is smaller than the crop "
+                f"{height}x{width}",
+                where=where,
+                fix="give a resize of at least the crop, or stretch or letterbox",
+            )
+        levels = self.window(np.asarray(image, np.uint8), left, top, self.filled or 0)
         if levels.ndim == 2:
             levels = levels[:, :, None]
         return np.ascontiguousarray(levels[:, :, ::-1] if self.channel_order == "BGR" else levels)
 
+    def window(self, values: NDArray[Any], left: int, top: int, fill: int) -> NDArray[Any]:
+        """What the input holds of a resized image, and around it ``fill``."""
+        height, width = self.crop
+        if self.filled is None:
+            return values[top : top + height, left : left + width]
+        found = np.full((height, width, *values.shape[2:]), fill, values.dtype)
+        found[-top : values.shape[0] - top, -left : values.shape[1] - left] = values
+        return found
+
     def placement(self, size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Width and height that an image is resized to, and left and top of the crop in it."""
+        """Width and height that an image is resized to, and left and top of the input in it."""
         width, height = size
+        high, wide = self.crop
+        if self.stretched:
+            return (wide, high), (0, 0)
+        if self.filled is not None:
+            ratio = min(wide / width, high / height)
+            width, height = (max(1, round(side * ratio)) for side in size)
+            return (width, height), (-((wide - width) // 2), -((high - height) // 2))
         if self.resize is not None and min(size) != self.resize:
             ratio = self.resize / min(size)
             width, height = (max(1, round(side * ratio)) for side in size)
-        high, wide = self.crop or (height, width)
         return (width, height), ((width - wide) // 2, (height - high) // 2)
 
-    def model_input(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """What ``pixels`` gave, as float32 in the input's layout, without batch."""
-        values = pixels.astype(np.float32)
-        values -= np.asarray(self.mean, np.float32)
-        values /= np.asarray(self.std, np.float32)
+    def model_input(self, pixels: NDArray[np.uint8]) -> NDArray[Any]:
+        """What ``pixels`` gave, in the input's dtype and layout, without batch."""
+        values: NDArray[Any] = pixels
+        if not self.raw:
+            values = pixels.astype(np.float32)
+            values -= np.asarray(self.mean, np.float32)
+            values /= np.asarray(self.std, np.float32)
         if self.layout == "NCHW":
             values = values.transpose(2, 0, 1)
-        return np.ascontiguousarray(values)
+        return np.ascontiguousarray(values).reshape(self.shape)
 
 
 def _example(spec: InputSpec) -> str:
@@ -150,10 +206,13 @@ def _example(spec: InputSpec) -> str:
     if len(spec.shape) != 4:
         return "'mean: 127', 'std: 128'"
     channels, height, width = _sizes(spec.shape, _layout_of(spec))
-    short = min(height, width)
-    resize = 256 if short == 224 else short
+    size = f"'resize: {256 if height == 224 else height}', 'crop: [{height}, {width}]'"
+    if height != width:
+        size = f"'stretch: [{height}, {width}]'"
+    if spec.dtype == "uint8":
+        return size
     mean, std = (str([level] * channels) for level in (127, 128))
-    return f"'resize: {resize}', 'crop: [{height}, {width}]', 'mean: {mean}', 'std: {std}'"
+    return f"{size}, 'mean: {mean}', 'std: {std}'"
 
 
 def _order_fix(channels: int) -> str:
@@ -178,13 +237,37 @@ def _pixels(name: str, value: Any) -> tuple[int, int]:
     good = [
         s for s in sizes if isinstance(s, int) and not isinstance(s, bool) and 0 < s <= MOST_PIXELS
     ]
-    if len(good) != 2 or len(sizes) != 2 or (name == "resize" and good[0] != good[1]):
+    if len(good) != 2 or len(sizes) != 2:
         raise DatasetError(
             f"preprocess {name} cannot be {value!r}",
-            fix=f"a number of pixels up to {MOST_PIXELS}"
-            + (" or [height, width]" if name == "crop" else ""),
+            fix=f"a number of pixels up to {MOST_PIXELS} or [height, width]",
         )
     return good[0], good[1]
+
+
+def _short_side(value: Any) -> int | None:
+    if isinstance(value, (list, tuple)):
+        raise DatasetError(
+            f"preprocess resize cannot be {value!r}: it is the short side, one number",
+            fix=f"'stretch: {list(value)}' makes this size without keeping proportions",
+        )
+    return None if value is None else _pixels("resize", value)[0]
+
+
+def _level(box: Any) -> int:
+    value = box.get("value", 114) if isinstance(box, dict) else 114
+    if type(value) is not int or not 0 <= value <= 255:
+        raise DatasetError(f"letterbox value cannot be {value!r}", fix="a level from 0 to 255")
+    return value
+
+
+def _interpolation(value: Any) -> str:
+    if value not in INTERPOLATIONS:
+        raise DatasetError(
+            f"preprocess interpolation cannot be {value!r}",
+            fix=legal_names(str(value), INTERPOLATIONS),
+        )
+    return str(value)
 
 
 def _levels(name: str, value: Any, channels: int) -> tuple[float, ...]:

@@ -99,13 +99,47 @@ def test_resize_acts_on_the_short_side_with_antialias(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.inputs["input"][0], expected)
 
 
+def test_images_are_stretched_or_filled_to_any_size(tmp_path: Path) -> None:
+    draw(tmp_path / "a.png", height=32, width=64)
+    image = Image.open(tmp_path / "a.png")
+    spec = InputSpec("input", (1, 3, 12, 8), "float32")
+    fields = {"stretch": [12, 8], "interpolation": "bilinear"}
+    found = opened(tmp_path, fields, spec).batch(Range(0, 1)).inputs["input"][0]
+    expected = np.asarray(image.resize((8, 12), Image.Resampling.BILINEAR), np.float32)
+    np.testing.assert_array_equal(found, expected.transpose(2, 0, 1))
+    fields = {"letterbox": {"size": [12, 8], "value": 114}}
+    found = opened(tmp_path, fields, spec).batch(Range(0, 1)).inputs["input"][0]
+    inner = np.asarray(image.resize((8, 4), Image.Resampling.BICUBIC), np.float32)
+    np.testing.assert_array_equal(found[:, 4:8], inner.transpose(2, 0, 1))
+    assert np.unique(found[:, :4]) == np.unique(found[:, 8:]) == 114
+
+
+def test_pixels_feed_uint8_inputs_as_they_are_and_gray_ones_without_channels(
+    tmp_path: Path,
+) -> None:
+    pixels = draw(tmp_path / "a.png")
+    spec = InputSpec("input", (1, 8, 8, 3), "uint8")
+    found = opened(tmp_path, {"crop": 8}, spec).batch(Range(0, 1)).inputs["input"]
+    np.testing.assert_array_equal(found, pixels[None])
+    assert found.dtype == np.uint8
+    with pytest.raises(DatasetError, match="leave mean and std out"):
+        opened(tmp_path, {"mean": 127}, spec)
+    gray = opened(tmp_path, {"std": 255}, InputSpec("input", (1, 8, 8), "float32"))
+    assert gray.batch(Range(0, 1)).inputs["input"].shape == (1, 8, 8)
+
+
 @pytest.mark.parametrize(
     ("preprocess", "message"),
     [
         (None, "need to know how they become the input"),
         ({"rezise": 8}, "unknown preprocess field 'rezise'"),
-        ({"crop": 9}, r"crops to \(9, 9\), the input takes \(8, 8\)"),
+        ({"crop": 9}, r"crop makes \(9, 9\), the input takes \(8, 8\)"),
         ({"crop": "big"}, "crop cannot be 'big'"),
+        ({"resize": [8, 8]}, r"the short side, one number(.|\n)*'stretch: \[8, 8\]'"),
+        ({"resize": 8, "stretch": [8, 8]}, "both resize and stretch"),
+        ({"letterbox": {"size": [8, 9]}}, r"letterbox makes \(8, 9\)"),
+        ({"letterbox": {"size": 8, "value": 300}}, "letterbox value cannot be 300"),
+        ({"interpolation": "cubic"}, "interpolation cannot be 'cubic'"),
         ({"std": [1, 0, 1]}, "std holds 0"),
         ({"mean": [1, 2]}, "mean cannot be"),
         ({"std": [float("nan")]}, "std cannot be"),
@@ -125,7 +159,7 @@ def test_preprocess_mistakes_are_told(tmp_path: Path, preprocess: Any, message: 
 @pytest.mark.parametrize(
     ("shape", "preprocess", "fix"),
     [
-        ((1, 1, 16, 12), None, "'resize: 12', 'crop: [16, 12]', 'mean: [127]', 'std: [128]'"),
+        ((1, 1, 16, 12), None, "'stretch: [16, 12]', 'mean: [127]', 'std: [128]'"),
         ((1, 3, 224, 224), None, "'resize: 256', 'crop: [224, 224]', 'mean: [127, 127, 127]'"),
         ((1, 1, 8, 8), {"channel_order": "RGB"}, "fix: channel_order: GRAY"),
         ((1, 3, 8, 8), {"channel_order": "GRAY"}, "fix: channel_order: RGB or channel_order: BGR"),
@@ -166,7 +200,7 @@ def test_a_damaged_or_small_image_is_named(tmp_path: Path) -> None:
 def test_two_inputs_cannot_be_fed_from_images(tmp_path: Path) -> None:
     draw(tmp_path / "a.png")
     ref = DatasetRef("image_folder", {"path": str(tmp_path), "preprocess": PLAIN})
-    with pytest.raises(DatasetError, match="one float32 input"):
+    with pytest.raises(DatasetError, match="one input of float32 or uint8"):
         open_dataset(ref, [SPEC, InputSpec("mask", (1, 8), "float32")])
 
 

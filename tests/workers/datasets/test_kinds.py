@@ -340,3 +340,24 @@ def test_boxes_of_an_image_that_exif_turns_are_refused(tmp_path: Path) -> None:
             assert len(opened("detection", tmp_path, IMAGE, preprocess=fields)) == 1
     with pytest.raises(DatasetError, match="as its EXIF turns it"):
         opened("detection", tmp_path, IMAGE, preprocess=fields)
+
+
+def test_boxes_and_masks_move_with_a_letterbox(tmp_path: Path) -> None:
+    Image.fromarray(np.zeros((8, 16, 3), np.uint8)).save(tmp_path / "i.png")
+    coco = {
+        "images": [{"id": 7, "file_name": "i.png"}],
+        "categories": [{"id": 1, "name": "a"}],
+        "annotations": [{"image_id": 7, "category_id": 1, "bbox": [0, 0, 8, 8]}],
+    }
+    (tmp_path / "boxes.json").write_text(json.dumps(coco))
+    (tmp_path / "m").mkdir()
+    Image.fromarray(np.ones((8, 16), np.uint8)).save(tmp_path / "m" / "i.png")
+    box: dict[str, Any] = {"letterbox": {"size": [8, 8]}}
+    found = opened("detection", tmp_path, IMAGE, preprocess={"boxes": "boxes.json", **box})
+    labels = found.labels(Range(0, 1))
+    assert labels is not None
+    assert labels.tolist() == [[[0, 0, 2, 4, 6]]]
+    found = opened("segmentation", tmp_path, IMAGE, preprocess={"masks": "m", **box})
+    labels = found.labels(Range(0, 1))
+    assert labels is not None
+    assert labels[0, :, 0].tolist() == [-1, -1, 1, 1, 1, 1, -1, -1]
