@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -40,16 +40,17 @@ from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.quantize.diagnosis import OUTSIDE, OperatorDiagnosis, why_float
 from compiler.runtime.artifact import load_qmod
 from compiler.runtime.interface import KEY as INTERFACE
-from compiler.runtime.interface import Interface, Port
+from compiler.runtime.interface import Interface
 from compiler.runtime.pipeline import KEY as PIPELINE
 from compiler.runtime.pipeline import Pipeline
 from compiler.targets.ort.session import OrtExecutor
 from qsearch.errors import ModelFileError, SettingsError
+from qsearch.open_axes import open_axes, sizes_of_arrays, sizes_of_files, sizes_of_model
+from qsearch.own_scaling import refuse_twice
 from qsearch.run_folder import RunFolder, module_at
 from qsearch.settings import NO_CUT, CutAt, parse_dims
 from qsearch.streams import STATES, Cell
 from workers.datasets.contents import Contents
-from workers.datasets.npz import shapes_in
 from workers.datasets.prepared import whole_inputs
 from workers.errors import DatasetError
 
@@ -291,59 +292,25 @@ def named_dims(dim: Any) -> dict[str, int]:
         ) from error
 
 
-def _sizes_in(
-    given: Any, inputs: Sequence[Port], known: Collection[str], streams: bool
-) -> dict[str, int]:
-    """Sizes that arrays have along open axes of inputs, by name of the dimension, or as ``x:2``.
-
-    Args:
-        given: data of any kind; of a list, the first item. What is no .npz, .npy, array or mapping
-            of arrays says nothing.
-        inputs: as the model declares them; their first axis counts samples, unless the data have
-            one axis more.
-        known: dimensions that need none.
-        streams: one axis more counts the steps of a stream.
-    """
-    if not any(isinstance(dim, str) for port in inputs for dim in port.dims[1:]):
-        return {}
-    is_item = isinstance(given, list | tuple)
-    while isinstance(given, list | tuple) and given:
-        given = given[0]
-    if isinstance(given, str | os.PathLike):
-        path = Path(given)
-        shapes = shapes_in(path) if path.suffix.lower() in (".npz", ".npy") else {}
-    elif isinstance(given, np.ndarray):
-        shapes = {"": given.shape}
-    else:
-        arrays = given.items() if isinstance(given, Mapping) else ()
-        shapes = {name: array.shape for name, array in arrays if isinstance(array, np.ndarray)}
-    if set(shapes) == {""} and len(inputs) == 1:
-        shapes = {inputs[0].name: shapes[""]}
-    found: dict[str, int] = {}
-    for port in inputs:
-        shape = shapes.get(port.name, ())
-        whole = len(shape) == len(port.dims) + 1  # samples on an axis of their own
-        alone = is_item and len(shape) == len(port.dims) - 1  # one sample
-        shape = shape[1:] if whole else (0,) * alone + tuple(shape)
-        for axis, (dim, size) in enumerate(zip(port.dims, shape)):
-            place = f"{port.name}:{axis}"
-            is_open = isinstance(dim, str) and place not in known and len(shape) == len(port.dims)
-            if (axis or (whole and not streams)) and size and is_open:
-                found.setdefault(place if dim == "?" else str(dim), size)
-    return found
-
-
 def dims_with(
     data: Any, source: ModelSource, dim: Any, preprocess: Mapping[str, Any] | None = None
 ) -> dict[str, int]:
-    """``named_dims``, and along other open axes the sizes that the data have.
+    """``named_dims``, and along other open axes the sizes that the data or the model have.
 
     Args:
         preprocess: fields of the preprocess file.
     """
     given = named_dims(dim)
-    streams = STATES in (preprocess or {})
-    return _sizes_in(data, source.declared.inputs, given, streams) | given
+    fields = preprocess or {}
+    if {"mean", "std"}.intersection(fields):
+        refuse_twice(fields, read_model(source.original))
+    ports = source.declared.inputs
+    found = sizes_of_arrays(data, ports, given, STATES in fields)
+    if isinstance(data, str | os.PathLike):
+        found = sizes_of_files(Path(data), ports, given | found, fields) | found
+    if open_axes(ports, given | found):
+        found = sizes_of_model(read_model(source.original), ports, given | found) | found
+    return found | given
 
 
 def refuse_empty(mod: IRModule, params: Mapping[str, Any]) -> None:

@@ -121,6 +121,7 @@ def doctor(
         config = resolve_qconfig(qconfig)
         warnings = runtime_warnings(source.path)
         try:
+            dim = dims_with(calib, source, dim)
             source, module = import_model(source, dim, at)
             source, module, diagnosis = without_floats(
                 source, module, diagnose(module, config), dim, at

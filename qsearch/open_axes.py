@@ -1,0 +1,202 @@
+"""Sizes of axes that a model leaves open: by its data, its weights and its other inputs.
+
+Sizes are by the name of the dimension, or as ``x:2`` where it has none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import onnx
+
+from compiler.runtime.interface import Port
+from workers.datasets import audio, text
+from workers.datasets.contents import files_below
+from workers.datasets.image_folder import IMAGE_SUFFIXES
+from workers.datasets.listed import optional_package
+from workers.datasets.log_mel import LogMel
+from workers.datasets.npz import shapes_in
+
+
+def open_axes(inputs: Sequence[Port], known: Collection[str]) -> list[tuple[Port, int, str]]:
+    """Return input, axis and name of each axis without a size; the first axis counts samples."""
+    found = []
+    for port in inputs:
+        for axis, dim in enumerate(port.dims):
+            name = f"{port.name}:{axis}" if dim == "?" else str(dim)
+            if axis and isinstance(dim, str) and not {name, f"{port.name}:{axis}"} & {*known}:
+                found.append((port, axis, name))
+    return found
+
+
+def sizes_of_arrays(
+    given: Any, inputs: Sequence[Port], known: Collection[str], streams: bool
+) -> dict[str, int]:
+    """Sizes that arrays have along open axes of inputs, by name of the dimension, or as ``x:2``.
+
+    Args:
+        given: data of any kind; of a list, the first item. What is no .npz, .npy, array or mapping
+            of arrays says nothing.
+        inputs: as the model declares them; their first axis counts samples, unless the data have
+            one axis more.
+        known: dimensions that need none.
+        streams: one axis more counts the steps of a stream.
+    """
+    if not any(isinstance(dim, str) for port in inputs for dim in port.dims[1:]):
+        return {}
+    is_item = isinstance(given, list | tuple)
+    while isinstance(given, list | tuple) and given:
+        given = given[0]
+    if isinstance(given, str | os.PathLike):
+        path = Path(given)
+        shapes = shapes_in(path) if path.suffix.lower() in (".npz", ".npy") else {}
+    elif isinstance(given, np.ndarray):
+        shapes = {"": given.shape}
+    else:
+        arrays = given.items() if isinstance(given, Mapping) else ()
+        shapes = {name: array.shape for name, array in arrays if isinstance(array, np.ndarray)}
+    if set(shapes) == {""} and len(inputs) == 1:
+        shapes = {inputs[0].name: shapes[""]}
+    found: dict[str, int] = {}
+    for port in inputs:
+        shape = shapes.get(port.name, ())
+        whole = len(shape) == len(port.dims) + 1  # samples on an axis of their own
+        alone = is_item and len(shape) == len(port.dims) - 1  # one sample
+        shape = shape[1:] if whole else (0,) * alone + tuple(shape)
+        for axis, (dim, size) in enumerate(zip(port.dims, shape)):
+            place = f"{port.name}:{axis}"
+            is_open = isinstance(dim, str) and place not in known and len(shape) == len(port.dims)
+            if (axis or (whole and not streams)) and size and is_open:
+                found.setdefault(place if dim == "?" else str(dim), size)
+    return found
+
+
+def sizes_of_files(
+    path: Path, inputs: Sequence[Port], known: Collection[str], fields: Mapping[str, Any]
+) -> dict[str, int]:
+    """Sizes that images, sounds and texts have, by the fields of the preprocess file.
+
+    Args:
+        path: the data; what is neither says nothing.
+        inputs: as the model declares them.
+        known: dimensions that need none.
+        fields: of the preprocess file; nothing in them was checked.
+    """
+    axes = open_axes(inputs, known)
+    found: dict[str, int] = {}
+    if not axes or not path.exists():
+        return found
+    if path.is_file():
+        length = fields.get("length")
+        if path.suffix.lower() in text.SUFFIXES and isinstance(length, int):
+            found = {name: length for _, axis, name in axes if axis == 1}
+        return found
+    if len(inputs) > 1:
+        return found
+    files = list(files_below(path))
+    sounds = [file for file in files if file.suffix.lower() in audio.SUFFIXES]
+    if sounds or "rate" in fields:
+        return _sizes_of_sounds(sounds, axes, fields)
+    images = [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES]
+    port = inputs[0]
+    if len(port.dims) not in (3, 4):
+        return found
+    last = len(port.dims) == 4 and port.dims[3] in (1, 3) and port.dims[1] not in (1, 3)
+    last = fields.get("layout") == "NHWC" or (last and "layout" not in fields)
+    height = len(port.dims) - 2 - last
+    size = _size_of_images(images, fields)
+    sizes = dict(zip((height, height + 1), size)) if size else {}
+    if len(port.dims) == 4:
+        sizes[3 if last else 1] = 1 if fields.get("channel_order") == "GRAY" else 3
+    return {name: sizes[axis] for _, axis, name in axes if axis in sizes}
+
+
+def _size_of_images(images: Sequence[Path], fields: Mapping[str, Any]) -> Sequence[int] | None:
+    """Height and width: what a field makes, else those of the first image."""
+    box = fields.get("letterbox")
+    given = (
+        fields.get("crop"),
+        fields.get("stretch"),
+        box.get("size") if isinstance(box, Mapping) else box,
+        fields.get("resize"),
+    )
+    size = next((each for each in given if each is not None), None)
+    if isinstance(size, int):
+        size = [size, size]
+    if size is None and images:
+        from PIL import Image
+
+        try:
+            with Image.open(images[0]) as image:
+                size = [image.height, image.width]
+        except OSError:
+            return None  # it is named where the data are read
+    whole = isinstance(size, list | tuple) and [type(side) for side in size] == [int, int]
+    return size if whole else None
+
+
+def _sizes_of_sounds(
+    sounds: Sequence[Path], axes: Sequence[tuple[Port, int, str]], fields: Mapping[str, Any]
+) -> dict[str, int]:
+    """The longest sound in samples, or in frames of features."""
+    rate = fields.get("rate")
+    if not sounds or not isinstance(rate, int):
+        return {}
+    soundfile = optional_package("soundfile", "audio", "a data set of sounds")
+    try:
+        heads = [soundfile.info(file) for file in sounds]
+    except Exception:  # soundfile has errors of its own; the file is named where it is read
+        return {}
+    length = max(-(-head.frames * rate // head.samplerate) for head in heads)
+    if "log_mel" not in fields:
+        return {axes[0][2]: length} if len(axes) == 1 else {}
+    mel = LogMel.of(fields["log_mel"], rate)
+    frames = 1 + (length if mel.center else max(length - mel.win_length, 0)) // mel.hop_length
+    port = axes[0][0]
+    width = [axis for axis, dim in enumerate(port.dims) if dim == mel.width]
+    if len(axes) == 1 and width:
+        return {axes[0][2]: frames}
+    return {axes[0][2]: frames, axes[1][2]: mel.width} if len(axes) == 2 else {}
+
+
+_WEIGHTS: Final = {
+    "MatMul": (1, -1, -2),
+    "LSTM": (1, 2, 2),
+    "GRU": (1, 2, 2),
+    "RNN": (1, 2, 2),
+    "Conv": (1, 1, 1),
+    "BatchNormalization": (1, 1, 0),
+}
+"""Operator: the input that holds its weights, the axis of its data, and the axis of the weights
+that has the same size."""
+
+
+def sizes_of_model(
+    model: onnx.ModelProto, inputs: Sequence[Port], known: Collection[str]
+) -> dict[str, int]:
+    """Sizes that the weights of the first layers have, else another input on the same axis."""
+    shapes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
+    found: dict[str, int] = {}
+    for port, axis, name in open_axes(inputs, known):
+        sources = {port.name}
+        for node in model.graph.node:
+            if node.op_type in ("Cast", "Identity") and node.input[0] in sources:
+                sources.add(node.output[0])
+            attrs = {each.name: each.i for each in node.attribute}
+            place, of_data, of_weight = _WEIGHTS.get(node.op_type, (1, 1, 0))
+            if node.op_type == "Gemm":
+                of_weight = 1 if attrs.get("transB") else 0
+            elif node.op_type not in _WEIGHTS:
+                continue
+            shape = shapes.get(node.input[place], ()) if len(node.input) > place else ()
+            if node.input[0] in sources and shape and of_data % len(port.dims) == axis:
+                found.setdefault(name, shape[of_weight] * (attrs.get("group") or 1))
+        same = {p.dims[axis] for p in inputs if len(p.dims) == len(port.dims)}
+        fixed = [dim for dim in same if isinstance(dim, int)]
+        if len(fixed) == 1 and fixed[0] > 1 and len(inputs) > 1:
+            found.setdefault(name, fixed[0])
+    return {name: size for name, size in found.items() if size > 0}
