@@ -150,6 +150,15 @@ def label_note(data: PreparedData, metric: str | None) -> str:
     return f"{fact}, which the score does not use: {cure}"
 
 
+def natural_metric(data: PreparedData) -> str | None:
+    """Return the metric of labels that top-1 cannot judge: boxes, and texts of a reader."""
+    options = data.ref.options
+    if data.kind == "detection":
+        return LIBRARY["map"]
+    given = options["of"]["options"] if data.ref.kind == "prepared" else options
+    return LIBRARY["cer"] if "alphabet" in given.get(LABELS, {}) else None
+
+
 def judged_output(module: IRModule, pipeline: Pipeline | None, metric: str) -> Judged | None:
     """Return what labels are compared with; None where its sizes are not known.
 

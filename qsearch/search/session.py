@@ -86,6 +86,7 @@ from workers.errors import BrokenRunError
 from workers.messages import Build, EvaluationRequest
 from workers.metrics.device import DEVICE
 from workers.metrics.latency import TIMED
+from workers.metrics.library import AGAINST_FLOAT, WORDS
 from workers.metrics.size import RESTRICTED
 from workers.process import Stopwatch, code_version
 
@@ -153,6 +154,8 @@ class Session:
         self._calib_data = PooledData(context, blob, prepared.calib.ref, prepared.calib.samples)
         self._calibration = self._make_calibration()
         own = (prepared.metric,) if is_import_path(prepared.metric) else ()
+        if WORDS.get(prepared.metric) in AGAINST_FLOAT and not prepared.evaluation.label_axes:
+            own = ()  # the float model has no error against itself
         metrics = (*(("top1",) if prepared.has_labels else ()), *own)
         pipeline = prepared.source.pipeline
         self._head = None if pipeline is None else context.pool.put(pipeline.pack())

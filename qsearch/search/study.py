@@ -29,6 +29,7 @@ from qsearch.data import (
     PreparedData,
     judged_output,
     label_note,
+    natural_metric,
     prepare_data,
     read_preprocess,
 )
@@ -52,7 +53,7 @@ from qsearch.user_code import check_imports, run_user_passes
 from workers.datasets.registry import input_specs
 from workers.metrics.custom import custom_metric
 from workers.metrics.latency import TIMED
-from workers.metrics.library import LIBRARY
+from workers.metrics.library import AGAINST_FLOAT, LIBRARY, WORDS
 from workers.metrics.size import DEFAULT_FORM
 from workers.process import code_version
 from workers.user_code import code_behind, hashes, import_user_code
@@ -111,9 +112,6 @@ def _prepared(
     settings: Settings, source: ModelSource, calib: Any, evaluation: Any, *, folder: Path | None
 ) -> PreparedStudy:
     """The study of the model as the settings cut it."""
-    own_metric = settings.metric if is_import_path(settings.metric or "") else None
-    if own_metric:
-        custom_metric(own_metric)
     fields = read_preprocess(settings.preprocess)
     sizes = dims_with(_first(calib, settings.calib), source, dict(settings.dim), fields)
     settings = settings.model_copy(update={"dim": tuple(sizes.items())})
@@ -138,6 +136,10 @@ def _prepared(
     if eval_given is not None:
         judged = judged_output(module, source.pipeline, settings.metric or "")
         eval_data = prepare_data(eval_given, inputs, name="eval", judged=judged, **options)
+    asked_metric = settings.metric or natural_metric(eval_data)
+    own_metric = asked_metric if is_import_path(asked_metric or "") else None
+    if own_metric:
+        custom_metric(own_metric)
     has_labels = eval_data is not calib_data and eval_data.has_labels
     if source.pipeline is None:
         has_labels = has_labels and classes_of(module) != 1
@@ -145,7 +147,7 @@ def _prepared(
         has_labels = has_labels and not own_metric and source.pipeline.gives_classes
     if own_metric:
         has_labels = has_labels and eval_data.label_axes == 1
-    metric = _metric(settings, eval_data, has_labels)
+    metric = _metric(asked_metric, eval_data, has_labels)
     code = import_user_code(settings.imports)
     asked = searched_space(settings, module, metric, diagnosis.fully_integral, code)
     costs = (metric, *settings.minimize, *dict(settings.at_most))
@@ -206,10 +208,10 @@ def _module(settings: Settings, source: ModelSource) -> tuple[ModelSource, IRMod
     return source, module
 
 
-def _metric(settings: Settings, data: PreparedData, has_labels: bool) -> str:
+def _metric(asked: str | None, data: PreparedData, has_labels: bool) -> str:
     """What is maximised; without ``--metric`` top-1 where there are labels, else SQNR."""
-    metric = settings.metric or ("top1" if has_labels else "sqnr")
-    label_note(data, settings.metric)
+    metric = asked or ("top1" if has_labels else "sqnr")
+    label_note(data, asked)
     if metric == "top1" and not has_labels:
         raise SettingsError(
             "the metric top1 needs labels that are classes",
@@ -217,7 +219,8 @@ def _metric(settings: Settings, data: PreparedData, has_labels: bool) -> str:
             fix="give --eval with labels (an array `labels`, or class folders), "
             "or use --metric agreement|sqnr",
         )
-    if metric in LIBRARY.values() and not data.label_axes:
+    own_labels = data.label_axes or WORDS.get(metric) in AGAINST_FLOAT
+    if metric in LIBRARY.values() and not own_labels:
         raise SettingsError(
             f"the metric {metric.partition(':')[2]} needs labels",
             where=f"evaluation data: {data.described}",
@@ -296,6 +299,11 @@ def _warnings(
         )
     elif note := label_note(evaluation, metric):
         found.append(note)
+    elif WORDS.get(metric) in AGAINST_FLOAT and not evaluation.label_axes:
+        found.append(
+            f"the evaluation data has no labels: {WORDS[metric]} is the error against the outputs "
+            "of the float model, in their unit"
+        )
     elif evaluation.label_axes and not has_labels and metric == "sqnr":
         found.append(
             "the labels are numbers, which the score does not use: give --metric mae, rmse or r2, "

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pandas
 import pytest
 from onnx import TensorProto, helper
@@ -15,8 +17,9 @@ from onnx.numpy_helper import from_array
 import qsearch
 from compiler.errors import CompilerError
 from qsearch.cli.main import run
-from qsearch.data import open_data
+from qsearch.data import PreparedData, natural_metric, open_data
 from workers.datasets.protocol import InputSpec
+from workers.messages import DatasetRef
 from workers.metrics.library import LIBRARY
 
 RNG = np.random.default_rng(0)
@@ -25,7 +28,8 @@ RNG = np.random.default_rng(0)
 @pytest.fixture
 def regression(tmp_path: Path) -> Path:
     """A folder with reg.onnx and reg.csv."""
-    first, second = (RNG.normal(size=size).astype(np.float32) for size in ((4, 8), (8, 1)))
+    rng = np.random.default_rng(0)  # whichever test comes first
+    first, second = (rng.normal(size=size).astype(np.float32) for size in ((4, 8), (8, 1)))
     nodes = [
         helper.make_node("MatMul", ["x", "a"], ["h"]),
         helper.make_node("Relu", ["h"], ["r"]),
@@ -39,9 +43,9 @@ def regression(tmp_path: Path) -> Path:
     graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     onnx.save(model, tmp_path / "reg.onnx")
-    rows = RNG.normal(size=(64, 4)).astype(np.float32)
+    rows = rng.normal(size=(64, 4)).astype(np.float32)
     frame = pandas.DataFrame(rows, columns=list("abcd"))
-    frame["target"] = (np.maximum(rows @ first, 0) @ second)[:, 0] + 0.1 * RNG.normal(size=64)
+    frame["target"] = (np.maximum(rows @ first, 0) @ second)[:, 0] + 0.1 * rng.normal(size=64)
     frame.to_csv(tmp_path / "reg.csv", index=False)
     return tmp_path
 
@@ -94,6 +98,24 @@ def test_labels_that_are_numbers_are_no_classes(regression: Path) -> None:
     assert result.objective.metric == "sqnr"
     assert "give --metric mae, rmse or r2" in result.text()
     assert "agreement" not in result.text()
+
+
+def test_the_error_of_numbers_needs_no_labels(regression: Path) -> None:
+    """As the commands of motors: the error against the float model, in their unit."""
+    rows = pandas.read_csv(regression / "reg.csv")[list("abcd")].to_numpy(np.float32)
+    result = launch(regression, calib=rows, eval=rows, metric="mae", trials=1)
+    exact = onnxruntime.InferenceSession(regression / "reg.onnx").run(None, {"x": rows})[0]
+    wanted = -np.abs(result.best_module()(rows) - exact).mean()
+    assert result.best_trial.value == pytest.approx(wanted)
+    assert result.exit_code == 0
+    assert "mae is the error against the outputs of the float model" in result.text()
+
+
+def test_boxes_and_texts_have_metrics_of_their_own(regression: Path) -> None:
+    data = PreparedData(DatasetRef("npz", {"labels": {"alphabet": ["-", "a"]}}), 1, "", "", "")
+    assert natural_metric(data) == LIBRARY["cer"]
+    assert natural_metric(replace(data, ref=DatasetRef("detection", {}))) == LIBRARY["map"]
+    assert natural_metric(replace(data, ref=DatasetRef("npz", {}))) is None
 
 
 @pytest.mark.slow

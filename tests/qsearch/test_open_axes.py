@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import soundfile
+import soundfile  # type: ignore[import-untyped]
 from onnx import TensorProto, helper
 from onnx.numpy_helper import from_array
 from PIL import Image
@@ -88,7 +88,7 @@ def test_weights_and_other_inputs_tell_sizes(tmp_path: Path) -> None:
     steps = {"x": [3, "n", "c"]}
     path = model(tmp_path, steps, layer, w=np.ones((1, 4, 7)), r=np.ones((1, 4, 1)))
     assert sizes(path)["c"] == 7
-    two = {"ids": ["n", 16], "mask": ["n", "seq"]}
+    two: dict[str, Dims] = {"ids": ["n", 16], "mask": ["n", "seq"]}
     assert sizes(model(tmp_path, two, kind=TensorProto.INT64)) == {"seq": 16}
 
 

@@ -1,4 +1,4 @@
-"""Metrics of regression: errors (negative) and R2."""
+"""Metrics of regression: errors (negative; without labels against the float model) and R2."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from workers.metrics.protocol import Outputs, State
 class Mae(Ratio):
     """Negative mean absolute error; samples are independent, not their values."""
 
+    needs_labels = False
     power = 1
 
     def update(
         self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
     ) -> None:
-        found, wanted = flat(outputs[0], labels, gaps=True)
+        wanted = reference[0] if labels is None and reference is not None else labels
+        found, wanted = flat(outputs[0], wanted, gaps=True)
         errors = np.abs(found - wanted) ** self.power
         self.add(state, -np.nansum(errors, axis=1), (wanted == wanted).sum(axis=1) * 1.0)
 

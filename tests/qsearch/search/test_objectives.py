@@ -121,7 +121,8 @@ def test_max_drop_is_absolute_or_relative_to_the_baseline(
 def test_without_labels_max_drop_looks_at_agreement() -> None:
     baseline = {"top1": None, "agreement": 1.0, "sqnr_db": None}
     assert keeps_accuracy({"top1": None, "agreement": 0.99}, baseline, MaxDrop(0.01))
-    assert not keeps_accuracy({"top1": None, "agreement": 0.98}, baseline, MaxDrop(0.01))
+    far = {"top1": None, "agreement": 0.98, "sqnr_db": 15.0}
+    assert not keeps_accuracy(far, baseline, MaxDrop(0.01))
 
 
 def test_of_a_lone_number_the_noise_may_be_so_large_a_share_of_the_signal() -> None:
@@ -228,3 +229,15 @@ def test_a_spec_gives_its_objective_back() -> None:
     spec = {"metric": "sqnr", "minimize": ["size"], "max_size": 5000}
     assert Objective.of(spec) == Objective("sqnr", ("size",), 5000.0)
     assert Objective.of({"metric": "top1"}).names == ("top1",)
+
+
+def test_without_labels_outputs_near_the_float_model_are_within_the_limit() -> None:
+    base, most = {"agreement": 1.0, "sqnr_db": None}, MaxDrop(0.01)
+    moved = {"agreement": 0.925, "sqnr_db": 23.4}  # the highest of twelve motors, or a CTC step
+    assert keeps_accuracy(moved, base, most)
+    assert not keeps_accuracy({**moved, "sqnr_db": 15.0}, base, most)
+    assert keeps_accuracy({"agreement": 0.995, "sqnr_db": 15.0}, base, most)
+    assert not keeps_accuracy({**moved, "top1": 0.9}, {**base, "top1": 0.95}, most)
+    error = {"mae": -0.1, "agreement": None, "sqnr_db": 30.0}  # against the float model
+    assert keeps_accuracy(error, {"sqnr_db": None}, most)
+    assert not keeps_accuracy({**error, "sqnr_db": 10.0}, {"sqnr_db": None}, most)
