@@ -75,15 +75,19 @@ class _Rows:
         self._within = {root for value, root in planner.equal() if value not in named}
 
     def _shared(self) -> set[Value]:
-        """Values that lie in memory of their own, rather than being other views of such ones, and
-        are no moved copies, which the plan may read as what they are moved from."""
+        """Values that lie in memory of their own, rather than being other views of such ones, are
+        no moved copies, which the plan may read as what they are moved from, and are not computed
+        by the row that computes another value, which then is not what the given one makes it."""
         places = [*self._views.items(), *((value, place) for _, value, place in self._places)]
         owners: dict[Buffer, Value] = {}
         for value, place in places:
             if place is not None:
                 owners.setdefault(place.buffer, value)
         lying = {self._items[value] for value, _ in places}
-        moves = {value: self._planner.behind_moves(value) for value in owners.values()}
+        actions = self._engine.actions
+        joint = {b for action in actions if len(action.writes) > 1 for b in action.writes}
+        alone = (value for buffer, value in owners.items() if buffer not in joint)
+        moves = {value: self._planner.behind_moves(value) for value in alone}
         return {
             v for v, (p, of) in moves.items() if not p or self._planner.items.get(of) not in lying
         }
@@ -123,7 +127,7 @@ class _Rows:
         self._batch = Batch(*self._engine.sizes).fill(self._ins, self._outs)
         for value, array in zip(self.starts, inputs, strict=True):
             view = self._views[value]
-            if view is not None:
+            if view is not None and view.buffer in self._engine.last_use:  # else no row reads it
                 self._write(view, array)
 
     def _write(self, place: View, array: Array) -> None:

@@ -69,16 +69,28 @@ def test_states_of_every_dtype_are_exact_in_every_form(dtype: str, inside: int) 
     assert all(one.steps >= 9 for one in proof.steps), "the bodies are among them"
 
 
-def test_a_turn_whose_operands_are_read_through_views_has_no_finding() -> None:
-    """Each state is a view of the other one, and rows in another order copy the input first."""
-    core = """  %0 = fn (%h: Tensor[(2, 3), int16], %g: Tensor[(3, 2), int16],
-           %s: Tensor[(2, 3), int8]) {
+HONEST = {
+    "states are views of each other, and an operand is copied into another order": """
     %1 = transpose(%g, axes=[1, 0]);
     %2 = where(equal(%s, RARE), add(clip(%1, a_min=-100f, a_max=100f), ONE), %1);
-    (%2, reshape(%h, newshape=[3, 2]), reverse(%h, axis=1))
-  };
-  %3 = scan(%0, (FIRST, OTHER), (%q,), (), length=5, reverse_inputs=[1], reverse_outputs=[0]);
-  add(cast(%3.0, dtype="int32"), sum(cast(%3.2, dtype="int32"), axis=[0]))"""
+    (%2, reshape(%h, newshape=[3, 2]), reverse(%h, axis=1))""",
+    "one program computes a value and what is made of it": """
+    %1 = clip(cast(%s, dtype="int64"), a_min=-70f, a_max=70f);
+    (%h, %g, %1, cast(clip(%1, a_min=0f, a_max=50f), dtype="uint8"))""",
+}
+
+
+@pytest.mark.parametrize("what", HONEST)
+def test_an_honest_loop_has_no_finding(what: str) -> None:
+    outputs = 1 + what.startswith("one program")
+    results = (f'reshape(cast(%3.{n}, dtype="int64"), newshape=[-1])' for n in range(2 + outputs))
+    parts = ", ".join(results)
+    core = f"""  %0 = fn (%h: Tensor[(2, 3), int16], %g: Tensor[(3, 2), int16],
+           %s: Tensor[(2, 3), int8]) {{{HONEST[what]}
+  }};
+  %3 = scan(%0, (FIRST, OTHER), (%q,), (), length=5, reverse_inputs=[1],
+            reverse_outputs={[0] * outputs});
+  concatenate(({parts}), axis=0)"""
     constants = {
         "RARE": np.array(-77, np.int8),
         "ONE": np.array(1, np.int16),
@@ -86,6 +98,15 @@ def test_a_turn_whose_operands_are_read_through_views_has_no_finding() -> None:
         "OTHER": np.arange(6, dtype=np.int16).reshape(3, 2),
     }
     mod = whole_module(core, {"q": np.zeros((5, 2, 3), np.int8)}, constants)
+    assert derive(mod, ()).findings == ()
+
+
+def test_an_input_that_no_turn_reads_is_written_nowhere() -> None:
+    core = """  %0 = fn (%h: Tensor[(3), int16], %s: Tensor[(3), int8]) { (reverse(%h, axis=0),) };
+  %1 = scan(%0, (FIRST,), (%q,), (), length=5, reverse_inputs=[1], reverse_outputs=[]);
+  nn.relu(%1.0)"""
+    first = np.arange(3, dtype=np.int16)
+    mod = whole_module(core, {"q": np.zeros((5, 3), np.int8)}, {"FIRST": first})
     assert derive(mod, ()).findings == ()
 
 
