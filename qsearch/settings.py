@@ -469,6 +469,12 @@ class Settings(BaseModel):
     fresh: Annotated[bool, Flag(STUDY)] = Field(
         False, description="delete the study of the run folder first"
     )
+    try_: Annotated[Words, Flag(SEARCH, "FILE", repeatable=True)] = Field(
+        (),
+        alias="try",
+        description="evaluate this qconfig.json (or k=v,…) before what the sampler proposes; "
+        "repeatable",
+    )
     keep_failed: Annotated[bool, Flag(STUDY)] = Field(
         False, description="leave trials that failed in earlier runs, which are else tried again"
     )

@@ -20,6 +20,7 @@ from qsearch.report.trial_table import TrialTable
 from qsearch.run_folder import PathLike, RunFolder, StudyAddress, find_studies, find_study
 from qsearch.search.objectives import Objective, accuracies_in
 from qsearch.search.space import Space
+from qsearch.search.trying import fields_of_text, wish
 from qsearch.store.engine import open_reader
 from qsearch.store.records import CommandKind, Study, listening
 from qsearch.store.repository import Repository
@@ -211,6 +212,25 @@ def stop(
     with opened(find_study(folder, storage, study), writing=True) as (repository, named):
         drivers = repository.drivers_of(named.id, running=True)
         repository.add_command(named.id, kind)
+        return named.name, listening(drivers)
+
+
+def try_qconfig(
+    folder: PathLike | None,
+    given: str,
+    *,
+    storage: str | None = None,
+    study: str | None = None,
+) -> tuple[str, int]:
+    """Have a configuration evaluated next: a qconfig.json, or ``k=v,…``.
+
+    Returns:
+        The study's name, and how many drivers are listening.
+    """
+    fields = fields_of_text(given)
+    with opened(find_study(folder, storage, study), writing=True) as (repository, named):
+        drivers = repository.drivers_of(named.id, running=True)
+        wish(repository, named.id, fields)
         return named.name, listening(drivers)
 
 

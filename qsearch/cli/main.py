@@ -51,6 +51,7 @@ COMMANDS: Final = {
     "trials": (STUDIES, "studies", "list the trials of a study"),
     "best": (STUDIES, "studies", "print the best trial of a study"),
     "compare": (STUDIES, "studies", "print studies side by side"),
+    "try": (STUDIES, "studies", "have a configuration evaluated next"),
     "stop": (STUDIES, "studies", "end, pause or resume a running search"),
     "delete": (STUDIES, "studies", "delete a study"),
     "export-optuna": (STUDIES, "studies", "write a study for optuna-dashboard"),

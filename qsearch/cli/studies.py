@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -346,6 +346,35 @@ def stop_command(study: GivenStudy, server: str | None, pause: bool, resume: boo
 
         name, listening = stored.stop(**study.found(), kind=kind)
     print(f"{kind}: study {name}, {listening} driver(s) listening")
+
+
+@click.command(cls=Command)
+@given_study
+@options.server
+@argument(
+    "qconfig", "FILE", "a qconfig.json, or k=v,… that differ from the first trial", required=False
+)
+def try_command(study: GivenStudy, server: str | None, qconfig: str | None) -> None:
+    """Have a configuration evaluated next, whatever the sampler proposes.
+
+    A study without a driver keeps it for its next one.
+    """
+    if qconfig is None:  # one word: the study is named otherwise
+        study, qconfig = replace(study, folder=None), study.folder
+    if qconfig is None:
+        raise options.refused(click.get_current_context(), "FILE is missing: what shall be tried?")
+    if server is not None:
+        from qsearch.search.trying import fields_of_text
+        from qsearch.server.client import Client
+
+        name = study.on_server()
+        listening = Client(server).try_qconfig(name, fields_of_text(qconfig))
+    else:
+        from qsearch import studies as stored
+
+        found = study.found()
+        name, listening = stored.try_qconfig(found.pop("folder"), qconfig, **found)
+    print(f"try: study {name}, {listening} driver(s) listening")
 
 
 @click.command(cls=Command)

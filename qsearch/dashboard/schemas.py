@@ -11,7 +11,7 @@ from qsearch.server.uploads import HIDDEN
 from qsearch.store.engine import without_passwords
 from qsearch.store.view_queries import Note, TrialPoint
 
-API_VERSION = "1.9"
+API_VERSION = "1.10"
 """Of what OpenAPI describes: the first figure changes with what a client relies on."""
 _TAG = rf"^[^\s{HIDDEN}]{{1,40}}$"
 LARGEST_ID = 2**63 - 1
@@ -335,6 +335,14 @@ class CommandIn(In):
     """A command for the drivers of a study."""
 
     kind: Literal["pause", "resume", "stop"]
+
+
+class TryIn(In):
+    """A configuration to be evaluated next: fields that differ from a trial, or from where the
+    search starts."""
+
+    trial: Annotated[int, Field(ge=0, le=2**31)] | None = None
+    fields: dict[str, Any]
 
 
 class CommandOut(Out):

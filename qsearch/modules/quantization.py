@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from compiler.errors import NotFullyIntegralError, legal_names
@@ -26,6 +24,7 @@ from qsearch.modules.data_source import DataSource
 from qsearch.search.audit import AUDIT, audited
 from qsearch.search.closeness import KEY as CLOSENESS
 from qsearch.search.closeness import Closeness
+from qsearch.search.trying import fields_of_text
 from qsearch.search.winner import Shipped, samples_of
 from qsearch.settings import CutAt
 from workers.datasets.registry import input_specs
@@ -218,20 +217,4 @@ def resolve_qconfig(given: QConfig | Mapping[str, Any] | str | None) -> QConfig:
             where="qconfig",
             fix="give a QConfig, a mapping, 'k=v,…', or the path of a qconfig.json",
         )
-    if given.endswith(".json"):
-        try:
-            fields = json.loads(Path(given).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise SettingsError(
-                f"the configuration {given} cannot be read: {error}",
-                where="qconfig",
-                fix="give a qconfig.json as `qsearch launch` writes it, or k=v,…",
-            ) from error
-        if not isinstance(fields, dict):
-            raise SettingsError(
-                f"{given} holds no mapping of fields",
-                where="qconfig",
-                fix='write {"calibrate_mode": "max"}',
-            )
-        return QConfig.recommended(**fields)
-    return QConfig.recommended(**QConfig.parse_overrides(given))
+    return QConfig.recommended(**fields_of_text(given))

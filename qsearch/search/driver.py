@@ -30,8 +30,11 @@ from qsearch.search.evaluations import Evaluations, await_workers
 from qsearch.search.evaluator import failed
 from qsearch.search.stages import StageTracker
 from qsearch.search.trial_queue import TrialQueue
+from qsearch.search.trying import TRY, wishes
 from qsearch.store.leases import BEAT_S, LEASE_S, LeaseMonitor, heartbeat
 from qsearch.store.records import (
+    TRIED,
+    TRIED_BATCH,
     CommandKind,
     DriverRecord,
     Ended,
@@ -91,6 +94,7 @@ class Driver:
     _paused: bool = False
     _others: int = 0
     _seen_command: int = 0
+    _seen_wishes: set[int] = field(default_factory=set)
     _looked: float = -math.inf
     _watched: float = -math.inf
 
@@ -159,6 +163,8 @@ class Driver:
         self._retry_failed(drivers)
         self.queue.trials.note_all(self.context.repository.trials_of(study_id))
         self.queue.load(alone=not self._others)
+        self._grow()
+        self._take_wishes()
         if self.queue.trials.finished < self.budget.trials:
             await_workers(self.context.pool, self.context.progress, self._stops)
         self.context.progress.phase(TRIALS, self.budget.trials, self.queue.trials.finished)
@@ -223,9 +229,12 @@ class Driver:
 
     def _begin(self) -> bool:
         """Lease waiting trials and hand them to the pool; whether there were any."""
-        room = self._capacity - len(self.evaluations)
-        waiting = self.queue.trials.unfinished - len(self.evaluations)
-        if self._paused or self._all_busy or room <= 0 or waiting <= 0:
+        running = set(self.evaluations.numbers)
+        asked = [t for t in self._tried if not t.finished and t.number not in running]
+        room = max(self._capacity - len(running), len(asked))
+        waiting = self.queue.trials.unfinished - len(running)
+        busy = self._all_busy and not asked
+        if self._paused or busy or room <= 0 or waiting <= 0:
             return False
         claims = self.context.repository.claim_trials(
             self.context.study_id,
@@ -330,7 +339,7 @@ class Driver:
             if trial.number in self.evaluations.differing:
                 self._tell_differing(trial)
             log.info("trial %d %s %s%s", trial.number, outcome.state, outcome.score or "", why)
-            if self.stages is not None:
+            if self.stages is not None and trial.stage != TRIED:
                 self.stages.begin(trial.stage)
             self.context.progress.advance(1, self._best_note(trial.stage))
             self._estimate()
@@ -408,7 +417,11 @@ class Driver:
         for command in self.context.repository.commands_of(
             self.context.study_id, self._seen_command
         ):
-            self._seen_command, kind = command.id, command.kind
+            self._seen_command = command.id
+            if command.kind == TRY:
+                self._take_wishes()
+                continue
+            kind = command.kind
             if kind == "stop":
                 break
             self._paused = kind == "pause"
@@ -416,6 +429,38 @@ class Driver:
             self.context.repository.set_study_state(self.context.study_id, state)
             self.context.progress.message(f"the study is {state}, as was asked for")
         return kind
+
+    @property
+    def _tried(self) -> list[Trial]:
+        """Trials that people asked for."""
+        return self.queue.trials.batch(TRIED_BATCH)
+
+    def _take_wishes(self) -> None:
+        """Store what people want tried as the next trials, the budget notwithstanding."""
+        repository, study_id = self.context.repository, self.context.study_id
+        for event in wishes(repository, study_id):
+            if event.id in self._seen_wishes:
+                continue
+            self._seen_wishes.add(event.id)
+            try:
+                while (new := self.queue.tried((event.data or {})["qconfig"])) is not None:
+                    try:
+                        self.queue.trials.note_all(repository.add_trials(study_id, [new]))
+                    except ConflictError:
+                        self.queue.read_new()  # another driver stored it, or a batch, first
+                        continue
+                    self.queue.sampler.add_pending([self.queue.trials.by_number[new.number]])
+                    self.context.progress.message(f"trial {new.number} is one that was asked for")
+            except BrokenRunError:
+                raise
+            except CompilerError as error:
+                self.context.progress.message(f"warning: cannot be tried: {error}")
+        self._grow()
+
+    def _grow(self) -> None:
+        """Let the budget hold what people asked for."""
+        numbers = [trial.number + 1 for trial in self._tried if not trial.finished]
+        self.budget.trials = max(self.budget.trials, max(numbers, default=0))
 
     def _watch_others(self) -> None:
         """Find drivers that died, and count those of this study that live."""

@@ -14,7 +14,7 @@ from qsearch.errors import SearchFailedError
 from qsearch.progress import Progress
 from qsearch.search.evaluator import Evaluator, failed, merge
 from qsearch.search.pruner import SignFlipPruner
-from qsearch.store.records import Ended, Shard, Trial
+from qsearch.store.records import TRIED, Ended, Shard, Trial
 from workers.errors import BrokenRunError, DifferingOutputsError
 from workers.messages import EvaluationResult
 from workers.pool.protocol import Finished, Loss
@@ -143,7 +143,7 @@ class Evaluations:
         self._running[trial.number] = _Run(trial, now, len(requests))
         for part, request in enumerate(requests):
             tag = (trial.number, part)
-            self.pool.submit(tag, request, group=trial.number)
+            self.pool.submit(tag, request, group=trial.number, first=trial.stage == TRIED)
 
     def trial_of(self, loss: Loss) -> Trial | None:
         """The running trial that a worker died on."""

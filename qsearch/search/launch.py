@@ -30,6 +30,7 @@ from qsearch.search.context import Callback, Control, PreparedStudy, StudyContex
 from qsearch.search.result import SearchResult
 from qsearch.search.session import Session
 from qsearch.search.study import open_study, prepare_study, study_name
+from qsearch.search.trying import fields_of_text, wish, wishes
 from qsearch.settings import Settings
 from qsearch.signing import private_key
 from qsearch.store.artifacts import write_atomically
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("qsearch.search.launch")
 
 # Settings of one run: a file that is given to -c again must not start over or print less.
-_ONE_RUN_ONLY = ("dry_run", "fresh", "json", "verbosity")
+_ONE_RUN_ONLY = ("dry_run", "fresh", "json", "keep_failed", "try", "verbosity")
 
 
 class LaunchOptions(TypedDict, total=False):
@@ -91,6 +92,7 @@ class LaunchOptions(TypedDict, total=False):
     sign: PathLike | None
     fresh: bool | None
     keep_failed: bool | None
+    try_: Sequence[str] | str | None
     dry_run: bool | None
     json: bool | None
     verbosity: int | None
@@ -207,6 +209,7 @@ def run_search(
                         evaluation=evaluation,
                         objects_folder=folder.data,
                     )
+                    wanted = [fields_of_text(given) for given in settings.try_]
                     progress.message(f"workers: {_workers_line(settings)}")
                     if prepared.source.pipeline is not None:
                         progress.message(f"cut: {prepared.source.parts}")
@@ -218,6 +221,7 @@ def run_search(
                         checks = (folder_is_there, source.check_unchanged, store_is_there, *code)
                         control = replace(control or Control(), checks=checks)
                         study = open_study(repository, prepared, folder, progress)
+                        _wish(repository, study.id, wanted)
                         context = StudyContext(repository, study, pool, progress)
                         session = Session(prepared, folder, context, watch, control, signer)
                         write_config(folder, resolved, prepared)
@@ -234,6 +238,14 @@ def run_search(
                     raise
     finally:
         progress.close()
+
+
+def _wish(repository: Repository, study_id: int, wanted: Sequence[Mapping[str, Any]]) -> None:
+    """Have what ``--try`` names evaluated, unless an earlier run of the command did so."""
+    known = [(event.data or {}).get("qconfig") for event in wishes(repository, study_id)]
+    for fields in wanted:
+        if fields not in known:
+            wish(repository, study_id, fields)
 
 
 def _check_given(settings: Settings) -> None:
@@ -399,7 +411,7 @@ def _paths(settings: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("metric", "sampler"):
         if callable(found.get(name)):
             found[name] = path_of(found[name], name, in_this_process=here or name == "sampler")
-    for word in ("from", "for"):  # keywords of Python
+    for word in ("from", "for", "try"):  # keywords of Python
         if (given := found.pop(f"{word}_", None)) is not None:
             found[word] = given
     if (modules := found.pop("imports", None)) is not None:

@@ -40,7 +40,7 @@ from qsearch.search.space import (
     value_in,
 )
 from qsearch.search.surrogate import Refinement
-from qsearch.store.records import GLOBAL, LAYERS, Trial
+from qsearch.store.records import GLOBAL, LAYERS, TRIED, Trial
 
 WARM_UP: Final = 8
 """Trials of the global stage before layers differ: what holds for all layers decides most."""
@@ -292,7 +292,7 @@ class StudySampler:
 
     def _tell(self, stage: _StageSampler, trial: Trial) -> None:
         asked = stage.asked.pop(trial.config_hash, None)
-        stage.told += 1
+        stage.told += trial.stage != TRIED
         if self.spec.sampler in HISTORY_FREE or stage.space.is_costly(trial.params):
             return
         frozen = frozen_trial(trial, stage.distributions, self.objective)

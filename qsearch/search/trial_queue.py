@@ -10,13 +10,13 @@ from compiler.errors import CompilerError
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration
 from qsearch.data import content_hash
-from qsearch.errors import ConflictError
+from qsearch.errors import ConflictError, SearchError
 from qsearch.progress import TRIALS
 from qsearch.search.context import Budget, StudyContext
 from qsearch.search.sampler import StudySampler
-from qsearch.search.space import canonical_fields, config_hash
+from qsearch.search.space import canonical_fields, config_hash, to_qconfig, value_in
 from qsearch.search.trials import StudyTrials
-from qsearch.store.records import NewTrial, Trial
+from qsearch.store.records import TRIED, TRIED_BATCH, NewTrial, Trial
 from workers.errors import BrokenRunError
 
 
@@ -45,6 +45,7 @@ class TrialQueue:
     _next_batch: int = 0
     _told: int = 0
     _variants: set[str] = field(default_factory=set)
+    _told_tried: set[int] = field(default_factory=set)
 
     def load(self, *, alone: bool) -> None:
         """Continue after the known trials; with other drivers the last batch belongs to them."""
@@ -59,7 +60,13 @@ class TrialQueue:
 
     def tell(self) -> None:
         """Tell the sampler the batches that ended, in order."""
-        ended: list[Trial] = []
+        ended = [
+            trial
+            for trial in self.trials.batch(TRIED_BATCH)
+            if trial.finished and trial.number not in self._told_tried
+        ]
+        self._told_tried.update(trial.number for trial in ended)
+        ended = [trial for trial in ended if self._in_space(trial)]
         while self._told < self._next_batch and self.trials.batch_ended(self._told):
             ended += self.trials.batch(self._told)
             self._told += 1
@@ -132,6 +139,48 @@ class TrialQueue:
         if self.budget.patience is None:
             return False
         return self.trials.settled - 1 - self.trials.last_better >= self.budget.patience
+
+    def tried(self, fields: Mapping[str, Any]) -> NewTrial | None:
+        """Return a trial of a configuration that somebody asked for; None where there is one.
+
+        Raises:
+            CompilerError: no such configuration.
+        """
+        qconfig = self.sampler.start.with_overrides(**fields)
+        whole = qconfig.to_dict()
+        key = config_hash(whole)
+        if any(trial.config_hash == key for trial in self.trials.by_number.values()):
+            return None
+        try:
+            scales = self.scales_for(qconfig)
+        except BrokenRunError:
+            raise
+        except CompilerError:
+            scales = None  # told when the trial is run
+        space = self.sampler.space
+        try:
+            point = space.params_of(qconfig)
+        except SearchError:  # the sampler could not have proposed it
+            point = {p.name: value_in(whole, p.name) for p in space.parameters}
+        return NewTrial(
+            number=self.trials.next_number,
+            batch=TRIED_BATCH,
+            params=point,
+            qconfig=whole,
+            config_hash=key,
+            work_hash=self._work_hash(whole, scales),
+            stage=TRIED,
+        )
+
+    def _in_space(self, trial: Trial) -> bool:
+        """Whether the sampler could have proposed the trial; it learns from no other."""
+        qconfig = QConfig.from_dict(trial.qconfig)
+        try:
+            point = self.sampler.space.params_of(qconfig)
+        except SearchError:
+            return False
+        same = to_qconfig(point, self.sampler.start).to_dict()
+        return point == trial.params and config_hash(same) == trial.config_hash
 
     def _may_propose(self, running: int, reserve: int) -> bool:
         if self.exhausted or self.out_of_patience or self.trials.next_number >= self.budget.trials:

@@ -13,7 +13,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -287,6 +287,15 @@ class Client:
         """Send ``stop``, ``pause`` or ``resume`` to the drivers of a study; how many read it."""
         path = f"/studies/{self._key(name)}/commands"
         return int(self._server.ask(path, {"kind": kind})["listening"])
+
+    def try_qconfig(self, name: str, fields: Mapping[str, Any], trial: int | None = None) -> int:
+        """Have a configuration evaluated next; how many drivers read it.
+
+        Args:
+            fields: those that differ from ``trial``, or from where the search starts.
+        """
+        path, wish = f"/studies/{self._key(name)}/tries", {"trial": trial, "fields": dict(fields)}
+        return int(self._server.ask(path, wish)["listening"])
 
     def set_priority(self, name: str, priority: int) -> dict[str, Any]:
         """Move a job that waits: -10 to 10; greater goes first."""

@@ -68,18 +68,20 @@ class HistoryQueries(Database):
 
         self.write(work)
 
-    def events_of(self, study_id: int, after: int = 0, limit: int | None = None) -> list[Event]:
-        """Events with an id above ``after``, oldest first.
+    def events_of(
+        self, study_id: int, after: int = 0, limit: int | None = None, kind: str | None = None
+    ) -> list[Event]:
+        """Events with an id above ``after``, oldest first; of one kind or all.
 
         With several drivers on PostgreSQL an event may become visible after one with a greater id;
         a reader that follows the history reads the last few again.
         """
-        rows = self.read(
-            select(*EventRow.__table__.columns)
-            .where(EventRow.study_id == study_id, EventRow.id > after)
-            .order_by(EventRow.id)
-            .limit(limit)
+        query = select(*EventRow.__table__.columns).where(
+            EventRow.study_id == study_id, EventRow.id > after
         )
+        if kind is not None:
+            query = query.where(EventRow.kind == kind)
+        rows = self.read(query.order_by(EventRow.id).limit(limit))
         return [record_of(Event, row) for row in rows]
 
     def beside_of(self, study_id: int, trial: int) -> list[str]:

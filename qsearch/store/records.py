@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeVar
 
 TrialState = Literal["waiting", "running", "complete", "pruned", "failed", "infeasible"]
 StudyState = Literal["running", "paused", "complete", "stopped", "failed"]
-CommandKind = Literal["pause", "resume", "stop"]
+CommandKind = Literal["pause", "resume", "stop", "try"]
 JobState = Literal["queued", "running", "done", "failed", "cancelled", "deleted"]
 
 UNFINISHED: Final[tuple[TrialState, ...]] = ("waiting", "running")
@@ -22,6 +22,10 @@ GLOBAL: Final = "global"
 LAYERS: Final = "layers"
 STAGES: Final = (SENSITIVITY, GLOBAL, LAYERS)
 """Of a search, see ``qsearch.search.stages``."""
+TRIED: Final = "tried"
+"""In place of the stage: of trials that people asked for, which are evaluated first."""
+TRIED_BATCH: Final = -1
+"""Batch of such trials: they shift no batch of the sampler."""
 
 
 R = TypeVar("R")

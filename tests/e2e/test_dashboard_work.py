@@ -432,6 +432,25 @@ def test_statistics_that_do_not_arrive_are_said_on_the_page_of_a_trial(
     assert page.get_by_text("Reading the statistics").count() == 0
 
 
+def test_a_trial_with_changed_fields_is_asked_for_on_its_page(
+    page: Any, keys: dict[str, str], runs: Path
+) -> None:
+    page.goto(f"/studies/{keys['two']}/trials/3")
+    fields = page.locator("#fields")
+    changed = {**json.loads(fields.input_value()), "percentile": 0.9999}
+    fields.fill("{")
+    page.click("#try button")
+    page.wait_for_selector("text=this is no JSON")
+    fields.fill(json.dumps(changed))
+    page.click("#try button")
+    page.wait_for_selector("text=it is evaluated when the search runs again")
+    repository = Repository(open_engine(f"sqlite:///{runs / 'two' / 'study.db'}"))
+    (wish,) = repository.events_of(1, kind="try")
+    repository.close()
+    assert wish.data is not None
+    assert wish.data["qconfig"]["percentile"] == 0.9999
+
+
 def test_notes_are_kept_and_studies_deleted_after_a_question(
     page: Any, keys: dict[str, str], client: Client
 ) -> None:

@@ -81,10 +81,12 @@ class JobQueue:
     def __len__(self) -> int:
         return len(self._group_of) + len(self._resting)
 
-    def add(self, tag: Hashable, request: Any, group: Hashable = None) -> None:
+    def add(self, tag: Hashable, request: Any, group: Hashable = None, first: bool = False) -> None:
         """Queue a request; see ``QueuedPool.submit``."""
         job = Job(tag, request, tag if group is None else group)
         self._jobs_of(job).append(job)
+        if first:
+            self._waiting.move_to_end(job.group, last=False)
 
     def _jobs_of(self, job: Job) -> deque[Job]:
         """Where the job waits."""
@@ -287,13 +289,16 @@ class QueuedPool(ABC, Generic[S]):
         self._values[handle.key] = value
         return handle
 
-    def submit(self, tag: Hashable, request: Any, group: Hashable = None) -> None:
+    def submit(
+        self, tag: Hashable, request: Any, group: Hashable = None, first: bool = False
+    ) -> None:
         """Queue a request; ``tag`` comes back with its result.
 
         Args:
             group: requests that share preparation; None is a group of its own.
+            first: its group goes in front of those that wait.
         """
-        self._jobs.add(tag, request, group)
+        self._jobs.add(tag, request, group, first)
         self._advance(0.0)
 
     def wait_ready(self, timeout_s: float) -> int:
@@ -423,9 +428,11 @@ class InlinePool(QueuedPool[Slot]):
         self._factory: RunnerFactory = found
         self._runner: RequestRunner | None = None
 
-    def submit(self, tag: Hashable, request: Any, group: Hashable = None) -> None:
+    def submit(
+        self, tag: Hashable, request: Any, group: Hashable = None, first: bool = False
+    ) -> None:
         """Queue a request, which runs when its result is asked for."""
-        self._jobs.add(tag, request, group)
+        self._jobs.add(tag, request, group, first)
 
     def wait_ready(self, timeout_s: float) -> int:
         """1, at once."""

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 from fastapi import APIRouter, Request, Response
 
-from qsearch.dashboard.schemas import CommandIn, CommandOut, DeleteIn, NoteIn, SessionIn
+from qsearch.dashboard.schemas import CommandIn, CommandOut, DeleteIn, NoteIn, SessionIn, TryIn
 from qsearch.dashboard.security import SESSION_PATH
 from qsearch.dashboard.snapshots import Snapshot
 from qsearch.dashboard.sources import NotFoundError
 from qsearch.dashboard.state import SharedDep, SnapshotDep, UserDep
 from qsearch.errors import SearchError, SettingsError
+from qsearch.search.trying import TRY, wish
 from qsearch.server.tokens import session_of
 from qsearch.store.engine import open_engine
 from qsearch.store.records import listening
@@ -56,6 +57,27 @@ def add_command(
     with _writing(study) as repository:
         repository.add_command(study.study.id, asked.kind)
     return CommandOut(kind=asked.kind, listening=heard)
+
+
+@router.post("/api/v1/studies/{key}/tries")
+def add_try(asked: TryIn, study: SnapshotDep, found: SharedDep, user: UserDep) -> CommandOut:
+    """Have a configuration evaluated next; a search without a driver keeps it for its next one.
+
+    Raises:
+        ConfigValueError, UnknownConfigKeyError: no such configuration.
+        ForbiddenError: the study is another user's.
+    """
+    found.require_change(study, user)
+    fields = asked.fields
+    if asked.trial is not None:
+        known = study.repository.trials_by_number(study.study.id, [asked.trial])
+        if not known:
+            raise NotFoundError("the study has no such trial", where=f"trial {asked.trial}")
+        fields = {**known[0].qconfig, **fields}
+    heard = listening(study.repository.drivers_of(study.study.id, running=True))
+    with _writing(study) as repository:
+        wish(repository, study.study.id, fields, user.name)
+    return CommandOut(kind=TRY, listening=heard)
 
 
 @router.post("/api/v1/studies/{key}/notes", status_code=204, responses={204: {}})

@@ -32,6 +32,9 @@ export class Trials {
 
   state(i) { return this.columns.state.values[this.columns.state.at[i]]; }
 
+  // Whether somebody asked for it.
+  tried(i) { return this.columns.stage.values[this.columns.stage.at[i]] === "tried"; }
+
   // In the unit that is shown; undefined where there is none that can be drawn.
   score(name, i) {
     const value = this.columns.scores[name]?.[i];
@@ -51,7 +54,7 @@ export class Trials {
   }
 
   told(i) {
-    const lines = [`trial ${this.number(i)}, ${this.state(i)}${this.number(i) === this.best ? ", the best" : ""}`];
+    const lines = [`trial ${this.number(i)}, ${this.state(i)}${this.tried(i) ? ", asked for" : ""}${this.number(i) === this.best ? ", the best" : ""}`];
     for (const [name, about] of this.measures) {
       const value = this.columns.scores[name][i];
       if (value !== null) lines.push(`${about.words} ${measure(value, about)}`);
@@ -332,7 +335,7 @@ function text(x, y, words, kind, room = 1e9) {
 
 function glyph(kind, shape, x, y) {
   if (shape === "line") return s("path", { class: `line ${kind}`, d: `M${x - 6} ${y}h12` });
-  if (shape === "ring") return s("circle", { class: "ring", cx: x, cy: y, r: 5 });
+  if (shape === "ring") return s("circle", { class: `ring ${kind}`, cx: x, cy: y, r: 5 });
   return s("path", { class: `mark ${kind}`, d: SHAPES[shape] ?? SHAPES.complete, transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})` });
 }
 
@@ -376,6 +379,8 @@ function byState(plot, trials, chosen, place) {
     const some = chosen.filter((i) => trials.state(i) === state);
     if (some.length) plot.points(some.map((i) => ({ ...place(i), trial: trials.number(i), told: () => trials.told(i) })), state, state);
   }
+  const tried = chosen.filter((i) => trials.tried(i));
+  if (tried.length && plot.has("asked for", "tried", "ring")) (plot.inside ?? plot.svg).append(...tried.map((i) => s("circle", { class: "ring tried", "data-tried": trials.number(i), cx: place(i).x, cy: place(i).y, r: 9 })));
 }
 
 // What the float model reaches, in the unit that is shown.

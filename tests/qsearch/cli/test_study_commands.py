@@ -49,6 +49,26 @@ def asked(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> 
     return capsys.readouterr().out
 
 
+def test_what_is_asked_for_is_tried_first_and_marked(
+    copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = tmp_path / "mine.json"
+    wanted.write_text('{"weight_scale": "max", "calibrate_mode": "max", "smooth_alpha": 0.75}')
+    assert "0 driver(s) listening" in asked(capsys, "try", copied, "calibrate_mode=kl_divergence")
+    again = {"out": copied, "trials": 6, "pool": "inline", "space": SPACE, "try_": [str(wanted)]}
+    for _ in range(2):
+        qsearch.launch("digits", **again)
+        rows = json.loads(asked(capsys, "trials", copied, "-f", "json"))
+        tried = {r["number"]: r["params"] for r in rows if r["stage"] == "tried"}
+        assert set(tried) == {5, 6}
+        assert tried[5]["calibrate_mode"] == "kl_divergence"
+        assert tried[6]["weight_scale"] == "max"
+        assert "tried" in asked(capsys, "trials", copied, "--filter", "tried")
+    for words, told in ((("nbit_weigth=4",), "nbit_weigth"), ((tmp_path / "no.json",), "no.json")):
+        assert run(["try", str(copied), *map(str, words)]) == 2
+        assert told in capsys.readouterr().err
+
+
 def test_the_smallest_trial_is_written_from_what_is_stored(
     searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

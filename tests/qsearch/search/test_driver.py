@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.errors import CalibrationError, NotFullyIntegralError
+from compiler.errors import CalibrationError, CompilerError, NotFullyIntegralError
 from compiler.qtypes.qconfig import QConfig
 from qsearch.errors import SearchFailedError
 from qsearch.progress import TRIALS, Progress, SilentProgress
@@ -23,6 +24,7 @@ from qsearch.search.sampler import SamplerSpec, StudySampler
 from qsearch.search.space import UNWEIGHTED, Parameter, Space, config_hash, default_space
 from qsearch.search.trial_queue import TrialQueue
 from qsearch.search.trials import StudyTrials
+from qsearch.search.trying import wish
 from qsearch.store.engine import open_engine
 from qsearch.store.records import NewStudy, Trial
 from qsearch.store.repository import Repository
@@ -38,6 +40,9 @@ SMALL = Space(
         Parameter("percentile", (0.99999,)),
     )
 )
+
+
+SECONDS = itertools.count()
 
 
 def made_up(request: EvaluationRequest) -> EvaluationResult:
@@ -89,8 +94,10 @@ class FakePool:
     def put(self, value: Any) -> Any:
         return value
 
-    def submit(self, tag: Hashable, request: EvaluationRequest, group: Hashable = None) -> None:
-        self._queue.append((tag, request))
+    def submit(
+        self, tag: Hashable, request: EvaluationRequest, group: Hashable = None, first: bool = False
+    ) -> None:
+        self._queue.insert(0 if first else len(self._queue), (tag, request))
 
     def next_finished(self, timeout_s: float | None = None) -> Finished | None:
         if not self._queue:
@@ -431,6 +438,58 @@ def test_the_same_command_tries_failed_trials_again_unless_told_to_keep_them(
     assert [t for t in after if t.number not in hit] == [t for t in before if t.number not in hit]
 
 
+ASKED = {"weight_scale": "max", "calibrate_mode": "percentile", "percentile": 0.97}
+
+
+def test_what_somebody_asks_for_is_evaluated_next_and_shifts_no_proposal(
+    repository: Repository,
+) -> None:
+    search(repository, FakePool(), name="quiet", trials=12)
+
+    def ask(finished: int) -> None:
+        if finished == 5:
+            wish(repository, repository.study("study").id, ASKED)
+
+    pool = FakePool(num_workers=1, on_finish=ask)
+    repository.create_study(NewStudy("study", "m.onnx", "a" * 64, {}, "b" * 64, 3, 12, "c" * 16))
+    search(repository, pool, clock=lambda: next(SECONDS), code="v2")
+    trials = trials_of(repository)
+    (asked,) = [t for t in trials if t.stage == "tried"]
+    assert asked.qconfig["percentile"] == 0.97
+    assert asked.state == "complete"
+    order = [t.number for t in sorted(trials, key=lambda t: t.finished_at or 0.0)]
+    assert pool.ran.index(asked.config_hash) <= 7, order
+    others = [(t.batch, t.params, t.outcome.score) for t in trials if t is not asked]
+    quiet = [(t.batch, t.params, t.outcome.score) for t in trials_of(repository, "quiet")]
+    assert others[: len(quiet)] == quiet
+
+
+def test_a_finished_study_evaluates_what_was_asked_for_since(repository: Repository) -> None:
+    search(repository, FakePool())
+    study = repository.study("study")
+    wish(repository, study.id, ASKED)
+    wish(repository, study.id, trials_of(repository)[3].qconfig)
+    pool = FakePool()
+    assert search(repository, pool) is None
+    assert [t.stage for t in trials_of(repository)[14:]] == ["tried"]
+    assert len(pool.ran) == 1
+    again = FakePool()
+    search(repository, again)
+    assert again.ran == []
+
+
+def test_a_wish_that_means_nothing_is_refused_or_told_and_ends_no_search(
+    repository: Repository,
+) -> None:
+    search(repository, FakePool(), trials=2)
+    study = repository.study("study")
+    with pytest.raises(CompilerError, match="nbit_weigth"):
+        wish(repository, study.id, {"nbit_weigth": 4})
+    repository.add_event(study.id, "try", data={"qconfig": {"calibrate_mode": "mine"}})
+    search(repository, FakePool(), trials=3)
+    assert len(trials_of(repository)) == 3
+
+
 def test_a_configuration_without_scales_fails_alone(repository: Repository) -> None:
     search(repository, FakePool(), scales=Scales(refuse="mse"), trials=20)
     trials = trials_of(repository)
@@ -461,7 +520,13 @@ def test_a_pool_that_forgets_requests_ends_the_search_with_a_message(
     repository: Repository,
 ) -> None:
     class Forgetful(FakePool):
-        def submit(self, tag: Hashable, request: EvaluationRequest, group: Hashable = None) -> None:
+        def submit(
+            self,
+            tag: Hashable,
+            request: EvaluationRequest,
+            group: Hashable = None,
+            first: bool = False,
+        ) -> None:
             """Loses it."""
 
     with pytest.raises(SearchFailedError, match="without an answer"):

@@ -25,8 +25,8 @@ CONFIG = QConfig.recommended()
 class Queue(JobQueue):
     """A pool that only queues."""
 
-    def submit(self, tag: Any, request: Any, group: Any = None) -> None:
-        self.add(tag, request, group)
+    def submit(self, tag: Any, request: Any, group: Any = None, first: bool = False) -> None:
+        self.add(tag, request, group, first)
 
 
 def result(part: int, collapsed: bool = False) -> EvaluationResult:

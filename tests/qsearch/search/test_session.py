@@ -44,14 +44,16 @@ class RecordingPool(InlinePool):
         super().__init__()
         self.asked: Counter[str] = Counter()
 
-    def submit(self, tag: Hashable, request: Any, group: Hashable = None) -> None:
+    def submit(
+        self, tag: Hashable, request: Any, group: Hashable = None, first: bool = False
+    ) -> None:
         if isinstance(request, CalibrationRequest):
             self.asked[request.step] += 1
         elif isinstance(request, EvaluationRequest):
             first = group is not None and request.part[0] == 0
             kind = " trial" if first else " file" if request.build.module is not None else ""
             self.asked[request.build.evaluator + kind] += group is None or first
-        super().submit(tag, request, group)
+        super().submit(tag, request, group, first)
 
 
 @pytest.fixture

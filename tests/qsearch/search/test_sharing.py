@@ -228,8 +228,10 @@ class CountingPool(FakePool):
 
     most = 0
 
-    def submit(self, tag: Hashable, request: Any, group: Hashable = None) -> None:
-        super().submit(tag, request, group)
+    def submit(
+        self, tag: Hashable, request: Any, group: Hashable = None, first: bool = False
+    ) -> None:
+        super().submit(tag, request, group, first)
         self.most = max(self.most, self.pending)
 
 

@@ -76,6 +76,7 @@ ROUTES = {
     "GET /api/v1/studies/{key}/trials/{number}": SEEN,
     "GET /api/v1/studies/{key}/trials/{number}/histograms": SEEN,
     "GET /api/v1/studies/{key}/trials/{number}/layers": SEEN,
+    "POST /api/v1/studies/{key}/tries": CHANGED,
     "GET /api/v1/uploads": EVERYBODY,
     "POST /api/v1/uploads": SUBMITS,
     "GET /api/v1/uploads/{sha256}": PRIVATE,
@@ -87,6 +88,7 @@ BODIES: dict[str, Any] = {
     "session": {"token": OPERATOR_TOKEN},
     "studies": {"model": "digits", "trials": 1},
     "commands": {"kind": "pause"},
+    "tries": {"fields": {"calibrate_mode": "max"}},
     "notes": {"note": "fine", "tags": ["x"]},
 }
 

@@ -1,7 +1,7 @@
 // One trial: scores, configuration, shards, layers, ranges, logs.
 
-import { charts, get } from "../api.js";
-import { card, chip, h, link, problem, replace, scroller } from "../../web/dom.js";
+import { charts, get, post } from "../api.js";
+import { card, chip, failed, h, link, problem, replace, scroller, toast } from "../../web/dom.js";
 import { bytes, duration, measure, number, plain } from "../../web/format.js";
 import { limitsLine, studyChip, trialChip, verdictLine } from "../../web/head.js";
 import { notesCard } from "../notes.js";
@@ -19,7 +19,7 @@ export async function trialPage(page, key, text) {
   const layers = study.layer_kinds.length ? card("Sensitivity of the layers, of the whole study", { wide: true }, h("div", {})) : null;
   page.show(heading(key, study, trial),
     h("div", { class: "grid" }, failure(trial), scores(study, trial), facts(trial),
-      configuration(trial), shards(study, trial), ratios, layers, ranges, study.can_change ? notesCard(key, here, trial, () => again()) : null, logs(trial)));
+      configuration(trial), study.can_change ? tryCard(key, trial) : null, shards(study, trial), ratios, layers, ranges, study.can_change ? notesCard(key, here, trial, () => again()) : null, logs(trial)));
   const plots = [];
   page.onleave(() => plots.forEach((plot) => plot.close()));
   if (ratios || layers || trial.has_ranges) {
@@ -58,7 +58,7 @@ function heading(key, study, trial) {
   return [h("div", { class: "head" }, h("h1", {}, `Trial ${trial.number}`), trialChip(trial.state, study), limitsLine(study, trial.score),
     trial.is_best ? chip("best", "best of the study") : null, trial.front ? chip("front", "on the front") : null, trial.from_store ? chip("", "known from the store") : null,
     trial.tags.map((tag) => chip("tag", tag)), form),
-  h("p", { class: "under" }, `stage ${trial.stage} · batch ${trial.batch} · ${trial.attempts} attempt${trial.attempts === 1 ? "" : "s"}`,
+  h("p", { class: "under" }, trial.stage === "tried" ? "tried as was asked for · " : `stage ${trial.stage} · batch ${trial.batch} · `, `${trial.attempts} attempt${trial.attempts === 1 ? "" : "s"}`,
     trial.lost_workers ? ` · ${trial.lost_workers} workers lost` : "", trial.note ? ` · ${trial.note}` : "", " · study ", link(`/studies/${key}`, study.name), " ", studyChip(study), " ", verdictLine(study))];
 }
 
@@ -94,6 +94,32 @@ function configuration(trial) {
   const table = (chosen) => h("table", {}, h("tbody", {}, chosen.map((name) => h("tr", { "data-field": name }, h("th", { scope: "row" }, name), h("td", {}, plain(name in trial.qconfig ? trial.qconfig[name] : trial.params[name]))))));
   return card("Configuration", { wide: !trial.shards.length }, scroller("Searched fields", table(Object.keys(trial.params))),
     h("details", {}, h("summary", {}, `All ${names.length} fields`), scroller("Other fields", table(rest))));
+}
+
+// Its fields, to be changed and evaluated next.
+function tryCard(key, trial) {
+  const given = Object.fromEntries(Object.keys(trial.params).filter((name) => name in trial.qconfig).map((name) => [name, trial.qconfig[name]]));
+  const fields = h("textarea", { id: "fields", rows: Math.min(Object.keys(given).length + 2, 16), spellcheck: "false" });
+  fields.value = JSON.stringify(given, null, 1);
+  async function ask(event) {
+    event.preventDefault();
+    try {
+      const { listening } = await post(`/studies/${key}/tries`, { trial: trial.number, fields: read(fields.value) });
+      toast(listening ? "it is evaluated next" : "kept: it is evaluated when the search runs again");
+    } catch (error) {
+      failed(error);
+    }
+  }
+  return card("Try this", { id: "try" }, h("form", { onsubmit: ask, class: "form" },
+    h("label", { for: "fields" }, "Fields that may differ from this trial, as JSON; any other field of the configuration may be added."), fields, h("button", {}, "Try this")));
+}
+
+function read(text) {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw Object.assign(new Error(), { what: `this is no JSON: ${error.message}`, where: "Try this", fix: 'Write {"calibrate_mode": "max"}.' });
+  }
 }
 
 function shards(study, trial) {
