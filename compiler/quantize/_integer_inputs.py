@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from compiler.errors import NotFullyIntegralError
 from compiler.ir.dataflow import Dataflow, Step, Value, dataflow
 from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, is_op_call
@@ -28,7 +30,7 @@ from compiler.ops.op_call import op_call
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.quantize._rewriting import rewritten
 from compiler.ranges.analysis import RangeContext, analyse_step, ranges_of
-from compiler.ranges.interval import constant_interval
+from compiler.ranges.interval import Interval, constant_interval
 from compiler.ranges.reals import PLACES
 
 _LIMITS: Final = (2**52, 2**31 - 2**20, 2**30 - 2**20, 2**24, 2**20)
@@ -209,15 +211,88 @@ def _enters(node: Expr) -> bool:
 
 _EXACT: Final = 1 << 24
 """Up to which float32 holds every whole number."""
+_WHOLE: Final = (
+    *("add", "subtract", "multiply", "negative", "nn.relu", "where", "minimum", "maximum"),
+    *("sum", "cumsum", "min", "max", "expand_dims", "reshape", "squeeze", "transpose"),
+)
+"""Operators that make whole numbers of whole numbers."""
+
+
+def whole_counts(mod: IRModule) -> IRModule:
+    """The module with indices that are counted in floats counted in integers; itself without any.
+
+        cast(sum(cast(%bool, float32)), int64)        sum(cast(%bool, int64))
+
+    Where a number on the way may be too large for float32 to hold, nothing changes.
+    """
+    if not any(map(_enters, nodes_of(mod["main"]))):
+        return mod
+    old: dict[Expr, Expr] = {}
+    for node in nodes_of(mod["main"]):
+        if (whole := _as_whole(node, old, {})) is not None:
+            old[node] = whole
+    exact: set[Expr] = set()
+    for node, bounds in zip(old, _bounds_of(mod, tuple(old.values())), strict=True):
+        counted = [arg for arg in node.operands() if arg in old]
+        if max(-bounds.lowest, bounds.highest) <= _EXACT and exact.issuperset(counted):
+            exact.add(node)
+    whole_now: dict[Expr, Expr] = {}
+
+    def made(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
+        if node in exact and (whole := _as_whole(node, whole_now, new)) is not None:
+            whole_now[node] = whole
+        if not isinstance(node, Call) or not _enters(node) or node.args[0] not in whole_now:
+            return None
+        counted, dtype = whole_now[node.args[0]], _dtype(node)
+        return counted if dtype == "int64" else op_call("cast", counted, dtype=dtype)
+
+    return rewritten(mod, made)
+
+
+def _as_whole(node: Expr, whole: Mapping[Expr, Expr], new: Mapping[Expr, Expr]) -> Expr | None:
+    """A float that is a whole number, as an integer; None of others.
+
+    Args:
+        whole: the same of its operands.
+        new: nodes that stand for those of the module.
+    """
+    if not isinstance(node, Call) or _dtype(node) != "float32":
+        return None
+    if is_op_call(node, "cast") and not is_float(_dtype(node.args[0])):
+        return op_call("cast", new.get(node.args[0], node.args[0]), dtype="int64")
+    known = is_op_call(node, *_WHOLE) and not whole.keys().isdisjoint(node.args)
+    if not known and not is_op_call(node, "take"):
+        return None
+    args: list[Expr] = []
+    for arg in node.args:
+        if isinstance(arg, Constant) and is_float(_dtype(arg)):
+            if not (np.abs(arg.data) <= _EXACT).all() or (arg.data % 1).any():
+                return None
+            args.append(Constant(arg.data.astype(np.int64), span=arg.span))
+        elif arg in whole:
+            args.append(whole[arg])
+        elif is_float(_dtype(arg)):
+            return None
+        else:  # indices, or the condition of where
+            args.append(new.get(arg, arg))
+    return node.with_fields(args=tuple(args))
+
+
+def _bounds_of(mod: IRModule, values: tuple[Expr, ...]) -> list[Interval]:
+    """Bounds of integers that are computed in ``main``."""
+    main: Function = mod["main"]
+    counted = mod.with_function("main", main.with_fields(body=Tuple(values), ret_type=None))
+    flow = dataflow(infer_module(counted))
+    ranges = ranges_of(flow)
+    return [ranges.of(value) for value in flow.outputs]
 
 
 def bounded_counts(mod: IRModule) -> IRModule:
     """The module with bounds on computed whole numbers that become real; itself without any."""
-    main: Function = mod["main"]
     answers: set[Expr] = set()  # truth values, places, and whole numbers that are made of them
     casts: list[Call] = []
-    for node in nodes_of(main):
-        dtype = getattr(node.checked_type, "dtype", "")
+    for node in nodes_of(mod["main"]):
+        dtype = _dtype(node)
         made = any(arg in answers for arg in node.operands())
         if dtype == "bool" or (made and is_integer(dtype)) or is_op_call(node, *PLACES):
             answers.add(node)
@@ -227,12 +302,8 @@ def bounded_counts(mod: IRModule) -> IRModule:
             casts += [node] if whole else []
     if not casts:
         return mod
-    counts = Tuple(tuple(call.args[0] for call in casts))
-    counted = mod.with_function("main", main.with_fields(body=counts, ret_type=None))
-    flow = dataflow(infer_module(counted))
-    ranges, limits = ranges_of(flow), {}
-    for call, value in zip(casts, flow.outputs, strict=True):
-        bounds = ranges.of(value)
+    limits: dict[Expr, tuple[float, float]] = {}
+    for call, bounds in zip(casts, _bounds_of(mod, tuple(c.args[0] for c in casts)), strict=True):
         if max(-bounds.lowest, bounds.highest) <= _EXACT:
             limits[call] = float(bounds.lowest), float(bounds.highest)
 

@@ -40,7 +40,12 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.qtypes.report import QuantizeReport
 from compiler.quantize._cost import ModuleCost, module_cost
 from compiler.quantize._given_points import for_given_points
-from compiler.quantize._integer_inputs import bounded_counts, bounded_inputs, refuse_overflows
+from compiler.quantize._integer_inputs import (
+    bounded_counts,
+    bounded_inputs,
+    refuse_overflows,
+    whole_counts,
+)
 from compiler.quantize._layers import named_weights, require_known, unmarked
 from compiler.quantize._masks import bounded_masks
 from compiler.quantize._own_points import own_points
@@ -156,7 +161,7 @@ def mark(
     run.input_sample = None if channels is None else channels.sample
     if qconfig.integer_tables:
         mod = bounded_masks(Sequential(RECOGNIZE, name="recognize")(mod))
-        mod = with_own_biases(bounded_inputs(bounded_counts(mod)))
+        mod = with_own_biases(bounded_inputs(bounded_counts(whole_counts(mod))))
     layers = named_weights(mod["main"])
     require_known(run.qconfig.layers, layers)
     run.report.begin(mod["main"], layers)

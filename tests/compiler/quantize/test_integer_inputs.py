@@ -16,7 +16,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.walk import mentions
 from compiler.proof.derive import derive_static
 from compiler.quantize import QConfig, diagnose, prerequisite_optimize
-from compiler.quantize._integer_inputs import bounded_inputs, overflowing
+from compiler.quantize._integer_inputs import bounded_inputs, overflowing, whole_counts
 from compiler.ranges.analysis import ranges_of
 from compiler.runtime.exact_executor import executor_named
 from compiler.targets.reference.executor import ReferenceExecutor
@@ -237,3 +237,64 @@ def test_a_product_of_two_int64_tensors_is_no_quantized_model() -> None:
     )
     diagnosis = diagnose(mod, QConfig.recommended())
     assert "operands have 64 bits" in diagnosis.obstacles[-1]
+
+
+def counting(form: str) -> Callable[[Expr], Expr]:
+    """The number of values of a row that a sparse softmax keeps, made in floats."""
+    numbers = relay.const(np.arange(1, WIDTH + 1, dtype=np.float32))
+
+    def counted(kept: Expr) -> Expr:
+        real = op.cast(kept, dtype="float32")
+        if form == "the largest number":
+            return op.max(op.multiply(real, numbers), axis=(1,), keepdims=True)
+        if form == "a chosen number":
+            return op.max(op.where(kept, numbers, real), axis=(1,), keepdims=True)
+        if form == "a difference":
+            absent = op.subtract(whole(1, "float32"), real)
+            total = op.reshape(op.sum(absent, axis=(1,), keepdims=True), newshape=(1, 1))
+            return op.subtract(whole(WIDTH, "float32"), total)
+        return op.sum(real, axis=(1,), keepdims=True)
+
+    return counted
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("form", ["a sum", "the largest number", "a chosen number", "a difference"])
+def test_a_count_of_floats_is_an_integer_where_it_is_an_index(form: str, dtype: str) -> None:
+    """Sparsemax inside a network: the support counts k, and reads the running sum at k - 1."""
+    rng = np.random.default_rng(0)
+    weight, head = (
+        relay.const(rng.normal(0, 0.5, shape).astype(np.float32))
+        for shape in ((WIDTH, WIDTH), (4, WIDTH))
+    )
+    x = relay.var("x", shape=(1, WIDTH), dtype="float32")
+    scores = op.nn.dense(x, weight, units=WIDTH)
+    pair = op.topk(scores, k=WIDTH, axis=1, ret_type="both", dtype="int64")
+    ordered = relay.TupleGetItem(pair, 0)
+    sums = op.cumsum(ordered, axis=1)
+    numbers = relay.const(np.arange(1, WIDTH + 1, dtype=np.float32))
+    kept = op.greater(op.add(op.multiply(ordered, numbers), whole(1, "float32")), sums)
+    count = counting(form)(kept)
+    place = op.subtract(op.cast(count, dtype=dtype), whole(1, dtype))
+    taken = op.gather(sums, place, axis=1)
+    threshold = op.divide(op.subtract(taken, whole(1, "float32")), count)
+    body = op.nn.dense(op.nn.relu(op.subtract(scores, threshold)), head, units=4)
+    made = infer_module(relay.module(relay.Function((x,), body)))
+    mod = prerequisite_optimize(made, None, 3)
+    assert diagnose(mod, QConfig.recommended()).fully_integral
+    data = [{"x": rng.normal(size=(1, WIDTH)).astype(np.float32)} for _ in range(32)]
+    module = calibrated(mod, QConfig.recommended(), data).partitioned
+    assert module is not None
+    assert derive_static(module).findings == ()
+    assert sqnr_db(mod, module, data) > 25
+
+
+def test_a_count_that_floats_would_round_stays_a_float() -> None:
+    """2^13 counts of up to 2^13 do not fit the 24 bits that float32 counts in."""
+    x = relay.var("x", shape=(1, 1 << 13), dtype="float32")
+    real = op.cast(op.greater(x, whole(0, "float32")), dtype="float32")
+    for factor, counted in ((1 << 10, True), (1 << 13, False)):
+        total = op.sum(op.multiply(real, whole(factor, "float32")), axis=(1,), keepdims=True)
+        body = op.cast(total, dtype="int64")
+        mod = infer_module(relay.module(relay.Function((x,), body)))
+        assert (whole_counts(mod) is not mod) == counted

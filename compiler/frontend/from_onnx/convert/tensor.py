@@ -9,14 +9,9 @@ import numpy as np
 from compiler.errors import OnnxImportError
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
-from compiler.frontend.from_onnx.values import dtype_of, typed_call
-from compiler.ir.expr import Call, Constant, Expr, Op, is_op_call
+from compiler.frontend.from_onnx.values import dtype_of
+from compiler.ir.expr import Call, Expr, is_op_call
 from compiler.ir.ty import bits, integer_range, is_dynamic, is_float, is_integer
-from compiler.ir.walk import behind
-
-_EXACT = 1 << 24
-"""Whole numbers below it are float32."""
-
 
 _BINARY = {
     "Add": "add",
@@ -200,44 +195,16 @@ def cast_like(node: OnnxNode) -> Expr:
 
 
 def _cast(node: OnnxNode, dtype: str) -> Expr:
-    """Floats that become integers and floats again are floats without their fraction; labels and
-    places that become floats and integers again stay integers."""
+    """Floats that become integers and floats again are floats without their fraction."""
     data = node.arg(0)
     held = data.tensor_type.dtype
     if held == dtype:
         return data
-    if is_float(held) and is_integer(dtype) and (small := _small_integers(node, data)) is not None:
-        return small if small.tensor_type.dtype == dtype else node.call("cast", small, dtype=dtype)
     real = data.args[0] if isinstance(data, Call) and is_op_call(data, "cast") else data
     if real.tensor_type.dtype == dtype and is_float(dtype) and is_integer(held):
         low, high = integer_range(held)
         return node.call("trunc", node.call("clip", real, a_min=float(low), a_max=float(high)))
     return node.call("cast", data, dtype=dtype)
-
-
-_MOVES = ("expand_dims", "reshape", "squeeze", "transpose")
-
-
-def _small_integers(node: OnnxNode, data: Expr) -> Expr | None:
-    """The integers that floats are, where float32 holds every one of them; moved as these."""
-    moves, made = behind(data, _MOVES)
-    if not isinstance(made, Call) or not is_op_call(made, "cast"):
-        return None
-    found = made.args[0]
-    _, place = behind(found, _MOVES)
-    if not isinstance(place, Call) or not is_integer(place.tensor_type.dtype):
-        return None
-    if is_op_call(place, "take"):
-        _, table = behind(place.args[0], _MOVES)
-        known = isinstance(table, Constant) and bool((np.abs(table.data) < _EXACT).all())
-    else:
-        known = is_op_call(place, "argmax", "argmin")
-    if not known:
-        return None
-    for move in reversed(moves):
-        assert isinstance(move.op, Op)
-        found = typed_call(move.op.name, (found,), move.attrs, node.span)
-    return found
 
 
 @from_onnx("Constant")
