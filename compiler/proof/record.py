@@ -96,7 +96,7 @@ def compare_record(
         what = f"is of format {record.get('format')!r}; this qsearch writes {FORMAT}"
         return (Finding("record", where, f"{what}: a newer qsearch wrote it, or it was changed"),)
     findings: list[Finding] = []
-    if record.get("verdict") != "proved":
+    if record.get("verdict") not in ("proved", derived["verdict"]):
         findings.append(Finding("record", where, "does not say that it holds"))
     if record.get("claims") != (ours := record_of(derived))["claims"]:
         findings.append(Finding("record", where, "claims something else"))

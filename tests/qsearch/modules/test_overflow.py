@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import qsearch
 from compiler import relay
@@ -69,3 +71,57 @@ def overflowing_module(terms: int) -> QModule:
     )
     inputs = {"x": np.zeros((1, terms), "float32")}
     return QModule(module, samples=[(inputs, evaluate(module, inputs))])
+
+
+def hashing_model(at: Path) -> Path:
+    """Rows that a product of 64-bit numbers picks, which is meant to wrap."""
+    rng = np.random.default_rng(0)
+    held = {"factor": np.array(2**40), "count": np.array(7)}
+    held |= {"table": rng.normal(size=(7, 8)).astype(np.float32)}
+    held |= {"weight": rng.normal(size=(8, 8)).astype(np.float32)}
+    nodes = [
+        helper.make_node(op, reads, [result])
+        for op, reads, result in (
+            ("Mul", ["ids", "factor"], "large"),
+            ("Mul", ["large", "large"], "wrapped"),
+            ("Mod", ["wrapped", "count"], "place"),
+            ("Gather", ["table", "place"], "rows"),
+            ("MatMul", ["rows", "weight"], "y"),
+        )
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "hashing",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, [1, 5])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5, 8])],
+        [numpy_helper.from_array(array, name) for name, array in held.items()],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), at / "m.onnx")
+    np.savez(at / "data.npz", ids=rng.integers(0, 100, (16, 5)))
+    return at / "m.onnx"
+
+
+def test_compile_ends_with_1_where_an_overflow_is_possible(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, out = str(hashing_model(tmp_path)), str(tmp_path / "m.qmod")
+    given = ["compile", model, "--calib", str(tmp_path / "data.npz"), "-o", out]
+    assert run(given) == 0  # cut behind the hash
+    assert qsearch.verify(out).proved
+    assert run([*given, "--qconfig", "auto,partition_conversions=enabled"]) == 1
+    assert "the module is not proved" in capsys.readouterr().err
+    found = qsearch.verify(out)
+    assert not found.proved
+    assert found.record == "agrees"  # the writer said so
+
+
+def test_launch_ends_with_1_where_an_overflow_is_possible(tmp_path: Path) -> None:
+    model, data = hashing_model(tmp_path), str(tmp_path / "data.npz")
+    space = tmp_path / "space.yaml"
+    space.write_text("fields:\n  partition_conversions: [enabled]\n")
+    out = tmp_path / "run"
+    result = qsearch.launch(model, calib=data, eval=data, space=space, until="y", trials=1, out=out)
+    assert result.exit_code == 1
+    assert result.summary["emitted"]["findings"]
+    assert not qsearch.verify(out).proved
