@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,18 +27,21 @@ from compiler.frontend.cut_graph import Graph
 from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.frontend.from_onnx.load import load as load_onnx
 from compiler.frontend.from_onnx.model_file import read_model
+from compiler.ir.expr import Call, is_op_call
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.pass_text import split_passes
 from compiler.ir.text.parser import parse
 from compiler.ir.ty import tensor_fields
-from compiler.ir.walk import mentions
+from compiler.ir.walk import behind, mentions, nodes_of
 from compiler.ops.number_format import Array
+from compiler.ops.rules.product_shape import FQProductShape
 from compiler.proof.work import refusal_expected
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Diagnosis, bind_params, diagnose, given_note, prerequisite_optimize
 from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.quantize.diagnosis import OUTSIDE, OperatorDiagnosis, why_float
+from compiler.ranges.reals import LAYOUT
 from compiler.runtime.artifact import load_qmod
 from compiler.runtime.interface import KEY as INTERFACE
 from compiler.runtime.interface import Interface
@@ -333,6 +337,38 @@ def refuse_empty(mod: IRModule, params: Mapping[str, Any]) -> None:
             )
 
 
+_ARITHMETIC: Final = ("add", "subtract", "multiply", "divide")
+
+
+def refuse_infinite(mod: IRModule, params: Mapping[str, Array]) -> None:
+    """Refuse weights that hold NaN, and infinite ones of products: nothing that reads them has a
+    range. An infinite addend may be a mask.
+
+    Args:
+        mod, params: an imported model and its weights.
+    Raises:
+        OnnxImportError: the initializer and what it holds.
+    """
+    for node in nodes_of(mod["main"]):
+        if not isinstance(node, Call):
+            continue
+        product = FQProductShape.get(node.op) is not None
+        for arg in node.args if product or is_op_call(node, *_ARITHMETIC) else ():
+            name = getattr(behind(arg, LAYOUT)[1], "name_hint", "")
+            array = params.get(name)
+            if array is None or array.dtype.kind != "f":
+                continue
+            with np.errstate(all="ignore"):  # the sum takes no memory, and tells of either
+                total = float(array.sum(dtype=np.float64))
+            if math.isfinite(total) or not (product or np.isnan(array).any()):
+                continue
+            raise OnnxImportError(
+                f"initializer {name!r} holds {'NaN' if np.isnan(array).any() else 'infinity'}",
+                where=str(node.span),
+                fix="train the model again, or give a checkpoint from before it diverged",
+            )
+
+
 def import_model(source: ModelSource, dim: Any, at: CutAt = NO_CUT) -> tuple[ModelSource, IRModule]:
     """The float module after prerequisite_optimize, and the model as it was cut.
 
@@ -344,6 +380,7 @@ def import_model(source: ModelSource, dim: Any, at: CutAt = NO_CUT) -> tuple[Mod
     """
     source, mod, params = load_model(source, named_dims(dim), at)
     refuse_empty(mod, params)
+    refuse_infinite(mod, params)
     module = prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL, simplify=True)
     for note in (given_note(module), refusal_expected(module)):
         if note:

@@ -96,6 +96,21 @@ def test_doctor_and_compile_refuse_what_numpy_or_onnxruntime_does_not_have(
         assert "ONNXRuntimeError" not in error
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("command", ["doctor", "compile"])
+def test_a_weight_that_is_not_finite_is_named(
+    command: str, value: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weight = WEIGHT.copy()
+    weight[3, 2] = value
+    held = numpy_helper.from_array(weight, "w")
+    model = save(tmp_path / "m.onnx", [product("x", "y")], FLOAT, FLOAT, held)
+    assert run([command, str(model)]) == 2
+    assert f"initializer 'w' holds {'NaN' if np.isnan(value) else 'infinity'}" in (
+        capsys.readouterr().err
+    )
+
+
 @pytest.mark.parametrize("kind", ["BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E5M2"])
 def test_weights_of_narrow_floats_behind_a_cast_are_widened(kind: str, tmp_path: Path) -> None:
     weight = helper.make_tensor("w", TensorProto.DataType.Value(kind), [16, 8], WEIGHT.ravel())

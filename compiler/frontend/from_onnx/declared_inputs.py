@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from typing import Final
 
 import onnx
 
+from compiler.frontend.from_onnx.graph import abbreviated
 from compiler.frontend.from_onnx.model_file import read_model
 from compiler.frontend.from_onnx.values import dtype_of
 from compiler.runtime.interface import Interface, Port
 
+log = logging.getLogger("compiler.frontend")
+
+_SHOWN: Final = 12
+"""Labels in a message."""
+
 
 def declared_interface(source: str | os.PathLike[str] | bytes) -> Interface:
     """Inputs that are not initializers, and outputs, in the order of the file; where that leaves a
-    type open it is float32.
+    type open it is float32. A warning names the texts of labels that are numbers here.
 
     Raises:
         OnnxImportError: the file cannot be read as ONNX, or an input or output has an element type
             that modules do not have.
     """
     graph = read_model(source, kinds=()).graph
+    for entry in graph.output:
+        if entry.doc_string:
+            texts = abbreviated(entry.doc_string.split(", "), _SHOWN)
+            log.warning("output %r is a place among the labels %r", entry.name, texts)
     weights = {tensor.name for tensor in graph.initializer}
     taken = tuple(_port(entry) for entry in graph.input if entry.name not in weights)
     return Interface(taken, tuple(map(_port, graph.output)))

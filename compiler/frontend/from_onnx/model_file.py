@@ -157,23 +157,22 @@ _KEEPS: Final = (*_PICKS, "Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 
 def _number_labels(graph: onnx.GraphProto) -> None:
     """Labels that are texts become their places: those of classifiers, and a constant of texts
-    that elements are picked from."""
+    that elements are picked from. The doc_string of an output holds the texts."""
     picked = {name for node in graph.node if node.op_type in _PICKS for name in node.input[:1]}
-    numbered = set()
+    numbered: dict[str, str] = {}
     for tensor in graph.initializer:
         if tensor.data_type == onnx.TensorProto.STRING and tensor.name in picked:
+            numbered[tensor.name] = _joined(tensor.string_data)
             places = np.arange(len(tensor.string_data)).reshape(tensor.dims)
             tensor.CopyFrom(onnx.numpy_helper.from_array(places, tensor.name))
-            numbered.add(tensor.name)
     for node in graph.node:
-        read = bool(numbered) and not numbered.isdisjoint(node.input)
+        read = not numbered.keys().isdisjoint(node.input)
         for attribute in node.attribute if read or node.domain == _ML else ():
             if attribute.name == "classlabels_strings" and attribute.strings:
-                texts, count = b", ".join(attribute.strings), len(attribute.strings)
+                texts, count = _joined(attribute.strings), len(attribute.strings)
                 named = onnx.helper.make_attribute("classlabels_int64s", range(count))
                 attribute.CopyFrom(named)
-                attribute.doc_string = texts.decode("utf-8", "backslashreplace")
-                numbered.update(node.output[:1])
+                numbered |= dict.fromkeys(node.output[:1], texts)
             elif read and attribute.name == "to":
                 if attribute.i != onnx.TensorProto.STRING:
                     raise OnnxImportError(
@@ -183,10 +182,15 @@ def _number_labels(graph: onnx.GraphProto) -> None:
                     )
                 attribute.i = onnx.TensorProto.INT64
         if read and node.op_type in _KEEPS and node.input[0] in numbered:
-            numbered.update(node.output)
+            numbered |= dict.fromkeys(node.output, numbered[node.input[0]])
     for info in (*graph.value_info, *graph.output):
+        info.doc_string = numbered.get(info.name, "")
         if info.name in numbered:
             info.type.tensor_type.elem_type = onnx.TensorProto.INT64
+
+
+def _joined(texts: Iterable[bytes]) -> str:
+    return b", ".join(texts).decode("utf-8", "backslashreplace")
 
 
 def _messages(root: Message) -> Iterator[Any]:

@@ -48,8 +48,6 @@ _SHOWN = 3
 def runtime_warnings(source: str | os.PathLike[str] | bytes) -> tuple[str, ...]:
     """What a user of onnxruntime has to know of the file, one sentence per remedy; mostly none.
 
-    Labels that are texts there are numbers here, which are told as well.
-
     Args:
         source: path of an ONNX file, or its content.
     Raises:
@@ -59,7 +57,6 @@ def runtime_warnings(source: str | os.PathLike[str] | bytes) -> tuple[str, ...]:
     found: list[str] = []
     reversed_convolutions: list[str] = []
     padded: list[str] = []
-    labels: list[str] = []
     for part in within(graph, onnx.GraphProto):
         values = _Values(part)
         for node in part.node:
@@ -70,10 +67,6 @@ def runtime_warnings(source: str | os.PathLike[str] | bytes) -> tuple[str, ...]:
                 reversed_convolutions.append(name)
             elif values.sees_zeros(node):
                 padded.append(name)
-            texts = (a.doc_string for a in node.attribute if a.name == "classlabels_int64s")
-            labels += [
-                f"{label} is a place among: {t}" for t in texts if t for label in node.output[:1]
-            ]
     warnings = []
     if found:
         warnings.append(
@@ -89,7 +82,7 @@ def runtime_warnings(source: str | os.PathLike[str] | bytes) -> tuple[str, ...]:
             f"({abbreviated(padded, _SHOWN)}); qsearch does not, nor "
             'does onnxruntime with InferenceSession(…, disabled_optimizers=["Pad_Fusion"])'
         )
-    return (*warnings, *labels)
+    return tuple(warnings)
 
 
 def _told(names: list[str]) -> str:

@@ -16,8 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 import compiler
 import qsearch
 from compiler.errors import OnnxImportError
+from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.frontend.from_onnx.load import load
-from compiler.frontend.from_onnx.runtime_warnings import runtime_warnings
 
 FEATURES, DEPTH, ML = 6, 5, "ai.onnx.ml"
 Array = NDArray[Any]
@@ -306,7 +306,7 @@ def test_maps_of_chances_become_a_tensor() -> None:
     np.testing.assert_array_equal(compiler.evaluate(mod, {"x": x})[1], got[1])
 
 
-def test_labels_that_are_texts_become_their_places() -> None:
+def test_labels_that_are_texts_become_their_places(caplog: pytest.LogCaptureFixture) -> None:
     texts = ["cat", "dog"]
     kinds = [TensorProto.STRING, TensorProto.FLOAT]
     rng = np.random.default_rng(3)
@@ -323,11 +323,14 @@ def test_labels_that_are_texts_become_their_places() -> None:
     label, scores = compiler.evaluate(mod, {"x": x})
     assert [texts[place] for place in label] == wanted[0].tolist()
     np.testing.assert_allclose(scores, wanted[1], rtol=1e-5, atol=1e-5)
-    assert runtime_warnings(proto.SerializeToString()) == ("y0 is a place among: cat, dog",)
+    declared_interface(proto.SerializeToString())
+    assert "output 'y0' is a place among the labels 'cat, dog'" in caplog.text
 
 
 @pytest.mark.parametrize("pick", ["ArrayFeatureExtractor", "Gather"])
-def test_texts_that_are_picked_from_a_constant_become_their_places(pick: str) -> None:
+def test_texts_that_are_picked_from_a_constant_become_their_places(
+    pick: str, caplog: pytest.LogCaptureFixture
+) -> None:
     texts = np.array(["a", "b", "c"], object)
     domain = ML if pick == "ArrayFeatureExtractor" else ""
     nodes = [
@@ -350,6 +353,8 @@ def test_texts_that_are_picked_from_a_constant_become_their_places(pick: str) ->
     mod, params = load(proto.SerializeToString())
     (label,) = compiler.evaluate(mod, {"x": x, **params})
     assert texts[label].tolist() == wanted.tolist()
+    declared_interface(proto.SerializeToString())
+    assert "output 'label' is a place among the labels 'a, b, c'" in caplog.text
     nodes[-1].attribute[0].i = TensorProto.FLOAT
     graph = helper.make_graph(nodes, "g", inputs, outputs, constants)
     proto = helper.make_model(graph, opset_imports=opsets, ir_version=8)
