@@ -183,7 +183,6 @@ def test_a_command_of_a_readme_exists(path: Path, line: str) -> None:
             assert flag in [*known, "--help"], f"{path}: {line}: {flag}"
     elif program == "python":
         match = re.match(r"python -m ([\w.]+)", line)
-        if match is not None:
-            assert importlib.util.find_spec(match[1]) is not None, line
+        assert match is None or importlib.util.find_spec(match[1]) is not None, line
     else:
         assert program in ELSEWHERE or line.startswith("--"), f"{path}: {line}"

@@ -7,14 +7,15 @@ import pkgutil
 
 import compiler.passes
 from compiler import transform
+from tests.each import each
 
 
 def test_every_registered_pass_is_published_under_its_name() -> None:
     for module in pkgutil.iter_modules(compiler.passes.__path__):
         importlib.import_module(f"compiler.passes.{module.name}")
-    for name, cls in transform.registered_passes().items():
-        if cls.__module__.startswith("compiler."):
-            assert getattr(transform, name) is cls
+    registered = transform.registered_passes().items()
+    for name, cls in each(r for r in registered if r[1].__module__.startswith("compiler.")):
+        assert getattr(transform, name) is cls
 
 
 def test_levels_are_those_of_the_specification() -> None:

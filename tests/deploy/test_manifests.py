@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from qsearch.cli.main import parse
+from tests.each import each
 from tests.needs import missing
 
 pytestmark = pytest.mark.slow
@@ -124,9 +125,9 @@ def test_manifests_obey_the_schemas_of_kubernetes(overlay: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("overlay", [*OVERLAYS, *BESIDE])
 def test_every_pod_is_bounded_and_without_privileges(overlay: str) -> None:
-    for name, pod in pod_specs(rendered(overlay)).items():
+    for name, pod in each(pod_specs(rendered(overlay)).items()):
         assert pod["spec"]["securityContext"]["runAsNonRoot"], name
-        for container in pod["spec"]["containers"]:
+        for container in each(pod["spec"]["containers"]):
             assert {"cpu", "memory"} <= set(container["resources"]["requests"]), name
             assert "memory" in container["resources"]["limits"], name
             assert container["securityContext"]["capabilities"]["drop"] == ["ALL"], name
@@ -148,11 +149,11 @@ def item_claims(items: list[dict[str, Any]]) -> set[str]:
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_what_ray_writes_to_is_writable(overlay: str) -> None:
-    for name, pod in pod_specs(rendered(overlay)).items():
-        if name.startswith("RayJob"):
-            (container,) = pod["spec"]["containers"]
-            writable = {m["mountPath"] for m in container["volumeMounts"] if not m.get("readOnly")}
-            assert {"/tmp", "/home/qsearch"} <= writable, name
+    pods = pod_specs(rendered(overlay)).items()
+    for name, pod in each((name, pod) for name, pod in pods if name.startswith("RayJob")):
+        (container,) = pod["spec"]["containers"]
+        writable = {m["mountPath"] for m in container["volumeMounts"] if not m.get("readOnly")}
+        assert {"/tmp", "/home/qsearch"} <= writable, name
 
 
 def test_images_have_one_place_and_no_digest_that_no_registry_told() -> None:
@@ -206,7 +207,7 @@ def test_a_server_works_alone_on_its_folder_and_reaches_its_database() -> None:
 
 
 def test_compose_services_have_read_only_roots_and_no_capabilities() -> None:
-    for name, service in compose()["services"].items():
+    for name, service in each(compose()["services"].items()):
         assert service["read_only"], name
         assert service["cap_drop"] == ["ALL"], name
         assert "no-new-privileges:true" in service["security_opt"], name

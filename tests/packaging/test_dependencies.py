@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.each import each
+
 ROOT = Path(__file__).resolve().parents[2]
 OWNERS = cache(packages_distributions)
 OWN = ("compiler", "workers", "qsearch")
@@ -46,7 +48,7 @@ def test_every_import_is_declared(package: str) -> None:
         name.split(">")[0].split("[")[0].strip().lower().replace("_", "-")
         for name in (*project["dependencies"], *_of_users(project["optional-dependencies"]))
     }
-    for module, where in imports_of(package).items():
+    for module, where in each(imports_of(package).items()):
         if module in sys.stdlib_module_names or module in OWN:
             continue
         if where.startswith(NEVER_AT_RUN_TIME.get(module, "/")):

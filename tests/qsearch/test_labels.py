@@ -15,6 +15,7 @@ import qsearch
 from qsearch.cli.main import run
 from qsearch.config import resolve
 from qsearch.search.launch import plan
+from tests.each import each
 from workers.datasets.protocol import NO_LABEL
 
 ROWS = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
@@ -52,7 +53,7 @@ def test_a_label_that_is_no_class_is_refused_by_every_command(
 ) -> None:
     data = given(model, LABELS + 1)
     commands = [["run"], ["verify"], ["launch", "--dry-run", "--model"]]
-    for command in commands:
+    for command in each(commands):
         name = "m.onnx" if command[0] == "launch" else "m.qmod"
         assert run([*command, str(model / name), "--eval", data]) == 2
         told = capfd.readouterr().err

@@ -8,6 +8,7 @@ import pytest
 
 import qsearch
 from qsearch.errors import SettingsError
+from tests.each import each
 
 pytestmark = pytest.mark.usefixtures("quick_space", "few_images")
 
@@ -36,9 +37,8 @@ def test_a_password_of_the_storage_is_written_nowhere(postgres_url: str, tmp_pat
     url = postgres_url.replace("postgres:@", "postgres:hunter2@")
     out = tmp_path / "run"
     qsearch.launch("digits", trials=1, pool="inline", storage=url, out=out)
-    for path in out.rglob("*"):
-        if path.is_file():
-            assert b"hunter2" not in path.read_bytes(), path
+    for path in each(path for path in out.rglob("*") if path.is_file()):
+        assert b"hunter2" not in path.read_bytes(), path
 
 
 def test_a_timeout_ends_the_search_early_with_what_there_is(tmp_path: Path) -> None:

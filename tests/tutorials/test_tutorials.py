@@ -89,3 +89,4 @@ def test_a_tutorial_does_what_it_says(path: Path, tmp_path: Path) -> None:
         else:
             assert block.language in ("sh", "python"), f"{path.name}:{block.line}"
             printed = run(block, tmp_path, path.name)
+    assert printed is not None, "the page runs nothing"

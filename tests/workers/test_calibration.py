@@ -13,6 +13,7 @@ from compiler.quantize import (
     mark,
 )
 from compiler.quantize.calibration.stats import CalibrationStats, merge_stats
+from tests.each import each
 from tests.workers.shards import calibrate_shard
 from workers.calibration import CalibrationActor
 from workers.errors import DatasetError
@@ -47,7 +48,7 @@ def test_shards_of_channel_statistics_merge_to_those_of_one_process(study) -> No
     ]
     found = shards[0].merge(shards[1]).merge(shards[2]).to_arrays()
     whole = channel_stats(study.mod, [{"x": image[None]} for image in study.images]).to_arrays()
-    for name, array in whole.items():
+    for name, array in each(whole.items()):
         np.testing.assert_array_equal(found[name], array, err_msg=name)
 
 

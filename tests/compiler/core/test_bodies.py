@@ -29,6 +29,7 @@ from compiler.proof.derive import derive_static
 from compiler.ranges.analysis import FRange
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.compiler.inner_limits import CORE, OPERATORS, core_of, inputs_of, module_of
+from tests.each import each
 
 Array = NDArray[Any]
 op = relay.op
@@ -325,5 +326,5 @@ def test_what_has_bounds_or_an_exact_onnx_form_is_a_word() -> None:
 def test_a_word_and_what_touches_floats_stay_as_they_are() -> None:
     x = Var("x", TensorType((2, 3), "int32"))
     body = op.multiply(op.cast(op.add(x, x), dtype="float32"), relay.const(0.5))
-    for step in dataflow(infer_module(IRModule.from_expr(Function((x,), body)))).steps:
+    for step in each(dataflow(infer_module(IRModule.from_expr(Function((x,), body)))).steps):
         assert words_of(step) == ([step], list(step.results))

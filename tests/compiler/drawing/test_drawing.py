@@ -22,6 +22,7 @@ from compiler.ir.ty import TensorType
 from compiler.ops.rules.integer_calls import fixed_point_multiply, fixed_point_multiply_per_axis
 from compiler.span import Span
 from tests.compiler.work import calls_of
+from tests.each import each
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -51,10 +52,10 @@ def test_boxes_do_not_overlap_and_edges_go_down() -> None:
     rows: dict[float, list[tuple[float, float]]] = {}
     for at in layout.places.values():
         rows.setdefault(at.y, []).append((at.x, at.x + at.width))
-    for row in rows.values():
+    for row in each(rows.values()):
         row.sort()
         assert all(left[1] < right[0] for left, right in pairwise(row))
-    for edge, route in zip(frame.edges, layout.routes):
+    for edge, route in each(zip(frame.edges, layout.routes)):
         assert layout.places[edge.source].y < layout.places[edge.target].y
         assert all(upper[1] < lower[1] for upper, lower in pairwise(route))
 

@@ -14,6 +14,7 @@ from compiler.frontend.cut_graph import Graph
 from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.runtime.pipeline import Pipeline
 from compiler.targets.ort.session import OrtExecutor
+from tests.each import each
 
 DETECTOR = """
 <ir_version: 8, opset_import: ["" : 13]>
@@ -210,7 +211,7 @@ g (float[2, 4] x) => (float[2, 2] y, int64[2, K] found, float[2] priors)
     x = np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32)
     module = qsearch.quantize(model, [{"x": x}])
     wanted = OrtExecutor(model).run([x])
-    for found, right in zip(module.run([x]), wanted, strict=True):
+    for found, right in each(zip(module.run([x]), wanted, strict=True)):
         np.testing.assert_allclose(found, right, atol=0.2)
 
 

@@ -35,6 +35,7 @@ from tests.compiler.frontend.from_onnx.test_recurrent import (
     weights,
     whole,
 )
+from tests.each import each
 
 Batches = list[dict[str, np.ndarray[Any, Any]]]
 
@@ -110,7 +111,7 @@ def test_upstream_error_is_seen_by_later_points_only() -> None:
 def test_every_calibrate_mode_has_its_threshold() -> None:
     mod, config, stats, batches = _prepared(models.conv_chain(), (1, 3, 8, 8))
     measured = [p for p in examine(mod, config, stats, batches).points if p.thresholds]
-    for name in calibrate_modes.names():
+    for name in each(calibrate_modes.names()):
         scales = activation_scales(stats, config.with_overrides(calibrate_mode=name))
         chosen = scales[: len(measured)]  # the ends of uneven grids follow
         assert [p.thresholds[name] for p in measured] == [float(s) for s in chosen]

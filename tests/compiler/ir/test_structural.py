@@ -39,6 +39,7 @@ from compiler.ir.structural import assert_structural_equal, structural_equal, st
 from compiler.ir.ty import Any, FuncType, GlobalTypeVar, TensorType, TupleType, TypeVar
 from compiler.ir.virtual_device import VirtualDevice
 from compiler.span import Span
+from tests.each import each
 
 VECTOR = TensorType((2,))
 
@@ -317,6 +318,6 @@ def test_a_key_of_an_attribute_that_has_no_text_is_named(key: object) -> None:
         lambda: structural_equal(made(), made()),
         lambda: compiler.text(made()),
     )
-    for action in actions:
+    for action in each(actions):
         with pytest.raises(AttrError, match=rf"\({type(key).__name__}\) is a key"):
             action()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from compiler.lir import index, ranges
 from compiler.lir.scalars import Axis, Bin, IntImm, Scalar, Select, Un
 from compiler.lir.walk import with_axes
+from tests.each import each
 
 LOOPS = (Axis("i", 3), Axis("j", 4), Axis("k", 2))
 
@@ -57,18 +58,18 @@ def value(expr: Scalar, point: tuple[int, ...]) -> int:
 @given(expressions())
 def test_simplified_arithmetic_has_the_same_value_everywhere(pair: tuple[Scalar, Scalar]) -> None:
     plain, simple = pair
-    for point in itertools.product(*(range(axis.extent) for axis in LOOPS)):
+    for point in each(itertools.product(*(range(axis.extent) for axis in LOOPS))):
         assert value(simple, point) == value(plain, point)
 
 
 @settings(max_examples=150, deadline=None)
 @given(expressions())
 def test_ranges_hold_every_value(pair: tuple[Scalar, Scalar]) -> None:
-    for expr in pair:
+    for expr in each(pair):
         held = ranges.value_range(expr)
         if held is None:
             continue
-        for point in itertools.product(*(range(axis.extent) for axis in LOOPS)):
+        for point in each(itertools.product(*(range(axis.extent) for axis in LOOPS))):
             assert held[0] <= value(expr, point) <= held[1]
 
 

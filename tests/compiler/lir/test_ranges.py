@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from itertools import product
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from compiler.lir.affine import affine_of, sum_key
 from compiler.lir.ranges import ValueRanges, value_range
 from compiler.lir.scalars import Acc, Axis, Bin, Buffer, Cast, FloatImm, IntImm, Load, Scalar, Un
+from tests.each import each
 
 ROW, COLUMN, ONE = Axis("i", 5), Axis("j", 7), Axis("one", 1)
 
@@ -64,14 +66,12 @@ def test_a_range_holds_every_value(seed: int) -> None:
     assert index is None or (index[0] <= min(values) and max(values) <= index[1])
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_a_sum_of_loop_variables_has_the_value_of_its_expression(seed: int) -> None:
-    expr = random_expression(np.random.default_rng(1000 + seed), 3)
-    found = affine_of(expr)
-    if found is not None:
-        for at in everywhere():
-            terms = sum(factor * at[name] for name, factor in found.terms.items())
-            assert found.constant + terms == value_of(expr, at)
+def test_sums_of_loop_variables_have_the_values_of_their_expressions() -> None:
+    drawn = [random_expression(np.random.default_rng(seed), 3) for seed in range(1000, 1060)]
+    affine = [(expr, form) for expr in drawn if (form := affine_of(expr)) is not None]
+    for (expr, form), at in each(itertools.product(affine, everywhere())):
+        terms = sum(factor * at[name] for name, factor in form.terms.items())
+        assert form.constant + terms == value_of(expr, at)
 
 
 def test_sums_are_seen_through_casts_negations_and_products_with_single_axes() -> None:

@@ -19,6 +19,7 @@ from compiler.lir.scalars import Axis, Scalar, literal
 from compiler.lir.vectorised import Tile
 from compiler.lir.walk import rewrite
 from tests.compiler.random_loops import random_loops
+from tests.each import each
 
 
 def point_value(root: Scalar, point: dict[str, int], buffers: Any, acc: Any) -> Any:
@@ -78,7 +79,7 @@ def accumulated(block: Compute, point: dict[str, int], buffers: Any) -> Any:
 @given(st.integers(0, 1 << 30))
 def test_whole_tiles_give_what_single_points_give(seed: int) -> None:
     func, args = random_loops(seed)
-    for got, want in zip(run(func, args), interpreted(func, args)):
+    for got, want in each(zip(run(func, args), interpreted(func, args))):
         if want.dtype.kind == "f":
             # Sums of a few float32 in another order.
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
@@ -93,7 +94,7 @@ def test_small_tiles_give_the_same(seed: int, limit: int) -> None:
     whole = run(func, args)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reference, "TILE_POINTS", limit)
-        for got, want in zip(run(func, args), whole):
+        for got, want in each(zip(run(func, args), whole)):
             np.testing.assert_allclose(got, want, rtol=1e-5)
 
 

@@ -18,6 +18,7 @@ from compiler.lir import reference
 from compiler.lir.nodes import PrimFunc
 from compiler.lir.reference import run
 from tests.compiler.quantize.candidates import calibrated
+from tests.each import each
 
 pytestmark = pytest.mark.shared
 
@@ -73,7 +74,7 @@ def test_float_and_simulated_models_agree_as_loops(name: str, shared_data: Path)
     for module in (mod, made.simulated):
         lowered = compiler.lower(module, target="reference")
         wanted = compiler.evaluate(module, [inputs[0]])
-        for want, got in zip(wanted, lowered.run([inputs[0]]), strict=True):
+        for want, got in each(zip(wanted, lowered.run([inputs[0]]), strict=True)):
             # Sums of float32 in another order; simulated ones may round one step of 1/127 apart.
             step = 1e-4 if module is mod else 0.05
             np.testing.assert_allclose(got, want, rtol=0, atol=step * float(np.abs(want).max()))

@@ -25,6 +25,7 @@ from compiler.ops.number_format import storage_dtype
 from compiler.ops.op_call import op_call
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 from tests.compiler.random_graphs import REQUIRED, accepted_calls, plain_attrs, random_value
+from tests.each import each
 
 # Other tests register operators of their own; the callee of call_lowered and of scan is a function,
 # no value; the marks of an open loop have none.
@@ -60,7 +61,9 @@ def test_numpy_results_have_the_inferred_shape_and_dtype(op: Op) -> None:
     rng = np.random.default_rng(0)
     plain, _ = accepted_calls(op, seed=0, tries=200, vary_attrs=False)
     varied, _ = accepted_calls(op, seed=2, tries=200)
-    for attrs, types, result in plain[:20] + varied[:40]:
+    calls = plain[:20] + varied[:40]
+    assert calls or op.name in RARELY_FIT
+    for attrs, types, result in calls:
         if any(is_dynamic(t) for t in types):
             continue
         try:
@@ -68,7 +71,7 @@ def test_numpy_results_have_the_inferred_shape_and_dtype(op: Op) -> None:
         except CompilerError:  # a value it is not defined for; any other exception fails
             continue
         want = tensor_fields(result)
-        for array, ty in zip(got, want, strict=True):
+        for array, ty in each(zip(got, want, strict=True)):
             assert array.dtype == storage_dtype(ty.dtype), (attrs, types, result)
             assert is_dynamic(ty) or array.shape == ty.shape or op.name == "arange", (attrs, types)
 
@@ -239,7 +242,7 @@ def test_an_unknown_operator_names_its_neighbours() -> None:
 
 
 def test_attributes_of_every_operator_equal_their_copies() -> None:
-    for op in all_ops():
+    for op in each(all_ops()):
         a, b = plain_attrs(op), plain_attrs(op)
         assert a == b
         assert hash(a) == hash(b)

@@ -11,6 +11,7 @@ from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ops.tensor.formula import MAX_WORDS, words
 from compiler.passes.outline_formulas import OutlineFormulas
+from tests.each import each
 
 op = relay.op
 UNARY = ("sigmoid", "tanh", "erf", "exp", "abs", "negative", "nn.relu", "floor")
@@ -55,9 +56,9 @@ def test_random_elementwise_graphs_keep_their_values(seed: int, size: int) -> No
     mod = infer_module(IRModule.from_expr(relay.Function(tuple(inputs), body)))
     new = OutlineFormulas()(mod)
     data = [rng.standard_normal((2, 3)).astype("float32") for _ in inputs]
-    for wanted, got in zip(evaluate(mod, data), evaluate(new, data), strict=True):
+    for wanted, got in each(zip(evaluate(mod, data), evaluate(new, data), strict=True)):
         np.testing.assert_array_equal(got, wanted)
-    for node in post_order(new["main"].body):
+    for node in each(post_order(new["main"].body)):
         if is_op_call(node, "unary_formula"):
             assert len(words(node.attrs.formula)) <= MAX_WORDS  # type: ignore[attr-defined]
 

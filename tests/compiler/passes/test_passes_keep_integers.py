@@ -20,6 +20,7 @@ from compiler import evaluate, transform
 from compiler.ir.module import IRModule
 from compiler.quantize import build_candidate, mark, measured_points
 from tests.compiler.quantize.test_random_networks import setup as random_network
+from tests.each import each
 
 for _module in pkgutil.iter_modules(compiler.passes.__path__):
     importlib.import_module(f"compiler.passes.{_module.name}")
@@ -65,7 +66,7 @@ def test_passes_keep_the_integers_of_a_quantized_module(seed: int) -> None:
         note(pipeline)
         with transform.PassContext(opt_level=4, verify=True):
             new = transform.Sequential.from_text(pipeline)(mod)
-        for before, after in zip(wanted, integers(new, inputs), strict=True):
+        for before, after in each(zip(wanted, integers(new, inputs), strict=True)):
             assert after.dtype == before.dtype
             np.testing.assert_array_equal(after, before)
 

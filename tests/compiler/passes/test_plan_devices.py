@@ -16,6 +16,7 @@ from compiler.ops.annotation.on_device import get_on_device_props
 from compiler.targets.compilation_config import CompilationConfig, device_of
 from compiler.targets.target import Target
 from compiler.transform import PlanDevices
+from tests.each import each
 
 CPU = device_of(Target("c"))
 NPU = device_of(Target("reference"))
@@ -122,7 +123,7 @@ def test_functions_of_an_accelerator_are_on_its_device() -> None:
 def test_every_change_of_device_is_a_fixed_on_device() -> None:
     x = relay.var("x", (4,))
     mod = planned(op.add(on(op.exp(x), NPU), op.tanh(x)))
-    for node in post_order(mod["main"]):
+    for node in each(post_order(mod["main"])):
         props = get_on_device_props(node)
         assert props is None or props.is_fixed
 

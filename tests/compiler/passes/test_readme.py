@@ -7,6 +7,7 @@ import pkgutil
 
 import compiler.passes
 from compiler import transform
+from tests.each import each
 from tests.package_readme import PackageReadme
 
 USE = """
@@ -22,9 +23,9 @@ README = PackageReadme(compiler.passes)
 def test_the_table_lists_every_pass_of_the_folder() -> None:
     for module in pkgutil.iter_modules(compiler.passes.__path__):
         importlib.import_module(f"compiler.passes.{module.name}")
-    for name, cls in transform.registered_passes().items():
-        if cls.__module__.startswith("compiler.passes."):
-            assert f"`{name}`" in README.text, f"{name} is missing in compiler/passes/README.md"
+    registered = transform.registered_passes().items()
+    for name in each(n for n, cls in registered if cls.__module__.startswith("compiler.passes.")):
+        assert f"`{name}`" in README.text, f"{name} is missing in compiler/passes/README.md"
 
 
 def test_the_pass_of_the_readme_works_as_printed() -> None:

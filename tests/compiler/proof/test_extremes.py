@@ -23,6 +23,7 @@ from compiler.targets.c.toolchain import EXACT_FLAGS
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.ort.integer_executor import IntegerExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
+from tests.each import each
 
 COUNT = 64
 _FLAGS = ("-O0", *EXACT_FLAGS[1:])
@@ -210,7 +211,7 @@ def test_every_operation_in_float16_rounds(dtype: str, body: str) -> None:
 def test_every_form_is_right_at_the_ends(name: str, form: str) -> None:
     core, dtypes, constants, divisor = CASES[name]
     make, without = FORMS[form]
-    for dtype in dtypes:
+    for dtype in each(dtypes):
         mod = module(core, dtype, constants)
         x = numbers(dtype, divisor)
         expected = ReferenceExecutor(mod, "main").run({"x": x})

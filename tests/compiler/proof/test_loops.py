@@ -14,6 +14,7 @@ from compiler.proof.derive import derive
 from compiler.runtime.artifact import QModule
 from tests.compiler.inner_values import whole_module
 from tests.compiler.mends import Defect, put_back
+from tests.each import each
 from tests.needs import NEEDS_C
 
 ENGINE, ONNX, C = "compiler.targets.engine", "compiler.export.to_onnx", "compiler.targets.c"
@@ -205,5 +206,5 @@ def @main(%x: Tensor[(3, 8), int32], %h0: Tensor[(8), int32]) {
     module = QModule(infer_module(parse(text)))
     given = {"x": np.ones((3, 8), np.int32), "h0": np.zeros(8, np.int32)}
     wanted, found = (module.run(given, executor=name) for name in ("reference", "c"))
-    for ours, theirs in zip(found, wanted, strict=True):
+    for ours, theirs in each(zip(found, wanted, strict=True)):
         np.testing.assert_array_equal(ours, theirs)

@@ -18,6 +18,7 @@ from compiler.ops.nn.integer_standardize import output_bound
 from compiler.pipeline import evaluate
 from compiler.proof.ranges import Ranges, analyse
 from compiler.ranges.rules import movement
+from tests.each import each
 
 op = relay.op
 
@@ -322,7 +323,7 @@ def test_tables_softmax_and_standardization_stay_within_bounds(
     near[:20] = low
     near[:20, 0] = min(low + 1, high)
     near[5:10, 0] = high
-    for call in calls:
+    for call in each(calls):
         mod = module([x], call)
         bottom, top = result(mod, (low, high))
         found = evaluate(mod, {"x": near.astype("int8")})[0]

@@ -28,6 +28,7 @@ from compiler.quantize import (
 )
 from compiler.quantize import quantize as quantize_module
 from tests.compiler.quantize.candidates import assert_same_integers, calibrated
+from tests.each import each
 
 op = relay.op
 Batches = list[dict[str, Any]]
@@ -266,7 +267,7 @@ def test_simulation_holds_what_the_integers_hold() -> None:
     mod, data = lopsided()
     for scheme in SCHEMES:
         made = quantized(mod, data, activation_scheme=scheme)
-        for batch in data:
+        for batch in each(data):
             simulated, integer = (evaluate(m, batch)[0] for m in (made.simulated, made.integer))
             step = np.abs(integer).max() / 127
             assert np.abs(simulated - integer).max() < step

@@ -29,6 +29,7 @@ from compiler.quantize import (
 )
 from compiler.quantize.calibration.weight_scale import weight_range
 from tests.compiler.quantize.candidates import assert_same_integers, calibrated
+from tests.each import each
 
 Graph = Callable[..., IRModule]
 
@@ -248,7 +249,7 @@ def test_an_eight_bit_bias_is_coarser(graph: Graph) -> None:
 def test_no_pair_of_weights_leaves_16_bits_as_products_with_bytes(shape: tuple[int, ...]) -> None:
     """Kernels of AVX2 add the products of two neighbouring channels in 16 bits."""
     weight = np.random.default_rng(0).standard_t(3, (*shape, 50)).astype(np.float32)
-    for one in np.moveaxis(weight, -1, 0):
+    for one in each(np.moveaxis(weight, -1, 0)):
         scale = weight_range(one, "pairs", 8, axis=0).reshape(-1, *(1,) * (one.ndim - 1)) / 128
         levels = np.clip(np.rint(one / scale), -127, 127)
         for signed in (levels, -levels):
@@ -288,7 +289,7 @@ def @main(%x: (1,4) float32) {
     config = QConfig.recommended(calibrate_mode="global_scale")
     candidate = build_candidate(mod, config, None)
     inputs = {"x": rng.normal(0, 1, (1, 4)).astype(np.float32)}
-    for found, exact in zip(evaluate(candidate.integer, inputs), evaluate(mod, inputs)):
+    for found, exact in each(zip(evaluate(candidate.integer, inputs), evaluate(mod, inputs))):
         assert np.abs(found - exact).max() < 0.1
 
 
@@ -335,7 +336,7 @@ def @main(%x: (1,4) float32) {
     )
     candidate = build_candidate(mod, QConfig.recommended(calibrate_mode="global_scale"), None)
     inputs = {"x": np.ones((1, 4), np.float32)}
-    for found, exact in zip(evaluate(candidate.integer, inputs), evaluate(mod, inputs)):
+    for found, exact in each(zip(evaluate(candidate.integer, inputs), evaluate(mod, inputs))):
         np.testing.assert_allclose(found, exact, atol=1e-4)
 
 

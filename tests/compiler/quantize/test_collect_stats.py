@@ -25,6 +25,7 @@ from compiler.quantize import (
 from compiler.quantize.calibration.profile_function import profile_function
 from compiler.runtime.executor import Executor
 from compiler.targets.reference.executor import ReferenceExecutor
+from tests.each import each
 
 CONFIG = QConfig(skip_conv_layers=[], calibrate_mode="percentile", weight_scale="max")
 
@@ -84,10 +85,10 @@ def test_chunks_and_streaming_give_the_same_bits(
     annotated, _ = mark(mod, CONFIG)
     whole = list(collect_stats(annotated, batches))
     chunked = list(collect_stats(annotated, batches, chunk_by))
-    for left, right in zip(whole, chunked, strict=True):
+    for left, right in each(zip(whole, chunked, strict=True)):
         np.testing.assert_array_equal(left.view(np.int32), right.view(np.int32))
     stats = calibration_stats(annotated, batches)
-    for index, values in enumerate(whole):
+    for index, values in each(enumerate(whole)):
         tensor = stats.tensor(int(stats.point_tensor[index]))
         assert (tensor.count, tensor.minimum, tensor.maximum) == (
             values.size,
@@ -170,5 +171,5 @@ def test_other_arrays_in_a_batch_are_ignored(two_convolutions: tuple[IRModule, B
     annotated, _ = mark(mod, CONFIG)
     more = [{**batch, "labels": np.zeros(2)} for batch in batches]
     plain, extra = calibration_stats(annotated, batches), calibration_stats(annotated, more)
-    for one, other in zip(plain.tensors, extra.tensors, strict=True):
+    for one, other in each(zip(plain.tensors, extra.tensors, strict=True)):
         assert one.maximum == other.maximum

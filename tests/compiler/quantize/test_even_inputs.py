@@ -19,6 +19,7 @@ from compiler.quantize._even_inputs import even_inputs
 from compiler.runtime.exact_executor import executor_named
 from compiler.targets.npu.profiles import PROFILES
 from compiler.targets.reference.executor import ReferenceExecutor
+from tests.each import each
 
 op = relay.op
 RNG = np.random.default_rng(0)
@@ -90,7 +91,7 @@ def test_every_column_counts_and_every_form_agrees(body: Any) -> None:
 def test_the_float_model_keeps_its_bits() -> None:
     mod = relay.module(relay.Function(free_vars(body := raw()), body))
     new = even_inputs(prerequisite_optimize(mod, None, 3))
-    for row in ROWS[:8]:
+    for row in each(ROWS[:8]):
         (wanted,), (found,) = (ReferenceExecutor(one).run({"x": row[None]}) for one in (mod, new))
         np.testing.assert_array_equal(found, wanted)
 

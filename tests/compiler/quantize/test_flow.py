@@ -31,6 +31,7 @@ from compiler.span import Span
 from compiler.transform import PassContext
 from tests.compiler.quantize.candidates import calibrated
 from tests.compiler.work import calls_of
+from tests.each import each
 
 Graph = Callable[..., IRModule]
 
@@ -290,7 +291,7 @@ def test_two_runs_at_once_share_nothing() -> None:
     alone = [build_candidate(mod, c, None) for c in configs]
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(lambda c: build_candidate(mod, c, None), configs))
-    for a, b in zip(alone, together):
+    for a, b in each(zip(alone, together)):
         assert a.integer is not None
         assert b.integer is not None
         assert_structural_equal(a.integer, b.integer)

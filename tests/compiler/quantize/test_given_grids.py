@@ -20,6 +20,7 @@ from compiler.ir.walk import nodes_of
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import prerequisite_optimize
 from compiler.quantize.calibration.weight_grid import range_on_few_levels, range_on_grid
+from tests.each import each
 
 ROWS, COLUMNS = 12, 64
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -128,7 +129,7 @@ def test_matmulnbits_means_what_onnxruntime_computes(block: int, zeros: bool) ->
     mod, params = load(model.SerializeToString())
     mod = prerequisite_optimize(mod, params, 3)
     session = onnxruntime.InferenceSession(model.SerializeToString())
-    for batch in samples(rng, 4):
+    for batch in each(samples(rng, 4)):
         # onnxruntime adds the products in another order.
         wanted = session.run(None, batch)[0]
         np.testing.assert_allclose(evaluate(mod, batch)[0], wanted, rtol=1e-4, atol=1e-5)

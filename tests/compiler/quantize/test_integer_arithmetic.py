@@ -21,6 +21,7 @@ from compiler.ops.rules.requantize import requantize, to_scalar
 from compiler.ops.rules.unify_scales import mul_and_div
 from compiler.quantize import QConfig
 from tests.compiler.bounded import bounds_with
+from tests.each import each
 
 Run = Callable[[Callable[[Expr], Expr], list[int]], list[int]]
 ROUNDINGS = ("UPWARD", "TONEAREST")
@@ -305,7 +306,7 @@ def test_scales_per_channel_requantize_like_each_channel_alone(
     found, shown = requantized(values, scales, 0.5, 1, rounding=rounding)
     # Taken alone a channel may shift where together all multiply; both give the same integers,
     # except that a shift with half added and a product to nearest differ on negative ties.
-    for row, scale in zip(np.reshape(found, (3, -1)), scales):
+    for row, scale in each(zip(np.reshape(found, (3, -1)), scales)):
         alone, _ = requantized(ACCUMULATORS, scale, 0.5, rounding=rounding)
         limit = 1 if rounding == "TONEAREST" else 0
         assert np.abs(row - alone).max() <= limit

@@ -41,6 +41,7 @@ from tests.compiler.quantize.table_networks import (
     images,
     scalar,
 )
+from tests.each import each
 
 op = relay.op
 RESCALES = ("fixed_point_multiply", "fixed_point_multiply_per_axis")
@@ -221,7 +222,7 @@ def test_random_chains_of_operators_are_integers_and_exact_on_the_grid(
     data = images(3, (1, 4, 6, 6), seed)
     made = candidate(mod, QConfig.recommended(calibrate_mode="max"), data)
     whole = OrtExecutor(to_integer_onnx(made.partitioned))
-    for batch in data:
+    for batch in each(data):
         np.testing.assert_array_equal(whole.run(batch)[0], evaluate(made.partitioned, batch)[0])
 
 
@@ -250,7 +251,7 @@ def test_random_configurations_are_integers_and_exact_on_the_grid(
     data = images(3, NETWORKS[name][1])
     made = candidate(built(name), QConfig.recommended(**fields), data)
     whole = OrtExecutor(to_integer_onnx(made.partitioned))
-    for batch in data:
+    for batch in each(data):
         # Inputs far outside the calibrated range reach every clip.
         inputs = {"x": batch["x"] * np.float32(reach)}
         np.testing.assert_array_equal(whole.run(inputs)[0], evaluate(made.partitioned, inputs)[0])

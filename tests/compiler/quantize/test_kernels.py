@@ -22,6 +22,7 @@ from compiler.quantize.calibration.kernels.numpy_kernels import (
     padded_taps,
 )
 from compiler.quantize.calibration.stats import bin_edges
+from tests.each import each
 from tests.needs import skip
 
 
@@ -129,7 +130,7 @@ def test_lower_halves_are_collected_for_the_asked_buckets_only(kernels: Kernels)
     upper = patterns >> 16
     buckets = np.unique(upper)[[0, 5, -3, -1]].astype(np.int32)
     found = kernels.collect_low(values, buckets)
-    for bucket, (low, times) in zip(buckets, found, strict=True):
+    for bucket, (low, times) in each(zip(buckets, found, strict=True)):
         expected = patterns[upper == bucket] & 0xFFFF
         np.testing.assert_array_equal(np.sort(np.repeat(low, times)), np.sort(expected))
 
@@ -234,9 +235,9 @@ def test_columns_are_rounded_one_after_the_other(kernels: Kernels, ends: Ends) -
     rows, matrix = rounding_case(3)
     factor = np.ascontiguousarray(np.swapaxes(np.linalg.cholesky(matrix), 1, 2))
     found, errors = kernels.round_columns(rows, factor, ends)
-    for group, row in np.ndindex(rows.shape[:2]):
+    for group, row in each(np.ndindex(rows.shape[:2])):
         left = rows[group, row].copy()
-        for k in range(left.size):
+        for k in each(range(left.size)):
             whole = nearest(left[k], ends)
             error = (left[k] - whole) / factor[group, k, k]
             left[k + 1 :] -= error * factor[group, k, k + 1 :]

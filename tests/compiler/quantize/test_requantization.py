@@ -32,6 +32,7 @@ from compiler.quantize import (
 from compiler.targets.ort.session import OrtExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.compiler.quantize.candidates import calibrated
+from tests.each import each
 
 ROUNDINGS = ("UPWARD", "TONEAREST", "TONEAREST_EVEN")
 PRODUCTS = ("fixed_point_multiply", "fixed_point_multiply_per_axis")
@@ -184,7 +185,7 @@ def test_scales_are_the_next_powers_of_two_upward(scheme: str) -> None:
         candidate_of(mod, shifts, data).report.points,
         strict=True,
     )
-    for before, after in pairs:
+    for before, after in each(pairs):
         old, new = (np.asarray(p.dom_scale, np.float64) for p in (before, after))
         assert (np.log2(new) == np.rint(np.log2(new))).all()
         if before.kind == "weight" and old.size > 5:

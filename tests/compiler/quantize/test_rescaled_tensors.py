@@ -28,6 +28,7 @@ from compiler.quantize.calibration.statistics_store import STATISTICS, statistic
 from compiler.quantize.candidate import mark
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.compiler.quantize.test_smoothing import SHAPE, C, chain, network, weight
+from tests.each import each
 
 RESCALINGS = ({"smooth_alpha": None}, {"smooth_alpha": 0.5}, {"smooth_alpha": 0.9})
 PLAIN = QConfig.recommended(calibrate_mode="mse")
@@ -66,8 +67,8 @@ def test_with_powers_of_two_every_value_is_that_of_the_rescaled_network(seed: in
     (data,) = batches(rng, 1)
     _, *own = ReferenceExecutor(plain).run(data)
     _, *theirs = ReferenceExecutor(rescaled).run(data)
-    for each, expected in zip(found, theirs, strict=True):
-        np.testing.assert_array_equal(each.of(own), expected)
+    for output, expected in each(zip(found, theirs, strict=True)):
+        np.testing.assert_array_equal(output.of(own), expected)
 
 
 class Counting(LocalData):
@@ -119,7 +120,7 @@ def test_statistics_do_not_depend_on_what_is_measured_with_them(rescaling: dict[
     config = PLAIN.with_overrides(**rescaling)
     ours = Calibration(mod, Counting(mod, data), variants=RESCALINGS).stats_for(config)
     alone = Calibration(mod, Counting(mod, data)).stats_for(config)
-    for name, array in alone.to_arrays().items():
+    for name, array in each(alone.to_arrays().items()):
         np.testing.assert_array_equal(ours.to_arrays()[name], array, err_msg=name)
 
 
@@ -137,7 +138,7 @@ def test_rescaled_statistics_are_those_of_the_rescaled_network_but_for_rounding(
     theirs = Calibration(
         mod, LocalData(mod, data, ReferenceExecutor), mark=lambda *given: mark(*given)
     ).stats_for(config)
-    for mine, measured in zip(ours.tensors, theirs.tensors, strict=True):
+    for mine, measured in each(zip(ours.tensors, theirs.tensors, strict=True)):
         np.testing.assert_allclose(mine.minimum, measured.minimum, rtol=1e-5)
         np.testing.assert_allclose(mine.maximum, measured.maximum, rtol=1e-5)
         assert mine.count == measured.count
@@ -190,7 +191,7 @@ def test_statistics_of_16_bit_sums_are_those_of_their_own_network(seed: int) -> 
     )
     local = LocalData(mod, data, ReferenceExecutor)
     theirs = Calibration(mod, local, mark=lambda *given: mark(*given)).stats_for(config).to_arrays()
-    for name, array in theirs.items():
+    for name, array in each(theirs.items()):
         np.testing.assert_array_equal(ours[name], array, err_msg=name)
 
 

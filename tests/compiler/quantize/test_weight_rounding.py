@@ -31,6 +31,7 @@ from compiler.quantize.calibration.weighted_calls import weighted_calls
 from compiler.targets.ort.session import OrtExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.compiler.quantize.candidates import const
+from tests.each import each
 
 FITTED = QConfig.recommended(weight_rounding="sequential", calibrate_mode="max")
 
@@ -65,7 +66,7 @@ def rule_of(call: Call) -> InputColumns:
 def test_rows_times_columns_are_the_operator_itself() -> None:
     rng = np.random.default_rng(0)
     mod = network(rng)
-    for call, _ in weighted_calls(mod["main"]):
+    for call, _ in each(weighted_calls(mod["main"])):
         rule = rule_of(call)
         shape = call.args[0].tensor_type.concrete_shape
         data = rng.integers(-8, 9, shape).astype(np.float32)

@@ -14,6 +14,7 @@ from compiler.errors import ArtifactError, EvaluationError, LoweringError
 from compiler.runtime.archive import read_archive, write_archive
 from compiler.runtime.artifact import QModule, load_qmod
 from compiler.runtime.lowered_module import LoweredModule
+from tests.each import each
 
 op, nn = relay.op, relay.op.nn
 
@@ -37,7 +38,7 @@ def test_integers_are_those_of_the_reference() -> None:
     lowered = compiler.lower(mod, target="reference")
     for seed in range(5):
         want = compiler.evaluate(mod, image(seed))
-        for a, b in zip(lowered.run(image(seed)), want, strict=True):
+        for a, b in each(zip(lowered.run(image(seed)), want, strict=True)):
             np.testing.assert_array_equal(a, b)
             assert a.dtype == b.dtype
 
@@ -99,7 +100,7 @@ def test_threads_share_a_module() -> None:
     want = [lowered.run(image(i))[0] for i in range(8)]
     with ThreadPoolExecutor(4) as pool:
         got = list(pool.map(lambda i: lowered.run(image(i))[0], range(8)))
-    for a, b in zip(got, want, strict=True):
+    for a, b in each(zip(got, want, strict=True)):
         np.testing.assert_array_equal(a, b)
 
 

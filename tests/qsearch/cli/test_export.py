@@ -21,6 +21,7 @@ from compiler.runtime.artifact import load_qmod
 from compiler.targets.c.toolchain import find_compiler
 from qsearch.cli.main import run
 from tests.compiler.export.to_onnx.qdq_graphs import residual_network
+from tests.each import each
 from tests.needs import NEEDS_C, missing, skip
 
 
@@ -149,7 +150,7 @@ def test_the_module_runs_in_c_from_python(digits: Path) -> None:
     if find_compiler() is None:
         skip("a C compiler")
     module = load_qmod(digits)
-    for inputs, outputs in module.samples:
+    for inputs, outputs in each(module.samples):
         assert module.run(inputs, "c")[0].tobytes() == outputs[0].tobytes()
 
 
@@ -244,8 +245,8 @@ def test_qdq_is_scored_as_the_module_is(
     shares = [float(share) for share in re.findall(r"([\d.]+)%", found["in_8_bits"] + dense)]
     assert sum(shares) == pytest.approx(100.0, abs=1e-9)
     scored = []
-    for each in (file, str(digits)):
-        assert run(["run", each, "--eval", data, "--json"]) == 0
+    for path in (file, str(digits)):
+        assert run(["run", path, "--eval", data, "--json"]) == 0
         scored.append(json.loads(capfd.readouterr().out))
     assert [one["n"] for one in scored] == [400, 400]
     assert abs(scored[0]["top1"] - scored[1]["top1"]) <= 0.01

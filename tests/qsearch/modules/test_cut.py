@@ -20,6 +20,7 @@ from compiler.errors import CompilerError, EvaluationError
 from compiler.runtime.artifact import QModule, load_qmod
 from qsearch.cli.main import run
 from tests.compiler.frontend.test_cut import detector
+from tests.each import each
 
 Floats = NDArray[np.float32]
 
@@ -680,7 +681,7 @@ def test_a_core_that_gives_a_scalar_runs_the_samples_of_a_batch_alone(tmp_path: 
     made = qsearch.quantize(tmp_path / "m.onnx", x, until=["mean", "last"])
     session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
     wanted = [np.stack(each) for each in zip(*(session.run(None, {"x": row[None]}) for row in x))]
-    for found, right in zip(made.run(x), wanted, strict=True):
+    for found, right in each(zip(made.run(x), wanted, strict=True)):
         noise = np.square(found.reshape(right.shape) - right).sum()
         assert noise < 1e-3 * np.square(right).sum()  # 30 dB
 

@@ -18,6 +18,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 import qsearch
 from compiler.errors import CompilerError
 from compiler.targets.ort.session import OrtExecutor
+from tests.each import each
 
 Arrays = dict[str, NDArray[Any]]
 TOKENS, WIDTH = 12, 16
@@ -374,7 +375,7 @@ def test_a_masked_place_has_no_weight_however_low_the_other_scores_are(
 ) -> None:
     recipe = weights_only()
     module = compiled(recipe, tmp_path, drawn(recipe, 16, 1))
-    for one in drawn(recipe, 8, 2):
+    for one in each(drawn(recipe, 8, 2)):
         one["x"] = one["x"] * np.float32(far)
         (found,) = module.run(one)
         assert not found[:, :, one["m"][0] == 0].any()

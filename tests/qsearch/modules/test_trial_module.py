@@ -17,6 +17,7 @@ from compiler.runtime.archive import read_archive
 from compiler.runtime.artifact import QModule, load_qmod
 from qsearch.cli.main import run
 from qsearch.errors import SettingsError, StoreError
+from tests.each import each
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, few_labelled: Path) -> Path
 def test_every_trial_gives_the_outputs_that_were_scored(
     folder: Path, few_labelled: Path, tmp_path: Path
 ) -> None:
-    for row in qsearch.trials(folder):
+    for row in each(qsearch.trials(folder)):
         out = tmp_path / f"{row['number']}.qmod"
         qsearch.write_trial(folder, row["number"], out)
         found = qsearch.run_module(out, few_labelled, executor="reference")

@@ -13,6 +13,7 @@ from qsearch.report.pareto import extremes, front
 from qsearch.search.objectives import Objective
 from qsearch.store.records import Outcome, Trial
 from tests.benchmarks.hypervolume import hypervolume
+from tests.each import each
 
 SMALL = st.integers(0, 4)
 
@@ -57,7 +58,7 @@ def test_the_volume_is_that_of_the_unit_cells_below_some_point(
 @given(point_sets())
 def test_the_front_is_what_no_other_equals_or_beats(points: list[tuple[float, ...]]) -> None:
     kept = front(points)
-    for point in set(points):
+    for point in each(set(points)):
         beaten = any(
             other != point and all(a >= b for a, b in zip(other, point, strict=True))
             for other in points

@@ -16,6 +16,7 @@ from qsearch.search.sampler import Proposal, SamplerSpec, StudySampler
 from qsearch.search.space import Parameter, Space, config_hash, default_space, to_qconfig
 from qsearch.settings import SAMPLERS
 from qsearch.store.records import Outcome, Trial, TrialState
+from tests.each import each
 
 START = QConfig.recommended(weight_rounding="corrected")
 SMALL = Space(
@@ -325,7 +326,7 @@ def test_after_the_guesses_one_or_two_values_of_a_good_trial_change() -> None:
         current.add_history(trials[4 * batch :])
     ranked = sorted(trials, key=lambda t: -((t.outcome.score or {})["sqnr_db"] or 0.0))
     space = default_space()
-    for near in current.propose(2):
+    for near in each(current.propose(2)):
         fewest = 99
         for best in ranked[:3]:
             changed = {n for n in near.params if near.params[n] != best.params.get(n)}

@@ -14,6 +14,7 @@ from qsearch.search.objectives import Objective, comparisons
 from qsearch.search.trials import StudyTrials
 from qsearch.store.records import Outcome, Trial
 from qsearch.store.view_queries import TrialPoint
+from tests.each import each
 
 
 def ended(number: int, top1: float) -> Trial:
@@ -85,7 +86,7 @@ def test_few_rivals_stand_for_all_earlier_trials(objective: Objective, most: int
             and objective.costs(t.outcome.score or {}) <= objective.costs({"model_bytes": size})
         )
 
-    for batch in range(0, 151, 10):
+    for batch in each(range(0, 151, 10)):
         found = trials.before(batch)
         earlier = [trial for trial in known if trial.batch < batch]
         assert len(found) < most

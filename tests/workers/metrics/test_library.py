@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from sklearn import metrics as sklearn_metrics
 
+from tests.each import each
 from workers.errors import MetricError
 from workers.metrics.library import LIBRARY
 from workers.metrics.registry import MetricSums, find_metric, merge_sums, results
@@ -53,7 +54,7 @@ def test_parts_add_up_to_what_scikit_learn_says_of_all_samples() -> None:
             ),
         ),
     }
-    for word, (outputs, labels, value) in wanted.items():
+    for word, (outputs, labels, value) in each(wanted.items()):
         assert scored(word, outputs, labels) == pytest.approx(value), word
 
 

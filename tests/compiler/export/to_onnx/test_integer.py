@@ -28,6 +28,7 @@ from compiler.proof.derive import derive_static
 from compiler.targets.ort.integer_executor import IntegerExecutor
 from compiler.targets.ort.session import OrtExecutor
 from tests.compiler.inner_values import ONNX, OTHERS
+from tests.each import each
 
 op = relay.op
 DTYPES = ("int8", "uint8", "int16", "int32", "int64")
@@ -365,7 +366,7 @@ def test_limits_beyond_32_bits_hold_on_long_tensors(executor: Any) -> None:
     )
     mod = module([x], body)
     values = np.random.default_rng(0).integers(-(1 << 29), 1 << 29, 64).astype(np.int32)
-    for wanted, found in zip(evaluate(mod, {"x": values}), executor(mod).run({"x": values})):
+    for wanted, found in each(zip(evaluate(mod, {"x": values}), executor(mod).run({"x": values}))):
         np.testing.assert_array_equal(found, wanted)
 
 
@@ -389,7 +390,7 @@ def test_extremes_along_axes_hold_beyond_32_bits(executor: Any, seed: int, axis:
     )
     mod = module([x], body)
     values = np.random.default_rng(seed).integers(-(1 << 29), 1 << 29, (5, 9, 16), np.int32)
-    for wanted, found in zip(evaluate(mod, {"x": values}), executor(mod).run({"x": values})):
+    for wanted, found in each(zip(evaluate(mod, {"x": values}), executor(mod).run({"x": values}))):
         np.testing.assert_array_equal(found, wanted)
 
 

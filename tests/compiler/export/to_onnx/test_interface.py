@@ -18,6 +18,7 @@ from compiler.runtime.artifact import QModule
 from compiler.runtime.interface import KEY, Interface, Port
 from compiler.targets.ort.exported import open_exported, seal
 from compiler.targets.ort.session import OrtExecutor
+from tests.each import each
 
 op = relay.op
 
@@ -160,7 +161,7 @@ def test_names_inside_a_loop_give_way_to_those_of_the_model() -> None:
     onnx.checker.check_model(model, full_check=True)
     data = np.random.default_rng(0).standard_normal((1, 4, 3)).astype("float16")
     found = OrtExecutor(model).run({"x": data})
-    for ours, theirs in zip(found, evaluate(mod, {"x": data.astype("float32")}), strict=True):
+    for ours, theirs in each(zip(found, evaluate(mod, {"x": data.astype("float32")}), strict=True)):
         np.testing.assert_array_equal(ours, theirs)
 
 

@@ -23,6 +23,7 @@ from compiler.quantize import Calibration, prerequisite_optimize
 from compiler.runtime.artifact import QModule
 from compiler.targets.ort.session import OrtExecutor
 from tests.compiler.export.to_onnx.qdq_graphs import kernels, of_file, outputs_of, sqnr_db
+from tests.each import each
 
 DATA = Path(qsearch.__file__).parent / "models" / "digits_dev.npz"
 
@@ -181,7 +182,7 @@ def test_a_symmetric_runtime_gets_symmetric_int8_only() -> None:
     graph = to_qdq_onnx(digits().module, "tensorrt").model.graph
     held = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
     quantizing = [n for n in graph.node if n.op_type in ("QuantizeLinear", "DequantizeLinear")]
-    for node in quantizing:
+    for node in each(quantizing):
         zero = held[node.input[2]]
         assert zero.dtype == np.int8
         assert not zero.any()

@@ -17,6 +17,7 @@ from onnx import helper, numpy_helper
 import compiler
 from compiler.errors import OnnxImportError
 from compiler.frontend.from_onnx.load import load
+from tests.each import each
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -114,7 +115,7 @@ def test_attention_is_the_same_sum_over_visible_keys(
         more = windows if opset == 25 else {}
         found = run("Attention", feeds, opset, known, outputs=4, **options, **more)
         wanted = attended(feeds, cap, causal, left, right)
-        for one, other in zip(found, wanted, strict=True):
+        for one, other in each(zip(found, wanted, strict=True)):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)  # sums of float32
 
 

@@ -18,6 +18,7 @@ from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Op
 from compiler.ir.module import IRModule
 from compiler.quantize import prerequisite_optimize
+from tests.each import each
 
 node = helper.make_node
 
@@ -301,7 +302,7 @@ def test_topk_of_the_first_opsets_has_its_number_as_an_attribute() -> None:
     mod, params = load(model)
     x = np.random.default_rng(0).normal(size=(2, 5)).astype("f4")
     wanted = onnxruntime.InferenceSession(model).run(None, {"x": x})
-    for found, right in zip(compiler.evaluate(mod, {"x": x, **params}), wanted, strict=True):
+    for found, right in each(zip(compiler.evaluate(mod, {"x": x, **params}), wanted, strict=True)):
         np.testing.assert_array_equal(found, right)
 
 
@@ -328,7 +329,7 @@ def test_the_place_of_a_maximum_is_the_first_of_equals_and_never_padding(window:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
     mod, params = load(model.SerializeToString())
     wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, given)
-    for found, want in zip(compiler.evaluate(mod, {**given, **params}), wanted, strict=True):
+    for found, want in each(zip(compiler.evaluate(mod, {**given, **params}), wanted, strict=True)):
         np.testing.assert_array_equal(found, want)
 
 

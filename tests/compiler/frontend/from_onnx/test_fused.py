@@ -15,6 +15,7 @@ import qsearch
 from compiler.errors import OnnxImportError
 from tests.compiler.frontend.from_onnx.test_load import assert_same_as_onnxruntime, imported
 from tests.e2e.test_zoo import FILES
+from tests.each import each
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -197,5 +198,5 @@ def test_an_optimized_model_is_quantized_as_its_original(tmp_path: Path) -> None
     made = qsearch.quantize(tmp_path / "optimized.onnx", samples)
     first = {name: array[:1] for name, array in samples.items()}
     wanted = ort.InferenceSession(str(source), providers=["CPUExecutionProvider"]).run(None, first)
-    for a, b in zip(made.run(first), wanted, strict=True):
+    for a, b in each(zip(made.run(first), wanted, strict=True)):
         assert np.square(a - b).sum() < np.square(b).sum() / 1000

@@ -19,6 +19,7 @@ from compiler.frontend.from_onnx.load import load
 from compiler.ir.walk import mentions
 from compiler.quantize import QConfig, prerequisite_optimize
 from tests.compiler.quantize.candidates import assert_same_integers, calibrated
+from tests.each import each
 
 STEPS, HELD, READ = 6, 5, 3
 FLOAT, INT, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -214,7 +215,7 @@ def test_steps_are_counted_as_the_loop_does(first: int, by: int, steps: int) -> 
     x = {"x": np.float32([0.5, -2.0])}
     mod, params = load(file)
     ours, theirs = evaluate(mod, {**x, **params}), onnxruntime.InferenceSession(file).run(None, x)
-    for found, right in zip(ours, theirs, strict=True):
+    for found, right in each(zip(ours, theirs, strict=True)):
         np.testing.assert_allclose(found, right, rtol=1e-6)
 
 

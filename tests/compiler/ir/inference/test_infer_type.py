@@ -30,6 +30,7 @@ from compiler.ir.pass_infra import InferType
 from compiler.ir.ty import Any, FuncType, RefType, TensorType, TupleType, Type, TypeVar
 from compiler.ir.type_relation import result_rel
 from tests.compiler.work import calls_of
+from tests.each import each
 
 F32 = "float32"
 
@@ -372,7 +373,7 @@ class TestReuse:
         mod = infer(
             "def @f(%x: float32) { %x } def @main(%c: bool) { if (%c) { @f(1f) } else { 2f } }"
         )
-        for node in post_order(main_of(mod)):
+        for node in each(post_order(main_of(mod))):
             assert node.checked_type is not None
 
     def test_seven_hundred_nodes_with_types_are_not_typed_again(self) -> None:

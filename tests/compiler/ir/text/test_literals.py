@@ -9,6 +9,7 @@ from compiler.errors import ParseError
 from compiler.ir.expr import Call, Constant
 from compiler.ir.text.literals import scalar_array, scalar_literal, shortest
 from compiler.ir.text.parser import parse_expr
+from tests.each import each
 
 
 def read_again(value: np.ndarray) -> np.ndarray:
@@ -22,7 +23,7 @@ def read_again(value: np.ndarray) -> np.ndarray:
 
 def test_every_float16_reads_back_to_the_same_bits() -> None:
     values = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-    for value in values[~np.isnan(values)]:
+    for value in each(values[~np.isnan(values)]):
         number = shortest(float(value), "float16")
         assert scalar_array(number, "f16").tobytes() == value.tobytes()
 

@@ -17,6 +17,7 @@ from compiler.ir.structural import assert_structural_equal, structural_equal, st
 from compiler.ir.text.parser import MissingVersionWarning, parse, parse_expr
 from compiler.ir.text.printer import text
 from compiler.ir.ty import Any, TensorType
+from tests.each import each
 
 HEAD = '#[version = "0.0.5"]\n'
 
@@ -182,10 +183,9 @@ class TestLanguage:
 
     def test_one_global_var_object_per_name(self) -> None:
         mod = parse(HEAD + "def @f() { @g() } def @g() { 1 } def @main() { (@f(), @g()) }")
-        for fn in mod.functions.values():
-            for node in post_order(fn):
-                if isinstance(node, GlobalVar):
-                    assert node is mod.get_global_var(node.name_hint)
+        nodes = [node for fn in mod.functions.values() for node in post_order(fn)]
+        for node in each(node for node in nodes if isinstance(node, GlobalVar)):
+            assert node is mod.get_global_var(node.name_hint)
 
     def test_a_metadata_reference_is_one_object(self) -> None:
         source = """(meta[relay.Constant][0], meta[relay.Constant][0])

@@ -15,6 +15,7 @@ from compiler.ops.arg_types import static
 from compiler.ops.evaluate import evaluate_op
 from compiler.ops.rules.never_negative import FNeverNegative, never_negative
 from tests.compiler.random_graphs import accepted_calls
+from tests.each import each
 
 TRIES = 400
 SQ = "relay.op.annotation.simulated_quantize"
@@ -71,7 +72,7 @@ def test_never_negative_follows_signs_through_a_graph() -> None:
     signed.append(op.add(x, positive[0]))
     signed.append(op.subtract(positive[0], positive[1]))
     for expected, nodes in ((True, positive), (False, signed)):
-        for node in nodes:
+        for node in each(nodes):
             assert (node in never_negative(list(post_order(node)))) is expected
 
 

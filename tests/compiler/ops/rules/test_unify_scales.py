@@ -21,6 +21,7 @@ from compiler.qtypes.errors import IntegerOverflowError
 from compiler.qtypes.qconfig import QConfig
 from compiler.ranges.expressions import ExpressionRanges
 from tests.compiler.bounded import bounds_with
+from tests.each import each
 
 LIMIT = 2**31 - 1
 
@@ -103,7 +104,9 @@ def test_a_product_of_many_bits_is_rounded_beside_what_is_larger_than_it_can_be(
     pair = operand((2,), 2.0**-24, -(2**30), 2**30), operand((2,), 2.0**-4, -(2**14), 2**14)
     values = [2**30, -(2**29)], [2**14, 3]
     sides = unified(*pair, qconfig=QConfig.recommended())
-    for side, held, real in zip(sides, results(sides, pair, values), ([64, -32], [1024, 3 / 16])):
+    for side, held, real in each(
+        zip(sides, results(sides, pair, values), ([64, -32], [1024, 3 / 16]))
+    ):
         np.testing.assert_allclose(np.array(held) * float(side.dom_scale.data), real, rtol=2**-15)
 
 

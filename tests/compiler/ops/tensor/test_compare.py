@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import qsearch
+from tests.each import each
 
 OPS = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 BOUNDS = np.float32([3, -3, 0, 0.5, -0.5, 126.5, 127, -127, -127.5, 200, -200, np.inf, -np.inf])
@@ -59,6 +60,6 @@ def test_an_input_whose_integers_have_a_zero_point_is_compared_as_it_is(config: 
     ]
     module = qsearch.quantize(model, samples, config)
     apart = [np.abs(sample["x"] - sample["y"]) > 0.1 for sample in samples]
-    for sample, far in zip(samples, apart, strict=True):
+    for sample, far in each(zip(samples, apart, strict=True)):
         (found,) = module.run(sample)
         np.testing.assert_array_equal(found[far], (sample["x"] < sample["y"])[far])

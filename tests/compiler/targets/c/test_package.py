@@ -21,6 +21,7 @@ from compiler.targets.c.constants import c_bytes
 from compiler.targets.c.executor import CExecutor
 from compiler.targets.c.package import CPackage, Unpack, c_package
 from compiler.targets.c.toolchain import Command
+from tests.each import each
 
 ExitCode = Callable[[CPackage, Command, Sequence[str]], int]
 SANITIZED = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -209,7 +210,7 @@ def test_outputs_are_those_of_the_reference_also_from_several_threads(
     executor = CExecutor(integral)
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(executor.run, [inputs for inputs, _ in samples] * 8))
-    for (output,), (_, (wanted,)) in zip(found, samples * 8):
+    for (output,), (_, (wanted,)) in each(zip(found, samples * 8)):
         assert output.tobytes() == wanted.tobytes()
 
 

@@ -16,6 +16,7 @@ from compiler.targets.c.kernel_library import kernels_text
 from compiler.targets.c.package import c_package
 from compiler.targets.c.product_form import with_scratch
 from compiler.targets.c.toolchain import EXACT_FLAGS, Command, cpu_features
+from tests.each import each
 
 op = relay.op
 EXTREMES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767)}
@@ -171,10 +172,9 @@ def test_scratch_memory_keeps_to_its_budget(size: int, budget: int, most: int) -
     weight = relay.const(np.ones((64, 64, 3, 3), "int8"))
     x = relay.var("x", (1, 64, size, size), "int8")
     mod = lower(relay.module(op.nn.conv2d(x, weight, out_dtype="int32"))).mod
-    for func in mod.functions.values():
-        if isinstance(func, PrimFunc):
-            temps = with_scratch(func, budget).temps
-            assert sum(temp.nbytes for temp in temps) <= most + 4 * 2 * 576
+    for func in each(func for func in mod.functions.values() if isinstance(func, PrimFunc)):
+        temps = with_scratch(func, budget).temps
+        assert sum(temp.nbytes for temp in temps) <= most + 4 * 2 * 576
 
 
 def test_a_tensor_that_only_a_sum_reads_needs_no_memory(cc: Command) -> None:

@@ -14,6 +14,7 @@ from compiler.ir.ty import integer_range
 from compiler.ops.number_format import storage_dtype
 from compiler.targets.engine.executor import EngineExecutor
 from tests.compiler.targets.engine.kernel_cases import agree, drawn, requantized
+from tests.each import each
 from tests.needs import NEEDS_C
 
 pytestmark = NEEDS_C
@@ -80,7 +81,7 @@ def test_conversions_are_part_of_the_plan_in_any_order_of_axes() -> None:
     }
     weight = relay.const(drawn(rng, (4, 3, 3, 3), "int8", False))
     data = rng.normal(0, 3, (2, 6, 5, 3)).astype(np.float32)
-    for image in images.values():
+    for image in each(images.values()):
         sums = op.nn.conv2d(image, weight, padding=(1, 1), out_dtype="int32")
         scales = relay.const(rng.uniform(0, 1, (4, 1, 1)).astype(np.float32))
         result = op.multiply(op.cast(sums, dtype="float32"), scales)

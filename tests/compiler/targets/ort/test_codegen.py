@@ -14,6 +14,7 @@ from compiler.quantize import prerequisite_optimize
 from compiler.runtime.lowered_module import LoweredModule
 from compiler.targets.ort.codegen import is_supported
 from compiler.transform import PartitionGraph
+from tests.each import each
 
 op, nn = relay.op, relay.op.nn
 
@@ -52,7 +53,7 @@ def test_tuples_inside_a_result_keep_their_form() -> None:
     mod = relay.module(relay.Tuple((op.cast(y, dtype="int32"), op.cast(item, dtype="int32"))))
     lowered = compiler.lower(PartitionGraph()(mod), target="reference")
     data = np.linspace(0, 3, 24, dtype="float32").reshape(4, 6)
-    for a, b in zip(lowered.run([data]), compiler.evaluate(mod, [data]), strict=True):
+    for a, b in each(zip(lowered.run([data]), compiler.evaluate(mod, [data]), strict=True)):
         np.testing.assert_array_equal(a, b)
 
 

@@ -18,6 +18,7 @@ from compiler.quantize.calibration.profile_function import profile_function
 from compiler.targets.ort.segments import SegmentedExecutor, segments
 from compiler.targets.ort.session import OrtExecutor
 from tests.benchmarks.bench_graph_scale import residual_chain
+from tests.each import each
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +86,9 @@ def test_results_of_earlier_runs_stay_as_they_were(profile: onnx.ModelProto, are
     rng = np.random.default_rng(1)
     inputs = [{"x": rng.normal(size=(1, 4, 2, 2)).astype("float32")} for _ in range(4)]
     executor = SegmentedExecutor(profile, arena=arena)
-    held = [executor.run(each) for each in inputs]
-    for each, found in zip(inputs, held, strict=True):
-        for ours, theirs in zip(found, OrtExecutor(profile).run(each), strict=True):
+    held = [executor.run(feed) for feed in inputs]
+    for feed, found in each(zip(inputs, held, strict=True)):
+        for ours, theirs in each(zip(found, OrtExecutor(profile).run(feed), strict=True)):
             np.testing.assert_array_equal(ours, theirs)
 
 
