@@ -27,8 +27,9 @@ MIXED, BETWEEN, LOWEST, HIGHEST = range(4)
 ROUNDS: Final = (MIXED, BETWEEN, LOWEST, HIGHEST)
 """Kinds of rounds; beyond these the first two take turns."""
 
-_POINTS: Final = 64
-"""Interesting numbers of a value that are kept; of those traced back a random choice."""
+TIES, LIMITS = 64, 1024
+"""Kinds of interesting numbers, and how many of a value are kept, by a random choice: ties of
+rounding, and numbers that are compared, of which each decides about something."""
 _SPREAD: Final = 12
 """Ties of one rounding, beside those next to 0."""
 _TABLE: Final = 1 << 16
@@ -53,15 +54,16 @@ class Drives:
     ) -> None:
         self._bounds = bounds
         self._rng = rng
-        self._points: dict[Value, list[Array]] = {}
+        self._points: dict[tuple[Value, int], list[Array]] = {}
         self._tables: dict[Value, tuple[Array, Array, Array]] = {}
         self._drawn: dict[Value, int] = {}
         with np.errstate(all="ignore"):
             # Bodies first: what is interesting in a turn is traced out of the loop.
             for step in (step for one in reversed(flow.flows()) for step in reversed(one.steps)):
                 for place, arg in enumerate(step.args):
-                    if arg in bounds:
-                        self._points.setdefault(arg, []).extend(self._traced(step, place, arg))
+                    for kind in (TIES, LIMITS) if arg in bounds else ():
+                        points = self._points.setdefault((arg, kind), [])
+                        points += self._traced(kind, step, place, arg)
 
     def draw(self, value: Value, kind: int) -> Array:
         """An array of the value's shape and dtype, within its bounds.
@@ -103,7 +105,10 @@ class Drives:
         )
         known = [np.broadcast_to(np.int64(n), (1,) * (low.ndim + 1)) for n in (-1, 0, 1)]
         rows = [low[None], high[None], low[None] + (low < high), high[None] - (low < high)]
-        rows += [*known, *self._points.pop(value, ())]
+        rows += [
+            *known,
+            *(p for kind in (TIES, LIMITS) for p in self._points.pop((value, kind), ())),
+        ]
         shape = np.broadcast_shapes(*(row.shape[1:] for row in rows))
         if int(np.prod(shape)) * sum(map(len, rows)) > 4 * _TABLE:
             low, high = (end.reshape((1,) * low.ndim) for end in (low.max(), high.min()))
@@ -119,17 +124,18 @@ class Drives:
 
     # ---- points ------------------------------------------------------------------------------
 
-    def _traced(self, step: Step, place: int, arg: Value) -> list[Array]:
+    def _traced(self, kind: int, step: Step, place: int, arg: Value) -> list[Array]:
         """Numbers of an operand that are interesting for one step, and for those behind it."""
         if step.body is not None:
             # A state and a constant are what they are in a turn, an input has an axis of turns.
             rank, inner = len(arg.type.shape), step.body.inputs[place]
             return [
                 points.reshape(len(points), *(1,) * (rank + 1 - points.ndim), *points.shape[1:])
-                for points in self._points.get(inner, ())
+                for points in self._points.get((inner, kind), ())
             ]
-        found = list(self._own(step, place, arg)) if len(step.results) == 1 else []
-        behind = [p for r in step.results for p in self._points.get(r, ())]
+        own = self._limits if kind == LIMITS else self._ties
+        found = list(own(step, place, arg)) if len(step.results) == 1 else []
+        behind = [p for r in step.results for p in self._points.get((r, kind), ())]
         back = _inverse(step, place)
         for points in behind:
             if back is not None and points.ndim == len(arg.type.shape) + 1:
@@ -141,13 +147,13 @@ class Drives:
             return []
         shape = np.broadcast_shapes(*(p.shape[1:] for p in fitting))
         every = np.concatenate([np.broadcast_to(p, (len(p), *shape)) for p in fitting])
-        most = min(_POINTS, _TABLE // max(1, int(np.prod(shape))))
+        most = min(kind, _TABLE // max(1, int(np.prod(shape))))
         if len(every) > most:
             every = every[self._rng.choice(len(every), most, replace=False)]
         return [every]
 
-    def _own(self, step: Step, place: int, arg: Value) -> Iterator[Array]:
-        """Where one step changes what it does: ties of its rounding, and limits."""
+    def _ties(self, step: Step, place: int, arg: Value) -> Iterator[Array]:
+        """Where the rounding of one step changes what it does."""
         back = _inverse(step, place)
         data = [other.data for other in step.args if other is not arg]
         if step.name.startswith("fixed_point") and place == 0:
@@ -160,8 +166,11 @@ class Drives:
         elif "divide" in step.name and place == 0 and data and data[0] is not None:
             assert back is not None
             yield _beside(back(self._steps_of(step.result)))
-        elif step.name.startswith(_COMPARED):
-            limits = [limit for limit in data if limit is not None]
+
+    def _limits(self, step: Step, place: int, arg: Value) -> Iterator[Array]:
+        """Constants that one step compares an operand with."""
+        if step.name.startswith(_COMPARED):
+            limits = [a.data for a in step.args if a is not arg and a.data is not None]
             if step.name == "clip":
                 limits = [np.asarray(step.attrs.a_min), np.asarray(step.attrs.a_max)]
             for limit in limits:

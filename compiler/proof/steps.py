@@ -261,7 +261,7 @@ def check_steps(
             expected = needed.evaluate(stage, given)
             for value, ours, theirs in zip(values, results, expected, strict=True):
                 elements += theirs.size
-                if not _equal(ours, theirs):
+                if not np.array_equal(ours, theirs):
                     name = titles.of(value)
                     wrong.setdefault(name, _difference(form, name, ours, theirs))
             read = (value for value in values if value in needed.given)
@@ -273,12 +273,6 @@ def check_steps(
         *(elements, len(form.bounds())),
     )
     return done, tuple(wrong.values())[:_SHOWN]
-
-
-def _equal(ours: Array, theirs: Array) -> bool:
-    if ours.shape != theirs.shape:
-        return False
-    return np.array_equal(ours, theirs, equal_nan=theirs.dtype.kind == "f")
 
 
 def _difference(form: Form, name: str, ours: Array, theirs: Array) -> Finding:

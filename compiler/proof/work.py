@@ -217,7 +217,7 @@ def _transposed_convolution(call: Call, types: Sequence[TensorType], out: int) -
     whole = size["N"] * size["C"] * rows * columns
     macs = types[0].num_elements * math.prod(weight[1:])
     made = _product(macs, out, types, math.prod(weight[2:]))
-    pixels = types[0].num_elements // max(1, min(data[1:] or (1,)))
+    pixels = types[0].num_elements // max(1, min(data[1:]))
     found = OpWork(macs, 6 * made.units, 24 * pixels * math.prod(weight[1:]))
     return _with_image(found, whole)
 

@@ -170,3 +170,11 @@ def test_a_float_layer_inside_is_found_by_name(float_network: IRModule) -> None:
     proof = derive(mixed, [])
     assert not proof.claims[0].holds
     assert any("nn.conv2d" in f.node and "is float32" in f.what for f in proof.findings)
+
+
+def test_a_proof_is_shown_without_its_long_lists(
+    integral: IRModule,
+) -> None:
+    shown = repr(derive_static(integral))
+    assert "claims=" in shown
+    assert not any(f" {name}=" in shown for name in ("values", "intermediates", "contents"))

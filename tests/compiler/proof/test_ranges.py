@@ -606,3 +606,11 @@ def test_the_smallest_number_of_64_bits_saturates_and_is_bounded(
     low = -highest if name == "negative" else 0
     assert result(mod, (lowest, highest)) == (low, highest)
     assert result(mod, (lowest, lowest)) == (highest, highest)
+
+
+def test_a_constant_that_is_read_twice_has_one_row() -> None:
+    x, shift = relay.var("x", (3,), "int8"), constant([1, 2, 3])
+    mod = module([x], op.add(op.add(op.cast(x, dtype="int32"), shift), shift))
+    found = ranges(mod)
+    assert [row.name for row in found.values] == ["%x", "constant 0", "%0", "%1", "%2"]
+    assert found.values[-1].reads == ("%1", "constant 0")
