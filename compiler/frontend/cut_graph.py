@@ -91,7 +91,7 @@ class Graph:
             return 0
         shapes = [self._shape(name) for name in node.input if name]
         sizes = self._shape(next(iter(node.output), ""))
-        out = math.prod(sizes)
+        out = max(math.prod(sizes), 0)  # sizes that do not fit may be negative
         known = [shape for shape in shapes if shape]
         if not known:
             return out

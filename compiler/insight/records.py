@@ -97,12 +97,11 @@ class OutputInsight:
 
     @property
     def worst_told(self) -> str:
-        """Which output is the worst and its SQNR, in words; "" of a model with one output."""
-        if self.worst is None:
+        """Which output is the worst and its SQNR, in words; "" of one output, or of exact ones."""
+        if self.worst is None or self.worst_db is None:
             return ""
         name = str(self.worst) if self.worst_name is None else repr(self.worst_name)
-        found = "exact" if self.worst_db is None else f"{self.worst_db:.1f} dB"
-        return f"the worst output is {name}: {found}"
+        return f"the worst output is {name}: {self.worst_db:.1f} dB"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,14 @@ import click
 
 from qsearch.cli import options
 from qsearch.cli.options import INPUT, OUTPUT, Command, argument, option
-from qsearch.cli.output import print_coloured, print_legend, print_table, wrapped, write_text
+from qsearch.cli.output import (
+    print_coloured,
+    print_legend,
+    print_table,
+    without_empty,
+    wrapped,
+    write_text,
+)
 from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
 
 if TYPE_CHECKING:
@@ -114,7 +121,7 @@ def _print_diagnosis(found: ModelDiagnosis, every: bool) -> None:
     ]
     if rows:
         print()
-        print_table(rows, "--json has them")
+        print_table(without_empty(rows), "--json has them")
     if len(rows) < len(diagnosis.operators):
         print(f"({len(diagnosis.operators) - len(rows)} integer operators are listed with -v)")
 
@@ -135,10 +142,10 @@ def _operator_row(place: int, entry: Any) -> dict[str, Any]:
 
 
 def _what_to_do(entry: Any) -> str:
-    """Causes are told once, below the table; consequences name theirs."""
+    """Causes are told once, above the table; consequences name theirs."""
     if entry.status == "integer" or not entry.advice:
         return ""
-    return str(entry.advice) if entry.because_of is not None else "see below"
+    return str(entry.advice) if entry.because_of is not None else "see above"
 
 
 def _nodes(names: Any) -> str:
@@ -295,8 +302,8 @@ def insight_command(
         print(json.dumps(found.to_dict()))
         return
     figures = found.insight
-    print_table(layer_rows(figures.layers), "--json has them")
-    print(wrapped("output SQNR dB, agreement %: of the network with this layer alone quantized"))
+    print_table(without_empty(layer_rows(figures.layers)), "--json has them")
+    print(wrapped("SQNR dB, agreement %: of the network with this layer alone quantized"))
     for name, output in (("simulated", figures.simulated), ("integer", figures.integer)):
         if output is not None:
             print(wrapped(f"{name}, all layers: {output_told(output)}"))

@@ -76,16 +76,21 @@ def table(rows: Rows, width: int | None = None, elsewhere: str = "") -> str:
     """Columns padded to their widest value; floats have four decimals, counts none.
 
     Args:
-        width: letters of a line. Paths longer than a third of it keep their end, which tells names
-            of nodes apart; the last columns are left out until lines fit, and named below.
+        width: letters of a line. Long names keep both ends, which tell nodes apart, texts their
+            beginning; then the last columns are left out until lines fit, and named below.
         elsewhere: where those columns are, in words.
     """
     if not rows:
         return "(none)"
     cells = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
-    if width is not None:
-        cells = [[_end(letters, width // 3) for letters in line] for line in cells]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
+    whole = cells
+    for shares in () if width is None else _SHARES:
+        most = [int(share * (width or 0)) for share in shares]
+        columns = [_shortened_column(column, most) for column in zip(*whole, strict=True)]
+        cells = list(map(list, zip(*columns, strict=True)))
+        if sum(_widths(cells)) + 2 * (len(cells[0]) - 1) <= (width or 0):
+            break
+    widths = _widths(cells)
     shown = len(widths)
     while width is not None and shown > 1 and sum(widths[:shown]) + 2 * (shown - 1) > width:
         shown -= 1
@@ -99,9 +104,34 @@ def table(rows: Rows, width: int | None = None, elsewhere: str = "") -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _end(letters: str, most: int) -> str:
-    path = "/" in letters and " " not in letters
-    return "…" + letters[len(letters) - most + 1 :] if path and len(letters) > most else letters
+_SHARES: Final = ((1.0, 1.0), (1 / 3, 1.0), (1 / 4, 1.0), (1 / 4, 1 / 3), (1 / 5, 1 / 4))
+"""Longest names and texts of a table, as shares of the line; the first that fit are taken."""
+
+
+def _widths(cells: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*cells, strict=True)]
+
+
+def _shortened_column(column: Sequence[str], most: Sequence[int]) -> list[str]:
+    """Shorten long names and texts, below ``most`` letters; names lose a folder that all share."""
+    names = [cell for cell in column[1:] if len(cell) > most[0] and " " not in cell]
+    folders = [cell.rpartition("/")[0] for cell in names]
+    while len(set(folders)) > 1:  # the longest are no folder of the others
+        longest = max(map(len, folders))
+        folders = [f.rpartition("/")[0] if len(f) == longest else f for f in folders]
+    shared = len(folders[0]) if len(names) > 1 else 0
+    return [
+        shortened("…" + cell[shared:] if cell in names and shared else cell, most[" " in cell])
+        for cell in column
+    ]
+
+
+def shortened(letters: str, most: int) -> str:
+    """Return a name without its middle, or a text without its end, where it is longer."""
+    if len(letters) <= most:
+        return letters
+    end = 0 if " " in letters else (most - 1) // 3
+    return f"{letters[: most - 1 - end]}…{letters[len(letters) - end :]}"
 
 
 def without_empty(rows: Rows, counts: Collection[str] = ()) -> list[dict[str, Any]]:
@@ -121,7 +151,7 @@ def without_empty(rows: Rows, counts: Collection[str] = ()) -> list[dict[str, An
 
 
 def _cell(value: Any) -> str:
-    if value is None:
+    if value is None or value == "":
         return "-"
     if isinstance(value, float):
         counted = value.is_integer() and abs(value) >= COUNTED

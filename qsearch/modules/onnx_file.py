@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import keyword
 import re
 from collections.abc import Sequence
@@ -108,8 +109,9 @@ def write_onnx(
         **({} if pipeline is None else {"in_float": _around(pipeline)}),
         **({"one_sample_at_a_time": note} if note else {}),
     }
-    feed = ", ".join(f'"{info.name}": {_variable(info.name)}' for info in made.graph.input)
-    arrays = "".join(f"  {_variable(i.name)} = {_zeros(i)}\n" for i in made.graph.input)
+    variables = list(zip(_variables([i.name for i in made.graph.input]), made.graph.input))
+    feed = ", ".join(f"{info.name!r}: {variable}" for variable, info in variables)
+    arrays = "".join(f"  {variable} = {_zeros(info)}\n" for variable, info in variables)
     python = (
         "  import numpy\n  import onnxruntime\n"
         f"  session = onnxruntime.InferenceSession({str(path)!r})\n"
@@ -191,10 +193,18 @@ def _sqnr_db(wanted: Sequence[Sample], found: Sequence[Sample]) -> float | None:
     return None if value is None else round(value, 1)
 
 
-def _variable(name: str) -> str:
-    """A Python name like the name of an input."""
-    made = re.sub(r"\W", "_", name)
-    return made if made.isidentifier() and not keyword.iskeyword(made) else f"x_{made}"
+def _variables(names: Sequence[str]) -> list[str]:
+    """Return different Python names like those of the inputs, none of which the code reads."""
+    taken = {*keyword.kwlist, *dir(builtins), "numpy", "onnxruntime", "session", "outputs"}
+    found: list[str] = []
+    for name in names:
+        made = re.sub(r"\W", "_", name)
+        made = made if made.isidentifier() and made not in taken else f"x_{made}"
+        while made in taken:
+            made += "_"
+        taken.add(made)
+        found.append(made)
+    return found
 
 
 def _several_samples(module: QModule) -> list[Sample]:

@@ -85,7 +85,7 @@ def layer_rows(layers: Iterable[LayerInsight]) -> list[dict[str, Any]]:
             "layer": layer_name(layer),
             "operator": layer.op,
             "conv": "" if layer.conv_index is None else layer.conv_index,
-            "output SQNR dB": decibels(layer.output_db),
+            "SQNR dB": decibels(layer.output_db),
             "agreement %": f"{100 * layer.agreement:.2f}",
             "points": " ".join(map(str, layer.points)),
         }

@@ -20,6 +20,7 @@ from optuna.trial import create_trial
 from qsearch.report.build import intervals
 from qsearch.report.measures import Measures, front_numbers, scores_of, value_in, value_of
 from qsearch.run_folder import RunFolder
+from qsearch.search.objectives import expected_in
 from qsearch.search.optuna_study import quiet_optuna
 from qsearch.settings import parse_max_drop
 from qsearch.store.engine import masked, parse_url
@@ -277,9 +278,10 @@ def trials_as_columns(measures: Measures, points: Sequence[TrialPoint]) -> dict[
 
     Returns:
         ``number``, ``state``, ``stage``, ``driver_id``, ``started_at``, ``finished_at``; ``scores``
-        by measure; ``params`` by name, each ``{"values": […], "at": […]}`` with -1 for none;
-        numbers of trials on the ``front``, and of the ``winners`` so far. An infinite score is the
-        number that stands for it.
+        by measure; ``part``, of trials that were stopped early the samples and the scores to
+        be expected on all, by the place of the trial; ``params`` by name, each
+        ``{"values": […], "at": […]}`` with -1 for none; numbers of trials on the ``front``, and of
+        the ``winners`` so far. An infinite score is the number that stands for it.
     """
     return {
         "number": [point.number for point in points],
@@ -290,6 +292,11 @@ def trials_as_columns(measures: Measures, points: Sequence[TrialPoint]) -> dict[
         "finished_at": [_ms(point.finished_at) for point in points],
         "from_store": [int(point.from_store) for point in points],
         "scores": {m.name: [_short(value_of(m, point)) for point in points] for m in measures.all},
+        "part": {
+            place: {"samples": point.samples, **expected_in(point.score or {})}
+            for place, point in enumerate(points)
+            if point.state == "pruned"
+        },
         "params": {
             name: _coded([point.params.get(name, _MISSING) for point in points])
             for name in parameter_names(points)

@@ -185,7 +185,8 @@ class Evaluations:
         merged = merge(kept)
         if merged.rounding:
             self.roundings[run.trial.number] = merged.rounding
-        outcome = self.evaluator.outcome(merged, now - run.since, reason)
+        rival = self.pruner.rival_of(run.trial, kept) if self.pruner and reason else None
+        outcome = self.evaluator.outcome(merged, now - run.since, reason, rival)
         return Ended(run.trial, outcome, _shards(kept, run.parts))
 
     def forget_roundings(self, but: int | None) -> None:

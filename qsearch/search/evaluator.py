@@ -14,8 +14,8 @@ from compiler.runtime.exact_executor import SLOWER
 from compiler.targets.c.cores import CORES
 from qsearch.data import content_hash
 from qsearch.errors import SettingsError
-from qsearch.search.objectives import UNCERTAIN, WORST_OUTPUT, Score
-from qsearch.search.pruner import LOOKS
+from qsearch.search.objectives import UNCERTAIN, WORST_OUTPUT, Score, expected_scores
+from qsearch.search.pruner import LOOKS, Sums
 from qsearch.settings import Settings, is_import_path
 from qsearch.store.records import Failure, Outcome
 from workers.batching import hash_outputs
@@ -191,15 +191,22 @@ class Evaluator:
         )
 
     def outcome(
-        self, result: EvaluationResult, seconds: float, stopped: str | None = None
+        self,
+        result: EvaluationResult,
+        seconds: float,
+        stopped: str | None = None,
+        rival: tuple[Sums, Score] | None = None,
     ) -> Outcome:
         """How the trial ended.
 
         Args:
             result: of the whole evaluation, or of the parts before it was stopped.
             stopped: why it was stopped early by choice.
+            rival: sums over the same samples of the trial that is better, and its score on all.
         """
         score = self.score_of(result.sums)
+        if rival is not None:
+            score.update(expected_scores(score, self.score_of(rival[0]), rival[1]))
         score.update(costs_of([result]))
         if self.compared is not None:
             score.update(self.compared(score, result.samples))

@@ -367,6 +367,37 @@ def own_scores(score: Score) -> dict[str, float | None]:
     }
 
 
+EXPECTED: Final = "_expected"
+"""Behind the name of a measure: its value on all samples, as expected of a trial stopped early."""
+
+
+def expected_scores(part: Score, rival_part: Score, rival: Score) -> dict[str, float]:
+    """Return the expected scores of a trial on all samples, by its difference to a better rival.
+
+    No score is above the rival's: a few more right answers on a part of the samples are luck.
+
+    Args:
+        part, rival_part: scores of both on the same samples.
+        rival: score on all samples.
+    """
+    return {
+        name + EXPECTED: whole + min(mine - theirs, 0.0)
+        for name, mine in accuracies_in(part).items()
+        if mine is not None
+        and (theirs := rival_part.get(name)) is not None
+        and (whole := rival.get(name)) is not None
+    }
+
+
+def expected_in(score: Score) -> dict[str, float]:
+    """Return what ``expected_scores`` added to a score, by measure."""
+    return {
+        name.removesuffix(EXPECTED): value
+        for name, value in score.items()
+        if name.endswith(EXPECTED) and value is not None
+    }
+
+
 def is_uncertainty(name: str, score: Score) -> bool:
     """Whether a name of a score is the standard error of another, and no measure of its own."""
     return name.endswith(UNCERTAIN) and name.removesuffix(UNCERTAIN) in score

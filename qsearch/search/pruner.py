@@ -30,7 +30,7 @@ from qsearch.search.objectives import Objective, Score
 from qsearch.search.trials import StudyTrials
 from qsearch.store.records import GLOBAL, Shard, Trial
 from workers.messages import EvaluationResult
-from workers.metrics.registry import by_option, find_metric
+from workers.metrics.registry import by_option, find_metric, merge_sums
 
 LOOKS: Final = (6, 12, 24)
 """Parts after which a trial is looked at; six are the fewest that can decide at 5 %."""
@@ -89,6 +89,16 @@ class SignFlipPruner:
             f"worse than trial {rival.number} on {sum(p.samples for p in parts)} samples "
             f"(p = {p:.2g}, alpha {self.alpha:g})"
         )
+
+    def rival_of(
+        self, trial: Trial, parts: Sequence[EvaluationResult]
+    ) -> tuple[Sums, Score] | None:
+        """Return the sums of the rival over the same parts, and its score; None without one."""
+        rival = self._rival(trial, self.cost_of(parts))
+        if rival is None:
+            return None
+        shards = self.shards_of(rival)[: len(parts)]
+        return merge_sums(shard.sums for shard in shards), rival.outcome.score or {}
 
     def _rival(self, trial: Trial, cost: Mapping[str, float]) -> Trial | None:
         """The best earlier trial that breaks no limit and costs no more.

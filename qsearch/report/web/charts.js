@@ -35,9 +35,10 @@ export class Trials {
   // Whether somebody asked for it.
   tried(i) { return this.columns.stage.values[this.columns.stage.at[i]] === "tried"; }
 
-  // In the unit that is shown; undefined where there is none that can be drawn.
+  // In the unit that is shown; undefined where there is none that can be drawn. The score of a part
+  // of the samples is what is to be expected on all, by the trial that it was compared with.
   score(name, i) {
-    const value = this.columns.scores[name]?.[i];
+    const value = this.columns.part[i]?.[name] ?? this.columns.scores[name]?.[i];
     const about = this.measures.get(name);
     return value === null || value === undefined || isInfinite(value, about) ? undefined : shown(value, about);
   }
@@ -55,6 +56,7 @@ export class Trials {
 
   told(i) {
     const lines = [`trial ${this.number(i)}, ${this.state(i)}${this.tried(i) ? ", asked for" : ""}${this.number(i) === this.best ? ", the best" : ""}`];
+    if (this.columns.part[i]) lines.push(`stopped after ${this.columns.part[i].samples} samples; drawn where it is expected on all`);
     for (const [name, about] of this.measures) {
       const value = this.columns.scores[name][i];
       if (value !== null) lines.push(`${about.words} ${measure(value, about)}`);
@@ -467,7 +469,7 @@ function slice(plot, trials) {
 
 function rank(plot, trials) {
   const about = trials.measures.get(plot.m);
-  const chosen = drawn(plot, trials, (i) => trials.param(plot.x, i) !== undefined && trials.param(plot.y, i) !== undefined && trials.score(plot.m, i) !== undefined);
+  const chosen = drawn(plot, trials, (i) => trials.state(i) === "complete" && trials.param(plot.x, i) !== undefined && trials.param(plot.y, i) !== undefined && trials.score(plot.m, i) !== undefined);
   if (!chosen.length) return;
   const axis = (name) => d3.scalePoint().domain(trials.values(name).map(plain)).padding(0.5);
   const [x, y] = [axis(plot.x), axis(plot.y)];

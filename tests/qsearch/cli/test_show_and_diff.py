@@ -252,3 +252,28 @@ def test_long_names_of_nodes_leave_room_for_what_is_said_of_them() -> None:
     assert all("a reason of some words" in line for line in lines[1:])
     assert max(map(len, lines)) <= 60
     assert name in table(rows)
+
+
+def test_a_table_of_insight_fits_a_terminal_with_every_column() -> None:
+    name = "StatefulPartitionedCall/functional_1/block_{}_expand/separable_conv/Conv2D"
+    row = {"operator": "nn.conv2d_transpose", "SQNR dB": "38.5", "agreement %": "99.50"}
+    rows = [{"number": n, "layer": name.format(n), **row, "points": "1 2"} for n in (1, 12)]
+    lines = table(rows, 80).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split() == [
+        "number",
+        "layer",
+        "operator",
+        "SQNR",
+        "dB",
+        "agreement",
+        "%",
+        "points",
+    ]
+    assert ["block_1_" in lines[1], "block_12_" in lines[2]] == [True, True]
+
+
+def test_cells_without_a_value_are_not_empty() -> None:
+    assert (
+        table([{"layer": "", "why": "x"}, {"layer": "conv", "why": "y"}]).splitlines()[1][0] == "-"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,3 +39,22 @@ def test_a_model_that_fails_for_several_samples_is_written_for_one(
     assert facts["inputs"] == ["x: float32[1, 4]"]
     assert facts["sqnr_to_the_module_db"] is None  # equal
     assert ("one_sample_at_a_time" in facts) == (batch is None)
+
+
+def test_the_printed_code_runs_for_inputs_of_any_name(tmp_path: Path) -> None:
+    names = ["x:0", "x/0", "int", "outputs", "numpy", 'a"b']
+    ports = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 2 + k]) for k, n in enumerate(names)
+    ]
+    node = helper.make_node("Concat", names, ["y"], axis=1)
+    result = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 27])]
+    graph = helper.make_graph([node], "g", ports, result)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    given = {name: np.ones((1, 2 + k), np.float32) for k, name in enumerate(names)}
+    samples = 2 * [(given, [np.ones((1, 27), np.float32)])]
+    module: Any = SimpleNamespace(interface=None, samples=samples, pipeline=None)
+    _, code = write_onnx(tmp_path / "m.onnx", "qdq", model, module, 1, exact=None)
+    found: dict[str, Any] = {}
+    exec(textwrap.dedent(code), found)
+    assert found["outputs"][0].shape == (1, 27)
+    assert "int" not in found

@@ -14,6 +14,7 @@ import pytest
 import qsearch
 from qsearch.cli.main import run
 from qsearch.report.html import report
+from qsearch.search.objectives import expected_in, expected_scores
 from qsearch.store.engine import open_engine
 from qsearch.store.repository import Repository
 from tests.qsearch.dashboard.stores import fill, new_study, written_runs
@@ -49,6 +50,23 @@ def test_the_best_of_the_report_is_the_stores(tmp_path: Path) -> None:
     assert told["study"]["best"]["number"] == best["number"]
     assert told["study"]["best"]["score"]["top1"] == best["top1"]
     assert told["columns"]["number"][told["best_first"][0]] == best["number"]
+
+
+def test_a_trial_that_was_stopped_early_is_drawn_where_it_is_expected(tmp_path: Path) -> None:
+    folder = written_runs(tmp_path) / "digits"
+    columns = data_of(report(folder, tmp_path / "r.html"))["columns"]
+    states = columns["state"]
+    pruned = [n for n, at in enumerate(states["at"]) if states["values"][at] == "pruned"]
+    assert pruned
+    assert sorted(map(int, columns["part"])) == pruned
+    assert all(columns["part"][str(place)]["samples"] > 0 for place in pruned)
+    rival = {"top1": 0.9875, "sqnr_db": 40.0}
+    found = expected_scores(
+        {"top1": 0.99, "sqnr_db": 38.0}, {"top1": 0.985, "sqnr_db": 39.0}, rival
+    )
+    assert expected_in(found) == pytest.approx({"top1": 0.9875, "sqnr_db": 39.0})
+    found = expected_scores({"top1": 0.98}, {"top1": 0.985}, rival)
+    assert expected_in(found) == pytest.approx({"top1": 0.9825})
 
 
 def test_the_report_says_whether_the_module_is_proved(tmp_path: Path) -> None:

@@ -56,6 +56,9 @@ class StopAfter:
         ]
         return "worse than the best" if len(parts) == self.parts else None
 
+    def rival_of(self, trial: Trial, parts: Sequence[EvaluationResult]) -> None:
+        """No trial is known beside this one."""
+
 
 def run(order: Sequence[int], stop: StopAfter, collapsed: bool = False, more: float = 0.0) -> Ended:
     build = Build(b"", {}, None, "engine")
