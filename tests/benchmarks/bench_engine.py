@@ -7,10 +7,11 @@ For every model: the recommended configuration, calibrated on random inputs; the
 model and what quantize_static makes of it (QDQ; u8s8 and s8s8 per channel, u8u8 per tensor), each
 in turns with the engine in one process, on one thread, one sample, ``time.thread_time``, the median
 of the ratios, the Python call included. ``--models unseen`` takes the networks of
-unseen_networks.py. Also a dense layer of 128 x 768 x 3072, the CPU seconds from the module to its
-first output, and how many outputs differ from the reference. With ``--threads N`` also the wall
-time of one sample in N threads over that of the float model in as many. Exits 1 where an output
-differs.
+unseen_networks.py, ``products`` those of products.py, ``true-size`` ResNet-50, ViT-base and
+BERT-base, all with seeded weights. Also a dense layer of 128 x 768 x 3072, the share of what a core
+adds up at most (peak.py), the CPU seconds from the module to its first output, and how many outputs
+differ from the reference. With ``--threads N`` also the wall time of one sample in N threads over
+that of the float model in as many. Exits 1 where an output differs.
 
 onnxruntime uses what the processor has, whatever ``--isa`` says: on a processor with AVX512-VNNI
 the ratios of "avx2" compare AVX2 with AVX512-VNNI, unless avx2_only.py runs this. Without VNNI its
@@ -37,10 +38,12 @@ from compiler.frontend.from_onnx.load import load
 from compiler.ir.module import IRModule
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.engine.library import available_isas, load_library
+from compiler.targets.engine.peak import peak_macs
 from compiler.targets.ort.session import OrtExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.benchmarks import onnxruntime_peers
-from tests.benchmarks.machine import machine
+from tests.benchmarks.machine import alternated_ms, machine
+from tests.benchmarks.products import PRODUCTS, TRUE_SIZE, model_of
 from tests.benchmarks.unseen_networks import NETWORKS
 
 MODELS = ("efficientnet_lite0", "fashion_mobilenet", "fashion_resnet", "fashion_vit")
@@ -73,6 +76,11 @@ def ratios(
     return found
 
 
+def as_given(x: Array) -> Array:
+    """An input as the float model takes it: bytes are floats there."""
+    return x.astype(np.float32) if x.dtype == np.uint8 else x
+
+
 def wall_ratio(
     engine: EngineExecutor, model: bytes, given: Array, threads: int, rounds: int
 ) -> float:
@@ -83,7 +91,7 @@ def wall_ratio(
     peer = OrtExecutor(model, threads=threads)
     runs: tuple[Callable[[], object], ...] = (
         partial(engine.run_arrays, [given], threads),
-        partial(peer.run, [given.astype(np.float32)]),
+        partial(peer.run, [as_given(given)]),
     )
     seconds = []
     for run in runs:
@@ -121,8 +129,13 @@ def float_and_integers(path: Path | bytes) -> tuple[bytes, IRModule, list[Array]
     mod, params = load(model)
     rng = np.random.default_rng(0)
     (param,) = [p for p in mod["main"].params if p.name_hint not in params]
-    shape = param.tensor_type.concrete_shape
-    inputs = [rng.normal(size=shape).astype(np.float32) for _ in range(CALIBRATION_INPUTS)]
+    shape, dtype = param.tensor_type.concrete_shape, param.tensor_type.dtype
+    inputs: list[Array] = [
+        rng.normal(size=shape).astype(dtype)
+        if dtype == "float32"
+        else rng.integers(0, 1000, shape).astype(dtype)
+        for _ in range(CALIBRATION_INPUTS)
+    ]
     with quantize.QConfig.recommended():
         integers = quantize.quantize(mod, params, [{param.name_hint: x} for x in inputs])
     return model, integers, inputs
@@ -163,6 +176,7 @@ def measured(
         ready = time.process_time() - begin
         found[isa] = {
             **ratios(partial(engine.run, [given]), peers, rounds),
+            "of_peak": share_of_peak(engine, given, isa, rounds),
             "ready_cpu_s": ready,
             "differing": sum(int((a != b).sum()) for a, b in zip(wanted, outputs)),
         }
@@ -171,6 +185,13 @@ def measured(
                 engine, model, given, threads, rounds
             )
     return found
+
+
+def share_of_peak(engine: EngineExecutor, given: Array, isa: str, rounds: int) -> float:
+    """Products a second of a run, over those that a core adds up at most."""
+    taken = alternated_ms({"": partial(engine.run, [given])}, rounds)[""]
+    peak = peak_macs(isa)
+    return sum(step.macs for step in engine.steps) / (1e-3 * taken) / peak if peak else np.nan
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -185,15 +206,18 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     results: dict[str, Any] = {"machine": machine(), "models": {}}
     isa = results["machine"]["isa"]
-    print(isa, "" if "VNNI" in isa else "(u8s8 of onnxruntime saturates here)")
-    for name in NETWORKS if options.models == ["unseen"] else options.models:
-        if name in NETWORKS:
+    print(isa, "(u8s8 of onnxruntime saturates here)" if isa.startswith("AVX2") else "")
+    sets = {"unseen": NETWORKS, "products": PRODUCTS, "true-size": TRUE_SIZE}
+    for name in [each for model in options.models for each in sets.get(model, [model])]:
+        if name in PRODUCTS or name in TRUE_SIZE:
+            model, mod, inputs = float_and_integers(model_of(name))
+        elif name in NETWORKS:
             model, mod, inputs = float_and_integers(NETWORKS[name]().SerializeToString())
         elif name in MODELS:
             model, mod, inputs = float_and_integers(options.data / f"{name}.onnx")
         else:
             model, mod, inputs = dense()
-        peers = peers_of(model, [x.astype(np.float32) for x in inputs])
+        peers = peers_of(model, [as_given(x) for x in inputs])
         found = measured(peers, model, mod, inputs[0], options.isa, options.rounds, options.threads)
         results["models"][name] = found
         for isa, figures in found.items():

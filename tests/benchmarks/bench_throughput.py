@@ -38,7 +38,7 @@ from tests.benchmarks.bench_accuracy import on_onnxruntime, outputs_of
 from tests.benchmarks.machine import instruction_set, machine
 from tests.benchmarks.real_models import DATA, Split, batch_of, read_split
 
-TIMES_LESS = 9.0 if instruction_set() == "AVX512-VNNI" else 5.0
+TIMES_LESS = 9.0 if instruction_set() in ("AMX", "AVX512-VNNI") else 5.0
 FLOAT_PASSES = 1.9
 FIXED_PASSES = 9.0
 QUICK = ("fashion_resnet", "fashion_mobilenet")

@@ -48,7 +48,9 @@ def instruction_set() -> str:
         return os.environ[HELD_TO]
     flags = set((_cpuinfo("flags") or _cpuinfo("Features")).split())
     names = {
+        "amx_int8": "AMX",
         "avx512_vnni": "AVX512-VNNI",
+        "avx_vnni": "AVX-VNNI",
         "avx512bw": "AVX512",
         "avx2": "AVX2",
         "asimddp": "NEON dot product",

@@ -31,7 +31,7 @@ from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ops.number_format import Array, storage_dtype
 from compiler.runtime.executor import Inputs, ordered_inputs
-from compiler.targets.engine.library import load_library
+from compiler.targets.engine.library import Library, load_library
 from compiler.targets.engine.plan import Plan
 from compiler.targets.engine.planner import plan_function
 from compiler.targets.engine.steps import SLACK, aligned
@@ -50,7 +50,8 @@ class EngineExecutor:
     Args:
         mod: static shapes, no control flow.
         function: name of the function.
-        isa: instruction set of ``isa.ISAS``; None for the best one of this processor.
+        isa: instruction set of ``isa.ISAS``, or its kernels; None for the best one of this
+            processor.
     Attributes:
         input_names: names of the parameters, in order.
         isa: the instruction set of the kernels.
@@ -61,12 +62,14 @@ class EngineExecutor:
             sizes that the kernels do not have.
     """
 
-    def __init__(self, mod: IRModule, function: str = "main", isa: str | None = None) -> None:
+    def __init__(
+        self, mod: IRModule, function: str = "main", isa: str | Library | None = None
+    ) -> None:
         if mod[function].checked_type_or_none is None:
             mod = infer_module(mod)
         self._function = mod[function]
         self.input_names = tuple(p.name_hint for p in self._function.params)
-        self._library = load_library(isa)
+        self._library = isa if isinstance(isa, Library) else load_library(isa)
         self.isa = self._library.isa
         self.plan = self._planned(mod, function)
         self.steps = self.plan.infos

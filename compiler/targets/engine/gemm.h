@@ -32,7 +32,15 @@
 #define qk_spread_pair qk_spread4
 #define qk_dot_spread_pair qk_dot
 #endif
-#define QK_UNIT(g) ((g)->type == QK_S16 ? 2 : (g)->narrow ? 4 : QK_KU)
+#define QK_UNIT(g) ((g)->tile ? 4 : (g)->type == QK_S16 ? 2 : (g)->narrow ? 4 : QK_KU)
+
+/* Most dot steps of a tile. */
+#ifndef QK_TILE_STEPS
+#define QK_TILE_STEPS 0
+#endif
+
+/* Dot steps with those that fill the last tile. */
+static int64_t qk_in_tiles(int64_t steps, int64_t tile) { return tile ? (steps + tile - 1) / tile * tile : steps; }
 
 #ifndef QK_OWN_STORE_S32
 static inline void qk_store_s32(void *p, qk_vec v, int n)
@@ -58,7 +66,7 @@ static int64_t qk_steps(const qk_gemm_step *g)
 {
     const uint32_t unit = QK_UNIT(g); /* a division of 32 bits: one takes as long as a small product */
     const int64_t steps = ((uint32_t)g->seg_items + unit - 1) / unit;
-    return steps + (g->crossed & steps);
+    return qk_in_tiles(steps + (g->crossed & steps), g->tile);
 }
 
 /* Weights of 4 bits, for products of one row, which take as long as their weights take to come: a vector of
@@ -73,7 +81,7 @@ static int64_t qk_weight_bytes(const qk_gemm_step *g, int64_t steps)
 {
     if (g->narrow == QK_FOUR_BITS)
         return 64 + (steps + 1) / 2 * 64;
-    return steps * (QK_PAIRS && g->type == QK_S16 ? 32 : 64);
+    return steps * (QK_PAIRS && g->type == QK_S16 && !g->tile ? 32 : 64);
 }
 
 /* Whether the rows of a block are copied to the scratch as int16 before they are multiplied. */
@@ -367,10 +375,10 @@ static const qk_tile_function qk_tiles_of_eight[2][9] = {QK_EIGHT_NAMES(0), QK_E
 #endif /* QK_OWN_TILES */
 
 #ifdef QK_EIGHTS
-/* Whether the last vector of a product is half as wide; those of pack steps are not. */
+/* Whether the last vector of a product is half as wide; those of pack steps and of widened pairs are not. */
 static int qk_ends_in_eight(const qk_gemm_step *g)
 {
-    return !g->weight_in_arena && g->narrow < QK_FOUR_BITS && (g->columns - 1) % 16 < 8;
+    return !g->weight_in_arena && !(QK_PAIRS && g->type == QK_S16) && g->narrow < QK_FOUR_BITS && (g->columns - 1) % 16 < 8;
 }
 #else
 #define qk_ends_in_eight(g) 0
@@ -621,8 +629,18 @@ static void qk_run_row(const qk_gemm_step *g, const qk_memory *m)
 }
 #endif
 
+#ifdef QK_AMX
+#include "tiled.h"
+#endif
+
 static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
 {
+#ifdef QK_AMX
+    if (g->tile) {
+        qk_run_tiles(g, m);
+        return;
+    }
+#endif
 #ifndef QK_OWN_TILES
     if (g->height * g->width * g->seg_y * g->seg_x == 1 && !g->crossed) {
         qk_run_row(g, m);
@@ -796,14 +814,16 @@ static void qk_pack_bias(int32_t comp, const uint8_t *panel, int64_t nv, int64_t
 #endif
 }
 
+static int64_t qk_pack_steps(const qk_pack_step *p) { return qk_in_tiles((p->k + QK_KU - 1) / QK_KU, p->tile); }
+
 /* One panel of the right operand [k][columns] of a product of two activations. Columns that lie side by
  * side are moved together, and so are four reduced elements. */
 static void qk_pack_panel(const qk_pack_step *p, const uint8_t *restrict in, qk_packed *restrict to, int64_t nv,
                           int64_t columns)
 {
-    const int64_t steps = (p->k + QK_KU - 1) / QK_KU, across = p->stride_n, down = p->stride_k;
+    const int64_t steps = qk_pack_steps(p), across = p->stride_n, down = p->stride_k;
     const int32_t zero = (int32_t)p->zero;
-    if (p->k % QK_KU || columns < nv * 16)
+    if (p->k < steps * QK_KU || columns < nv * 16)
         memset(to, 0, (size_t)(steps * nv * 64));
     for (int64_t k = 0; k < p->k; k += QK_KU) {
         const int64_t units = p->k - k < QK_KU ? p->k - k : QK_KU;
@@ -829,8 +849,8 @@ static void qk_pack_panel(const qk_pack_step *p, const uint8_t *restrict in, qk_
 
 static void qk_run_pack(const qk_pack_step *p, const qk_memory *m)
 {
-    const int64_t vectors = (p->columns + 15) / 16, panels = (vectors + QK_NV - 1) / QK_NV;
-    const int64_t wide = vectors % panels, narrow = vectors / panels, steps = (p->k + QK_KU - 1) / QK_KU;
+    const int64_t vectors = (p->columns + 15) / 16, most = p->tile ? 1 : QK_NV, panels = (vectors + most - 1) / most;
+    const int64_t wide = vectors % panels, narrow = vectors / panels, steps = qk_pack_steps(p);
     for (int64_t group = 0; group < p->groups; group++) {
         const uint8_t *in = m->arena + p->source + group * p->in_group;
         int32_t *bias = (int32_t *)(m->arena + p->bias) + group * vectors * 16;

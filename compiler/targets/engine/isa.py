@@ -35,11 +35,23 @@ _ARM = ("aarch64", "arm64")
 _VNNI = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni")
 
 ISAS: Final[Mapping[str, Isa]] = {
+    "amx": Isa(
+        "QK_AMX",
+        (*_O2, *(f"-m{name}" for name in (*_VNNI, "amx-tile", "amx-int8"))),
+        _X86,
+        frozenset((*_VNNI[:-1], "avx512_vnni", "amx_tile", "amx_int8")),
+    ),
     "vnni": Isa(
         "QK_VNNI",
         (*_O2, *(f"-m{name}" for name in _VNNI)),
         _X86,
         frozenset((*_VNNI[:-1], "avx512_vnni")),
+    ),
+    "avxvnni": Isa(
+        "QK_AVXVNNI",
+        ("-O3", "-mavx2", "-mfma", "-mavxvnni"),
+        _X86,
+        frozenset(("avx2", "fma", "avx_vnni")),
     ),
     "avx2": Isa("QK_AVX2", ("-O3", "-mavx2", "-mfma"), _X86, frozenset(("avx2", "fma"))),
     "neon": Isa("QK_NEON", ("-O3", "-march=armv8.2-a+dotprod"), _ARM, frozenset(("asimddp",))),

@@ -11,16 +11,25 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifdef QK_AVXVNNI /* dot steps are those of isa_avxvnni.h */
+#define QK_NAME "avxvnni"
+#define QK_KU 4
+#define QK_WIDEN 0
+#define QK_WEIGHT_BYTES 1
+typedef uint8_t qk_act;
+#else
 #define QK_NAME "avx2"
 #define QK_KU 2
 #define QK_WIDEN 1 /* rows of activations are copied as int16 first */
-#define QK_ACT_SHIFT 0
 #define QK_WEIGHT_BYTES 2
+#define QK_NARROW 1
+typedef int16_t qk_act;
+#endif
+#define QK_ACT_SHIFT 0
 #define QK_LANES 8
 #define QK_NV 1
 #define QK_ROWS(nv) 6
 #define QK_MAX_ROWS 6
-#define QK_NARROW 1
 #define QK_REALS 1
 #define QK_PAIR_PIXELS 4 /* of a depthwise convolution, two output rows together */
 #define QK_FOUR_PIXELS 2 /* three or four output rows together */
@@ -31,7 +40,6 @@ typedef struct {
 } qk_vec;
 typedef qk_vec qk_weight;
 typedef __m256i qk_spread;
-typedef int16_t qk_act;
 
 static inline qk_vec qk_load(const int32_t *p)
 {
@@ -78,6 +86,52 @@ static inline __m256i qk_sum(__m256i acc, __m256i x)
     __asm__("vpaddd %1, %0, %0" : "+x"(acc) : "x"(x));
     return acc;
 }
+
+/* Four bytes by four weights, of bytes that were split into even and odd ones. */
+static inline __m256i qk_dot_half_wide(__m256i acc, qk_spread even, qk_spread odd, __m256i w)
+{
+    acc = qk_sum(acc, _mm256_madd_epi16(even, _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8)));
+    return qk_sum(acc, _mm256_madd_epi16(odd, _mm256_srai_epi16(w, 8)));
+}
+
+/* Eight columns: half a vector. */
+#define QK_EIGHTS
+typedef __m256i qk_eight;
+static inline qk_eight qk_load_eight(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+static inline void qk_store_eight(int32_t *p, qk_eight v) { _mm256_storeu_si256((__m256i *)p, v); }
+
+/* A depthwise convolution works on registers of eight channels, held against a second load. */
+#define QK_PARTS 2
+typedef __m256i qk_part;
+typedef __m256i qk_part_taps;
+typedef __m256i qk_part_weight;
+#define QK_HOLD(x) __asm__("" : "+x"(x))
+static inline __m256i qk_load_part(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+#define qk_load_part_taps qk_load_part
+#define qk_load_part_weight qk_load_part
+static inline void qk_store_part_sums(int32_t *p, __m256i v) { _mm256_storeu_si256((__m256i *)p, v); }
+
+/* Sixteen columns of two rows of int16, the rows of a column side by side: 64 bytes. */
+static inline void qk_interleave_pairs(void *to, const uint8_t *const *rows)
+{
+    const __m256i x = _mm256_loadu_si256((const __m256i *)rows[0]), y = _mm256_loadu_si256((const __m256i *)rows[1]);
+    const __m256i low = _mm256_unpacklo_epi16(x, y), high = _mm256_unpackhi_epi16(x, y);
+    _mm256_storeu_si256((__m256i *)to, _mm256_permute2x128_si256(low, high, 0x20));
+    _mm256_storeu_si256((__m256i *)to + 1, _mm256_permute2x128_si256(low, high, 0x31));
+}
+
+/* Columns of a row of bytes for the lanes of a register: one place or two fill them. */
+static inline __m256i qk_load_lanes(const uint8_t *p, const int shared, const int64_t *ahead)
+{
+    if (shared == 1)
+        return _mm256_loadu_si256((const __m256i *)p);
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(p + ahead[0]))),
+                                   _mm_loadu_si128((const __m128i *)(p + ahead[1])), 1);
+}
+
+#ifdef QK_AVXVNNI
+#include "isa_avxvnni.h"
+#else
 static inline qk_vec qk_dot(qk_vec acc, qk_spread a, qk_weight w)
 {
     acc.a = qk_sum(acc.a, _mm256_madd_epi16(a, w.a));
@@ -95,11 +149,6 @@ static inline qk_vec qk_dot_narrow(qk_vec acc, qk_spread a, qk_weight w)
 }
 
 /* The same of any weights. */
-static inline __m256i qk_dot_half_wide(__m256i acc, qk_spread even, qk_spread odd, __m256i w)
-{
-    acc = qk_sum(acc, _mm256_madd_epi16(even, _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8)));
-    return qk_sum(acc, _mm256_madd_epi16(odd, _mm256_srai_epi16(w, 8)));
-}
 static inline qk_vec qk_dot_wide(qk_vec acc, qk_spread a, qk_weight w)
 {
     const qk_spread even = _mm256_and_si256(a, _mm256_set1_epi16(255)), odd = _mm256_srli_epi16(a, 8);
@@ -152,11 +201,6 @@ static inline qk_vec qk_dot_nibbles(qk_vec acc, qk_spread a, qk_spread b, const 
     return acc;
 }
 
-/* Eight columns: half a vector. */
-#define QK_EIGHTS
-typedef __m256i qk_eight;
-static inline qk_eight qk_load_eight(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
-static inline void qk_store_eight(int32_t *p, qk_eight v) { _mm256_storeu_si256((__m256i *)p, v); }
 static inline qk_eight qk_dot_eight(const int narrow, qk_eight acc, qk_spread a, qk_eight w)
 {
     const __m256i ones = _mm256_set1_epi16(1);
@@ -167,16 +211,6 @@ static inline qk_eight qk_dot_eight_wide(qk_eight acc, qk_spread a, qk_eight w)
     return qk_dot_half_wide(acc, _mm256_and_si256(a, _mm256_set1_epi16(255)), _mm256_srli_epi16(a, 8), w);
 }
 
-/* A depthwise convolution works on registers of eight channels, held against a second load. */
-#define QK_PARTS 2
-typedef __m256i qk_part;
-typedef __m256i qk_part_taps;
-typedef __m256i qk_part_weight;
-#define QK_HOLD(x) __asm__("" : "+x"(x))
-static inline __m256i qk_load_part(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
-#define qk_load_part_taps qk_load_part
-#define qk_load_part_weight qk_load_part
-static inline void qk_store_part_sums(int32_t *p, __m256i v) { _mm256_storeu_si256((__m256i *)p, v); }
 static inline __m256i qk_dot_part(__m256i acc, __m256i x, __m256i w)
 {
     return qk_sum(acc, _mm256_madd_epi16(x, w));
@@ -191,24 +225,8 @@ static inline void qk_interleave(void *to, const uint8_t *const rows[2])
     _mm256_storeu_si256((__m256i *)to + 1, _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(x, y)));
 }
 
-/* The same of two rows of int16. */
-static inline void qk_interleave_pairs(void *to, const uint8_t *const *rows)
-{
-    const __m256i x = _mm256_loadu_si256((const __m256i *)rows[0]), y = _mm256_loadu_si256((const __m256i *)rows[1]);
-    const __m256i low = _mm256_unpacklo_epi16(x, y), high = _mm256_unpackhi_epi16(x, y);
-    _mm256_storeu_si256((__m256i *)to, _mm256_permute2x128_si256(low, high, 0x20));
-    _mm256_storeu_si256((__m256i *)to + 1, _mm256_permute2x128_si256(low, high, 0x31));
-}
-
 /* Columns of two rows of bytes as pairs of int16, `pixel` bytes apart, `step` bytes apart where they
  * are written, each lane by itself. One place or two fill the lanes. */
-static inline __m256i qk_load_lanes(const uint8_t *p, const int shared, const int64_t *ahead)
-{
-    if (shared == 1)
-        return _mm256_loadu_si256((const __m256i *)p);
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(p + ahead[0]))),
-                                   _mm_loadu_si128((const __m128i *)(p + ahead[1])), 1);
-}
 static inline __attribute__((always_inline)) void qk_interleave_shared(
     uint8_t *to, int64_t step, int64_t columns, const uint8_t *const rows[2], int64_t pixel, const int shared,
     const int64_t *ahead)
@@ -223,7 +241,18 @@ static inline __attribute__((always_inline)) void qk_interleave_shared(
         _mm256_storeu_si256((__m256i *)to + 3, _mm256_unpackhi_epi8(high, zero));
     }
 }
-static inline void qk_interleave_lanes(uint8_t *to, int64_t step, int64_t columns, const uint8_t *const rows[2],
+
+/* n bytes as int16. May read and write up to 15 elements more. */
+static inline void qk_widen(int16_t *to, const uint8_t *from, int64_t n)
+{
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < n; i += 16)
+        _mm256_storeu_si256((__m256i *)(to + i),
+                            _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(from + i))));
+}
+#endif
+
+static inline void qk_interleave_lanes(uint8_t *to, int64_t step, int64_t columns, const uint8_t *const rows[QK_KU],
                                        int64_t pixel, int shared, const int64_t *ahead)
 {
     if (shared == 1)
@@ -249,15 +278,6 @@ static inline void qk_interleave_pair_lanes(uint8_t *to, int64_t step, int64_t c
         _mm256_storeu_si256((__m256i *)to + 2, _mm256_unpacklo_epi16(next, last));
         _mm256_storeu_si256((__m256i *)to + 3, _mm256_unpackhi_epi16(next, last));
     }
-}
-
-/* n bytes as int16. May read and write up to 15 elements more. */
-static inline void qk_widen(int16_t *to, const uint8_t *from, int64_t n)
-{
-#pragma GCC unroll 4
-    for (int64_t i = 0; i < n; i += 16)
-        _mm256_storeu_si256((__m256i *)(to + i),
-                            _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(from + i))));
 }
 
 typedef struct {

@@ -16,7 +16,9 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifndef QK_NAME
 #define QK_NAME "vnni"
+#endif
 #define QK_KU 4          /* reduced elements of one dot step */
 #define QK_WIDEN 0       /* activations are read where they are */
 #define QK_ACT_SHIFT 0   /* what a dot step takes away from a carrier byte */
@@ -112,6 +114,16 @@ static inline qk_weight qk_load_weight_pairs(const void *p)
     return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)p));
 }
 #define qk_spread_pair qk_spread4
+#ifdef QK_AMX /* the low bytes and the high bytes of 64 int16 */
+static inline void qk_split_words(uint8_t *low, uint8_t *high, const uint8_t *from)
+{
+    for (int i = 0; i < 2; i++, low += 32, high += 32, from += 64) {
+        const __m512i x = _mm512_loadu_si512(from);
+        _mm256_storeu_si256((__m256i *)low, _mm512_cvtepi16_epi8(x));
+        _mm256_storeu_si256((__m256i *)high, _mm512_cvtepi16_epi8(_mm512_srli_epi16(x, 8)));
+    }
+}
+#endif
 #define qk_dot_spread_pair qk_dot_pairs
 static inline void qk_interleave_pairs(void *to, const uint8_t *const *rows)
 {

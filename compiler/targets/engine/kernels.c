@@ -1,13 +1,15 @@
 /* The kernels of the integer engine: a step table is checked and run. C99 with GNU inline.
  *
- * One of QK_AVX2, QK_VNNI, QK_NEON, QK_GENERIC chooses the primitives. A run allocates nothing and
+ * One of QK_AMX, QK_VNNI, QK_AVXVNNI, QK_AVX2, QK_NEON, QK_GENERIC chooses the primitives. A run allocates nothing and
  * keeps nothing: everything lies in the arena of the caller, so runs may go on at the same time.
  */
 #include "step.h"
 
-#if defined(QK_VNNI)
+#if defined(QK_AMX)
+#include "isa_amx.h"
+#elif defined(QK_VNNI)
 #include "isa_vnni.h"
-#elif defined(QK_AVX2)
+#elif defined(QK_AVX2) || defined(QK_AVXVNNI)
 #include "isa_avx2.h"
 #elif defined(QK_NEON)
 #include "isa_neon.h"
@@ -57,6 +59,8 @@ QK_EXPORT const char *qk_isa(int64_t *facts)
     facts[11] = QK_NIBBLES;
     return QK_NAME;
 }
+
+QK_EXPORT int64_t qk_most_in_tile(void) { return QK_TILE_STEPS; }
 
 /* ---- checks: every address that a step can reach lies within its memory ------------------------ */
 
@@ -121,16 +125,37 @@ static int qk_is_row_of_four_bits(const qk_gemm_step *g)
     return QK_NIBBLES && g->height * g->width == 1 && g->seg_y * g->seg_x == 1 && !g->weight_in_arena && !g->bias_in_arena;
 }
 
+#ifdef QK_AMX
+static int qk_check_tiles(const qk_gemm_step *g, const qk_limits *l)
+{
+    if (g->tile > QK_TILE_STEPS || g->narrow || g->crossed || g->rows_by < QK_BY_RUN || g->rows_by > QK_BY_COPY ||
+        g->block < 1 || g->block > QK_TILE_BLOCK || (g->type == QK_S16 && g->rows_by != QK_BY_COPY))
+        return 0;
+    /* A copy reads whole tiles, the last one as well. */
+    const int64_t last = 4 * (qk_steps(g) - g->tile) + QK_TILE_ROW;
+    if ((last - g->seg_items) * qk_size_of(g->type) > QK_SLACK)
+        return 0;
+    if (g->rows_by == QK_BY_RUN && g->height > 1 &&
+        (g->in_pixel < 1 || g->in_row % g->in_pixel || qk_line_pitch(g) < g->width))
+        return 0;
+    return qk_span(l->arena, g->scratch, qk_bytes_of_copies(g)) && g->scratch % 64 == 0;
+}
+#else
+#define qk_check_tiles(g, l) (!(g)->narrow && !(g)->crossed && (g)->type == QK_U8 && (g)->tile == QK_TILE_STEPS)
+#endif
+
 static int qk_check_gemm(const qk_gemm_step *g, const qk_limits *l)
 {
     if (!qk_small(g->height) || !qk_small(g->width) || !qk_small(g->groups) || !qk_small(g->columns) ||
         !qk_small(g->seg_y) || !qk_small(g->seg_x) || !qk_small(g->seg_items) ||
-        g->seg_y * g->seg_x > QK_MAX_SEGMENTS || g->narrow < 0 || g->narrow > QK_BYTES_OF_ROW ||
+        g->seg_y * g->seg_x > QK_MAX_SEGMENTS || g->tile < 0 || g->tile > QK_TILE_STEPS || g->narrow < 0 || g->narrow > QK_BYTES_OF_ROW ||
         (g->narrow == QK_NARROW_PAIRS && !QK_NARROW) || g->wide < 0 || g->wide > qk_steps(g) ||
         (g->wide && (g->narrow != QK_NARROW_PAIRS || g->seg_y * g->seg_x > 1)) ||
         (g->narrow == QK_BYTES_OF_ROW && (!QK_NARROW || g->height * g->width > 1)) || (g->narrow == QK_FOUR_BITS && !qk_is_row_of_four_bits(g)) ||
         (g->type != QK_U8 && (g->type != QK_S16 || g->narrow)) || g->crossed < 0 || g->crossed > QK_CROSSES ||
         (g->crossed && (g->type != QK_U8 || g->narrow || g->weight_in_arena || g->seg_y * g->seg_x > 1)))
+        return 0;
+    if (g->tile && !qk_check_tiles(g, l))
         return 0;
     const int64_t steps = qk_steps(g) * g->seg_y * g->seg_x;
     const int64_t rows = g->height * g->width, vectors = (g->columns + 15) / 16;
@@ -402,9 +427,9 @@ static int qk_check(const qk_step *s, const qk_limits *l)
     }
     case QK_PACK: {
         const qk_pack_step *p = &s->pack;
-        if (!qk_small(p->k) || !qk_small(p->columns) || !qk_small(p->groups))
+        if (!qk_small(p->k) || !qk_small(p->columns) || !qk_small(p->groups) || p->tile < 0 || p->tile > QK_TILE_STEPS)
             return 0;
-        const int64_t vectors = (p->columns + 15) / 16, bytes = vectors * ((p->k + QK_KU - 1) / QK_KU) * 64;
+        const int64_t vectors = (p->columns + 15) / 16, bytes = vectors * qk_pack_steps(p) * 64;
         const int64_t sizes[3] = {p->groups, p->k, p->columns};
         const int64_t strides[3] = {p->in_group, p->stride_k, p->stride_n};
         return qk_within(l->arena, p->source, 1, 3, sizes, strides) && p->weight % 4 == 0 && p->bias % 4 == 0 &&

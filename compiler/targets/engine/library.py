@@ -11,7 +11,7 @@ import functools
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,6 +44,7 @@ class Library:
         has_reals: sums may be scaled by float32 factors.
         has_eights: the last vector of a product holds eight columns where these are enough.
         has_lines: tables of more than 8 bits may be lines.
+        tile_steps: most dot steps of a tile; 0: there are none.
     """
 
     path: Path
@@ -62,6 +63,12 @@ class Library:
     has_reals: bool
     has_eights: bool
     has_lines: bool
+    tile_steps: int = 0
+
+    @property
+    def has_tile_registers(self) -> bool:
+        """Whether tiles have registers of their own, of sixteen rows."""
+        return self.tile_steps > 2
 
     @property
     def crosses(self) -> bool:
@@ -96,8 +103,15 @@ def available_isas() -> tuple[str, ...]:
     return tuple(
         name
         for name, isa in ISAS.items()
-        if not isa.machines or (machine in isa.machines and isa.features <= words)
+        if not isa.machines
+        or (machine in isa.machines and isa.features <= words and (name != "amx" or has_tiles()))
     )
+
+
+@functools.cache
+def has_tiles() -> bool:
+    """Whether Linux gives this process the tile registers of AMX: ARCH_REQ_XCOMP_PERM."""
+    return bool(ctypes.CDLL(None).syscall(158, 0x1023, 18) == 0)
 
 
 def adds_pairs() -> bool:
@@ -128,7 +142,12 @@ def load_library(isa: str | None = None) -> Library:
     isa = isa or detected_isa()
     if isa not in ISAS:
         raise CodegenError(f"unknown instruction set {isa!r}", fix=legal_names(isa, ISAS))
-    return open_library(shipped_library(isa) or build_library(*build_of(isa)))
+    try:
+        return open_library(shipped_library(isa) or build_library(*build_of(isa)))
+    except CodegenError:
+        if isa != "amx":  # which needs GCC 11
+            raise
+        return load_library("vnni")
 
 
 def build_of(isa: str) -> tuple[str, Sequence[Path], Sequence[str]]:
@@ -147,4 +166,5 @@ def open_library(path: Path) -> Library:
     check.argtypes = run.argtypes = [ctypes.c_void_p]
     unit, weight_bytes, lanes, panel, shift, *flags, nibbles = facts
     numbers = unit, weight_bytes, lanes, panel, shift, nibbles
-    return Library(path, name, check, run, *numbers, *map(bool, flags))
+    library = Library(path, name, check, run, *numbers, *map(bool, flags))
+    return replace(library, tile_steps=loaded.qk_most_in_tile())

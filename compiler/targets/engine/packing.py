@@ -33,10 +33,10 @@ def vectors_of(columns: int) -> int:
     return -(-columns // 16)
 
 
-def panels(columns: int, library: Library) -> list[tuple[int, int]]:
-    """(first vector, vectors) of every panel, as balanced as can be."""
+def panels(columns: int, most: int) -> list[tuple[int, int]]:
+    """(first vector, vectors) of every panel of at most so many, as balanced as can be."""
     vectors = vectors_of(columns)
-    count = -(-vectors // library.panel_vectors)
+    count = -(-vectors // most)
     narrow, wide = divmod(vectors, count)
     sizes = [narrow + (panel < wide) for panel in range(count)]
     return [(sum(sizes[:panel]), size) for panel, size in enumerate(sizes)]
@@ -77,7 +77,9 @@ def wide_steps(weight: Array, library: Library) -> int | None:
     return wide if few or not wide else None
 
 
-def pack_product(weight: Array, unit: int, library: Library, eights: bool = True) -> Array:
+def pack_product(
+    weight: Array, unit: int, library: Library, eights: bool = True, tiled: bool = False
+) -> Array:
     """Weights of one group of a product.
 
     Args:
@@ -85,6 +87,7 @@ def pack_product(weight: Array, unit: int, library: Library, eights: bool = True
         unit: reduced elements of one dot step.
         library: for which kernels.
         eights: a last vector of eight columns may be half as wide.
+        tiled: each vector is a panel.
     Returns:
         ``vectors x steps x 64`` bytes, 32 for pairs of bytes, see gemm.h; half of it for a last
         vector of eight columns.
@@ -100,7 +103,7 @@ def pack_product(weight: Array, unit: int, library: Library, eights: bool = True
         rows = rows[:-8]
     parts = [
         rows[first * 16 : (first + count) * 16].transpose(1, 0, 2).reshape(-1)
-        for first, count in panels(columns, library)
+        for first, count in panels(columns, 1 if tiled else library.panel_vectors)
     ]
     return np.concatenate(parts).view(np.uint8)
 
@@ -127,7 +130,7 @@ def pack_four_bits(weight: Array, library: Library) -> Array:
     low, high = above.reshape(len(above), -1, 2, _NARROW_UNIT).transpose(2, 1, 0, 3)
     packed = low | high << 4
     parts = []
-    for first, count in panels(columns, library):
+    for first, count in panels(columns, library.panel_vectors):
         place = slice(first * 16, (first + count) * 16)
         parts += [least[place].view(np.uint8), packed[:, place].reshape(-1)]
     return np.concatenate(parts)

@@ -4,6 +4,28 @@
 #define SUMS 12
 #define EACH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
 
+#if defined(QK_AMX)
+#include "amx_tiles.h"
+#define QK_TILE_SUM(n, a, b) QK_TILE_DOT(&tiles, n, a, b);
+__attribute__((visibility("default"))) int64_t qk_peak(int64_t loops)
+{
+    static const uint8_t ones[QK_TILE_ROW] = {1};
+    qk_amx tiles;
+    if (!qk_has_tiles)
+        return 0;
+    loops /= 16;
+    qk_tiles_begin(&tiles, 16, 16);
+    QK_TILE_LOAD(&tiles, 4, ones, 0);
+    QK_TILE_LOAD(&tiles, 5, ones, 0);
+    QK_TILE_LOAD(&tiles, 6, ones, 0);
+    QK_TILE_LOAD(&tiles, 7, ones, 0);
+    for (int64_t i = 0; i < loops; i++) {
+        QK_TILE_SUM(0, 4, 6) QK_TILE_SUM(1, 4, 7) QK_TILE_SUM(2, 5, 6) QK_TILE_SUM(3, 5, 7)
+    }
+    qk_tiles_end(&tiles);
+    return loops * 4 * 16 * 16 * 64;
+}
+#else
 #if defined(QK_VNNI)
 #include <immintrin.h>
 typedef __m512i vec;
@@ -11,6 +33,13 @@ enum { MACS = 64 };
 static inline vec dot(vec s, vec a, vec b) { return _mm512_dpbusd_epi32(s, a, b); }
 static inline vec all(int x) { return _mm512_set1_epi32(x); }
 #define KEEP(v) __asm__ volatile("" : "+v"(v))
+#elif defined(QK_AVXVNNI)
+#include <immintrin.h>
+typedef __m256i vec;
+enum { MACS = 32 };
+static inline vec dot(vec s, vec a, vec b) { return _mm256_dpbusd_avx_epi32(s, a, b); }
+static inline vec all(int x) { return _mm256_set1_epi32(x); }
+#define KEEP(v) __asm__ volatile("" : "+x"(v))
 #elif defined(QK_AVX2)
 #include <immintrin.h>
 typedef __m256i vec;
@@ -51,3 +80,4 @@ __attribute__((visibility("default"))) int64_t qk_peak(int64_t loops)
     }
     return loops * SUMS * MACS;
 }
+#endif

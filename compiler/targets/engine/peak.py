@@ -21,7 +21,8 @@ _LOOPS: Final = 200_000
 
 @functools.cache
 def peak_macs(isa: str | None = None) -> float | None:
-    """Products a second on one core, the best of some rounds; None without a compiler.
+    """Products a second on one core, the best of some rounds; None without a compiler, or where
+    the kernel refuses the registers.
 
     Args:
         isa: instruction set of ``isa.ISAS``; None for the best one of this processor.
@@ -29,7 +30,9 @@ def peak_macs(isa: str | None = None) -> float | None:
     if find_compiler() is None:
         return None
     flags = build_flags(isa or detected_isa())
-    library = ctypes.CDLL(str(build_library("qpeak", [HERE / "peak.c"], flags)))
+    library = ctypes.CDLL(
+        str(build_library("qpeak", [HERE / "peak.c", HERE / "amx_tiles.h"], flags))
+    )
     library.qk_peak.restype = ctypes.c_int64
     library.qk_peak.argtypes = [ctypes.c_int64]
     best = 0.0
@@ -37,4 +40,4 @@ def peak_macs(isa: str | None = None) -> float | None:
         begin = time.thread_time()
         macs = library.qk_peak(_LOOPS)
         best = max(best, macs / max(time.thread_time() - begin, 1e-9))
-    return best
+    return best or None

@@ -27,6 +27,7 @@ from compiler.targets.engine.packing import (
 from compiler.targets.engine.plan import MOST_ARENA
 from compiler.targets.engine.planner import FORM, Planner, rule
 from compiler.targets.engine.steps import number
+from compiler.targets.engine.tiles import tiling
 from compiler.targets.engine.values import INT32, Chain, Epilogue, Item, Product, constant
 from compiler.targets.engine.views import Address, View, compact, merged_axes
 
@@ -215,14 +216,21 @@ def write_product(
     narrow = number(how)
     unit = dot_unit(kind, library, narrow > 0)
     split = np.pad(split, ((0, 0),) * 3 + ((0, -runs.shape[2] % 4 * crossed),))
+    tiled = tiling(library, kind, groups, columns, runs.shape[2], places)
+    if tiled:
+        unit, places = tiled.unit, places | tiled.fields
+        split = np.pad(split, ((0, 0),) * 3 + ((0, tiled.length - runs.shape[2]),))
     if how == "FOUR_BITS":
         packed = np.concatenate([pack_four_bits(one[:, 0], library) for one in split])
     else:
-        eights = how != "BYTES_OF_ROW"
-        packed = np.concatenate([pack_product(one, unit, library, eights) for one in split])
+        eights = how != "BYTES_OF_ROW" and (kind == "U8" or library.widens)
+        packed = np.concatenate(
+            [pack_product(one, unit, library, eights, tiled is not None) for one in split]
+        )
     steps = -(-split.shape[3] // unit) * runs.shape[1] + crossed
     copies = library.columns_outside or (kind == "U8" and not narrow)
-    scratch = emitter.scratch(product_scratch(rows, steps, library) if copies else 0)
+    size = product_scratch(rows, steps, library) if copies else 0
+    scratch = emitter.scratch(tiled.scratch if tiled else size)
     emitter.step(
         "gemm",
         [source],
@@ -344,7 +352,10 @@ def _write_batches(
     if length > 1 and a.strides[2] != 1:
         a = emitter.contiguous(a, always=True)
     out = emitter.allocate(item, (0, 1, 2))
-    steps = -(-length // library.k_unit)
+    places = {"height": 1, "width": rows, "in_row": 0, "in_pixel": a.strides[1]}
+    places |= {"seg_y": 1, "seg_x": 1}
+    tiled = tiling(library, "U8", batch, columns, length, places)
+    steps = tiled.length // library.k_unit if tiled else -(-length // library.k_unit)
     group = vectors_of(columns) * steps * 64
     weight, bias = emitter.scratch(batch * group), emitter.scratch(batch * vectors_of(columns) * 64)
     stride_a = a.strides[0] if a.shape[0] > 1 else 0
@@ -363,26 +374,24 @@ def _write_batches(
         weight_group=group,
         bias=Address(bias),
         comp=a.buffer.zero - library.activation_shift,
+        tile=tiled.steps if tiled else 0,
     )
     ends = repeated(epilogue, product, batch)
     fields = put_epilogue(planner, *ends, item, batch, np.zeros(1, np.int64))
-    scratch = emitter.scratch(product_scratch(rows, steps, library))
+    size = product_scratch(rows, steps, library)
+    scratch = emitter.scratch(tiled.scratch if tiled else size)
+    fields |= places | (tiled.fields if tiled else {})
     fields["bias"] = Address(bias)
     emitter.step(
         "gemm",
         [a, weight, bias],
         [out, scratch],
         macs=batch * rows * columns * length,
-        in_pixel=a.strides[1],
         in_group=stride_a,
         out_pixel=out.strides[1],
         out_group=out.strides[0],
-        height=1,
-        width=rows,
         groups=batch,
         columns=columns,
-        seg_y=1,
-        seg_x=1,
         seg_items=length,
         weight=Address(weight),
         weight_group=group,

@@ -60,6 +60,21 @@ static inline __m512i _mm512_set4_epi32(int32_t d, int32_t c, int32_t b, int32_t
 #define _mm512_setr_epi32(...) qk_setr((const int32_t[16]){__VA_ARGS__})
 static inline __m512i qk_setr(const int32_t *p) { return _mm512_loadu_si512(p); }
 static inline __m128i _mm_cvtsi32_si128(int32_t x) { __m128i v = {{0}}; memcpy(&v, &x, 4); return v; }
+static inline __m256i _mm512_cvtepi16_epi8(__m512i v)
+{
+    __m256i r;
+    for (int i = 0; i < 32; i++)
+        r.byte[i] = ((const int8_t *)&v)[2 * i];
+    return r;
+}
+static inline __m512i _mm512_srli_epi16(__m512i v, int bits)
+{
+    uint16_t x[32];
+    memcpy(x, &v, 64);
+    for (int i = 0; i < 32; i++)
+        x[i] = (uint16_t)(x[i] >> bits);
+    return _mm512_loadu_si512(x);
+}
 static inline __m512i _mm512_castsi128_si512(__m128i x) { __m512i v = {{0}}; memcpy(&v, &x, 16); return v; }
 static inline __m512i _mm512_inserti32x4(__m512i v, __m128i x, int place)
 {

@@ -59,6 +59,9 @@ typedef struct {
  * when a row is multiplied by them: the last two for products of one row. */
 enum { QK_ANY_WEIGHTS, QK_NARROW_PAIRS, QK_FOUR_BITS, QK_BYTES_OF_ROW };
 
+/* How rows come to the tiles of tiled.h: those of the whole image at equal distances, those of a line, copies. */
+enum { QK_NO_ROWS, QK_BY_RUN, QK_BY_LINE, QK_BY_COPY };
+
 /* out[g][y][x][n] = requantize(bias[n] + sum of in * weight); rows are pixels. */
 typedef struct {
     int64_t kind, source, in_row, in_pixel, in_group;  /* address of the first window, strides */
@@ -74,6 +77,7 @@ typedef struct {
     int64_t bias, bias_in_arena;                   /* int32, columns padded to 16 a group */
     qk_requantize rq;
     int64_t scratch;                               /* arena */
+    int64_t tile, rows_by, block;                  /* dot steps of a tile, 0 where there are none; tiles of rows of a block */
 } qk_gemm_step;
 
 /* Depthwise: channel c of the output reads channel c of the input. */
@@ -160,7 +164,7 @@ typedef struct {
 typedef struct {
     int64_t kind, source, in_group, stride_k, stride_n, zero, groups, k, columns; /* value = byte - zero */
     int64_t weight, weight_group, bias, comp;   /* arena; bias = -comp * column sum */
-    int64_t scratch;
+    int64_t scratch, tile;
 } qk_pack_step;
 
 /* A program over int64, for every elementwise operator; see general.h. */

@@ -11,8 +11,8 @@ from compiler import relay
 from compiler.ir.expr import Expr
 from compiler.ir.module import IRModule
 from compiler.targets.engine.executor import EngineExecutor
-from compiler.targets.engine.library import available_isas
 from compiler.targets.reference.executor import ReferenceExecutor
+from tests.compiler.targets.engine.emulated import libraries
 
 Array = np.ndarray[Any, Any]
 
@@ -30,8 +30,8 @@ def all_agree(mod: IRModule, *samples: Sequence[Array]) -> EngineExecutor:
     executor."""
     reference, executor = ReferenceExecutor(mod), None
     cases = [(list(sample), reference.run(list(sample))) for sample in samples]
-    for isa in available_isas():
-        executor = EngineExecutor(mod, isa=isa)
+    for library in libraries():
+        executor, isa = EngineExecutor(mod, isa=library), library.isa
         for sample, wanted in cases:
             alone, together = executor.run(sample), executor.run_together(sample, 3)
             for left, right, shared in zip(wanted, alone, together, strict=True):

@@ -30,7 +30,9 @@ Array = np.ndarray[Any, Any]
 HARNESS = Path(__file__).parent / "harness.c"
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 FACTS = {
+    "amx": (4, 1, 16, 4, 0, 1, False, False, False, True, False, True, 16),
     "vnni": (4, 1, 16, 4, 0, 1, False, False, False, True, False, True),
+    "avxvnni": (4, 1, 8, 1, 0, 1, False, False, False, True, True, False),
     "avx2": (2, 2, 8, 1, 0, 1, True, False, True, True, True, False),
     "neon": (4, 1, 1, 1, 128, 0, False, False, False, True, False, False),
     "generic": (2, 2, 1, 1, 0, 0, True, True, False, False, False, False),
@@ -199,10 +201,23 @@ def test_vnni_runs_without_its_instructions(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_amx_runs_without_its_instructions(tmp_path: Path) -> None:
+    flags = ["-O0", "-DQK_SCALAR_INTRINSICS", *SANITIZERS]
+    run_plans(tmp_path, "amx", [needs("gcc")], flags)
+
+
+@pytest.mark.slow
 def test_avx2_runs_on_a_processor_that_has_nothing_newer(tmp_path: Path) -> None:
     emulator = needs("qemu-x86_64", "gcc")
     run = [emulator, "-cpu", "Haswell"]
     run_plans(tmp_path, "avx2", ["gcc"], [*ISAS["avx2"].flags, "-O1"], run)
+
+
+@pytest.mark.slow
+def test_avxvnni_runs_without_its_instructions(tmp_path: Path) -> None:
+    emulator = needs("qemu-x86_64", "gcc")
+    flags = [*ISAS["avx2"].flags, "-O1", "-DQK_EMULATED"]
+    run_plans(tmp_path, "avxvnni", ["gcc"], flags, [emulator, "-cpu", "Haswell"])
 
 
 @pytest.mark.slow

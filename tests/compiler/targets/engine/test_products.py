@@ -391,7 +391,13 @@ def test_accumulators_stay_in_registers(isa: str) -> None:
         return
     path = shipped_library(isa) or load_library(isa).path
     text = subprocess.run([dump, "-d", str(path)], capture_output=True, text=True, check=True)
-    multiply = {"vnni": "vpdp", "avx2": "vpmadd", "neon": "s(dot|mull)"}[isa]
+    multiply = {
+        "amx": "vpdp",
+        "vnni": "vpdp",
+        "avxvnni": "vpdp",
+        "avx2": "vpmadd",
+        "neon": "s(dot|mull)",
+    }[isa]
     pattern = r"<(qk_tile_\w+|qk_taps_(?:pairs_)?\d)>:\n(.*?)\n\n"
     functions = re.findall(pattern, text.stdout + "\n\n", flags=re.S)
     assert len(functions) >= 10
