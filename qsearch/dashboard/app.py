@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect
@@ -21,12 +21,13 @@ from starlette.requests import ClientDisconnect
 from compiler.errors import CompilerError
 from qsearch.dashboard.inspection import Inspection, InspectionError
 from qsearch.dashboard.live import Live, TooManyStreamsError
+from qsearch.dashboard.metrics import exposed, registry_of
 from qsearch.dashboard.page_files import PageFiles
 from qsearch.dashboard.routes import artifacts, commands, events, jobs, studies, trials
 from qsearch.dashboard.routes.studies import get_points, get_study, importances_kept, list_failures
 from qsearch.dashboard.routes.trials import list_trials
 from qsearch.dashboard.schemas import API_VERSION, ErrorOut
-from qsearch.dashboard.security import HEALTH_PATH, Guard, Policy
+from qsearch.dashboard.security import HEALTH_PATH, METRICS_PATH, READY_PATH, Guard, Policy
 from qsearch.dashboard.snapshots import KEPT, Snapshots
 from qsearch.dashboard.sources import NotFoundError, Sources
 from qsearch.dashboard.state import Shared
@@ -161,6 +162,28 @@ def _add_pages(app: FastAPI) -> PageFiles:
     def healthz() -> dict[str, str]:
         """That the server answers; asks no token and tells nothing else."""
         return {"status": "ok"}
+
+    @app.get(READY_PATH, tags=["health"])
+    def readyz(request: Request) -> dict[str, str]:
+        """That the databases answer, and the queue's; asks no token and tells nothing else.
+
+        Raises:
+            StoreError: one does not.
+        """
+        found: Shared = request.app.state.shared
+        for _ in found.sources.studies():
+            break
+        if found.queue is not None:
+            found.queue.jobs()
+        return {"status": "ready"}
+
+    registry = registry_of(lambda: cast(Shared, app.state.shared))
+
+    @app.get(METRICS_PATH, tags=["health"], response_class=PlainTextResponse)
+    def metrics(request: Request) -> Response:
+        """Figures for Prometheus: studies, trials, workers, queue, seconds, bytes, losses."""
+        content, kind = exposed(registry, request.headers.get("accept", ""))
+        return Response(content, media_type=kind)
 
     @app.get("/favicon.ico", include_in_schema=False)
     async def favicon(request: Request) -> Response:

@@ -44,6 +44,8 @@ SESSION_PATH: Final = "/api/v1/session"
 SUBMIT_PATH: Final = "/api/v1/studies"
 UPLOAD_PATH: Final = "/api/v1/uploads"
 HEALTH_PATH: Final = "/healthz"
+READY_PATH: Final = "/readyz"
+METRICS_PATH: Final = "/metrics"
 USER: Final = "qsearch.user"
 """Where the guard leaves the user in the scope of a request."""
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -163,7 +165,7 @@ class Policy:
         self, method: str, path: str, headers: Headers, user: User | None
     ) -> _Refusal | None:
         """Why a request is not answered; None where it is."""
-        if path == HEALTH_PATH:
+        if path in (HEALTH_PATH, READY_PATH):
             return None
         if not self.knows_host(headers.get("host")):
             return _Refusal(
@@ -172,7 +174,7 @@ class Policy:
                 "Host header",
                 "start it with --allow-host NAME, or use its address",
             )
-        if path.startswith("/api/") and path != SESSION_PATH:
+        if path == METRICS_PATH or (path.startswith("/api/") and path != SESSION_PATH):
             if user is None:
                 return _without_token("authorization" in headers)
             if method not in _SAFE and not user.submits:

@@ -1,6 +1,7 @@
 """Studies in memory, updated with the rows that changed since they were read.
 
-A finished trial never changes, so a refresh reads only those that were unfinished, and new ones.
+A finished trial never changes but for one that failed, which the same command tries again: a
+refresh reads only those that may change, and new ones.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Snapshot:
     Attributes:
         version: grows whenever anything that is shown changed, also over restarts of the server:
             milliseconds since the epoch. Pages keep what they drew by it.
-        open_ones: places in ``points`` of the trials that wait or run, by number.
+        open_ones: places in ``points`` of the trials that may change, by number.
         derived: what was computed from this version, by name.
         notes: the newest note of every trial that has one; of the study under None.
         importances: by measure, with the number of trials they were computed from.
@@ -237,7 +238,7 @@ class Snapshots:
                 else:
                     renewed.append(point)
             known.points = renewed
-            known.open_ones = {p.number: i for i, p in enumerate(renewed) if not p.finished}
+            known.open_ones = {p.number: i for i, p in enumerate(renewed) if p.may_change}
             known.study = study
             known.notes = known.notes | {note.trial: note for note in notes}
             known.derived = {}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sqlalchemy import bindparam, func, select
 
 from qsearch.store.database import Database
-from qsearch.store.models import DriverRow, EventRow, StudyRow, TrialRow
+from qsearch.store.models import ArtifactRow, DriverRow, EventRow, StudyRow, TrialRow
 from qsearch.store.records import (
     FINISHED,
     Outcome,
@@ -73,6 +74,11 @@ class TrialPoint:
         """Whether nothing of it will change any more."""
         return self.state in FINISHED
 
+    @property
+    def may_change(self) -> bool:
+        """Whether it is unfinished, or failed and may be tried again."""
+        return not self.finished or self.state == "failed"
+
 
 _MADE: Final = ("cpu_s", "error")
 _COLUMNS: Final = (
@@ -97,8 +103,58 @@ class Note:
     author: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """All studies of a database in numbers; drivers and their workers are those that live."""
+
+    studies: Counter[str] = field(default_factory=Counter)
+    trials: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+    attempts: int = 0
+    lost_workers: int = 0
+    drivers: int = 0
+    workers: int = 0
+    artifact_bytes: int = 0
+
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(*(getattr(self, n) + getattr(other, n) for n in names_of(Totals)))
+
+
+_STATE_TOTALS: Final = select(
+    TrialRow.state,
+    func.count(),
+    *(
+        func.coalesce(func.sum(column), 0)
+        for column in (
+            TrialRow.seconds,
+            func.coalesce(TrialRow.compile_cpu_s, 0) + func.coalesce(TrialRow.run_cpu_s, 0),
+            TrialRow.attempts,
+            TrialRow.lost_workers,
+        )
+    ),
+).group_by(TrialRow.state)
+
+
 class ViewQueries(Database):
     """What the dashboard reads every second."""
+
+    def totals(self, since: float) -> Totals:
+        """All studies in numbers; drivers live whose last heartbeat came after ``since``."""
+        studies = self.read(select(StudyRow.state, func.count()).group_by(StudyRow.state))
+        rows = [(*row,) for row in self.read(_STATE_TOTALS)]
+        live = (DriverRow.state == "running", DriverRow.beat_at >= since)
+        workers = func.coalesce(func.sum(DriverRow.workers), 0)
+        ((drivers, workers_now),) = self.read(select(func.count(), workers).where(*live))
+        stored = select(func.coalesce(func.sum(ArtifactRow.bytes), 0))
+        sums = [sum(column) for column in zip(*(row[2:] for row in rows))] or [0, 0, 0, 0]
+        return Totals(
+            Counter({row[0]: row[1] for row in studies}),
+            Counter({row[0]: row[1] for row in rows}),
+            float(sums[0]),
+            float(sums[1]),
+            *map(int, (*sums[2:], drivers, workers_now, self.read(stored)[0][0])),
+        )
 
     def points_of(
         self, study_id: int, first: int = 0, also: Collection[int] = ()

@@ -82,6 +82,8 @@ ROUTES = {
     "GET /api/v1/uploads/{sha256}": PRIVATE,
     "POST /api/v1/uploads/{sha256}/delete": FORGOTTEN,
     "GET /healthz": EVERYBODY,
+    "GET /metrics": EVERYBODY,
+    "GET /readyz": EVERYBODY,
 }
 BODIES: dict[str, Any] = {
     "priority": {"priority": 1},

@@ -1,0 +1,100 @@
+"""Figures for Prometheus: studies, trials, workers, queue, seconds, bytes, losses."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+
+from qsearch.errors import StoreError
+from qsearch.store.records import LISTENING_S
+from qsearch.store.view_queries import Totals
+
+if TYPE_CHECKING:
+    from qsearch.dashboard.state import Shared
+
+KEPT_S: Final = 5.0
+"""How long figures are answered again: several readers cost the databases as much as one."""
+
+
+class StudyFigures:
+    """What the databases of a dashboard hold, summed up whenever it is asked for.
+
+    Deleted studies take their figures along, which readers of counters take for a restart.
+    """
+
+    def __init__(self, found: Callable[[], Shared]) -> None:
+        self._found = found
+        self._lock = threading.Lock()
+        self._read: tuple[float, list[Metric]] = (float("-inf"), [])
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every figure, at most ``KEPT_S`` old."""
+        with self._lock:
+            if time.monotonic() - self._read[0] > KEPT_S:
+                self._read = time.monotonic(), list(_figures(self._found()))
+            yield from self._read[1]
+
+
+def registry_of(found: Callable[[], Shared]) -> CollectorRegistry:
+    """The figures of an application and of its process."""
+    registry = CollectorRegistry(auto_describe=False)
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    registry.register(StudyFigures(found))
+    return registry
+
+
+def exposed(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
+    """Return the figures in the format that a reader accepts, and its content type."""
+    encode, kind = choose_encoder(accept)
+    return encode(registry), kind
+
+
+def _figures(found: Shared) -> Iterator[Metric]:
+    total, unread = Totals(), 0
+    for source in found.sources.all():
+        try:
+            total += found.sources.repository(source).totals(time.time() - LISTENING_S)
+        except StoreError:  # one that a search is only just making, or that does not answer
+            unread += 1
+    yield _by("qsearch_studies", "Studies by state.", "state", total.studies)
+    yield _by("qsearch_trials", "Trials by state.", "state", total.trials)
+    for name, told, value in (
+        ("qsearch_drivers", "Processes that drive a search and send heartbeats.", total.drivers),
+        ("qsearch_workers", "Workers of these drivers.", total.workers),
+        ("qsearch_artifact_bytes", "Bytes of the files that studies keep.", total.artifact_bytes),
+        ("qsearch_databases_unread", "Databases that did not answer.", unread),
+    ):
+        yield GaugeMetricFamily(name, told, value)
+    for name, told, amount in (
+        ("qsearch_trial_seconds", "Wall seconds of the trials that ended.", total.seconds),
+        ("qsearch_trial_cpu_seconds", "CPU seconds of the trials that ended.", total.cpu_s),
+        ("qsearch_trial_attempts", "Times that trials were started.", total.attempts),
+        ("qsearch_workers_lost", "Workers that ended while they ran a trial.", total.lost_workers),
+    ):
+        yield CounterMetricFamily(name, told, amount)
+    if found.queue is None:
+        return
+    with contextlib.suppress(StoreError):
+        jobs = Counter(str(job.state) for job, _ in found.queue.jobs())
+        yield _by("qsearch_queue_jobs", "Jobs of the queue by state.", "state", jobs)
+        yield GaugeMetricFamily(
+            "qsearch_queue_studies_limit",
+            "Studies that run at a time.",
+            found.queue.options.max_studies,
+        )
+
+
+def _by(name: str, told: str, label: str, counts: Counter[str]) -> Metric:
+    family = GaugeMetricFamily(name, told, labels=[label])
+    for value, count in sorted(counts.items()):
+        family.add_metric([value], count)
+    return family
