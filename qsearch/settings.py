@@ -18,6 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from compiler.errors import legal_names
 from qsearch.errors import SettingsError
+from qsearch.notifying import checked_urls, masked_url
 from workers.metrics.library import LIBRARY
 from workers.metrics.registry import (
     by_option,
@@ -288,6 +289,10 @@ def _words(raw: Any) -> tuple[str, ...]:
     return tuple(_text(word.strip() if isinstance(word, str) else word) for word in words)
 
 
+def _urls(raw: Any) -> tuple[str, ...]:
+    return checked_urls(_words(raw))
+
+
 Text = Annotated[str, BeforeValidator(_text)]
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 Whole = Annotated[int, BeforeValidator(_number)]
@@ -478,6 +483,13 @@ class Settings(BaseModel):
     keep_failed: Annotated[bool, Flag(STUDY)] = Field(
         False, description="leave trials that failed in earlier runs, which are else tried again"
     )
+    notify: Annotated[
+        tuple[str, ...], BeforeValidator(_urls), Flag(STUDY, "URL", repeatable=True)
+    ] = Field(
+        (),
+        description="POST a new best, the end or a failure to this webhook (Slack, Mattermost, "
+        "Teams), signed with QSEARCH_NOTIFY_SECRET; repeatable",
+    )
     dry_run: Annotated[bool, Flag(STUDY)] = Field(
         False, description="print what would be done, and stop"
     )
@@ -522,6 +534,7 @@ class Settings(BaseModel):
         values["max_drop"] = str(self.max_drop)
         values["dim"] = dict(self.dim)
         values["at_most"] = dict(self.at_most)
+        values["notify"] = [masked_url(url) for url in self.notify]
         if self.storage is not None:
             values["storage"] = _PASSWORD.sub(r"\1***@", self.storage)
         return values

@@ -99,9 +99,10 @@ class JobOut(Out):
     @classmethod
     def of_job(cls, job: Job, *, mine: bool, **given: Any) -> JobOut:
         """From the store; ``given`` are position, study and finished."""
-        # An upload goes by its hash, and that is its owner's.
+        # An upload goes by its hash, and that is its owner's; so is a webhook.
         left_out = () if mine else FILES
         secret = {name for name in left_out if len(str(job.settings.get(name))) > _SHA256}
+        secret |= set() if mine else {"notify"}
         return cls.of(
             job,
             settings={k: v for k, v in job.settings.items() if k != BEFORE and k not in secret},

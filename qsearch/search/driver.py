@@ -24,6 +24,7 @@ from typing import Final
 
 from compiler.errors import CompilerError
 from qsearch.errors import ConflictError, SearchFailedError
+from qsearch.notifying import BEST
 from qsearch.progress import TRIALS
 from qsearch.search.context import TIMEOUT, Budget, Control, StudyContext
 from qsearch.search.evaluations import Evaluations, await_workers
@@ -332,6 +333,7 @@ class Driver:
 
     def _ended(self, trials: tuple[Trial, ...] | list[Trial]) -> None:
         """Note and report trials that ended here."""
+        before = self.queue.trials.best
         for trial in self.queue.trials.note_all(trials):
             outcome = trial.outcome
             self.finished_here += 1
@@ -345,6 +347,10 @@ class Driver:
             self._estimate()
             self.control.on_trial(trial)
         best = self.queue.trials.best
+        if best is not None and best is not before:
+            name = self.context.study.name
+            told = f"{name}: {self._best_note()}"
+            self.control.tell(BEST, told, trial=best.number, score=dict(best.outcome.score or {}))
         self.evaluations.forget_roundings(None if best is None else best.number)
 
     def _tell_differing(self, trial: Trial) -> None:

@@ -22,7 +22,14 @@ from qsearch.data import check_exists, read_preprocess
 from qsearch.errors import SettingsError
 from qsearch.frameworks import model_file
 from qsearch.model_file import ModelSource, find_model
-from qsearch.process import interruptible, interrupts_kept, logging_to
+from qsearch.notifying import Notifier
+from qsearch.process import (
+    EXIT_OK,
+    EXIT_TARGET_MISSED,
+    interruptible,
+    interrupts_kept,
+    logging_to,
+)
 from qsearch.progress import Progress, SilentProgress, make_progress
 from qsearch.run_folder import PathLike, RunFolder
 from qsearch.search.baseline import examination
@@ -48,7 +55,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("qsearch.search.launch")
 
 # Settings of one run: a file that is given to -c again must not start over or print less.
-_ONE_RUN_ONLY = ("dry_run", "fresh", "json", "keep_failed", "try", "verbosity")
+_ONE_RUN_ONLY = ("dry_run", "fresh", "json", "keep_failed", "notify", "try", "verbosity")
 
 
 class LaunchOptions(TypedDict, total=False):
@@ -93,6 +100,7 @@ class LaunchOptions(TypedDict, total=False):
     fresh: bool | None
     keep_failed: bool | None
     try_: Sequence[str] | str | None
+    notify: Sequence[str] | str | None
     dry_run: bool | None
     json: bool | None
     verbosity: int | None
@@ -177,6 +185,7 @@ def run_search(
     model_name: str | None = None,
     progress: Progress,
     control: Control | None = None,
+    notify_private: bool = True,
 ) -> SearchResult:
     """Do all that ``qsearch launch`` does.
 
@@ -185,6 +194,7 @@ def run_search(
         model_name: what reports call the model, which is a stranger's upload and refers to no
             other file; None calls it as its file.
         control: who is told of trials, and who may stop the search.
+        notify_private: webhooks may lie on this machine and in private networks.
     Raises:
         CompilerError: see ``qsearch.launch``.
     """
@@ -197,6 +207,9 @@ def run_search(
     folder = run_folder(settings, source)
     storage = storage_url(settings, folder)
     _check_given(settings)
+    about = {"study": study_name(settings, folder), "model": source.name}
+    notifier = Notifier(settings.notify, notify_private, about)
+    control = replace(control or Control(), tell=notifier.tell)
     try:
         with interruptible(), folder.in_use() as folder_is_there:
             folder.prepare(source.sha256, fresh=settings.fresh)
@@ -219,14 +232,16 @@ def run_search(
                     with _repository(storage) as (repository, store_is_there):
                         code = (module.check_unchanged for module in prepared.code)
                         checks = (folder_is_there, source.check_unchanged, store_is_there, *code)
-                        control = replace(control or Control(), checks=checks)
+                        control = replace(control, checks=checks)
                         study = open_study(repository, prepared, folder, progress)
                         _wish(repository, study.id, wanted)
                         context = StudyContext(repository, study, pool, progress)
                         session = Session(prepared, folder, context, watch, control, signer)
                         write_config(folder, resolved, prepared)
                         try:
-                            return session.run()
+                            result = session.run()
+                            _tell_end(notifier, result, about["study"])
+                            return result
                         except Exception:
                             control.check()  # a folder that is gone shows itself as many errors
                             raise
@@ -235,9 +250,21 @@ def run_search(
                         error, folder, settings, calib is None and evaluation is None
                     )
                     log.info("the search ended with an error", exc_info=True)
+                    notifier.tell("failed", f"{about['study']}: the search failed: {error}")
                     raise
     finally:
+        notifier.close()
         progress.close()
+
+
+def _tell_end(notifier: Notifier, result: SearchResult, study: str) -> None:
+    """Say how a search ended, and whether something keeps the limits."""
+    summary = result.summary
+    best = summary.get("best") or {}
+    ends = {EXIT_OK: ("end", "ended"), EXIT_TARGET_MISSED: ("unmet", "met no limits")}
+    event, told = ends.get(result.exit_code, ("interrupted", "was interrupted"))
+    found = f"; best is trial {best.get('trial', best.get('number'))}" if best else ""
+    notifier.tell(event, f"{study}: the search {told}{found}", exit_code=result.exit_code)
 
 
 def _wish(repository: Repository, study_id: int, wanted: Sequence[Mapping[str, Any]]) -> None:

@@ -261,6 +261,7 @@ def _search(job: Job, options: ServerOptions) -> int:
         launch_settings(job, options),
         model_name=model_name(job),
         progress=SilentProgress(),
+        notify_private=options.notify_private,
     )
     return int(found.exit_code)
 
