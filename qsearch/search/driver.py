@@ -17,7 +17,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -110,9 +110,11 @@ class Driver:
             self._load()
             return self._loop()
 
-    def run_also(self, new: NewTrial) -> None:
-        """Run one trial behind those of the budget, which a killed driver may have stored.
+    def run_also(self, new: NewTrial, note: Callable[[], None]) -> None:
+        """Run one trial beyond the budget, which a killed driver may have stored.
 
+        Args:
+            note: called between storing and running it.
         Raises:
             as ``run``.
         """
@@ -121,6 +123,7 @@ class Driver:
             self.queue.trials.note_all(added)
         except ConflictError:
             self.queue.read_new()  # another driver stored it first
+        note()
         self.budget.trials = self.queue.trials.next_number
         with self._joined():
             self._loop()

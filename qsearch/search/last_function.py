@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from compiler.errors import OnnxImportError, QuantizeError
+from compiler.errors import CompilerError
 from compiler.frontend.cut import last_function
 from compiler.frontend.cut_graph import Graph
 from compiler.frontend.from_onnx.model_file import read_model
@@ -19,6 +19,7 @@ from compiler.quantize import Calibration
 from compiler.quantize.wide_inputs import with_room_for_sums
 from compiler.runtime.artifact import QModule
 from qsearch.data import Batches
+from qsearch.progress import Progress
 from qsearch.search.context import PreparedStudy
 from qsearch.search.winner import build_winner
 from workers.batching import model_batches, rows_of
@@ -39,7 +40,9 @@ _SURE: Final = 1.96
 
 
 def with_last_in_float(
-    study: PreparedStudy, prepare: Callable[[str, Sequence[str]], PreparedStudy]
+    study: PreparedStudy,
+    prepare: Callable[[str, Sequence[str]], PreparedStudy],
+    progress: Progress,
 ) -> PreparedStudy:
     """Leave the last function in float if the metric gains more than its 95 % interval.
 
@@ -49,6 +52,7 @@ def with_last_in_float(
     Args:
         study: of the whole model, or of a core without a head.
         prepare: prepares the study of a core until a node and, unless the user says it, from nodes.
+        progress: one step for each run of the two modules.
     Returns:
         the study, or that of the cut, which names the function and both scores.
     """
@@ -62,11 +66,13 @@ def with_last_in_float(
     begins = parts.first if parts is not None and parts.before is not None else ()
     try:
         other = prepare(until, begins)
-        sums = [_sums(each) for each in (study, other)]
-    except (OnnxImportError, QuantizeError):
+        both = (study, other)
+        progress.phase(f"{function}: in float?", sum(len(_runs(each)) for each in both))
+        sums = [_sums(each, progress) for each in both]
+        left = [_score(study.metric, sums, group) for group in range(_GROUPS)]
+        scores = _score(study.metric, sums, None)
+    except CompilerError:
         return study  # the search says what stands against its module
-    left = [_score(study.metric, sums, group) for group in range(_GROUPS)]
-    scores = _score(study.metric, sums, None)
     if other.source.parts is None or None in (*scores, *(one for pair in left for one in pair)):
         return study
     gains = [float(theirs) - float(ours) for ours, theirs in left]
@@ -80,7 +86,13 @@ def with_last_in_float(
     return replace(other, source=replace(other.source, parts=parts))
 
 
-def _sums(study: PreparedStudy) -> list[State]:
+def _runs(study: PreparedStudy) -> range:
+    """First samples of the runs of a module, spread over the evaluation data."""
+    runs = range(0, study.evaluation.count, study.run_samples)
+    return runs[:: max(-(-len(runs) // _RUNS), 1)]
+
+
+def _sums(study: PreparedStudy, progress: Progress) -> list[State]:
     """Sums of the metric of what ``compile`` makes, by group of samples."""
     calibration = Calibration(study.module, Batches(study.calib, study.inputs))
     config = with_room_for_sums(study.module, calibration.choose()[0])
@@ -89,8 +101,7 @@ def _sums(study: PreparedStudy) -> list[State]:
     head, size = study.source.pipeline, study.run_samples
     data = {"has_labels": True, "has_reference": False}
     sums = [MetricSums((study.metric,), **data) for _ in range(_GROUPS)]
-    runs = range(0, study.evaluation.count, size)
-    for place, start in enumerate(runs[:: max(-(-len(runs) // _RUNS), 1)]):
+    for place, start in enumerate(_runs(study)):
         samples = Range(start, min(start + size, study.evaluation.count))
         for batch in model_batches(dataset, samples, study.inputs, size):
             outputs: Sequence[Any] = run(batch.inputs)
@@ -98,6 +109,7 @@ def _sums(study: PreparedStudy) -> list[State]:
                 outputs = head.finish({**batch.inputs, **batch.beside}, outputs)
             rows = [rows_of(out, batch.count, size) for out in outputs]
             sums[place % _GROUPS].add(rows, None, batch.labels)
+        progress.advance()
     return [group.sums[study.metric] for group in sums]
 
 

@@ -221,6 +221,7 @@ def run_search(
                         calib=calib,
                         evaluation=evaluation,
                         objects_folder=folder.data,
+                        progress=progress,
                     )
                     wanted = [fields_of_text(given) for given in settings.try_]
                     progress.message(f"workers: {_workers_line(settings)}")

@@ -161,8 +161,8 @@ class SearchResult:
                 lines.append(
                     textwrap.fill(said, 90, initial_indent=_INDENT, subsequent_indent=_INDENT)
                 )
-        if s["audit"] and s["audit"]["repairs"]:
-            mended = f"trial {s['audit'].get('trial')} has {'; '.join(s['audit']['repairs'])}"
+        if s["audit"] and "trial" in s["audit"]:
+            mended = f"trial {s['audit']['trial']} has {'; '.join(s['audit']['repairs'])}"
             lines.append(textwrap.fill(f"audit     {mended}", 90, subsequent_indent=_INDENT))
         if s["module"]:
             size = Path(s["module"]).stat().st_size
@@ -309,7 +309,10 @@ def finish(
         emitted,
     )
     events = repository.events_of(study.id)
-    short["audit"] = next((e.data for e in reversed(events) if e.kind == AUDIT), None)
+    number = None if best is None else best.number
+    audits = [e for e in reversed(events) if e.kind == AUDIT]
+    looked = (e.data for e in audits if e.data and number in (e.trial, e.data.get("trial")))
+    short["audit"] = next(looked, None)
     short["evaluations_saved"] = saved_by_stopping(trials, len(prepared.evaluation.samples))
     if objective.minimize:
         short["front"] = front_of(trials, objective)

@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from compiler.errors import CalibrationError, CompilerError
@@ -144,7 +144,12 @@ class Session:
         self._context = context
         self._watch = watch
         self._control = control
-        self._budget = Budget(settings.trials, settings.timeout, patience=settings.patience)
+        events = context.repository.events_of(context.study_id)
+        # Trials of earlier audits are none of those that the user asks for.
+        audits = [e.data for e in events if e.kind == AUDIT and e.data]
+        mended = {one["trial"] for one in audits if "trial" in one}
+        trials = settings.trials + len(mended)
+        self._budget = Budget(trials, settings.timeout, patience=settings.patience)
         self._artifacts = StudyArtifacts(
             context.repository,
             context.study_id,
@@ -466,8 +471,11 @@ class Session:
             self._context.progress.message(
                 f"audit: trial {new.number} mends trial {best.number}: {'; '.join(told['repairs'])}"
             )
-            driver.run_also(new)
-        rows.add_event(self._context.study_id, AUDIT, trial=best.number, data=told)
+        note = partial(rows.add_event, self._context.study_id, AUDIT, trial=best.number, data=told)
+        if new is None:
+            note()
+        else:
+            driver.run_also(new, note)
 
     def _check_winner(self, evaluator: Evaluator) -> None:
         """Write the winner and run the file, unless this very winner was checked before."""

@@ -35,7 +35,7 @@ from qsearch.data import (
 )
 from qsearch.errors import ConflictError, RunFolderError, SettingsError
 from qsearch.model_file import ModelSource, dims_with, import_model, without_floats
-from qsearch.progress import Progress
+from qsearch.progress import Progress, SilentProgress
 from qsearch.run_folder import RunFolder
 from qsearch.search import evaluator as evaluators
 from qsearch.search.baseline import classes_of, doubtful_data
@@ -74,6 +74,7 @@ def prepare_study(
     calib: Any = None,
     evaluation: Any = None,
     objects_folder: Path | None = None,
+    progress: Progress | None = None,
 ) -> PreparedStudy:
     """Import the model, open the data, and decide what the study searches.
 
@@ -85,6 +86,7 @@ def prepare_study(
         source: the model.
         calib, evaluation: Python objects that go before the paths of the settings.
         objects_folder: where Python objects are written.
+        progress: of what is measured for it.
     Raises:
         OnnxImportError, DatasetError, DataError, SettingsError, MetricError: see there.
     """
@@ -105,7 +107,7 @@ def prepare_study(
         words = {"until": (until,), "from_": settings.from_ or tuple(begins)}
         return _prepared(settings.model_copy(update=words), source, *data, folder=objects_folder)
 
-    return with_last_in_float(study, cut)
+    return with_last_in_float(study, cut, progress or SilentProgress())
 
 
 def _prepared(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,10 @@ from tests.compiler.quantize.planting import planted
 def searched(folder: Path, **settings: Any) -> SearchResult:
     return qsearch.launch(
         "digits",
-        trials=1,
         pool="inline",
         out=folder / "run",
         storage=f"sqlite:///{folder / 's.db'}",
-        **settings,
+        **{"trials": 1, **settings},
     )
 
 
@@ -47,11 +47,14 @@ def test_a_fault_of_the_winner_is_mended_by_one_more_trial(tmp_path: Path) -> No
     assert [one.number for one in again.trials] == [0, 1]
 
 
+@pytest.mark.parametrize("noted", [False, True])
 def test_a_kill_before_the_repaired_winner_runs_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    noted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(self: Driver, new: NewTrial) -> None:
+    def killed(self: Driver, new: NewTrial, note: Callable[[], None]) -> None:
         self.context.repository.add_trials(self.context.study_id, [new])
+        if noted:
+            note()
         raise RuntimeError("killed")
 
     with planted("coarse", 2, other=0):
@@ -62,6 +65,13 @@ def test_a_kill_before_the_repaired_winner_runs_loses_nothing(
         result = searched(tmp_path)
     assert [one.outcome.score is None for one in result.trials] == [False, False]
     assert result.summary["audit"]["trial"] == result.best_trial.number == 1
+
+
+def test_the_repaired_winner_is_none_of_the_trials_of_a_longer_search(tmp_path: Path) -> None:
+    with planted("coarse", 2, other=0):
+        assert [one.number for one in searched(tmp_path).trials] == [0, 1]
+        longer = searched(tmp_path, trials=3)
+    assert [one.number for one in longer.trials] == [0, 1, 2, 3]
 
 
 def test_a_sound_winner_gets_no_further_trial(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import qsearch
 from compiler.frontend.cut import last_function
 from compiler.frontend.cut_graph import Graph
 from qsearch.cli.main import run
+from qsearch.progress import Progress
 
 NET = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -69,6 +71,20 @@ def test_what_keeps_the_order_of_its_operands_is_a_last_function(
     assert last_function(Graph(onnx.load(_saved(tmp_path, tail, 0)))) == found
 
 
+class Phases(Progress):
+    """Steps by the name of their phase."""
+
+    def __init__(self) -> None:
+        self.steps: Counter[str] = Counter()
+        self.name = ""
+
+    def phase(self, name: str, total: int, done: int = 0) -> None:
+        self.name = name
+
+    def advance(self, steps: int = 1, note: str = "") -> None:
+        self.steps[self.name] += steps
+
+
 def test_a_last_function_whose_integers_mix_the_ranks_stays_in_float(tmp_path: Path) -> None:
     path = _saved(tmp_path, SIGMOID, -25)
     calib, evaluation = _data(path, -25)
@@ -80,7 +96,9 @@ def test_a_last_function_whose_integers_mix_the_ranks_stays_in_float(tmp_path: P
         trials=1,
         pool="inline",
         out=tmp_path / "r",
+        progress=(told := Phases()),
     )
+    assert told.steps["Sigmoid 'tail': in float?"] == 2 * len(evaluation["x"])
     module = result.best_module()
     cut = str(module.provenance["cut"])
     assert cut.startswith("quantized until bias")
