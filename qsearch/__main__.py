@@ -9,12 +9,9 @@ def main() -> None:
     """Run the command line and leave with its exit code."""
     try:  # every import stands inside: Ctrl-C while one runs is no traceback
         import gc
-        import warnings
 
         from qsearch.cli.main import run
 
-        if not sys.warnoptions:  # numpy's: what is not finite is refused in words
-            warnings.simplefilter("ignore", RuntimeWarning)
         code = run(sys.argv[1:])
         gc.freeze()  # or Python's last collections walk all that it has imported: 0.1 to 0.4 s
     except KeyboardInterrupt:

@@ -359,7 +359,8 @@ def _is_shorter(part: TensorType, whole: TensorType, axis: int) -> bool:
 
 def _on_grid(values: Values, constants: Sequence[Expr]) -> Values:
     step, low, high = (c.data for c in constants if isinstance(c, Constant))
-    held = np.asarray(values / step)  # numpy makes a number of an array without axes
+    with np.errstate(over="ignore"):  # clipped below
+        held = np.asarray(values / step)  # numpy makes a number of an array without axes
     held += np.float32(0.5)
     np.floor(held, out=held)
     np.clip(held, low, high, out=held)

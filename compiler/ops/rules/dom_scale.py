@@ -95,8 +95,8 @@ def beside_constant(scale: DomScale) -> DomScale:
 
 
 def as_scale(values: Any) -> NDArray[np.float32]:
-    """``values`` as a float32 array of rank 0 or 1."""
-    return np.asarray(values, dtype=np.float32)
+    """``values`` as a float32 array of rank 0 or 1; the largest float32 for those beyond it."""
+    return np.asarray(np.minimum(values, np.finfo(np.float32).max), dtype=np.float32)
 
 
 def _axis(lhs: DomScale, rhs: DomScale) -> int | None:

@@ -58,6 +58,25 @@ def test_no_warning_of_numpy_is_shown_for_values_near_the_ends_of_float32(
             qsearch.quantize(model, {"x": data[:, 0]})
 
 
+@pytest.mark.parametrize(
+    "end", ["a = Mul (m, k)  y = Add (a, k)", "a = Mul (m, k)  y = Sigmoid (a)"]
+)
+def test_no_warning_of_numpy_is_shown_for_a_huge_result(end: str) -> None:
+    text = '<ir_version: 8, opset_import: ["" : 17]> m (float[1, 16] x) => (float[1, 8] y) '
+    model = onnx.parser.parse_model(f"{text} <float k = {{1e36}}> {{ m = MatMul (x, w)  {end} }}")
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((16, 8)).astype("f")
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    data = rng.standard_normal((32, 16)).astype("f")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        module = qsearch.quantize(model, {"x": data})
+    wanted = data.astype(np.float64) @ weight * 1e36
+    wanted = wanted + 1e36 if "Add" in end else wanted > 0
+    found = np.concatenate([module.run({"x": row[None]})[0] for row in data])
+    assert (np.abs(found - wanted) < 0.02 * wanted.max()).mean() > 0.95
+
+
 @pytest.mark.parametrize("bias", [0, 1e20, 1e30])
 def test_values_of_1e37_are_as_near_to_float_as_others(bias: float) -> None:
     data = {"x": np.random.default_rng(1).standard_normal((16, 16)).astype("f")}
