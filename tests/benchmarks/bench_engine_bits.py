@@ -13,13 +13,15 @@ element. A model stops after so many CPU minutes and says how many configuration
 
 For so many minutes: random modules with limits inside their dtypes (tests/compiler/inner_limits.py)
 on the engine, as integer ONNX and, the proved ones, as C. Exit code 1 where one differs from the
-reference or ends in an error that its form does not know.
+reference or ends in an error that its form does not know. With ``--isa``, on these kernels of the
+engine only, emulated where the processor lacks them, with every product by tiles that they have.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 import warnings
@@ -35,6 +37,7 @@ from compiler.ir.module import IRModule
 from compiler.quantize import QConfig, layer_names
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.engine.library import available_isas
+from compiler.targets.engine.tiles import TILES_VARIABLE
 from compiler.targets.ort.integer_executor import IntegerExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.benchmarks.bench_emitted import Model
@@ -42,6 +45,7 @@ from tests.benchmarks.machine import machine
 from tests.benchmarks.real_models import DATA, MODELS
 from tests.compiler.emitted import random_qconfig
 from tests.compiler.inner_limits import Found, search
+from tests.compiler.targets.engine.emulated import libraries
 
 REACH = 30.0
 """How far inputs go beyond those of the calibration."""
@@ -133,13 +137,16 @@ def run_model(
     return result
 
 
-def run_modules(seed: int, minutes: float) -> int:
+def run_modules(seed: int, minutes: float, isas: Sequence[str] = ()) -> int:
     """A line every 2,000 modules; 1 where one of them differs."""
+    kernels = [each for each in libraries() if each.isa in isas]
+    if isas:
+        os.environ.setdefault(TILES_VARIABLE, "rows=2,columns=1,length=1,products=1")
     until, start, found = time.monotonic() + 60 * minutes, 0, Found()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of numpy, for numbers that wrap
         while time.monotonic() < until:
-            found.add(search(seed, range(start, start + CHUNK), compiled=COMPILED))
+            found.add(search(seed, range(start, start + CHUNK), compiled=COMPILED, kernels=kernels))
             start += CHUNK
             if start % 2000 == 0 or time.monotonic() >= until:
                 told = ", ".join(f"{count} {what}" for what, count in found.counts.items())
@@ -156,16 +163,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--models", nargs="*", default=MODELS, choices=MODELS)
     parser.add_argument("--configs", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--isa", nargs="*", default=list(available_isas()))
+    parser.add_argument("--isa", nargs="*", default=[])
     parser.add_argument("--cpu-minutes", type=float, default=15.0, help="for one model")
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--minutes", type=float, help="random modules instead of models")
     options = parser.parse_args(arguments)
     if options.minutes is not None:
-        return run_modules(options.seed, options.minutes)
-    print(f"seed {options.seed}, instruction sets {', '.join(options.isa)}", flush=True)
-    rows = {name: run_model(options.data, name, options, options.isa) for name in options.models}
+        return run_modules(options.seed, options.minutes, options.isa)
+    isas = options.isa or list(available_isas())
+    print(f"seed {options.seed}, instruction sets {', '.join(isas)}", flush=True)
+    rows = {name: run_model(options.data, name, options, isas) for name in options.models}
     if options.json is not None:
         options.json.write_text(json.dumps({"machine": machine(), "models": rows}, indent=1))
     return int(any(any(row["differing"].values()) for row in rows.values()))

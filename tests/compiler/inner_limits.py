@@ -26,6 +26,7 @@ from compiler.proof.derive import derive_static
 from compiler.proof.replay import REPLAY_FLAGS, differing_elements
 from compiler.targets.c.executor import CExecutor
 from compiler.targets.engine.executor import EngineExecutor
+from compiler.targets.engine.library import Library
 from compiler.targets.ort.integer_executor import IntegerExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.compiler.random_graphs import result_type
@@ -699,12 +700,19 @@ class Found:
             self.differ.append(f"{place}, {form}: {different} elements")
 
 
-def search(seed: int, indices: Iterable[int], compiled: int = 0, inputs: int = 6) -> Found:
+def search(
+    seed: int,
+    indices: Iterable[int],
+    compiled: int = 0,
+    inputs: int = 6,
+    kernels: Sequence[Library] = (),
+) -> Found:
     """Run random modules of a seed in every form.
 
     Args:
         compiled: that many proved modules are one compilation; 0 compiles none.
         inputs: of each module.
+        kernels: run these of the engine, and no other form.
     """
     found = Found()
     waiting: list[tuple[str, IRModule, list[list[Array]], list[list[Array]]]] = []
@@ -721,6 +729,11 @@ def search(seed: int, indices: Iterable[int], compiled: int = 0, inputs: int = 6
         given = inputs_of(mod, g, inputs)
         reference = ReferenceExecutor(mod, CORE)
         wanted = [reference.run(each) for each in given]
+        for isa in kernels:
+            run = _runs(lambda m=mod, isa=isa: EngineExecutor(m, CORE, isa), given)
+            found.compare(ENGINE, f"{place}, {isa.isa}", wanted, run)
+        if kernels:
+            continue
         found.compare(ENGINE, place, wanted, _runs(lambda m=mod: EngineExecutor(m, CORE), given))
         try:
             holds = derive_static(mod).holds

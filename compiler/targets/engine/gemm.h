@@ -323,6 +323,10 @@ static const qk_tile_function qk_narrow_tiles[QK_BYTES_OF_ROW + 1][3][6] = {
 };
 #endif
 
+#ifdef QK_I8MM
+#include "isa_i8mm.h"
+#endif
+
 #ifdef QK_EIGHTS
 /* The last vector of a product whose columns are 1 to 8 more than whole vectors: half as wide. */
 static inline __attribute__((always_inline)) void qk_tile_of_eight(
@@ -561,6 +565,10 @@ static inline const qk_tile_function *qk_tiles_of(const qk_gemm_step *g, int64_t
         return qk_tiles_of_eight[g->narrow];
     }
 #endif
+#ifdef QK_I8MM
+    if (g->tile)
+        return qk_tiles_of_rows[real];
+#endif
 #if QK_NARROW
     if (g->narrow || g->crossed) {
         *most = 5 - g->crossed;
@@ -642,7 +650,7 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
     }
 #endif
 #ifndef QK_OWN_TILES
-    if (g->height * g->width * g->seg_y * g->seg_x == 1 && !g->crossed) {
+    if (g->height * g->width * g->seg_y * g->seg_x == 1 && !g->crossed && !g->tile) {
         qk_run_row(g, m);
         return;
     }
@@ -823,6 +831,11 @@ static void qk_pack_panel(const qk_pack_step *p, const uint8_t *restrict in, qk_
 {
     const int64_t steps = qk_pack_steps(p), across = p->stride_n, down = p->stride_k;
     const int32_t zero = (int32_t)p->zero;
+#ifdef QK_I8MM
+#define QK_PACK_PLACE(k, n) (p->tile ? ((k) / 8 * 16 + (n)) * 8 + (k) % 8 : QK_WEIGHT_PLACE(k, n, nv, steps))
+#else
+#define QK_PACK_PLACE(k, n) QK_WEIGHT_PLACE(k, n, nv, steps)
+#endif
     if (p->k < steps * QK_KU || columns < nv * 16)
         memset(to, 0, (size_t)(steps * nv * 64));
     for (int64_t k = 0; k < p->k; k += QK_KU) {
@@ -831,13 +844,13 @@ static void qk_pack_panel(const qk_pack_step *p, const uint8_t *restrict in, qk_
 #define QK_PACK_STEP(units, across)                                                                           \
     for (int64_t n = 0; n < columns; n++)                                                                     \
         for (int64_t i = 0; i < (units); i++)                                                                 \
-            to[QK_WEIGHT_PLACE(k + i, n, nv, steps)] = (qk_packed)(from[i * down + n * (across)] - zero);
+            to[QK_PACK_PLACE(k + i, n)] = (qk_packed)(from[i * down + n * (across)] - zero);
         if (QK_KU * sizeof(*to) == 4 && sizeof(*to) == 1 && down == 1 && units == QK_KU && (zero & 127) == 0)
             for (int64_t n = 0; n < columns; n++) {
                 uint32_t four;
                 memcpy(&four, from + n * across, 4);
                 four ^= (uint32_t)zero * 0x01010101u; /* minus 128 in every byte */
-                memcpy(to + QK_WEIGHT_PLACE(k, n, nv, steps), &four, 4);
+                memcpy(to + QK_PACK_PLACE(k, n), &four, 4);
             }
         else if (across == 1 && units == QK_KU)
             QK_PACK_STEP(QK_KU, 1)
@@ -859,6 +872,11 @@ static void qk_run_pack(const qk_pack_step *p, const qk_memory *m)
             const int64_t left = p->columns - v * 16;
             uint8_t *panel = m->arena + p->weight + group * p->weight_group + v * steps * 64;
             qk_pack_panel(p, in + v * 16 * p->stride_n, (qk_packed *)panel, nv, left < nv * 16 ? left : nv * 16);
+#ifdef QK_I8MM
+            if (p->tile)
+                qk_bias_of_tiles((int32_t)p->comp, panel, steps, bias + v * 16);
+            else
+#endif
             qk_pack_bias((int32_t)p->comp, panel, nv, steps, bias + v * 16);
             v += nv;
         }

@@ -54,6 +54,12 @@ ISAS: Final[Mapping[str, Isa]] = {
         frozenset(("avx2", "fma", "avx_vnni")),
     ),
     "avx2": Isa("QK_AVX2", ("-O3", "-mavx2", "-mfma"), _X86, frozenset(("avx2", "fma"))),
+    "i8mm": Isa(
+        "QK_I8MM",
+        ("-O3", "-march=armv8.2-a+dotprod+i8mm"),
+        _ARM,
+        frozenset(("asimddp", "i8mm")),
+    ),
     "neon": Isa("QK_NEON", ("-O3", "-march=armv8.2-a+dotprod"), _ARM, frozenset(("asimddp",))),
     "generic": Isa("QK_GENERIC", ("-O3",), (), frozenset()),
 }

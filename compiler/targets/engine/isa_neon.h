@@ -1,6 +1,7 @@
 /* Primitives of the integer engine for NEON with the dot product extension: see isa_vnni.h.
  *
- * sdot multiplies signed by signed bytes, so a dot step takes 128 from every stored byte.
+ * sdot multiplies signed by signed bytes, so a dot step takes 128 from every stored byte; usdot of the i8mm extension
+ * takes them as they are.
  */
 #ifndef QK_ISA_H
 #define QK_ISA_H
@@ -9,10 +10,16 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifdef QK_I8MM /* products of rows are those of isa_i8mm.h */
+#define QK_NAME "i8mm"
+#define QK_ACT_SHIFT 0
+#define QK_TILE_STEPS 2
+#else
 #define QK_NAME "neon"
+#define QK_ACT_SHIFT 128
+#endif
 #define QK_KU 4
 #define QK_WIDEN 0
-#define QK_ACT_SHIFT 128
 #define QK_WEIGHT_BYTES 1
 #define QK_LANES 1 /* addends in the order of the lanes */
 #define QK_NV 1
@@ -78,10 +85,19 @@ static inline qk_weight qk_load_weight(const void *p)
     qk_weight w = {vld1q_s8(q), vld1q_s8(q + 16), vld1q_s8(q + 32), vld1q_s8(q + 48)};
     return w;
 }
+#ifdef QK_I8MM
+static inline int8x16_t qk_signed(uint8x16_t bytes) { return vreinterpretq_s8_u8(bytes); }
+static inline int32x4_t qk_dot4(int32x4_t acc, int8x16_t w, int8x16_t x)
+{
+    return vusdotq_s32(acc, vreinterpretq_u8_s8(x), w);
+}
+#else
 static inline int8x16_t qk_signed(uint8x16_t bytes)
 {
     return vreinterpretq_s8_u8(veorq_u8(bytes, vdupq_n_u8(128)));
 }
+#define qk_dot4 vdotq_s32
+#endif
 static inline qk_spread qk_spread4(const void *p)
 {
     uint32_t four;
@@ -119,20 +135,20 @@ static inline qk_vec qk_dot_spread_pair(qk_vec acc, qk_spread x, qk_weight w)
 
 static inline qk_vec qk_dot(qk_vec acc, qk_spread x, qk_weight w)
 {
-    acc.a = vdotq_s32(acc.a, w.a, x);
-    acc.b = vdotq_s32(acc.b, w.b, x);
-    acc.c = vdotq_s32(acc.c, w.c, x);
-    acc.d = vdotq_s32(acc.d, w.d, x);
+    acc.a = qk_dot4(acc.a, w.a, x);
+    acc.b = qk_dot4(acc.b, w.b, x);
+    acc.c = qk_dot4(acc.c, w.c, x);
+    acc.d = qk_dot4(acc.d, w.d, x);
     return acc;
 }
 
 static inline qk_weight qk_load_taps(const void *p) { return qk_load_weight(p); }
 static inline qk_vec qk_dot_taps(qk_vec acc, qk_weight x, qk_weight w)
 {
-    acc.a = vdotq_s32(acc.a, w.a, x.a);
-    acc.b = vdotq_s32(acc.b, w.b, x.b);
-    acc.c = vdotq_s32(acc.c, w.c, x.c);
-    acc.d = vdotq_s32(acc.d, w.d, x.d);
+    acc.a = qk_dot4(acc.a, w.a, x.a);
+    acc.b = qk_dot4(acc.b, w.b, x.b);
+    acc.c = qk_dot4(acc.c, w.c, x.c);
+    acc.d = qk_dot4(acc.d, w.d, x.d);
     return acc;
 }
 #define QK_DOT_TAPS qk_dot_taps

@@ -1,6 +1,6 @@
 /* The kernels of the integer engine: a step table is checked and run. C99 with GNU inline.
  *
- * One of QK_AMX, QK_VNNI, QK_AVXVNNI, QK_AVX2, QK_NEON, QK_GENERIC chooses the primitives. A run allocates nothing and
+ * One of QK_AMX, QK_VNNI, QK_AVXVNNI, QK_AVX2, QK_I8MM, QK_NEON, QK_GENERIC chooses the primitives. A run allocates nothing and
  * keeps nothing: everything lies in the arena of the caller, so runs may go on at the same time.
  */
 #include "step.h"
@@ -11,7 +11,7 @@
 #include "isa_vnni.h"
 #elif defined(QK_AVX2) || defined(QK_AVXVNNI)
 #include "isa_avx2.h"
-#elif defined(QK_NEON)
+#elif defined(QK_NEON) || defined(QK_I8MM)
 #include "isa_neon.h"
 #else
 #include "isa_generic.h"

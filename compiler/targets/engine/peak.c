@@ -50,6 +50,16 @@ static inline vec dot(vec s, vec a, vec b)
 }
 static inline vec all(int x) { return _mm256_set1_epi32(x); }
 #define KEEP(v) __asm__ volatile("" : "+x"(v))
+#elif defined(QK_I8MM)
+#include <arm_neon.h>
+typedef int32x4_t vec;
+enum { MACS = 32 };
+static inline vec dot(vec s, vec a, vec b)
+{
+    return vusmmlaq_s32(s, vreinterpretq_u8_s32(a), vreinterpretq_s8_s32(b));
+}
+static inline vec all(int x) { return vdupq_n_s32(x); }
+#define KEEP(v) __asm__ volatile("" : "+w"(v))
 #elif defined(QK_NEON)
 #include <arm_neon.h>
 typedef int32x4_t vec;

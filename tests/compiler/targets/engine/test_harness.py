@@ -34,6 +34,7 @@ FACTS = {
     "vnni": (4, 1, 16, 4, 0, 1, False, False, False, True, False, True),
     "avxvnni": (4, 1, 8, 1, 0, 1, False, False, False, True, True, False),
     "avx2": (2, 2, 8, 1, 0, 1, True, False, True, True, True, False),
+    "i8mm": (4, 1, 1, 1, 0, 0, False, False, False, True, False, False, 2),
     "neon": (4, 1, 1, 1, 128, 0, False, False, False, True, False, False),
     "generic": (2, 2, 1, 1, 0, 0, True, True, False, False, False, False),
 }
@@ -221,7 +222,8 @@ def test_avxvnni_runs_without_its_instructions(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_neon_runs_under_an_emulator(tmp_path: Path) -> None:
+@pytest.mark.parametrize("isa", ["i8mm", "neon"])
+def test_arm_runs_under_an_emulator(isa: str, tmp_path: Path) -> None:
     cross = needs("aarch64-linux-gnu-gcc", "qemu-aarch64")
     run = ["qemu-aarch64", "-cpu", "max"]
-    run_plans(tmp_path, "neon", [cross], ["-static", *ISAS["neon"].flags, "-O1"], run)
+    run_plans(tmp_path, isa, [cross], ["-static", *ISAS[isa].flags, "-O1"], run)

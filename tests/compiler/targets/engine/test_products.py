@@ -396,6 +396,7 @@ def test_accumulators_stay_in_registers(isa: str) -> None:
         "vnni": "vpdp",
         "avxvnni": "vpdp",
         "avx2": "vpmadd",
+        "i8mm": "(s|us)(dot|mull)",
         "neon": "s(dot|mull)",
     }[isa]
     pattern = r"<(qk_tile_\w+|qk_taps_(?:pairs_)?\d)>:\n(.*?)\n\n"
