@@ -87,6 +87,7 @@ def doctor_command(
 def _print_diagnosis(found: ModelDiagnosis, every: bool) -> None:
     """What needs attention, then the operators: those that stay in float, or every one."""
     from compiler.quantize.diagnosis import why_float
+    from compiler.targets.engine.library import detected_isa
 
     diagnosis = found.diagnosis
     print(f"{found.model}: {', '.join(map(str, found.inputs))}")
@@ -111,6 +112,8 @@ def _print_diagnosis(found: ModelDiagnosis, every: bool) -> None:
     for note in diagnosis.notes:
         print(wrapped(note, "  "))
     print(f"integers only: {'yes' if diagnosis.fully_integral else 'no'}")
+    if diagnosis.fully_integral:
+        print(f"kernels of the engine on this machine: {detected_isa()}")
     for obstacle in () if diagnosis.fully_integral else diagnosis.obstacles:
         for line in obstacle.splitlines():
             print(wrapped(f"  {line}", "    "))

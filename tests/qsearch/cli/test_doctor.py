@@ -17,6 +17,7 @@ from onnxruntime.quantization import (
     quantize_static,
 )
 
+from compiler.targets.engine.library import detected_isa
 from qsearch.cli.main import run
 from tests.compiler.quantize.test_integer_products import dense_model
 
@@ -48,6 +49,7 @@ def test_a_model_that_can_be_integer_exits_zero(capfd: Output) -> None:
     shown = capfd.readouterr().out
     assert "14 operators integer, 0 float" in shown
     assert "integers only: yes" in shown
+    assert f"kernels of the engine on this machine: {detected_isa()}" in shown
     assert "conv_0" not in shown
     assert "--dim N=…" in shown
     assert run(["doctor", "--model", "digits", "-v"]) == 0
