@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from compiler.quantize._given_points import given_points as given_points
     from compiler.quantize._given_points import ungiven_weights as ungiven_weights
     from compiler.quantize._layers import layer_names as layer_names
+    from compiler.quantize._masks import masked_inputs as masked_inputs
     from compiler.quantize._own_points import point_names as point_names
+    from compiler.quantize._own_points import takes_bits as takes_bits
     from compiler.quantize._prerequisite import bind_params as bind_params
     from compiler.quantize._prerequisite import prerequisite_optimize as prerequisite_optimize
     from compiler.quantize._registration import (

@@ -5,6 +5,7 @@ Source: prerequisite_optimize in Relay v0.10 quantize/quantize.py.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -37,7 +38,9 @@ Params = Mapping[str, NDArray[Any] | Constant]
 """Weights by the name of the parameter they are bound to."""
 
 SIMPLIFY = ("CancelTransposes", "HoistEpilogues", "SimplifyExpr")
-PASSES = ("SimplifyInference", "FoldConstant", "FoldScaleAxis", "CanonicalizeOps", "FoldConstant")
+NORMS = ("SimplifyInference", "FoldConstant")
+PRODUCTS = ("CanonicalizeOps", "FoldConstant")
+PASSES = (*NORMS, "FoldScaleAxis", *PRODUCTS)
 
 
 @collector_rests
@@ -71,7 +74,8 @@ def prerequisite_optimize(
     scope = nullcontext() if opt_level is None else PassContext.current().inner(opt_level=opt_level)
     with scope:
         # Norms as arithmetic with constants, and products by them, first: what SIMPLIFY moves.
-        passes = (*PASSES[:2], *PASSES[3:], *SIMPLIFY, *PASSES[1:]) if simplify else PASSES
+        again = ("FoldConstant", "FoldScaleAxis", *PRODUCTS)
+        passes = (*NORMS, *PRODUCTS, *SIMPLIFY, *again) if simplify else PASSES
         mod = Sequential(passes, name="prerequisite_optimize")(mod)
     return even_inputs(with_tied_tables(mod)) if simplify else mod
 
@@ -80,17 +84,22 @@ def with_tied_tables(mod: IRModule) -> IRModule:
     """The module in which a weight with the values of a table is the table: exporters write it
     twice, or as the transpose of a transpose. The very same where there is none."""
     main: Function = mod["main"]
-    tables = {node.args[0] for node in nodes_of(main) if reads_table(node)}
-    same: dict[Expr, Expr] = {
-        weight: table
-        for weight in {layer.args[1] for layer in named_layers(main)} - tables
-        for table in tables
-        if isinstance(weight, Constant)
-        and isinstance(table, Constant)
-        and np.array_equal(weight.data, table.data)
-    }
+    read = {node.args[0] for node in nodes_of(main) if reads_table(node)}
+    tables = {_digest(table): table for table in read if isinstance(table, Constant)}
+    shapes = {table.data.shape for table in tables.values()}
+    same: dict[Expr, Expr] = {}
+    for weight in {layer.args[1] for layer in named_layers(main)} - read:
+        if not isinstance(weight, Constant) or weight.data.shape not in shapes:
+            continue
+        if (table := tables.get(_digest(weight))) is not None:
+            same[weight] = table
     body = substitute(main.body, same) if same else main.body
     return infer_module(mod.with_function("main", main.with_fields(body=body))) if same else mod
+
+
+def _digest(constant: Constant) -> tuple[Any, ...]:
+    data = np.ascontiguousarray(constant.data)
+    return data.shape, data.dtype.str, hashlib.sha256(data.data).digest()
 
 
 def bind_params(mod: IRModule, params: Params) -> IRModule:

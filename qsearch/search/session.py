@@ -72,9 +72,8 @@ from qsearch.search.winner import (
     Shipped,
     Winner,
     build_winner,
-    check_operators,
-    check_whole,
     check_winner,
+    check_written,
     keep_page,
     sample_inputs,
     write_winner,
@@ -498,8 +497,7 @@ class Session:
         )
         self._worker_cpu_s += emitted.cpu_s
         self._context.progress.phase("check, single steps", 1)
-        emitted = check_operators(emitted, self._folder.module)
-        emitted = check_whole(emitted, self._folder.module, self._prepared)
+        emitted = check_written(emitted, self._folder.module, self._prepared)
         self._context.progress.advance()
         for finding in emitted.findings:
             self._context.progress.message(f"warning: `qsearch verify` will refuse it: {finding}")

@@ -245,16 +245,26 @@ def check_winner(
     )
 
 
-def check_operators(emitted: Emitted, file: Path) -> Emitted:
-    """The same with a test of single steps of the written module; of a large one, once each.
+def check_written(emitted: Emitted, file: Path, prepared: PreparedStudy) -> Emitted:
+    """The same with tests of the written module: of single steps, once each of a large one, and of
+    the outputs behind the float part of a model that was cut.
 
     A module that holds floats, or is not proved, is not tested; what refutes it is a finding.
     """
+    written, pipeline = load_qmod(file), prepared.source.pipeline
+    if pipeline is not None and compares_whole(pipeline):
+        closeness = Closeness.of(
+            prepared.module, written.module, prepared.evaluation, prepared.inputs, (), pipeline
+        )
+        emitted = replace(emitted, closeness=closeness)
+    return _check_steps(emitted, written)
+
+
+def _check_steps(emitted: Emitted, written: QModule) -> Emitted:
     from compiler.proof.derive import derive_static
     from compiler.proof.steps import check_forms, rounds_of
     from compiler.proof.work import declared_work
 
-    written = load_qmod(file)
     module, verdict = written.module, (written.proof or {}).get("verdict")
     if verdict == "refuted":
         return replace(emitted, findings=tuple(map(str, derive_static(module).findings)))
@@ -263,16 +273,6 @@ def check_operators(emitted: Emitted, file: Path) -> Emitted:
     rounds = max(1, rounds_of(declared_work(module)) // _LESS_ROUNDS)
     tested, found = check_forms(module, rounds, seed=0)
     return replace(emitted, steps=tuple(map(str, tested)), findings=tuple(map(str, found)))
-
-
-def check_whole(emitted: Emitted, file: Path, prepared: PreparedStudy) -> Emitted:
-    """Compare the outputs behind the float part of a model that was cut."""
-    pipeline = prepared.source.pipeline
-    if pipeline is None or not compares_whole(pipeline):
-        return emitted
-    module, data = load_qmod(file).module, prepared.evaluation
-    closeness = Closeness.of(prepared.module, module, data, prepared.inputs, (), pipeline)
-    return replace(emitted, closeness=closeness)
 
 
 def equal_fraction(ours: Sequence[NDArray[Any]], theirs: Sequence[NDArray[Any]]) -> float:

@@ -38,7 +38,7 @@ def input_specs(mod: IRModule) -> tuple[InputSpec, ...]:
     """Inputs of @main, in order."""
     # All operators come with it, and who only lists studies needs none.
     from compiler.ops.transform.take import TakeAttrs
-    from compiler.quantize._masks import masked_inputs
+    from compiler.quantize import masked_inputs
 
     # The integers of a quantized module saturate.
     saturates = "quantize_inputs" in mod

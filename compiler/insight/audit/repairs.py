@@ -33,12 +33,12 @@ from compiler.ir.module import IRModule
 from compiler.ir.rebuild import rebuilt
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import PARAMETERS, SCALAR, quantize_kind
+from compiler.ops.annotation.minus_infinity import INFINITE
 from compiler.ops.annotation.wide_point import wide_headroom
 from compiler.ops.rules.dom_scale import SMALLEST_RANGE, chosen_scale
 from compiler.qtypes.layer_choices import POINT, SCORES, TABLES, WIDE_BITS
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
-from compiler.quantize import Calibration, Candidate, measured_points, point_names
-from compiler.quantize._own_points import takes_bits
+from compiler.quantize import Calibration, Candidate, measured_points, point_names, takes_bits
 from compiler.quantize.calibration.bind_scales import bound_grid
 from compiler.quantize.calibration.collect_stats import Batch, float_executor
 from compiler.quantize.calibration.point_bits import Readers, point_readers
@@ -72,7 +72,6 @@ BITS: Final = frozenset(("layers", "nbit_input", "dtype_input", "requantization"
 _USUAL: Final = 8
 _BITS: Final = (_USUAL, TABLE_BITS, 15)
 _TABULATED: Final = frozenset((TABLES, SCORES))
-_LARGEST: Final = 1e30
 _PERFECT_DB: Final = 120.0
 _FINE: Final = 2.0**-20
 
@@ -260,8 +259,8 @@ def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[R
     helped: list[Repair] = []
     for place, name in enumerate(suspects):
         low, high = extremes[name]
-        if max(-low, high) > _LARGEST:
-            continue  # stands for infinity somewhere
+        if max(-low, high) > INFINITE:
+            continue
         start, most = tries.db(), tries.db(place, _exact(low, high))
         best, taken = start, None
         read_by = readers.get(calls[name], ())

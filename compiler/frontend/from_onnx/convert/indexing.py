@@ -14,6 +14,7 @@ from compiler.frontend.from_onnx.opsets import from_onnx, sized_by_data
 from compiler.ir.expr import Constant, Expr, is_op_call
 from compiler.ir.structural import structural_equal
 from compiler.ir.ty import is_float
+from compiler.ops.annotation.minus_infinity import INFINITE
 from compiler.ops.transform.scatter import ScatterNDAttrs
 
 _TO_THE_END = (2**31 - 1, 2**63 - 1)
@@ -205,8 +206,6 @@ def _scattered(node: OnnxNode, at: Sequence[Expr | NDArray[Any]]) -> Expr:
 
 
 _OPPOSITE = {"max": "min", "min": "max"}
-_BEYOND = 1e30
-"""Numbers of this magnitude stand for infinity."""
 
 
 def _before_emptied(data: Expr, places: Expr, mode: str) -> Expr | None:
@@ -217,7 +216,7 @@ def _before_emptied(data: Expr, places: Expr, mode: str) -> Expr | None:
     if not is_op_call(data, "scatter_nd") or ScatterNDAttrs.of(data).mode != _OPPOSITE[mode]:
         return None
     number = _number(data.args[2])
-    infinite = number is not None and abs(number) > _BEYOND and (number < 0) == (mode == "max")
+    infinite = number is not None and abs(number) > INFINITE and (number < 0) == (mode == "max")
     return data.args[0] if infinite and structural_equal(data.args[1], places) else None
 
 
