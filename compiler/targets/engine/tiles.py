@@ -126,7 +126,9 @@ def tiling(
     by, tiles = _rows_by(kind, columns, runs, length, places)
     whole = count * tile * _UNIT * runs
     bound = _CACHED[vectors_of(columns) * 16 * whole > _CACHED[1]]
-    block = min(max(bound // (_ROWS * whole) & -2, _LEAST_BLOCK), _MOST_BLOCK)
+    block = min(max(bound // (_ROWS * whole), _LEAST_BLOCK), _MOST_BLOCK)
+    blocks = max(round(tiles / block), -(-tiles // _MOST_BLOCK))  # equal ones, in pairs of tiles
+    block = min(-(-tiles // blocks) + 1 & -2, _MOST_BLOCK)
     pairs = min(tiles, block) if kind == "S16" else -(-min(tiles, block) // 2)
     scratch = pairs * runs * count * 2 * _ROWS * _ROW_BYTES if by == "BY_COPY" else 0
     made = {"tile": tile, "rows_by": number(by), "block": block}
