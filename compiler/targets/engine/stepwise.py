@@ -23,6 +23,7 @@ from compiler.ir.dataflow import Value
 from compiler.ir.module import IRModule
 from compiler.ops.number_format import Array
 from compiler.targets.engine.executor import Arena, Batch, EngineExecutor, array_of
+from compiler.targets.engine.library import Library
 from compiler.targets.engine.plan import Plan
 from compiler.targets.engine.planner import Loop, Planner, plan_function
 from compiler.targets.engine.steps import SLACK
@@ -207,7 +208,9 @@ class SteppedEngine(_Rows, EngineExecutor):
 
     _planner: Planner
 
-    def __init__(self, mod: IRModule, function: str = "main", isa: str | None = None) -> None:
+    def __init__(
+        self, mod: IRModule, function: str = "main", isa: str | Library | None = None
+    ) -> None:
         EngineExecutor.__init__(self, mod, function, isa)
         planner, emitter = self._planner, self._planner.emitter
         self.actions, self.sizes = emitter.kept, self._sizes
