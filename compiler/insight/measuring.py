@@ -57,6 +57,13 @@ class PointSums:
         """Numbers of different values in a part of the float tensor, and in its quantized form."""
         return len(self._seen[0]), len(self._seen[1])
 
+    @property
+    def even(self) -> Ratio:
+        """Signal and expected noise of as many levels over all values."""
+        low, high = self.levels
+        step = max(self.maximum / max(high, 1), self.minimum / low if low < 0 else 0.0)
+        return Ratio(self.local.signal, self._count * step * step / 12)
+
     def add(
         self, exact: NDArray[Any], simulated: NDArray[Any] | None, held: NDArray[Any] | None = None
     ) -> None:

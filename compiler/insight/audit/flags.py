@@ -3,7 +3,7 @@
 constant         one value is left of several
 few values       far fewer values are left than 8 bits have, where the float tensor has many
 saturates        more values than an outlier's share lie beyond the ends
-noisy            far noisier than what it is made of, or than the points of this network are
+noisy            far noisier than its bits allow, or than the same levels over all values are
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ _NOISY_DB: Final = 28.0
 """Tensors of trained and of drawn networks have 33 to 45 dB on 8 bits by themselves …"""
 _ROOM_DB: Final = 34.0
 """… and lose so much of what their bits give to tails and to room for outliers, at most."""
+_BESIDE_EVEN_DB: Final = 7.0
+"""Calibration sees more samples than the audit: its ranges are up to twice as wide."""
+_NARROW: Final = 8
+"""Points of more bits have room for outliers, which costs nothing there."""
 _LOST_DB: Final = 12.0
 _CLEAN_DB: Final = 45.0
 """SQNR of a tensor behind weights of 8 bits."""
@@ -38,6 +42,8 @@ def flags_of(point: PointAudit) -> tuple[str, ...]:
         math.inf if db is None else db for db in (point.own_db, point.total_db, point.before_db)
     )
     expected = max(_NOISY_DB, _OF_BITS_DB * point.bits - _ROOM_DB)
+    if point.even_db is not None and point.bits <= _NARROW:
+        expected = max(expected, point.even_db - _BESIDE_EVEN_DB)
     doubts = {
         "constant": point.levels == 1 < point.values,
         "few values": point.levels < _FEW and point.values > max(_MANY, 4 * point.levels),

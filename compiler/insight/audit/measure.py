@@ -38,6 +38,7 @@ class PointAudit:
         name: as QConfig.layers takes it.
         kind: "input", "weight" or "activation".
         own_db: SQNR of quantizing the exact tensor; None where nothing is lost.
+        even_db: SQNR expected of the same levels over all values of the tensor.
         total_db: of the tensor with everything in front quantized too; None for weights as well.
         integer_db: of the integers beside the simulation, where the outputs of the two differ much.
         before_db: the least ``total_db`` of the points that its value is made of; None without any.
@@ -51,6 +52,7 @@ class PointAudit:
     name: str
     kind: str
     own_db: float | None
+    even_db: float | None
     total_db: float | None
     integer_db: float | None
     before_db: float | None
@@ -163,6 +165,7 @@ def _row(
         name,
         kind2str(kind),
         total.local.db,
+        total.even.db,
         None if kind == QAnnotateKind.WEIGHT else total.upstream.db,
         apart,
         before,

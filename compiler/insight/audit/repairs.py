@@ -1,8 +1,8 @@
 """repaired: other ranges and bits for doubtful points, where that is measured to help.
 
     0. outputs that are far from the float ones are tried with smoothing, or without it
-    1. each doubtful point is left exact in the simulation: what the outputs gain is what a repair
-       can gain
+    1. each doubtful point is left exact in the simulation, and so are those to come: what the
+       outputs gain is what a repair can gain
     2. where that is much: ranges are tried, then more bits, cheapest first
     3. the module is built with all that helped, its weights rounded once, and runs on samples that
        nothing was chosen on; it is taken if its integers are closer to the float outputs
@@ -62,10 +62,13 @@ _ENOUGH_DB: Final = 50.0
 _NEAR_DB: Final = 1.0
 """A repair that is so near to what can be gained is enough."""
 _FAR_DB: Final = 4.0
-"""More bits are tried where ranges leave as much: any point of 8 bits among wider ones gains."""
+"""More bits are tried where ranges leave as much: any point of 8 bits among wider ones gains. Less
+is enough where the outputs are far from the float ones."""
 _FAR_FROM_FLOAT_DB: Final = 20.0
 """Below it smoothing is tried, or its opposite: the prediction that decides on it may be wrong."""
-_PARTS: Final = (1.0, 0.5, 0.25, 2.0)
+_WHOLE: Final = 1.15
+"""Calibration has not seen the largest values to come; ranges fitted to layers have as much room."""
+_PARTS: Final = (_WHOLE, 0.5, 0.25, 2.0)
 """Fractions of the calibrated extremes that are tried as ranges."""
 BITS: Final = frozenset(("layers", "nbit_input", "dtype_input", "requantization"))
 """Fields that say how wide values are: who gives one gets no other bits."""
@@ -189,8 +192,11 @@ def _taken(
     before = was if found.before_db is None else found.before_db
     better = sum(a > b for a, b in zip(each_now, each_was, strict=True)) / len(fresh)
     gain = now - was
-    # Few samples say less, and so does a gain that only some of them have.
-    if gain < worth * max(SAMPLES / len(fresh), 1) or (better < _MOST and gain < _MUCH_DB):
+    finer = all("nbit_input" in one.choice for one in some)
+    # Few samples say less, and so does a gain that only some of them have, except of finer steps.
+    if gain < worth * max(SAMPLES / len(fresh), 1) or (
+        better < _MOST and gain < _MUCH_DB and not finer
+    ):
         return replace(found, before_db=before, after_db=max(was, now))
     return replace(
         found,
@@ -253,32 +259,50 @@ def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[R
     if not suspects:
         return []
     extremes = _extremes(calibration, qconfig, candidate, audit)
+    reach = {row.name: max(-row.low, row.high) for row in audit.points}
     readers = point_readers(candidate.bound["main"])
     sided = Sidedness(nodes_of(candidate.bound["main"]), qconfig)
+    suspects = [name for name in suspects if max(map(abs, extremes[name])) <= INFINITE]
     tries = _Tries(audit, [calls[name] for name in suspects])
+    usual, now = tries.grids, tries.db()
+    # The points to come are exact: one of two in a row hides what the other loses.
+    tries.grids = [_exact(*extremes[name]) for name in suspects]
+    enough = _NEAR_DB if found.db < _FAR_FROM_FLOAT_DB else _FAR_DB
     helped: list[Repair] = []
+    most = tries.db()
+    if most < now + _WORTH_DB:
+        return helped
     for place, name in enumerate(suspects):
         low, high = extremes[name]
-        if max(-low, high) > INFINITE:
-            continue
-        start, most = tries.db(), tries.db(place, _exact(low, high))
+        tries.grids[place] = usual[place]
+        start = tries.db()
         best, taken = start, None
+        scale, first, last = usual[place]
+        # A range that reaches what calibration has seen is left to calibration.
+        fits = 0.75 < scale * max(-first, last) / max(-low, high, SMALLEST_RANGE) < 1.5
         read_by = readers.get(calls[name], ())
         for nbit in _bits_of(calls[name], tries.grids[place], read_by, more_bits):
-            if best >= most - (_FAR_DB if (nbit or 0) in _BITS[1:] else _NEAR_DB):
+            if best >= most - (enough if (nbit or 0) in _BITS[1:] else _NEAR_DB):
                 break
             wanted = nbit or _bits(tries.grids[place])
             room = wide_headroom(wanted, _USUAL, not _TABULATED.isdisjoint(read_by))
-            for part in _PARTS if room == 1 else (1.0,):
+            # Samples that reach less than a narrower range say nothing about what it cuts.
+            parts = [p for p in _PARTS if p > 1 or p * max(-low, high) < reach[name]]
+            parts = parts if room == 1 else [1.0]
+            for part in parts:
                 ends = room * part * low, room * part * high
                 grid = _grid(sided, calls[name], ends, wanted)
                 reached = tries.db(place, grid)
                 # Narrower than the data and more bits than usual have to be worth it.
                 if reached > best + (0.0 if taken is None else _NEAR_DB):
-                    best, taken = reached, (nbit, ends, grid)
+                    best, taken = reached, (nbit, ends, grid, part == parts[0])
+        most = start
         if taken is not None and best >= start + _WORTH_DB:
-            nbit, ends, tries.grids[place] = taken
-            choice = {**({} if nbit is None else {"nbit_input": nbit}), "range": list(ends)}
+            most = best
+            nbit, ends, tries.grids[place], whole = taken
+            choice: dict[str, Any] = {} if nbit is None else {"nbit_input": nbit}
+            if nbit is None or not (fits and whole):
+                choice["range"] = list(ends)
             helped.append(Repair(name, doubts[name], choice, best - start))
     return helped
 

@@ -106,6 +106,33 @@ def test_a_planted_fault_is_named_and_mended(fault: str) -> None:
     assert json.loads(json.dumps(found.to_dict()))["repairs"] == [str(found.repairs[0])]
 
 
+def test_a_range_that_cuts_a_few_values_is_doubted() -> None:
+    whole, cut = calibration(), config(layers={"@x": {"range": [-2.8, 2.8]}})
+    found = measure(whole.candidate(cut), batches(8))
+    (row,) = (point for point in found.points if point.name == "@x")
+    assert 0 < row.saturated < 0.01
+    assert flagged(found) == {"@x": ("noisy",)}
+
+
+def test_two_points_in_a_row_that_hide_each_other_are_both_repaired() -> None:
+    graph, rng = Network(2), np.random.default_rng(2)
+    x = graph.input(1, 8, 16)
+    t = graph("Tanh", x)
+    y = graph("Mul", x, graph.dense(t, 16, 16, "Sigmoid"))
+    for _ in range(2):
+        keys = graph("Transpose", graph.dense(t, 16, 16), perm=[0, 2, 1])
+        scores = graph("MatMul", graph.dense(t, 16, 16), keys)
+        y = graph("MatMul", graph("Softmax", scores, axis=-1), y)
+    y = graph.dense(graph("Tanh", graph("Mul", y, graph.weight(2.0))), 16, 8)
+    tails = np.sinh(2.2 * rng.standard_normal((16, 1, 8, 16))).astype(np.float32)
+    data = [{"x": one} for one in tails]
+    mod = prerequisite_optimize(*load(graph.model(y).SerializeToString()), 3)
+    calibration, settings = Calibration(mod, data), config()
+    found = repaired(calibration, settings, calibration.candidate(settings), data)
+    assert len(found.repairs) == 2
+    assert (found.after_db or 0) > (found.before_db or 0) + 2
+
+
 def test_smoothing_is_tried_where_the_outputs_are_far_from_float() -> None:
     graph, rng = Network(0), np.random.default_rng(0)
     x = graph.dense(graph.input(1, 16, 8), 8, 32, "Relu")
