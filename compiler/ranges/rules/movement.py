@@ -67,11 +67,17 @@ def take(step: Step, ctx: RangeContext) -> Interval:
 
 @FRange.register("scatter_nd")
 def scatter(step: Step, ctx: RangeContext) -> Interval:
-    """The data or an update; sums of the data and as many updates as can meet at one row, or fewer,
-    in any order."""
+    """The data or an update, which of them where bounds decide the rows; sums of the data and as
+    many updates as can meet at one row, or fewer, in any order."""
     data, indices, updates = step.args
     first, new = ctx.of(data).along([0]), ctx.of(updates).along([0])
     if step.attrs.mode in ("update", "max", "min"):
+        held = [ctx.of(value) for value in step.args]
+        most = max(value.type.num_elements for value in step.args)
+        wide = any(bounds.highest > _INT64_MAX for bounds in held)
+        if np.array_equal(held[1].low, held[1].high) and most <= MAX_MOVED and not wide:
+            low = _moved(step, [(bounds.low, v) for bounds, v in zip(held, step.args)])
+            return interval(low, _moved(step, [(b.high, v) for b, v in zip(held, step.args)]))
         return first.union(new) if updates.type.num_elements else first
     if step.attrs.mode != "add":
         ctx.report(step, "products of updates cannot be bounded")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from compiler.errors import CompilerError
+from compiler.frontend.from_onnx.load import load
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.text.parser import parse
@@ -15,7 +16,9 @@ from compiler.ops.evaluate import evaluate_step
 from compiler.proof import steps
 from compiler.proof.derive import derive_static
 from compiler.proof.steps import CHECK, built_in_c, check_forms
+from compiler.quantize import Calibration, QConfig, prerequisite_optimize
 from compiler.targets.engine.stepwise import SteppedEngine
+from tests.benchmarks.unseen_networks import Network
 from tests.compiler.inner_values import ENGINE, ONNX, Case, whole_module
 from tests.compiler.mends import DEFECTS, put_back
 from tests.compiler.proof import chains
@@ -108,6 +111,22 @@ def test_what_has_no_such_form_says_why(monkeypatch: pytest.MonkeyPatch) -> None
     assert found == ()
     assert str(tested[0]) == "steps of the engine: none, there is no compiler"
     assert tested[1].steps == tested[1].of == 4
+
+
+def test_rows_that_bounds_decide_are_written_in_every_form() -> None:
+    """The index of the best of one group is 0, so no place is masked."""
+    graph = Network(0)
+    x = graph("Reshape", graph.input(1, 6, 8), graph.weight([6, 8], np.int64))
+    scores = graph.dense(x, 8, 4)
+    best = graph("ReduceSum", scores, graph.weight([-1], np.int64))
+    _, group = graph("TopK", best, graph.weight([1], np.int64), outputs=2)
+    zeros, ones = graph.weight(np.zeros((6, 1))), graph.weight(np.ones((6, 1)))
+    chosen = graph("Cast", graph("ScatterElements", zeros, group, ones, axis=1), to=9)
+    kept = graph("Where", chosen, scores, graph.weight(-np.inf))
+    model = graph.model(graph.dense(graph("Softmax", kept, axis=-1), 4, 3))
+    mod = prerequisite_optimize(*load(model.SerializeToString()), 3)
+    data = [{"x": np.random.default_rng(0).normal(0, 1, (1, 6, 8)).astype(np.float32)}]
+    assert findings(Calibration(mod, data).candidate(QConfig.recommended()).module) == []
 
 
 def test_an_operand_that_is_prepared_long_before_it_is_read_is_given_in_time() -> None:
