@@ -67,7 +67,7 @@ is enough where the outputs are far from the float ones."""
 _FAR_FROM_FLOAT_DB: Final = 20.0
 """Below it smoothing is tried, or its opposite: the prediction that decides on it may be wrong."""
 _WHOLE: Final = 1.15
-"""Calibration has not seen the largest values to come; ranges fitted to layers have as much room."""
+"""Room for values larger than calibration has seen; ranges fitted to layers have as much."""
 _PARTS: Final = (_WHOLE, 0.5, 0.25, 2.0)
 """Fractions of the calibrated extremes that are tried as ranges."""
 BITS: Final = frozenset(("layers", "nbit_input", "dtype_input", "requantization"))
