@@ -19,6 +19,7 @@ from compiler.runtime.pipeline import Pipeline
 from qsearch.config import read_config_file
 from qsearch.errors import DataError, SettingsError
 from qsearch.object_data import objects_to_npz
+from qsearch.progress import Progress, SilentProgress
 from qsearch.streams import STATES, Cell, Streams
 from workers.batching import ModelBatch, batch_size, model_batches
 from workers.datasets import audio, table, text
@@ -140,13 +141,14 @@ def label_note(data: PreparedData, metric: str | None) -> str:
     """
     if data.label_kind != SEVERAL:
         return ""
-    fact, cure = "a sample has several classes at once", "--metric f1 or auc judges each class"
+    fact = "a sample has several labels of 0 or 1, one for each output"
+    cure = "--metric f1 or auc judges each output"
     if metric == "top1":
         raise SettingsError(
             f"{fact}, and top1 compares one", where=f"labels of {data.described}", fix=cure
         )
     if metric in (LIBRARY["f1"], LIBRARY["auc"]):
-        return f"{fact}: {WORDS[metric]} is the mean over the classes (macro)"
+        return f"{fact}: {WORDS[metric]} is the mean over the outputs (macro)"
     return f"{fact}, which the score does not use: {cure}"
 
 
@@ -268,12 +270,13 @@ def _fed_back(
     """Every call of a model over streams as the samples of an .npz, and the options for it."""
     preprocess = dict(options["preprocess"])
     states, folder = preprocess.pop(STATES), options.get("objects_folder")
-    if cell is None or folder is None:
+    if cell is None:
         raise DataError(
             "states are fed back by one model, and there is none here",
             where="states in the preprocess file",
             fix="give the states as arrays of the data",
         )
+    assert folder is not None  # whoever has a model has a folder
     model = cell()
     streams = Streams.of(inputs, states, model, name)
     if not (given is None or isinstance(given, str | os.PathLike)):
@@ -523,14 +526,19 @@ class Batches:
         data: open while this is iterated.
         inputs: of the model.
         limit: the first so many samples; None is all.
+        progress: a phase for each time that they are iterated.
     """
 
     data: PreparedData
     inputs: tuple[InputSpec, ...]
     limit: int | None = None
+    progress: Progress = field(default_factory=SilentProgress)
 
     def __iter__(self) -> Iterator[dict[str, NDArray[Any]]]:
-        return (batch.inputs for batch in self.with_labels())
+        self.progress.phase("calibration", self.data.count)
+        for batch in self.with_labels():
+            yield batch.inputs
+            self.progress.advance(batch.count)
 
     def with_labels(self) -> Iterator[ModelBatch]:
         """The same with labels, and how many samples of a run are real."""

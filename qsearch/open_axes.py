@@ -64,6 +64,7 @@ def sizes_of_arrays(
     found: dict[str, int] = {}
     for port in inputs:
         shape = shapes.get(port.name, ())
+        shape = shape[2:] if streams and len(shape) == len(port.dims) + 2 else shape
         whole = len(shape) == len(port.dims) + 1  # samples on an axis of their own
         alone = is_item and len(shape) == len(port.dims) - 1  # one sample
         shape = shape[1:] if whole else (0,) * alone + tuple(shape)

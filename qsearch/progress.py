@@ -76,6 +76,7 @@ class PlainProgress(Progress):
     Args:
         stream: where the lines go.
         every_s: least seconds between two lines of one phase.
+        quiet_s: seconds before the first line.
         clock: monotonic seconds.
     """
 
@@ -84,9 +85,11 @@ class PlainProgress(Progress):
         stream: TextIO | None = None,
         every_s: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
+        quiet_s: float = 0.0,
     ) -> None:
         self._stream = stream
         self._every_s = every_s
+        self._silent_until = clock() + quiet_s if quiet_s else 0.0
         self._clock = clock
         self._phases = _Phases()
 
@@ -107,7 +110,8 @@ class PlainProgress(Progress):
         elapsed = now - phase.start
         parts = [f"{phase.name}: {phase.done}/{phase.total}", f"{elapsed:.0f} s"]
         if phase.here and phase.done < phase.total:
-            parts.append(f"ETA {elapsed / phase.here * (phase.total - phase.done):.0f} s")
+            left = f"ETA {elapsed / phase.here * (phase.total - phase.done):.0f} s"
+            parts.append(left + " and the checks" * (phase.name == TRIALS))
         if phase.name == TRIALS and elapsed > 0:
             parts.append(f"{60 * phase.here / elapsed:.1f} trials/min")
         if note:
@@ -116,7 +120,8 @@ class PlainProgress(Progress):
 
     def message(self, text: str) -> None:
         """Print the line."""
-        print(text, file=self._stream or sys.stderr, flush=True)
+        if self._clock() >= self._silent_until:
+            print(text, file=self._stream or sys.stderr, flush=True)
 
 
 class BarProgress(Progress):
@@ -187,6 +192,10 @@ class BarProgress(Progress):
     def close(self) -> None:
         """Leave the bars as they stand."""
         self._bars.stop()
+
+
+LONG_S: Final = 10.0
+"""A command that takes longer than this, in seconds, says how far it is."""
 
 
 def make_progress(verbosity: int) -> Progress:

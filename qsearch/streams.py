@@ -113,6 +113,13 @@ class Streams:
                 continue
             shape = shapes.get(spec.name, shapes.get("", ()))
             more = len(shape) == len(spec.shape) + 1 and shape[1:] != spec.shape
+            if len(shape) == len(spec.shape) + 2 and shape[2:] == spec.shape:
+                one = ", ".join(map(str, spec.shape[1:]))
+                raise DataError(
+                    f"{spec.name!r} is {list(shape)}: one axis too many, of the model's batch",
+                    where=self.where,
+                    fix=f"give the steps of streams without it: [streams, steps, {one}]",
+                )
             if more and spec.shape[0] == 1 and shape[2:] == spec.shape[1:]:
                 found.append(replace(spec, shape=shape[1:]))
             else:

@@ -204,6 +204,7 @@ def compile_command(
     from qsearch.modules.data_source import DataSource
     from qsearch.modules.quantization import COMPARED_DATA, form_of_auto, quantize
     from qsearch.process import logging_to
+    from qsearch.progress import LONG_S, PlainProgress
     from qsearch.search.audit import AUDIT
     from qsearch.search.closeness import Closeness, has_few_bits
     from qsearch.signing import private_key, sign_file
@@ -214,7 +215,8 @@ def compile_command(
     # Without their constants: a model of 20 MB in thirty files is for reading, not for parsing.
     dumps = (DumpDir(Path(dump_ir), show_meta=False),) if dump_ir else ()
     with logging_to(verbosity), PassContext(instruments=dumps):
-        module = quantize(given, DataSource(calib, preprocess, seed), qconfig, **cut)
+        late = None if verbosity < 0 else PlainProgress(quiet_s=LONG_S)
+        module = quantize(given, DataSource(calib, preprocess, seed), qconfig, **cut, progress=late)
     closeness = Closeness.recorded(module.provenance)
     if dump_ir:
         from compiler.fusion.fuse_ops import fuse_report

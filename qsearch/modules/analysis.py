@@ -144,6 +144,8 @@ def doctor(
                 None if source.pipeline is None else source.parts,
             )
         except CompilerError as error:
+            if "has no value" in error.what:
+                error.add_note("compile and launch take it from the data")
             # A model that is quantized already may be refused; the user runs it with onnxruntime.
             for warning in warnings:
                 error.add_note(warning)

@@ -21,6 +21,7 @@ from qsearch.errors import SettingsError
 from qsearch.frameworks import model_at
 from qsearch.model_file import ModelSource, dims_with, import_model, without_floats
 from qsearch.modules.data_source import DataSource
+from qsearch.progress import Progress, SilentProgress
 from qsearch.search.audit import AUDIT, audited
 from qsearch.search.closeness import KEY as CLOSENESS
 from qsearch.search.closeness import Closeness
@@ -50,6 +51,7 @@ def quantize(
     until: Sequence[str] = (),
     from_: Sequence[str] = (),
     set_input: Sequence[str] | Mapping[str, Any] = (),
+    progress: Progress | None = None,
 ) -> QModule:
     """Quantize with one configuration, without a search, in this process.
 
@@ -65,9 +67,11 @@ def quantize(
         until, from_, set_input: where the model is cut by hand, as of ``CutAt``. A model with nodes
             that have no integer form is cut around them: they stay in float in front of the module
             or behind it, and ``run`` runs all of them.
+        progress: told of each pass over the data; None tells nothing.
     Raises:
         CompilerError: the model, data or configuration cannot be used.
     """
+    progress = progress or SilentProgress()
     changes = changes_of_auto(qconfig)
     config = resolve_qconfig(qconfig) if changes is None else None
     at = CutAt(until, from_, set_input)
@@ -77,13 +81,13 @@ def quantize(
         dim = dims_with(given.data, found, dim, given.fields)
         source, module = import_model(found, dim, at)
         try:
-            return _quantized(source, module, given, config, changes)
+            return _quantized(source, module, given, config, changes, progress)
         except NotFullyIntegralError:
             diagnosis = diagnose(module, config or QConfig.recommended())
             cut, module, _ = without_floats(source, module, diagnosis, dim, at)
             if cut is source:
                 raise
-        return _quantized(cut, module, given, config, changes)
+        return _quantized(cut, module, given, config, changes, progress)
 
 
 def _quantized(
@@ -92,6 +96,7 @@ def _quantized(
     given: DataSource,
     config: QConfig | None,
     changes: Mapping[str, Any] | None,
+    progress: Progress,
 ) -> QModule:
     """The module of a model that was imported; ``config`` None chooses, with the changes."""
     inputs = input_specs(module)
@@ -100,7 +105,7 @@ def _quantized(
         # Both hold the whole model for a moment: before calibration holds more.
         kept = source.kept
         digest = module_sha256(module)
-        calibration = Calibration(module, Batches(data, inputs))
+        calibration = Calibration(module, Batches(data, inputs, progress=progress))
         decisions: tuple[Decision, ...] = ()
         if config is None:
             config, decisions = chosen_config(calibration, module, changes or {})
@@ -109,6 +114,7 @@ def _quantized(
                 "no calibration data was given: activation ranges come from random inputs "
                 "and will not fit real ones"
             )
+        progress.phase("audit of the points, and checks", 1)
         audit = audited(
             *(calibration, config, calibration.candidate(config), data, inputs),
             mends=changes is not None,

@@ -21,7 +21,7 @@ from qsearch.errors import SettingsError
 from qsearch.modules.data_source import DataSource
 from qsearch.run_folder import PathLike, module_at
 from qsearch.settings import UnknownWordError, metric_named
-from qsearch.streams import Cell
+from qsearch.streams import STATES, Cell
 from workers.batching import batch_size, hash_outputs, rows_of
 from workers.datasets.prepared import whole_inputs
 from workers.datasets.protocol import InputSpec
@@ -189,6 +189,8 @@ def run_samples(
     if judged is not None and metric is None and judged.classes == 1:
         judged = None  # a lone number has no top-1
     source = DataSource.of(given)
+    fed_back = (source.fields or {}).get(STATES) or {}  # the model's own, of any range
+    seen = {name: span for name, span in what.seen.items() if name not in fed_back}
     with source.opened(what.inputs, "eval", what.pipeline, cell, judged) as data:
         sampled = what.sampled
         note = label_note(data, metric)
@@ -221,7 +223,7 @@ def run_samples(
             tuple(map(_concatenated, zip(*gathered, strict=True))),
             watch.wall_s,
             watch.cpu_s,
-            (*_other_scales(what.seen, given_spans), *([note] if note else [])),
+            (*_other_scales(seen, given_spans), *([note] if note else [])),
         )
 
 

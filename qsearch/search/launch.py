@@ -8,6 +8,7 @@ import os
 import shlex
 import shutil
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -329,10 +330,13 @@ def plan(resolved: Resolved) -> dict[str, Any]:
     if settings.sign is not None:
         private_key(Path(settings.sign))
     folder = run_folder(settings, source)
-    prepared = prepare_study(settings, source)
-    size = prepared.space.size(settings.trials + 1)
-    with contextlib.closing(open_pool("inline", 1)) as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="qsearch-") as scratch,
+        contextlib.closing(open_pool("inline", 1)) as pool,
+    ):
+        prepared = prepare_study(settings, source, objects_folder=Path(scratch))
         found = examination(prepared, pool, pool.put(prepared.blob.data)).examine()
+    size = prepared.space.size(settings.trials + 1)
     warnings = (*prepared.warnings, *(() if found is None else found.warnings))
     return {
         "model": f"{source.name} (sha256 {source.sha256[:12]})",

@@ -313,8 +313,8 @@ def _warnings(
         )
     elif not has_labels and not evaluation.label_axes:
         found.append(
-            "the evaluation data has no labels: the score is agreement with the float model and "
-            "SQNR, not accuracy"
+            "the evaluation data has no labels: the score is SQNR, how near the outputs are to "
+            "those of the float model, not accuracy"
         )
     return tuple(found)
 

@@ -71,13 +71,13 @@ def test_samples_without_a_label_count_in_no_score(model: Path) -> None:
 
 def test_several_classes_at_once_are_named(model: Path) -> None:
     several = (ROWS @ WEIGHT > 0).astype(np.int64)
-    assert "a sample has several classes at once" in dry(model, several)["warnings"]
-    assert "the mean over the classes (macro)" in dry(model, several, metric="f1")["warnings"]
-    with pytest.raises(qsearch.errors.SettingsError, match="several classes at once"):
+    assert "a sample has several labels of 0 or 1" in dry(model, several)["warnings"]
+    assert "the mean over the outputs (macro)" in dry(model, several, metric="f1")["warnings"]
+    with pytest.raises(qsearch.errors.SettingsError, match="several labels of 0 or 1"):
         dry(model, several, metric="top1")
     scored = qsearch.run_module(model / "m.qmod", given(model, several), metric="auc")
     assert scored["auc"] > 0.9
-    assert "auc is the mean over the classes" in scored["warnings"][0]
+    assert "auc is the mean over the outputs" in scored["warnings"][0]
 
 
 def test_classes_that_a_table_holds_as_floats_are_classes(model: Path) -> None:

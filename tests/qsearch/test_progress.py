@@ -19,7 +19,7 @@ def test_plain_lines_have_count_time_eta_rate_and_best() -> None:
         progress.advance(1, f"best top1 0.9{step}")
     assert out.getvalue().splitlines() == [
         "trials: 0/4",
-        "trials: 2/4, 6 s, ETA 6 s, 20.0 trials/min, best top1 0.92",
+        "trials: 2/4, 6 s, ETA 6 s and the checks, 20.0 trials/min, best top1 0.92",
         "trials: 4/4, 12 s, 20.0 trials/min, best top1 0.94",
     ]
 
@@ -33,7 +33,7 @@ def test_the_rate_of_a_resumed_phase_counts_what_was_done_now() -> None:
     progress.advance(2)
     assert out.getvalue().splitlines() == [
         "trials: 16/20",
-        "trials: 18/20, 6 s, ETA 6 s, 20.0 trials/min",
+        "trials: 18/20, 6 s, ETA 6 s and the checks, 20.0 trials/min",
     ]
 
 
@@ -56,7 +56,7 @@ def test_a_short_phase_that_returns_is_not_printed_again() -> None:
         "calibration: 0/2",
         "calibration: 2/2, 0 s",
         "trials: 0/8",
-        "trials: 4/8, 6 s, ETA 6 s, 40.0 trials/min",
+        "trials: 4/8, 6 s, ETA 6 s and the checks, 40.0 trials/min",
         "trials: 8/8, 9 s, 53.3 trials/min",
     ]
 
@@ -120,3 +120,12 @@ def test_bars_keep_their_figures_on_a_narrow_terminal(
 def test_quiet_is_silent_and_pipes_get_lines() -> None:
     assert isinstance(make_progress(-1), SilentProgress)
     assert isinstance(make_progress(0), PlainProgress)
+
+
+def test_a_command_says_how_far_it_is_once_it_takes_long() -> None:
+    stream, now = io.StringIO(), [0.0]
+    progress = PlainProgress(stream, 3.0, lambda: now[0], quiet_s=10.0)
+    progress.phase("calibration", 4)
+    for now[0] in (4.0, 12.0):
+        progress.advance()
+    assert stream.getvalue() == "calibration: 2/4, 12 s, ETA 12 s\n"

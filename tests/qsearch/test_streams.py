@@ -12,8 +12,10 @@ from onnx import helper, numpy_helper
 
 import qsearch
 from compiler.errors import CompilerError
+from qsearch.config import resolve
 from qsearch.data import Batches, PreparedData, prepare_data
 from qsearch.modules.running import run_samples, runnable
+from qsearch.search.launch import plan
 from qsearch.streams import Cell
 from workers.datasets.protocol import InputSpec
 
@@ -214,3 +216,22 @@ def test_a_launch_takes_streams_and_goes_on_where_it_was(model: Path, tmp_path: 
     first, again = launch(2), launch(3)
     assert not any("is not used" in told for told in first.warnings)
     assert (len(first.trials), len(again.trials)) == (2, 3)
+
+
+def test_a_dry_run_feeds_states_back_and_a_run_does_not_doubt_them(
+    model: Path, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "x.npz", x=signal(2, 30))
+    options = {"model": str(model), "calib": str(tmp_path / "x.npz"), "out": str(tmp_path / "r")}
+    found = plan(resolve({**options, "preprocess": str(tmp_path / "pre.yaml")}))
+    assert "60 samples" in found["calibration"]
+    source = qsearch.DataSource(tmp_path / "x.npz", tmp_path / "pre.yaml")
+    qsearch.quantize(model, source).save(tmp_path / "m.qmod")
+    assert run_samples(runnable(tmp_path / "m.qmod"), source).warnings == ()
+
+
+def test_an_axis_too_many_is_named(model: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=signal(3, 20, 1))
+    source = qsearch.DataSource(tmp_path / "x.npz", tmp_path / "pre.yaml")
+    with pytest.raises(CompilerError, match=r"one axis too many(.|\n)*\[streams, steps, 2\]"):
+        qsearch.quantize(model, source)
