@@ -19,7 +19,6 @@ from compiler.runtime.pipeline import Pipeline
 from qsearch.config import read_config_file
 from qsearch.errors import DataError, SettingsError
 from qsearch.object_data import objects_to_npz
-from qsearch.progress import Progress, SilentProgress
 from qsearch.streams import STATES, Cell, Streams
 from workers.batching import ModelBatch, batch_size, model_batches
 from workers.datasets import audio, table, text
@@ -499,7 +498,10 @@ def fit_labels(dataset: OpenDataset, judged: Judged | None, where: str) -> str:
     if kind == NUMBERS:
         return NUMBERS
     fix = f"labels go from 0 to {classes - 1}; is it the data of another model?"
-    if (least, most) == (1, classes):
+    if Path(where).is_dir():
+        fix = "folders named by numbers are class indices: count from 0, or list the names in "
+        fix += "classes.txt beside them (line 1 is class 0)"
+    elif (least, most) == (1, classes):
         fix = "labels count from 1 here and from 0 in the model: subtract 1 from all of them"
     elif least < 0:
         fix = f"write {NO_LABEL} for samples without a label, or 'ignore: {least}' in the "
@@ -526,19 +528,20 @@ class Batches:
         data: open while this is iterated.
         inputs: of the model.
         limit: the first so many samples; None is all.
-        progress: a phase for each time that they are iterated.
+        told: called with the samples that are done, from 0 on, and all of them; None tells nobody.
     """
 
     data: PreparedData
     inputs: tuple[InputSpec, ...]
     limit: int | None = None
-    progress: Progress = field(default_factory=SilentProgress)
+    told: Callable[[int, int], None] | None = None
 
     def __iter__(self) -> Iterator[dict[str, NDArray[Any]]]:
-        self.progress.phase("calibration", self.data.count)
+        told = self.told or (lambda _done, _of: None)
+        told(0, self.data.count)
         for batch in self.with_labels():
             yield batch.inputs
-            self.progress.advance(batch.count)
+            told(batch.start + batch.count, self.data.count)
 
     def with_labels(self) -> Iterator[ModelBatch]:
         """The same with labels, and how many samples of a run are real."""

@@ -16,11 +16,21 @@ _WIDE: Final = 120
 class Progress:
     """What the service says while it works, here nothing; phases follow one another."""
 
+    _reached = 0
+
     def phase(self, name: str, total: int, done: int = 0) -> None:
         """A phase of ``total`` steps begins, ``done`` of them before; the last phase is over."""
 
     def advance(self, steps: int = 1, note: str = "") -> None:
         """``steps`` more are done; ``note`` says what is worth knowing (best so far)."""
+
+    def reached(self, done: int, total: int) -> None:
+        """So many samples of a pass over the data are done; 0 begins one."""
+        if done == 0:
+            self.phase("calibration", total)
+            self._reached = 0
+        self.advance(done - self._reached)
+        self._reached = done
 
     def message(self, text: str) -> None:
         """One line that stays."""

@@ -105,7 +105,7 @@ def _quantized(
         # Both hold the whole model for a moment: before calibration holds more.
         kept = source.kept
         digest = module_sha256(module)
-        calibration = Calibration(module, Batches(data, inputs, progress=progress))
+        calibration = Calibration(module, Batches(data, inputs, told=progress.reached))
         decisions: tuple[Decision, ...] = ()
         if config is None:
             config, decisions = chosen_config(calibration, module, changes or {})

@@ -50,6 +50,7 @@ from qsearch.settings import Settings, is_import_path
 from qsearch.store.records import NewStudy, Study
 from qsearch.streams import STATES
 from qsearch.user_code import check_imports, run_user_passes
+from workers.datasets.labels import FIELDS as LABELLED
 from workers.datasets.registry import input_specs
 from workers.metrics.custom import custom_metric
 from workers.metrics.latency import TIMED
@@ -131,7 +132,7 @@ def _prepared(
         "pipeline": source.pipeline,
         "cell": partial(source.cell, module),
     }
-    used = None if STATES in (fields or {}) else settings.preprocess
+    used = None if {STATES, *LABELLED}.intersection(fields or ()) else settings.preprocess
     calib_given = _first(calib, settings.calib, source.calib)
     eval_given = _first(evaluation, settings.eval, source.eval)
     calib_data = eval_data = prepare_data(calib_given, inputs, name="calib", **options)

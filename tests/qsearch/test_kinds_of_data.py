@@ -202,3 +202,31 @@ def test_an_only_score_has_no_top1(tmp_path: Path, squeezed: bool) -> None:
     result = qsearch.launch(model, metric="auc", **given)
     assert "top-1" not in result.text()
     assert result.summary["baseline"]["auc"] == 1.0
+
+
+@pytest.mark.parametrize("cut", [(), ("--from", "cast")])
+def test_a_column_of_texts_is_named(
+    tmp_path: Path, cut: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = [
+        helper.make_node(
+            *("LabelEncoder", ["city"], ["place"], "encode"),
+            domain="ai.onnx.ml",
+            keys_strings=["Oslo", "Rome"],
+            values_int64s=[0, 1],
+        ),
+        helper.make_node("Cast", ["place"], ["number"], "cast", to=TensorProto.FLOAT),
+        helper.make_node("MatMul", ["number", "w"], ["y"], "product"),
+    ]
+    ports = [
+        helper.make_tensor_value_info("city", TensorProto.STRING, ["n", 1]),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3]),
+    ]
+    weight = from_array(np.ones((1, 3), np.float32), "w")
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], [weight])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), tmp_path / "m.onnx")
+    assert run(["doctor", str(tmp_path / "m.onnx"), *cut]) == 2
+    told = capsys.readouterr().err
+    assert "column 'city' holds texts" in told
+    assert "encode texts in front of the model" in told

@@ -10,13 +10,16 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from onnx.numpy_helper import from_array
+from PIL import Image
 
 import qsearch
 from qsearch.cli.main import run
 from qsearch.config import resolve
+from qsearch.data import Judged, open_data
+from qsearch.errors import DataError
 from qsearch.search.launch import plan
 from tests.each import each
-from workers.datasets.protocol import NO_LABEL
+from workers.datasets.protocol import NO_LABEL, InputSpec
 
 ROWS = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
 WEIGHT = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
@@ -65,7 +68,9 @@ def test_samples_without_a_label_count_in_no_score(model: Path) -> None:
     some = np.where(np.arange(60) % 3 == 0, NO_LABEL, LABELS)
     right = qsearch.run_module(model / "m.qmod", given(model, LABELS))["top1"]
     assert qsearch.run_module(model / "m.qmod", given(model, some))["top1"] >= 0.9 <= right
-    found = dry(model, some)
+    (model / "pre.yaml").write_text("ignore: 7")
+    found = dry(model, some, preprocess=str(model / "pre.yaml"))
+    assert "not used" not in found["warnings"]
     assert "top1 100.0% on 40 samples" in found["float model"]
 
 
@@ -88,3 +93,12 @@ def test_classes_that_a_table_holds_as_floats_are_classes(model: Path) -> None:
         )
     )
     assert qsearch.run_module(model / "m.qmod", model / "d.csv")["top1"] > 0.9
+
+
+def test_folders_named_by_numbers_are_said_to_be_indices(tmp_path: Path) -> None:
+    for name in ("000", "180"):
+        (tmp_path / "d" / name).mkdir(parents=True)
+        Image.fromarray(np.zeros((2, 2, 3), np.uint8)).save(tmp_path / "d" / name / "a.png")
+    spec, judged = InputSpec("x", (1, 3, 2, 2), "float32"), Judged((2,), "float32")
+    with pytest.raises(DataError, match=r"named by numbers are class indices(.|\n)*classes\.txt"):
+        open_data(tmp_path / "d", [spec], name="eval", preprocess={"std": 255}, judged=judged)

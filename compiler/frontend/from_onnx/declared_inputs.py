@@ -8,6 +8,7 @@ from typing import Final
 
 import onnx
 
+from compiler.errors import OnnxImportError
 from compiler.frontend.from_onnx.graph import abbreviated
 from compiler.frontend.from_onnx.model_file import read_model
 from compiler.frontend.from_onnx.values import dtype_of
@@ -33,7 +34,17 @@ def declared_interface(source: str | os.PathLike[str] | bytes) -> Interface:
             texts = abbreviated(entry.doc_string.split(", "), _SHOWN)
             log.warning("output %r is a place among the labels %r", entry.name, texts)
     weights = {tensor.name for tensor in graph.initializer}
-    taken = tuple(_port(entry) for entry in graph.input if entry.name not in weights)
+    inputs = [entry for entry in graph.input if entry.name not in weights]
+    for entry in inputs:
+        if entry.type.tensor_type.elem_type == onnx.TensorProto.STRING:
+            raise OnnxImportError(
+                f"column {entry.name!r} holds texts, and a quantized model takes numbers",
+                where=f"input {entry.name!r}",
+                fix="encode texts in front of the model: export the steps of the pipeline behind "
+                "the encoder (onnx.utils.extract_model, or the later steps of scikit-learn), and "
+                "give it what the encoder gives",
+            )
+    taken = tuple(map(_port, inputs))
     return Interface(taken, tuple(map(_port, graph.output)))
 
 
