@@ -141,7 +141,7 @@ def run_modules(seed: int, minutes: float, isas: Sequence[str] = ()) -> int:
     """A line every 2,000 modules; 1 where one of them differs."""
     kernels = [each for each in libraries() if each.isa in isas]
     if isas:
-        os.environ.setdefault(TILES_VARIABLE, "rows=2,columns=1,length=1,products=1")
+        os.environ.setdefault(TILES_VARIABLE, "rows=2,columns=1,saved=0,products=1")
     until, start, found = time.monotonic() + 60 * minutes, 0, Found()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of numpy, for numbers that wrap

@@ -28,7 +28,7 @@ from tests.benchmarks.machine import machine
 from tests.benchmarks.products import PRODUCTS, TRUE_SIZE, model_of
 
 Array = np.ndarray[Any, Any]
-LIMITS = {"tiles": "rows=2,columns=1,length=1,products=1", "rows": "rows=0"}
+LIMITS = {"tiles": "rows=2,columns=1,saved=0,products=1", "rows": "rows=0"}
 """What makes every product take one choice."""
 
 

@@ -42,7 +42,7 @@ def field(mod: IRModule, name: str) -> list[int]:
 
 @pytest.fixture
 def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(TILES_VARIABLE, "rows=2,columns=1,length=1,products=1")
+    monkeypatch.setenv(TILES_VARIABLE, "rows=2,columns=1,saved=0,products=1")
 
 
 def dense(rows: int, length: int, columns: int, dtype: str = "uint8") -> IRModule:
@@ -108,8 +108,8 @@ def test_products_of_two_activations_agree(transposed: bool) -> None:
 def test_small_products_take_no_tiles_unless_they_are_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    few, many = dense(3, 256, 64), dense(48, 256, 64)
-    assert (field(few, "tile"), field(many, "tile")) == ([0], [16])
+    few, short, many = dense(3, 256, 64), dense(48, 16, 64), dense(48, 256, 64)
+    assert [field(mod, "tile") for mod in (few, short, many)] == [[0], [0], [16]]
     monkeypatch.setenv(TILES_VARIABLE, "rows=2, products=1")
     assert field(few, "tile") == [16]
     (tmp_path / "limits").write_text("rows=0\n")
