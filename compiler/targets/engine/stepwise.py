@@ -85,8 +85,8 @@ class _Rows:
             if place is not None:
                 owners.setdefault(place.buffer, value)
         lying = {self._items[value] for value, _ in places}
-        actions = self._engine.actions
-        joint = {b for action in actions if len(action.writes) > 1 for b in action.writes}
+        written = ([b for b in a.writes if b in owners] for a in self._engine.actions)
+        joint = {b for buffers in written if len(buffers) > 1 for b in buffers}
         alone = (value for buffer, value in owners.items() if buffer not in joint)
         moves = {value: self._planner.behind_moves(value) for value in alone}
         return {

@@ -129,6 +129,24 @@ def test_rows_that_bounds_decide_are_written_in_every_form() -> None:
     assert findings(Calibration(mod, data).candidate(QConfig.recommended()).module) == []
 
 
+def test_what_a_row_with_scratch_memory_computes_is_given_to_its_readers() -> None:
+    weight = np.ones((8, 8, 3, 3), np.int8)
+    narrow = """fixed_point_multiply(%{0}, multiplier=1073741824, shift=-9);
+  %{2} = cast(clip(%{1}, a_min=-128f, a_max=127f), dtype="int8");"""
+    mod = whole_module(
+        f"""  %0 = nn.conv2d(%q, WEIGHT, padding=[1, 1, 1, 1], out_dtype="int32");
+  %1 = {narrow.format(0, 1, 2)}
+  %3 = nn.conv2d(%2, WEIGHT, padding=[1, 1, 1, 1], out_dtype="int32");
+  %4 = {narrow.format(3, 4, 5)}
+  nn.conv2d(%5, WEIGHT, padding=[1, 1, 1, 1], out_dtype="int32")""",
+        {"q": np.zeros((1, 8, 12, 12), np.int8)},
+        {"WEIGHT": weight},
+    )
+    tested, found = check_forms(mod, 2, seed=0)
+    assert found == ()
+    assert tested[0].given >= 3
+
+
 def test_an_operand_that_is_prepared_long_before_it_is_read_is_given_in_time() -> None:
     """Unsigned factors are split in front of the table, whose result the product's step reads."""
     mod = whole_module(
