@@ -75,7 +75,7 @@ def refuse_overflows(mod: IRModule) -> None:
     for call, what in overflowing(mod).items():
         raise NotFullyIntegralError(
             f"whole numbers may leave their dtype: {what}",
-            where=str(call.span),
+            where="@main" if call.span is None else str(call.span),
             fix="end the model in front of them or begin it behind them (--until, --from)",
         )
 

@@ -19,7 +19,6 @@ import resource
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -110,8 +109,7 @@ def verified(path: Path) -> dict[str, Any]:
     read, write = os.pipe()
     child = os.fork()
     if not child:
-        resource.setrlimit(resource.RLIMIT_CPU, (ALLOWED_S, ALLOWED_S + 1))
-        resource.setrlimit(resource.RLIMIT_AS, (ALLOWED_GIB << 30, ALLOWED_GIB << 30))
+        limit()
         said = io.StringIO()
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             code = run(["verify", str(path)])
@@ -120,25 +118,34 @@ def verified(path: Path) -> dict[str, Any]:
     os.close(write)
     with os.fdopen(read, "rb") as file:
         text = file.read().decode(errors="replace")
-    _, status, used = os.wait4(child, 0)
-    return {
-        "code": os.waitstatus_to_exitcode(status),
-        "said": text,
-        "cpu_s": used.ru_utime + used.ru_stime,
-        "gib": used.ru_maxrss / (1 << 20),
-    }
+    return end_of(child, text)
 
 
 def command(path: Path) -> dict[str, Any]:
     """The end of one verification as a command."""
-    begun = time.monotonic()
     words = [sys.executable, "-m", "qsearch", "verify", str(path)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=ALLOWED_S)
+    with tempfile.TemporaryFile() as file:
+        child = subprocess.Popen(words, stdout=file, stderr=file, preexec_fn=limit)
+        end = end_of(child.pid, "")
+        child.returncode = end["code"]
+        file.seek(0)
+        return {**end, "said": file.read().decode(errors="replace")}
+
+
+def limit() -> None:
+    """Limit this process to what a child may take."""
+    resource.setrlimit(resource.RLIMIT_CPU, (ALLOWED_S, ALLOWED_S + 1))
+    resource.setrlimit(resource.RLIMIT_AS, (ALLOWED_GIB << 30, ALLOWED_GIB << 30))
+
+
+def end_of(child: int, said: str) -> dict[str, Any]:
+    """Wait for a child; its exit code, CPU time and memory."""
+    _, status, used = os.wait4(child, 0)
     return {
-        "code": done.returncode,
-        "said": done.stderr,
-        "cpu_s": time.monotonic() - begun,
-        "gib": 0,
+        "code": os.waitstatus_to_exitcode(status),
+        "said": said,
+        "cpu_s": used.ru_utime + used.ru_stime,
+        "gib": used.ru_maxrss / (1 << 20),
     }
 
 

@@ -22,6 +22,12 @@ LARGE_BYTES = 1 << 16
 """Of a constant that a message may lack."""
 
 
+def _some_of(array: Array) -> tuple[tuple[int, ...], bytes]:
+    """A key of a table in any dtype: its shape and 64 of its elements at least, or all."""
+    step = max(1, array.size // 64)
+    return array.shape, array.flat[::step].astype("float64").tobytes()
+
+
 def _without_data(name: str, array: NDArray[Any]) -> TensorProto:
     """A constant whose data a session is given beside the model."""
     made = TensorProto(name=name, dims=array.shape, data_type=onnx_type(str(array.dtype)))
@@ -59,7 +65,7 @@ class GraphWriter:
         self._output_sources: dict[str, str] = {}
         self.renamed: dict[str, str] = {}
         self._padded: set[str] = set()
-        self._tables: dict[str, None] = {}
+        self._tables: dict[tuple[tuple[int, ...], bytes], str] = {}
         # Names in a graph within a graph are like no other name around it.
         self._taken: set[str] = set() if outer is None else outer._taken
         self._next: dict[str, int] = {} if outer is None else outer._next
@@ -107,11 +113,14 @@ class GraphWriter:
         key = (str(array.dtype), array.shape, array.tobytes()) if array.size <= _SHARED else None
         if key is not None and key in self._small:
             return self._small[key]
-        for table in self._tables if array.ndim == 2 else ():
-            held = self._initializers[table]
-            if held.dtype == array.dtype and np.array_equal(held, array):
+        if array.ndim == 2 and self._tables:
+            table = self._tables.get(_some_of(array), "")
+            held = self._initializers.get(table)
+            if held is not None and held.dtype == array.dtype and np.array_equal(held, array):
                 return table
-            if held.shape == array.shape[::-1] and np.array_equal(held.T, array):
+            table = self._tables.get(_some_of(array.T), "")
+            held = self._initializers.get(table)
+            if held is not None and np.array_equal(held.T, array):
                 turned = self.node("Transpose", [table], perm=[1, 0])
                 return turned if held.dtype == array.dtype else self.cast(turned, str(array.dtype))
         name = self.unique("c")
@@ -130,8 +139,9 @@ class GraphWriter:
             # onnxruntime's Pad_Fusion makes the zeros of a Pad padding, which no maximum sees. It
             # leaves a MaxPool that tells places, too.
             outputs += 1
-        if op_type == "Gather" and getattr(self._initializers.get(inputs[0]), "ndim", 0) == 2:
-            self._tables[inputs[0]] = None
+        table = self._initializers.get(inputs[0]) if op_type == "Gather" else None
+        if table is not None and table.ndim == 2:
+            self._tables[_some_of(table)] = inputs[0]
         names = [self.unique(f"t{len(self._nodes)}") for _ in range(outputs)]
         if op_type == "Pad":
             self._padded.update(names)
@@ -156,7 +166,7 @@ class GraphWriter:
                 them and lacks their data. None leaves all of them in the message.
         """
         graph = self.graph(large)
-        opsets = [helper.make_opsetid("", _oldest_opset(graph))]
+        opsets = [helper.make_opsetid("", _settled_opset(graph))]
         model = helper.make_model(graph, opset_imports=opsets, producer_name="qsearch")
         model.ir_version = IR_VERSION
         return model
@@ -213,9 +223,9 @@ class GraphWriter:
         self._output_sources.clear()
 
 
-def _oldest_opset(graph: onnx.GraphProto) -> int:
-    """Return OPSET, or 18 for a graph that scatters maxima or minima; the axes of its reductions
-    are rewritten as inputs, which opset 18 requires."""
+def _settled_opset(graph: onnx.GraphProto) -> int:
+    """Write a graph that scatters maxima or minima in opset 18, with the axes of reductions as
+    inputs, and leave another one in OPSET; return the opset."""
     nodes = [inner for node in graph.node for inner in with_inner(node)]
     scattered = (node.attribute for node in nodes if node.op_type == "ScatterElements")
     if not any(each.s in (b"max", b"min") for attributes in scattered for each in attributes):
