@@ -119,7 +119,7 @@ def masked_url(url: str) -> str:
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address belongs to nobody's private network, also inside other forms of it."""
+    """Tell whether an IP address belongs to no private network, inside other forms of it too."""
     found = ipaddress.ip_address(address.partition("%")[0])
     inside: list[ipaddress.IPv4Address | None] = []
     if isinstance(found, ipaddress.IPv6Address):

@@ -151,6 +151,11 @@ class RunFolder:
         except (OSError, UnicodeDecodeError):
             return ""
 
+    def results(self) -> list[Path]:
+        """The files that a search left for people and tools, as far as they are there."""
+        found = (self.module, self.qconfig, self.report, self.proof, self.config)
+        return [path for path in found if path.is_file()]
+
     def clear(self) -> None:
         """Delete what a run writes, and nothing else."""
         written = (self.module, self.qconfig, self.report, self.proof)

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -35,6 +35,8 @@ METRICS: Final = (*metric_options(), *LIBRARY)
 EVALUATORS: Final = ("auto", "engine", "simulated")
 DASHBOARD_PORT: Final = 8090
 POOLS: Final = ("auto", "process", "ray", "inline")
+TRACKERS: Final = ("mlflow", "wandb", "tensorboard")
+AUTO_PATIENCE: Final = "auto"
 SAMPLERS: Final = ("auto", "tpe", "random", "grid")
 
 ENVIRONMENT_PREFIX: Final = "QSEARCH_"
@@ -289,6 +291,22 @@ def _words(raw: Any) -> tuple[str, ...]:
     return tuple(_text(word.strip() if isinstance(word, str) else word) for word in words)
 
 
+def _patience(raw: Any) -> int | str:
+    if str(raw).strip().lower() == AUTO_PATIENCE:
+        return AUTO_PATIENCE
+    number = _finite(raw, "a whole number >= 1, or auto")
+    if number < 1 or number != int(number):
+        raise ValueError("expected a whole number >= 1, or auto")
+    return int(number)
+
+
+def _trackers(raw: Any) -> tuple[str, ...]:
+    words = _words(raw)
+    for word in words:
+        OneOf(TRACKERS).check(word.partition(":")[0])
+    return tuple(dict.fromkeys(words))
+
+
 def _urls(raw: Any) -> tuple[str, ...]:
     return checked_urls(_words(raw))
 
@@ -410,8 +428,14 @@ class Settings(BaseModel):
     timeout: Annotated[Real | None, Flag(SEARCH, "S", expected="seconds")] = Field(
         None, gt=0, description="start no trial after this many seconds"
     )
-    patience: Annotated[Whole | None, Flag(SEARCH, "K")] = Field(
-        None, ge=1, description="stop after K trials in a row without improvement"
+    patience: Annotated[
+        int | Literal["auto"] | None,
+        BeforeValidator(_patience),
+        Flag(SEARCH, "K|auto", expected="a whole number >= 1, or auto"),
+    ] = Field(
+        None,
+        description="stop after K trials in a row without improvement; auto: once more trials can "
+        "hardly help (auto where --minimize size has neither --max-drop nor --trials)",
     )
     prune: Annotated[Real | None, Flag(SEARCH, "A")] = Field(
         None,
@@ -489,6 +513,15 @@ class Settings(BaseModel):
         (),
         description="POST a new best, the end or a failure to this webhook (Slack, Mattermost, "
         "Teams), signed with QSEARCH_NOTIFY_SECRET; repeatable",
+    )
+    track: Annotated[
+        tuple[str, ...],
+        BeforeValidator(_trackers),
+        Flag(STUDY, "mlflow|wandb|tensorboard[:URI]", TRACKERS, repeatable=True),
+    ] = Field(
+        (),
+        description="write trials, command, versions and files to this tracker; URI is a server "
+        "or folder of mlflow, a project of wandb (or offline), a folder of tensorboard; repeatable",
     )
     dry_run: Annotated[bool, Flag(STUDY)] = Field(
         False, description="print what would be done, and stop"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SERVER: Final = "Server"
 _NOT_SENT: Final = (
     *("passes", "import", "address", "out", "storage", "artifacts", "sign"),
-    *("fresh", "dry_run", "json", "keep_failed", "try"),
+    *("fresh", "dry_run", "json", "keep_failed", "track", "try"),
 )
 """Settings of launch that ``submit`` does not take: places of this machine, and own code."""
 

@@ -25,7 +25,7 @@ KEPT_S: Final = 5.0
 
 
 class StudyFigures:
-    """What the databases of a dashboard hold, summed up whenever it is asked for.
+    """Sum up what the databases of a dashboard hold, whenever it is asked for.
 
     Deleted studies take their figures along, which readers of counters take for a restart.
     """

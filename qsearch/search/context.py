@@ -106,13 +106,14 @@ class Budget:
         trials: finished trials the study shall have.
         timeout_s: None is unlimited.
         clock: monotonic seconds.
-        patience: trials in a row without a better one; None is any number.
+        patience: trials in a row without a better one; "auto" see ``TrialQueue``; None is any
+            number.
     """
 
     trials: int
     timeout_s: float | None = None
     clock: Callable[[], float] = time.monotonic
-    patience: int | None = None
+    patience: int | str | None = None
     _start: float = field(init=False)
 
     def __post_init__(self) -> None:

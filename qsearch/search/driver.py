@@ -30,8 +30,9 @@ from qsearch.search.context import TIMEOUT, Budget, Control, StudyContext
 from qsearch.search.evaluations import Evaluations, await_workers
 from qsearch.search.evaluator import failed
 from qsearch.search.stages import StageTracker
-from qsearch.search.trial_queue import TrialQueue
+from qsearch.search.trial_queue import PATIENT, SETTLED, TrialQueue
 from qsearch.search.trying import TRY, wishes
+from qsearch.settings import AUTO_PATIENCE
 from qsearch.store.leases import BEAT_S, LEASE_S, LeaseMonitor, heartbeat
 from qsearch.store.records import (
     TRIED,
@@ -207,8 +208,15 @@ class Driver:
                     if self.queue.exhausted:
                         return SPACE_EXHAUSTED
                     if self.queue.out_of_patience:
-                        return f"{OUT_OF_PATIENCE} in {self.budget.patience} trials"
+                        return self._out_of_patience()
                 self.control.stop.wait(_IDLE_S)  # others run what is left, or the study is paused
+
+    def _out_of_patience(self) -> str:
+        if self.budget.patience != AUTO_PATIENCE:
+            return f"{OUT_OF_PATIENCE} in {self.budget.patience} trials"
+        if "size" in self.queue.sampler.objective.minimize:
+            return f"the smallest size is bracketed, and {SETTLED} more trials are not smaller"
+        return f"{OUT_OF_PATIENCE} in {PATIENT} trials"
 
     # what runs -----------------------------------------------------------------------------------
 

@@ -42,12 +42,13 @@ from qsearch.search.trying import fields_of_text, wish, wishes
 from qsearch.settings import Settings
 from qsearch.signing import private_key
 from qsearch.store.artifacts import write_atomically
+from qsearch.tracking import RunFacts, Trackers
 from qsearch.user_code import path_of
 from workers.errors import BrokenRunError
 from workers.pool.kinds import open_pool
 from workers.pool.protocol import WorkerSize
 from workers.pool.queued_pool import WorkerPool
-from workers.process import Stopwatch
+from workers.process import Stopwatch, code_version, library_versions
 from workers.user_code import import_user_code
 
 if TYPE_CHECKING:
@@ -55,8 +56,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("qsearch.search.launch")
 
+_ENDED = (EXIT_OK, EXIT_TARGET_MISSED)
+
 # Settings of one run: a file that is given to -c again must not start over or print less.
-_ONE_RUN_ONLY = ("dry_run", "fresh", "json", "keep_failed", "notify", "try", "verbosity")
+_ONE_RUN_ONLY = ("dry_run", "fresh", "json", "keep_failed", "notify", "track", "try", "verbosity")
 
 
 class LaunchOptions(TypedDict, total=False):
@@ -81,7 +84,7 @@ class LaunchOptions(TypedDict, total=False):
     evaluator: str | None
     allow_float: bool | None
     timeout: float | None
-    patience: int | None
+    patience: int | str | None
     prune: float | None
     sampler: str | Callable[..., Any] | None
     seed: int | None
@@ -102,6 +105,7 @@ class LaunchOptions(TypedDict, total=False):
     keep_failed: bool | None
     try_: Sequence[str] | str | None
     notify: Sequence[str] | str | None
+    track: Sequence[str] | str | None
     dry_run: bool | None
     json: bool | None
     verbosity: int | None
@@ -210,7 +214,11 @@ def run_search(
     _check_given(settings)
     about = {"study": study_name(settings, folder), "model": source.name}
     notifier = Notifier(settings.notify, notify_private, about)
-    control = replace(control or Control(), tell=notifier.tell)
+    control = control or Control()
+    trackers = Trackers(settings.track, _facts(settings, folder, about["study"]))
+    callbacks = (*control.callbacks, trackers.trial)
+    control = replace(control, tell=notifier.tell, callbacks=callbacks)
+    state = "failed"
     try:
         with interruptible(), folder.in_use() as folder_is_there:
             folder.prepare(source.sha256, fresh=settings.fresh)
@@ -243,6 +251,7 @@ def run_search(
                         try:
                             result = session.run()
                             _tell_end(notifier, result, about["study"])
+                            state = "end" if result.exit_code in _ENDED else "interrupted"
                             return result
                         except Exception:
                             control.check()  # a folder that is gone shows itself as many errors
@@ -254,9 +263,21 @@ def run_search(
                     log.info("the search ended with an error", exc_info=True)
                     notifier.tell("failed", f"{about['study']}: the search failed: {error}")
                     raise
+    except KeyboardInterrupt:
+        state = "interrupted"
+        raise
     finally:
         notifier.close()
+        trackers.end(state, folder.results())
         progress.close()
+
+
+def _facts(settings: Settings, folder: RunFolder, study: str) -> RunFacts:
+    """Return the facts of a run that trackers are told."""
+    given = settings.to_dict().items()
+    told = {name: str(value) for name, value in given if value is not None}
+    versions = {"code": code_version(), **library_versions()}
+    return RunFacts(study, told, shlex.join(sys.argv), versions, folder.path)
 
 
 def _tell_end(notifier: Notifier, result: SearchResult, study: str) -> None:
@@ -383,6 +404,9 @@ def write_config(folder: RunFolder, resolved: Resolved, prepared: PreparedStudy)
         f"# evaluation: {prepared.evaluation.described} (sha256 {prepared.evaluation.sha256[:16]})",
     ]
     values = settings.to_dict() | {"study": study_name(settings, folder)}
+    # What was decided from the data: the file begins no other search than this one.
+    values["max_drop"] = str(prepared.settings.max_drop)
+    values["patience"] = prepared.settings.patience
     for key in _ONE_RUN_ONLY:
         values.pop(key)
     for word in values.pop(IMPORT):

@@ -203,6 +203,12 @@ class LayerPlan:
             if str(flip).endswith("-"):
                 yield {**_WHOLE, BUDGET: smallest, FLIPS[0]: flip}
 
+    def is_bracketed(self, kept: Mapping[float, bool | None]) -> bool:
+        """Tell whether no untried budget lies below the smallest that keeps all limits."""
+        smallest = min((f for f, fits in kept.items() if fits), default=1.0)
+        below = max((f for f, fits in kept.items() if not fits and f < smallest), default=0.0)
+        return not any(below < f < smallest and f not in kept for f in _FRACTIONS)
+
     def _log(self, fraction: float) -> float:
         """Of the bytes of a budget: a tenth less is worth the same everywhere."""
         return math.log(self._budget(fraction))

@@ -312,6 +312,14 @@ class StudySampler:
         proposals = (self._proposal(stage, point) for point in points)
         return next((one for one in proposals if one.config_hash not in seen), None)
 
+    @property
+    def bracketed(self) -> bool:
+        """Tell whether no budget of bits lies between the smallest that keeps the limits and the
+        next one that does not; where layers do not differ there are no budgets."""
+        return self.plan is None or (
+            any(self._budgets.values()) and self.plan.is_bracketed(self._budgets)
+        )
+
     def _note_budget(self, trial: Trial) -> None:
         """Note whether a budget keeps the limits, where no single layer is moved."""
         if all(trial.params.get(flip) == NO_FLIP for flip in FLIPS):

@@ -42,11 +42,11 @@ from qsearch.search.baseline import classes_of, doubtful_data
 from qsearch.search.calibration import percentiles_of
 from qsearch.search.context import PreparedStudy
 from qsearch.search.last_function import with_last_in_float
-from qsearch.search.objectives import weighs_accuracy
+from qsearch.search.objectives import top1_step, weighs_accuracy
 from qsearch.search.optuna_study import AUTO, HISTORY_FREE, own_sampler
 from qsearch.search.pruner import DEFAULT_ALPHA
 from qsearch.search.space_file import searched_space
-from qsearch.settings import Settings, is_import_path
+from qsearch.settings import AUTO_PATIENCE, MaxDrop, Settings, is_import_path
 from qsearch.store.records import NewStudy, Study
 from qsearch.streams import STATES
 from qsearch.user_code import check_imports, run_user_passes
@@ -151,6 +151,7 @@ def _prepared(
     if own_metric:
         has_labels = has_labels and eval_data.label_axes == 1
     metric = _metric(asked_metric, eval_data, has_labels)
+    settings = _answering(settings, eval_data.count, has_labels or metric == "agreement")
     code = import_user_code(settings.imports)
     asked = searched_space(settings, module, metric, diagnosis.fully_integral, code)
     costs = (metric, *settings.minimize, *dict(settings.at_most))
@@ -273,6 +274,22 @@ def _spec(study: PreparedStudy, evaluator: str) -> dict[str, Any]:
     if study.hardware is not None:
         spec["hw"] = hashlib.sha256(study.hardware[0].encode()).hexdigest()
     return spec
+
+
+def _answering(settings: Settings, samples: int, answers: bool) -> Settings:
+    """Where only a small module is asked for: all that luck explains may be lost, and the search
+    ends by itself.
+
+    Args:
+        answers: the model's answers are compared, on so many samples.
+    """
+    told = {"max_drop", "trials"} & settings.model_fields_set
+    if "size" not in settings.minimize or settings.max_size is not None or told:
+        return settings
+    found: dict[str, Any] = {"patience": settings.patience or AUTO_PATIENCE}
+    if answers:
+        found["max_drop"] = MaxDrop(round(top1_step(samples), 6))
+    return settings.model_copy(update=found)
 
 
 def _prune(settings: Settings) -> float:

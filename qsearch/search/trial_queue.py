@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from compiler.errors import CompilerError
 from compiler.qtypes.qconfig import QConfig
@@ -16,8 +16,13 @@ from qsearch.search.context import Budget, StudyContext
 from qsearch.search.sampler import StudySampler
 from qsearch.search.space import canonical_fields, config_hash, to_qconfig, value_in
 from qsearch.search.trials import StudyTrials
+from qsearch.settings import AUTO_PATIENCE
 from qsearch.store.records import TRIED, TRIED_BATCH, NewTrial, Trial
 from workers.errors import BrokenRunError
+
+SETTLED: Final = 6
+PATIENT: Final = 16
+"""Trials without progress after which ``--patience auto`` ends a search."""
 
 
 @dataclass(slots=True)
@@ -135,10 +140,20 @@ class TrialQueue:
 
     @property
     def out_of_patience(self) -> bool:
-        """Whether so many trials as patience allows ended since the last better one."""
-        if self.budget.patience is None:
-            return False
-        return self.trials.settled - 1 - self.trials.last_better >= self.budget.patience
+        """Tell whether so many trials as patience allows ended since the last better one.
+
+        With "auto" a search for size ends once its smallest budget of bits is bracketed and
+        ``SETTLED`` trials more found nothing clearly smaller; others, ``PATIENT`` trials after the
+        last better one.
+        """
+        patience, last = self.budget.patience, self.trials.last_better
+        if patience == AUTO_PATIENCE and "size" in self.sampler.objective.minimize:
+            if not self.sampler.bracketed:
+                return False
+            patience, last = SETTLED, self.trials.last_smaller
+        elif patience == AUTO_PATIENCE:
+            patience = PATIENT
+        return patience is not None and self.trials.settled - 1 - last >= int(patience)
 
     def tried(self, fields: Mapping[str, Any]) -> NewTrial | None:
         """Return a trial of a configuration that somebody asked for; None where there is one.
@@ -173,7 +188,7 @@ class TrialQueue:
         )
 
     def _in_space(self, trial: Trial) -> bool:
-        """Whether the sampler could have proposed the trial; it learns from no other."""
+        """Tell whether the sampler could have proposed the trial; it learns from no other."""
         qconfig = QConfig.from_dict(trial.qconfig)
         try:
             point = self.sampler.space.params_of(qconfig)

@@ -76,7 +76,7 @@ class TrialPoint:
 
     @property
     def may_change(self) -> bool:
-        """Whether it is unfinished, or failed and may be tried again."""
+        """Tell whether it is unfinished, or failed and may be tried again."""
         return not self.finished or self.state == "failed"
 
 

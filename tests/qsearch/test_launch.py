@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 import qsearch
 from qsearch.errors import SettingsError
@@ -65,3 +67,14 @@ def test_a_search_without_a_model_is_refused_before_anything_is_written(tmp_path
     with pytest.raises(SettingsError, match="no model was given"):
         qsearch.launch(None, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_search_for_size_without_a_budget_ends_by_itself_and_says_why(tmp_path: Path) -> None:
+    """The smallest budget of bits is bracketed; what luck explains may be lost."""
+    asked: dict[str, Any] = {"pool": "inline", "minimize": "size"}
+    found = qsearch.launch("digits", out=tmp_path / "run", **asked)
+    assert "bracketed" in found.summary["stopped"]
+    assert len(found.trials) < 32
+    config = yaml.safe_load((tmp_path / "run" / "config.resolved.yaml").read_text())
+    assert (config["patience"], config["max_drop"]) == ("auto", "0.0625")

@@ -56,7 +56,7 @@ class Hook:
         return f"http://127.0.0.1:{self.server.server_port}/hook?key=1"
 
     def events(self, wanted: str) -> list[dict[str, Any]]:
-        """What came up to an event of this kind."""
+        """Wait for an event of this kind; everything that came so far."""
         end = time.monotonic() + WAIT_S
         while True:
             found = [json.loads(body) for _, body in self.came]

@@ -23,7 +23,7 @@ _GROUPS: Final = Path("/sys/fs/cgroup")
 
 
 def is_own_fault(code: int, kills_before: int, kills_now: int) -> bool:
-    """Whether a process that ended with ``code`` did so by itself, or for a lack of memory.
+    """Tell whether a process that ended with ``code`` did so by itself, or for a lack of memory.
 
     Args:
         code: as of ``subprocess``: -n is signal n.
@@ -33,7 +33,7 @@ def is_own_fault(code: int, kills_before: int, kills_now: int) -> bool:
 
 
 def oom_kills(group: Path = Path("/proc/self/cgroup"), groups: Path = _GROUPS) -> int:
-    """How many processes of this process's memory group the kernel killed for a lack of memory.
+    """Count how many processes of our memory group the kernel killed for a lack of memory.
 
     Where the group does not tell (a root group, another system), those of the whole machine.
     """

@@ -81,7 +81,7 @@ def await_resources(
     each = {"CPU": size.cpus, "memory": size.memory_bytes or 0}
 
     def told() -> tuple[str, int]:
-        """What there is too little of, in words, and for how many workers it is enough."""
+        """Name what there is too little of, in words, and for how many workers it is enough."""
         total = ray.cluster_resources()
         for name, amount in each.items():
             if (has := total.get(name, 0.0)) < num_workers * amount:

@@ -324,7 +324,7 @@ class RayPool(QueuedPool[_Actor]):
 
     @property
     def _given_up(self) -> bool:
-        """Whether no worker has been there for too long."""
+        """Tell whether no worker has been there for too long."""
         return time.monotonic() - self._last_ready > self._patience_s
 
     def _look_for_draining(self) -> None:

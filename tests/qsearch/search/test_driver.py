@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -175,13 +176,14 @@ def search(
     code: str = "v1",
     progress: Progress | None = None,
     keep_failed: bool = False,
+    patience: int | str | None = None,
 ) -> str | None:
     study = repository.find_study(name) or repository.create_study(
         NewStudy(name, "m.onnx", "a" * 64, {}, "b" * 64, 3, trials, "c" * 16)
     )
     space = space or default_space()
     objective = Objective("agreement")
-    budget = Budget(trials, timeout_s, clock) if clock else Budget(trials, timeout_s)
+    budget = Budget(trials, timeout_s, clock or time.monotonic, patience)
     context = StudyContext(repository, study, pool, progress or SilentProgress())
     sampler = StudySampler(
         space,
@@ -297,6 +299,13 @@ def test_a_smaller_target_leaves_what_lies_beyond_it_waiting(repository: Reposit
     search(repository, FakePool())
     search(repository, FakePool(), name="unbroken", code="v2")
     assert story(repository) == story(repository, "unbroken")
+
+
+def test_patience_may_be_left_to_the_search(repository: Repository) -> None:
+    stopped = search(repository, FakePool(), trials=400, patience="auto")
+    assert stopped == "nothing better in 16 trials"
+    trials = trials_of(repository)
+    assert 16 < len(trials) < 400
 
 
 def test_a_space_smaller_than_the_budget_is_enumerated_and_ends_the_study(
