@@ -64,6 +64,7 @@ COMMANDS: Final = {
         "queue",
         "list the queue of a server; cancel a study or change its priority",
     ),
+    "skill": (SHELL, "main", "print how an agent uses qsearch, step by step"),
     "completion": (SHELL, "main", "print the completion script for bash, zsh or fish"),
 }
 """Command -> heading in ``--help``, file beside this one, summary."""
@@ -155,6 +156,15 @@ def completion_command(shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None
     print(kind(qsearch, {}, "qsearch", COMPLETE).source())
+
+
+@click.command(cls=Command)
+def skill_command() -> None:
+    """Print SKILL.md: doctor, compile, launch, verify and export for agents, with the fields of
+    their JSON, exit codes, and what to do at each error."""
+    from importlib.resources import files
+
+    print(files("qsearch").joinpath("SKILL.md").read_text(encoding="utf-8"), end="")
 
 
 _SYSTEM_SAYS_NO: Final = frozenset(

@@ -240,6 +240,7 @@ def kill_nodes(search: Search, kills: int, rng: random.Random) -> dict[str, Any]
     """kill -9 of Ray's workers, and every eighth time of the whole second node."""
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ["PYTHONPATH"] = os.getcwd()
+    os.environ.update(RAY_raylet_start_wait_time_s="300")  # beside other work nodes start slowly
     from ray.cluster_utils import Cluster
 
     cluster, done, nodes = Cluster(), 0, 0
