@@ -5,6 +5,7 @@ Sizes are by the name of the dimension, or as ``x:2`` where it has none.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -119,23 +120,15 @@ def sizes_of_files(
 def _size_of_images(images: Sequence[Path], fields: Mapping[str, Any]) -> Sequence[int] | None:
     """Height and width: what a field makes, else those of the first image."""
     box = fields.get("letterbox")
-    given = (
-        fields.get("crop"),
-        fields.get("stretch"),
-        box.get("size") if isinstance(box, Mapping) else box,
-        fields.get("resize"),
-    )
+    box = box.get("size") if isinstance(box, Mapping) else box
+    given = (fields.get("crop"), fields.get("stretch"), box, fields.get("resize"))
     size = next((each for each in given if each is not None), None)
-    if isinstance(size, int):
-        size = [size, size]
     if size is None and images:
         from PIL import Image
 
-        try:
-            with Image.open(images[0]) as image:
-                size = [image.height, image.width]
-        except OSError:
-            return None  # it is named where the data are read
+        with contextlib.suppress(OSError), Image.open(images[0]) as image:  # it is named where
+            size = [image.height, image.width]  # the data are read
+    size = [size, size] if isinstance(size, int) else size
     whole = isinstance(size, list | tuple) and [type(side) for side in size] == [int, int]
     return size if whole else None
 
@@ -145,35 +138,26 @@ def _sizes_of_sounds(
 ) -> dict[str, int]:
     """The longest sound in samples, or in frames of features."""
     rate = fields.get("rate")
-    if not sounds or not isinstance(rate, int):
+    if not isinstance(rate, int) or len(axes) != 1:
         return {}
     soundfile = optional_package("soundfile", "audio", "a data set of sounds")
-    try:
-        heads = [soundfile.info(file) for file in sounds]
-    except Exception:  # soundfile has errors of its own; the file is named where it is read
-        return {}
-    length = max(-(-head.frames * rate // head.samplerate) for head in heads)
-    if "log_mel" not in fields:
-        return {axes[0][2]: length} if len(axes) == 1 else {}
-    mel = LogMel.of(fields["log_mel"], rate)
-    frames = 1 + (length if mel.center else max(length - mel.win_length, 0)) // mel.hop_length
-    port = axes[0][0]
-    width = [axis for axis, dim in enumerate(port.dims) if dim == mel.width]
-    if len(axes) == 1 and width:
-        return {axes[0][2]: frames}
-    return {axes[0][2]: frames, axes[1][2]: mel.width} if len(axes) == 2 else {}
+    length = 0
+    for file in sounds:
+        with contextlib.suppress(Exception):  # of soundfile; the file is named where it is read
+            head = soundfile.info(file)
+            length = max(length, -(-head.frames * rate // head.samplerate))
+    if "log_mel" in fields and length:
+        mel = LogMel.of(fields["log_mel"], rate)
+        length = 1 + (length if mel.center else max(length - mel.win_length, 0)) // mel.hop_length
+    return {axes[0][2]: length} if length else {}
 
 
-_WEIGHTS: Final = {
-    "MatMul": (1, -1, -2),
-    "LSTM": (1, 2, 2),
-    "GRU": (1, 2, 2),
-    "RNN": (1, 2, 2),
-    "Conv": (1, 1, 1),
-    "BatchNormalization": (1, 1, 0),
+_WEIGHTS: Final[dict[str, tuple[int, int]]] = dict.fromkeys(("LSTM", "GRU", "RNN"), (2, 2)) | {
+    "MatMul": (-1, -2)
 }
-"""Operator: the input that holds its weights, the axis of its data, and the axis of the weights
-that has the same size."""
+_WEIGHTS.update({"Conv": (1, 1), "BatchNormalization": (1, 0), "Gemm": (1, 0)})
+"""Operator: an axis of its data, and the axis of its weights, the second input, of the same size.
+"""
 
 
 def sizes_of_model(
@@ -188,13 +172,12 @@ def sizes_of_model(
             if node.op_type in ("Cast", "Identity") and node.input[0] in sources:
                 sources.add(node.output[0])
             attrs = {each.name: each.i for each in node.attribute}
-            place, of_data, of_weight = _WEIGHTS.get(node.op_type, (1, 1, 0))
-            if node.op_type == "Gemm":
-                of_weight = 1 if attrs.get("transB") else 0
-            elif node.op_type not in _WEIGHTS:
+            if node.op_type not in _WEIGHTS or len(node.input) < 2:
                 continue
-            shape = shapes.get(node.input[place], ()) if len(node.input) > place else ()
-            if node.input[0] in sources and shape and of_data % len(port.dims) == axis:
+            of_data, of_weight = _WEIGHTS[node.op_type]
+            of_weight = 1 if attrs.get("transB") else of_weight
+            shape = shapes.get(node.input[1])
+            if shape and node.input[0] in sources and of_data % len(port.dims) == axis:
                 found.setdefault(name, shape[of_weight] * (attrs.get("group") or 1))
         same = {p.dims[axis] for p in inputs if len(p.dims) == len(port.dims)}
         fixed = [dim for dim in same if isinstance(dim, int)]

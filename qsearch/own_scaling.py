@@ -27,22 +27,16 @@ def refuse_twice(fields: Mapping[str, Any], model: onnx.ModelProto) -> None:
         DataError: both would act; the node is named.
     """
     subtracts, divides = _of_first_input(model.graph)
-    twice = {
-        "mean": (subtracts, "subtracts a mean", bool(np.any(_numbers(fields.get("mean"))))),
-        "std": (divides, "divides pixels", bool(np.any(_numbers(fields.get("std")) >= _PIXELS))),
-    }
-    for name, (node, does, also) in twice.items():
-        if node and also:
+    twice = {"mean": (subtracts, "subtracts a mean", 1e-9), "std": (divides, "divides", _PIXELS)}
+    for name, (node, does, least) in twice.items():
+        given = fields.get(name)
+        levels = given if isinstance(given, list | tuple) else [given]
+        if node and any(abs(one) >= least for one in levels if isinstance(one, int | float)):
             raise DataError(
                 f"the model {does} itself (node {node!r}), and the preprocess file would again",
                 where=f"{name} of the preprocess file",
                 fix=f"leave {name} out: the model takes the values in front of this node",
             )
-
-
-def _numbers(value: Any) -> Any:
-    given = value if isinstance(value, list | tuple) else [value]
-    return np.asarray([one for one in given if isinstance(one, int | float)], np.float64)
 
 
 def _of_first_input(graph: onnx.GraphProto) -> tuple[str, str]:
