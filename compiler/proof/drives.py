@@ -155,7 +155,8 @@ class Drives:
     def _ties(self, step: Step, place: int, arg: Value) -> Iterator[Array]:
         """Where the rounding of one step changes what it does."""
         back = _inverse(step, place)
-        data = [other.data for other in step.args if other is not arg]
+        # Of two operands: a concatenation may have 100,000.
+        data = [other.data for other in step.args[:2] if other is not arg]
         if step.name.startswith("fixed_point") and place == 0:
             assert back is not None
             yield _beside(back(self._steps_of(step.result) + 0.5))
@@ -230,7 +231,7 @@ def _inverse(step: Step, place: int) -> Callable[[Array], Array] | None:
         signs = np.where(many == 0, 1, many).astype(np.float64)
         factors = np.ldexp(signs, np.clip(amounts - 31, -1000, 1000)).reshape(shape)
         return lambda points: points / factors
-    others = [arg.data for arg in step.args if arg is not step.args[place]]
+    others = [arg.data for arg in step.args[:3] if arg is not step.args[place]]
     if step.name in _SAME:
         return lambda points: points
     if step.name == "multiply" and not others:  # a square

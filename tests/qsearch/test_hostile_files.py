@@ -117,6 +117,11 @@ def corner(line: str) -> str:
 TEXTS: dict[str, tuple[str, int, str]] = {
     "a shift of 10^10": (source(WIDE + FIXED.format(10**10), result=SECOND), 1, "is no int32"),
     "a shift of 10^9": (source(WIDE + FIXED.format(10**9), result=SECOND), 1, "shifts left by"),
+    "8,000 operands": (
+        source("  %0 = concatenate((" + ", ".join(["%q"] * 8000) + "), axis=0);\n  (%q, %0).0"),
+        0,
+        "proved",
+    ),
     "sixty pairs": (
         source(doubled("  {1} = ({0}, {0});", "%q") + "\n  %59" + ".0" * 60),
         1,
