@@ -19,6 +19,7 @@ from compiler.lowering.lower_te import LowerTE
 from compiler.passes.convert_layout import ConvertLayout
 from compiler.passes.eta_expand import EtaExpand
 from compiler.passes.fold_requantize import FoldRequantize
+from compiler.passes.inline_requantize import InlineRequantize
 from compiler.runtime.lowered_module import LoweredModule
 from compiler.targets.compilation_config import CompilationConfig
 from compiler.targets.reference.executor import ReferenceExecutor
@@ -30,6 +31,7 @@ BEFORE_LOWERING: tuple[Pass, ...] = (*BEFORE_FUSION, FuseOps(), EtaExpand())
 """What ``lower`` runs on the graph before PlanDevices and LowerTE."""
 
 BEFORE_C: tuple[Pass, ...] = (
+    InlineRequantize(),
     ConvertLayout(),
     *BEFORE_FUSION,
     FoldRequantize(),

@@ -8,13 +8,18 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.expr import Call, Constant, Op
+from compiler.ir.expr import Call, Constant, Expr, Op
+from compiler.ops.qnn.requantize import OP, factors_of
 
 Factor = Callable[[Any, list[NDArray[Any]]], NDArray[np.float64]]
 
 
 def _fixed_point(multiplier: Any, shift: Any) -> NDArray[np.float64]:
     return np.ldexp(np.asarray(multiplier, np.float64), np.asarray(shift, np.int64) - 31)
+
+
+def _requantized(attrs: Any, given: list[NDArray[Any]]) -> NDArray[np.float64]:
+    return factors_of(attrs, given, 1).scale
 
 
 _FACTORS: Final[Mapping[str, tuple[int, Factor]]] = {
@@ -29,16 +34,18 @@ _FACTORS: Final[Mapping[str, tuple[int, Factor]]] = {
 these constants."""
 
 
-def scale_text(node: Call) -> str:
+def scale_text(node: Expr) -> str:
     """``× 0.0123``, or the range of factors of several channels; "" where there is none.
 
     Args:
-        node: any call.
+        node: any node.
     """
-    if not isinstance(node.op, Op) or node.op.name not in _FACTORS:
+    if not isinstance(node, Call) or not isinstance(node.op, Op):
         return ""
-    wanted, factor = _FACTORS[node.op.name]
+    wanted, factor = _FACTORS.get(node.op.name, (None, _requantized))
     given = [arg.data for arg in node.args[1:] if isinstance(arg, Constant)]
+    if node.op.name == OP:
+        wanted = len(given)
     if len(given) != wanted or len(node.args) != wanted + 1:
         return ""
     factors = factor(node.attrs, given)

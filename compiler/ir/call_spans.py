@@ -19,25 +19,30 @@ FIELDS = (str, int, int, int, int)
 
 _fields = attrgetter("source_name", "line", "end_line", "column", "end_column")
 
+Part = str | list[Any]
+"""A Span: its fields, or its source alone where the numbers are zeros, as of an ONNX node."""
+
 
 def spans_of(mod: IRModule, *, onnx_only: bool = False) -> dict[str, Any]:
-    """``{"spans": distinct ones, "calls": the number of each call's, -1 for none}``, for JSON.
+    """``{"spans": distinct sources, "calls": the numbers of those of each call}``, for JSON.
 
     Args:
         mod: the module.
         onnx_only: leave out places in texts, which depend on where a file lies.
     """
-    numbers: dict[tuple[Any, ...], int] = {}
+    numbers: dict[Span, int] = {}
     calls = []
     for call in _calls(mod):
         parts = parts_of(call.span)
         if onnx_only:
             parts = tuple(part for part in parts if part.source_name.startswith(ONNX))
-        if parts:
-            calls.append(numbers.setdefault(tuple(map(_fields, parts)), len(numbers)))
-        else:
-            calls.append(-1)
-    return {"spans": list(numbers), "calls": calls}
+        calls.append([numbers.setdefault(part, len(numbers)) for part in parts])
+    return {"spans": [_plain(span) for span in numbers], "calls": calls}
+
+
+def _plain(span: Span) -> Part:
+    name, *places = _fields(span)
+    return [name, *places] if any(places) else str(name)
 
 
 def restore_spans(mod: IRModule, index: Any, *, keep_others: bool = False) -> bool:
@@ -54,10 +59,10 @@ def restore_spans(mod: IRModule, index: Any, *, keep_others: bool = False) -> bo
     calls = _calls(mod)
     if not _is_index(index) or len(index["calls"]) != len(calls):
         return False
-    spans = [join_spans(Span(*part) for part in parts) for parts in index["spans"]]
-    for call, number in zip(calls, index["calls"], strict=True):
-        if number >= 0 or not keep_others:
-            object.__setattr__(call, "span", spans[number] if number >= 0 else None)
+    spans = [Span(part) if isinstance(part, str) else Span(*part) for part in index["spans"]]
+    for call, numbers in zip(calls, index["calls"], strict=True):
+        if numbers or not keep_others:
+            object.__setattr__(call, "span", join_spans(spans[number] for number in numbers))
     return True
 
 
@@ -79,11 +84,12 @@ def _is_index(index: Any) -> bool:
     spans, calls = index["spans"], index["calls"]
     if not isinstance(spans, list) or not isinstance(calls, list):
         return False
-    return all(type(n) is int and -1 <= n < len(spans) for n in calls) and all(
-        isinstance(parts, list)
-        and all(
-            isinstance(part, list) and tuple(type(value) for value in part) == FIELDS
-            for part in parts
-        )
-        for parts in spans
+    known = all(isinstance(span, str) or _is_span(span) for span in spans)
+    return known and all(
+        isinstance(numbers, list) and all(type(n) is int and 0 <= n < len(spans) for n in numbers)
+        for numbers in calls
     )
+
+
+def _is_span(part: Any) -> bool:
+    return isinstance(part, list) and tuple(type(value) for value in part) == FIELDS

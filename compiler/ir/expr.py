@@ -371,6 +371,11 @@ class Op(Expr):
     pattern: int | None = None
     doc: str = ""
     flags: frozenset[str] = frozenset()
+    optional: int = 0
+
+    def takes(self, count: int) -> bool:
+        """Whether a call may have so many arguments: the last ``optional`` ones may be left out."""
+        return self.num_inputs - self.optional <= count <= self.num_inputs
 
     def __post_init__(self) -> None:
         params = tuple(TypeVar(name) for name in (*self.arg_names, "result"))

@@ -39,9 +39,12 @@ def register_op(
     attrs_type: type[Attrs] | None = None,
     flags: tuple[str, ...] = (),
     doc: str = "",
+    optional: int = 0,
 ) -> Op:
     """Make the singleton of an operator.
 
+    Args:
+        optional: arguments at the end that a call may leave out.
     Raises:
         CompilerError: the name is taken.
     """
@@ -49,7 +52,8 @@ def register_op(
         raise CompilerError(
             f"operator {name!r} is registered twice", fix="keep one register_op per name"
         )
-    op = Op(name, arg_names, len(arg_names), attrs_type, rel, pattern, doc, frozenset(flags))
+    kinds = attrs_type, rel, pattern, doc, frozenset(flags), optional
+    op = Op(name, arg_names, len(arg_names), *kinds)
     OPS[name] = op
     return op
 
@@ -62,6 +66,7 @@ def define_op(
     attrs_type: type[Attrs] | None = None,
     flags: tuple[str, ...] = (),
     doc: str = "",
+    optional: int = 0,
 ) -> Callable[[InferResult], Op]:
     """Decorator of ``infer(argument types, attrs) -> result type``: the operator of that result.
 
@@ -78,6 +83,7 @@ def define_op(
             attrs_type=attrs_type,
             flags=flags,
             doc=doc,
+            optional=optional,
         )
 
     return define

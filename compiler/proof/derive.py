@@ -31,6 +31,7 @@ from compiler.runtime.artifact import Sample
 
 # The forms that a product with a real scale takes on integers.
 _RESCALING = (
+    "qnn.requantize",
     "fixed_point_multiply",
     "fixed_point_multiply_per_axis",
     "fixed_point_rescale",

@@ -188,6 +188,12 @@ class QConfig(RelayConfig):
         return self.requantization == "tflite"
 
     @property
+    def is_relay(self) -> bool:
+        """Whether only fields that Relay's quantizer has differ from the defaults."""
+        own = self.__dataclass_fields__.keys() - RelayConfig.__dataclass_fields__.keys()
+        return all(getattr(self, name) == self.__dataclass_fields__[name].default for name in own)
+
+    @property
     def narrow_results(self) -> bool:
         """Whether every result of the function has the bits of a stored value."""
         return self.for_tflm or (self.integer_tables and not self.keep_output_wide)

@@ -34,6 +34,7 @@ from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.dom_scale import DomScale
 from compiler.ops.rules.integer_calls import along_axis, subtract
 from compiler.ops.rules.product_shape import FQProductShape
+from compiler.passes.merge_requantize import MergeRequantize
 from compiler.qtypes.channel_ranges import Rounding
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
@@ -263,7 +264,8 @@ def build_candidate(
         return Candidate(annotated, simulated, simulated, None, cut, run, run.report)
     bound, simulated = simulated, tied_states(simulated)
     with PassContext.current().inner(opt_level=3, required_pass=_REQUIRED):
-        integer = Sequential([QuantizeRealize(run), "FoldConstant"], name="realize")(simulated)
+        passes = (QuantizeRealize(run), "FoldConstant", MergeRequantize())
+        integer = Sequential(passes, name="realize")(simulated)
     integer = closed(integer)
     cut = None
     if qconfig.partition_conversions != "disabled":

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from compiler.ir.expr import Call, Expr, Function, Op, Tuple
 from compiler.ir.functor.forward_rewriter import ForwardRewriter
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.static_shapes import require_static
@@ -23,6 +24,7 @@ from compiler.ir.ty import holds_float
 from compiler.ir.walk import nodes_of
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr
 from compiler.ops.rules.zero_point import plainly, zero_point_answer
+from compiler.passes.inline_requantize import InlineRequantize
 from compiler.qtypes.report import OPERAND_FLOAT, call_places
 from compiler.quantize._run_context import RunPass, context_or_new
 from compiler.quantize.calibration.bind_scales import bound_grid
@@ -69,7 +71,11 @@ class QuantizeRealize(RunPass, FunctionPass):
                 report.set_call(place, "float", reason)
             return result
 
-        return fn.with_fields(body=ForwardRewriter(realized).rewrite_body(fn))
+        made = fn.with_fields(body=ForwardRewriter(realized).rewrite_body(fn))
+        if not run.qconfig.is_relay:
+            return made
+        plain: Function = InlineRequantize()(infer_module(IRModule.from_expr(made)))["main"]
+        return plain
 
 
 def _reaches(fn: Function) -> dict[Expr, float]:

@@ -15,6 +15,7 @@ lir.txt, lir.json, lir.bin, external/*.bin   the lowered module, if there is one
 from __future__ import annotations
 
 import importlib
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -305,7 +306,7 @@ class QModule:
         members = {"module.relay": shown.encode(), TENSORS: pack(tensors)}
         spans = spans_of(self.module, onnx_only=True)
         if spans["spans"]:
-            members[SPANS] = json_bytes(spans)
+            members[SPANS] = json.dumps(spans, separators=(",", ":")).encode()
         config = {} if self.qconfig is None else self.qconfig.to_dict()
         members["qconfig.json"] = json_bytes(config)
         members["provenance.json"] = json_bytes(dict(self.provenance))

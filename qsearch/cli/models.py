@@ -342,7 +342,7 @@ def _show_layers(done: int, of: int) -> None:
     help="text, dot, svg or html; json with --hw (text)",
     panel=OUTPUT,
 )
-@option("--full", help="print every constant in full; the text can be parsed again", panel=OUTPUT)
+@option("--full", help="with types, sources and every constant; it can be parsed", panel=OUTPUT)
 @options.output(help="write the full text or drawing to this file")
 @options.imports
 def show_command(
@@ -356,7 +356,7 @@ def show_command(
 ) -> None:
     """Print the text of a model or module, or draw it.
 
-    Constants are abbreviated; --full prints them.
+    Constants are abbreviated, types and sources left out; --full prints them.
     """
     from qsearch.errors import SettingsError
     from qsearch.modules.views import draw, show_hardware, show_text

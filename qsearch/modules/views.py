@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from compiler.difference import Difference, compare_modules
 from compiler.drawing import FORMATS
 from compiler.drawing import draw as draw_module
+from compiler.drawing.scales import scale_text
 from compiler.errors import NotFullyIntegralError, legal_names
 from compiler.fusion.hardware.command_list import register_command_list
 from compiler.fusion.hardware.description import load_hdfg
@@ -50,11 +51,14 @@ def show_text(
     """IR text of an .onnx model or a .qmod, after some passes if they are named.
 
     Args:
-        brief: for people: constants by dtype, shape, hash and first values, which do not parse.
+        brief: for people: a line for each layer and each requantization with its scale, without
+            types and sources; constants by dtype, shape, hash and first values, which do not parse.
         cut: ``until``, ``from_``, ``set_input`` of an .onnx, as of ``CutAt``: its core is shown.
     """
     module = read_module(Path(path), dims=named_dims(dim), after=after, at=CutAt(**cut))
-    return text(module, brief_constants=brief)
+    if not brief:
+        return text(module)
+    return text(module, show_types=False, show_spans=False, brief_constants=True, note=scale_text)
 
 
 def draw(

@@ -22,6 +22,7 @@ from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, T
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType, TupleType, Type
+from compiler.ops.op_call import op_call
 from compiler.proof.derive import derive_static
 from compiler.proof.replay import REPLAY_FLAGS, differing_elements
 from compiler.targets.c.executor import CExecutor
@@ -381,6 +382,43 @@ def requantized(g: Growing, axis: int) -> None:
     g.add(lambda: op.cast(op.clip(x, a_min=float(low), a_max=float(high)), dtype=dtype))
 
 
+def composed(g: Growing) -> None:
+    """qnn.requantize with any of its fields, for the tensor or along an axis."""
+    x, ty = g.some("int8", "uint8", "int16", "int32", "int32", "int64")
+    compute = "int64" if ty.dtype == "int64" else g.pick("int32", "int64", "int64")
+    dtype = g.pick("int8", "uint8", "int16", "int32")
+    axis = int(g.rng.integers(len(ty.shape))) if ty.shape and g.chance(0.6) else None
+    powers = g.chance(0.3)
+
+    def multiplier() -> int:
+        return POWER_OF_TWO if powers else int(g.rng.integers(1 << 30, 1 << 31))
+
+    down = g.pick(-32, -14, -6, 0)
+
+    def shift() -> int:
+        return int(g.rng.integers(down, g.pick(1, 4)))
+
+    fields: dict[str, Any] = {"multiplier": multiplier(), "shift": shift()}
+    vectors: list[Expr] = []
+    if axis is not None:
+        size = (ty.concrete_shape[axis],)
+        kinds = g.pick("b", "ms", "msb")
+        if "m" in kinds:
+            vectors = [g.constant("int32", size, make) for make in (multiplier, shift)]
+        if "b" in kinds:
+            vectors.append(g.constant("int32", size, lambda: g.number("int16")))
+        fields["axis"] = g.pick(axis, axis - len(ty.shape))
+    if len(vectors) % 2 == 0 and g.chance(0.4):
+        fields["bias"] = g.number("int16")
+    if g.chance(0.8):
+        low, high = sorted((g.number(dtype), g.number(dtype)))
+        fields |= {"low": low, "high": high}
+        fields["zero_point"] = g.pick(0, 0, g.number("int8"))
+    fields |= {"rounding": g.pick("up", "up", "away", "even", "floor"), "relu": g.chance(0.3)}
+    fields |= {"compute_dtype": compute, "out_dtype": dtype, "stored": g.chance(0.5)}
+    g.add(lambda: op_call("qnn.requantize", x, *vectors, **fields))
+
+
 def multiplied(g: Growing) -> None:
     """Dense layers and matrix products, with constants and of two values."""
     x, ty = g.some("int8", "uint8", "int16")
@@ -563,7 +601,7 @@ def biased(g: Growing) -> None:
 OPERATORS = (
     limited, narrowed, combined, of_one, chosen, shifted, scaled, rounded, convolved, multiplied,
     pooled, reduced, moved, looked_up, normalized, biased, moved, pooled, moved, reduced, convolved,
-    moved, combined,
+    moved, combined, composed,
 )  # fmt: skip
 GROW = (*OPERATORS, limited, limited, narrowed, combined, scaled, rounded, convolved, moved)
 

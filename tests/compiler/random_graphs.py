@@ -119,7 +119,9 @@ def random_types(op: Op, rng: random.Random) -> tuple[Type, ...]:
     Later arguments are often the scalars, vectors or equals of the first that operators ask for.
     """
     dtype = rng.choice(DTYPES) if rng.random() < 0.7 else None
-    types = [_random_type(op, dtype, rng) for _ in op.arg_names]
+    left_out = rng.randrange(op.optional + 1) if op.optional else 0
+    names = op.arg_names[: len(op.arg_names) - left_out]
+    types = [_random_type(op, dtype, rng) for _ in names]
     first = types[0] if types else None
     if isinstance(first, TensorType) and rng.random() < 0.6:
         axis = rng.choice(first.shape) if first.shape else 1

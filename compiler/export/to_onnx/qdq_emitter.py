@@ -273,6 +273,8 @@ class QdqEmitter(IntegerEmitter):
         """Written once where several readers would write it anew, or where it grows."""
         narrow = all(user.name == "cast" and self.is_held(user.result) for user in value.users)
         narrow |= real.tensor is not None and real.tensor.residual
+        made_by = value.producer
+        narrow |= made_by is not None and made_by.name == "cast" and self.is_held(value)
         if real.depth < _WIDENED and (len(value.users) < 2 or narrow):
             return real
         name: list[str] = []

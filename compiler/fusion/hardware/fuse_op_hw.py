@@ -30,6 +30,7 @@ from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import SKIPPED, ModulePass, PassContext, register_pass
 from compiler.ir.static_shapes import require_static
+from compiler.ops.qnn.inlined import inlined_module
 
 
 @register_pass("FuseOpHW", opt_level=1, required=("InferType",))
@@ -53,6 +54,7 @@ class FuseOpHW(ModulePass):
     def run(self, mod: IRModule, ctx: PassContext) -> IRModule:
         hdfg = load_hdfg(self.hdfg) if isinstance(self.hdfg, str) else self.hdfg
         matchers.require(self.matcher)
+        mod = inlined_module(mod)
         symbols = _symbols(mod, hdfg.name)
         changed: dict[GlobalVar, Function] = {}
         for gv, function in mod.functions.items():

@@ -24,6 +24,7 @@ from compiler.fusion.preparation import BEFORE_FUSION
 from compiler.ir.expr import Call, Expr, Function, Op
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, Pass, PassContext, register_pass, run_named
+from compiler.passes.inline_requantize import InlineRequantize
 from compiler.passes.opaque_primitives import OpaquePrimitives
 from compiler.passes.simplify_expr import SimplifyExpr
 
@@ -45,6 +46,7 @@ class _MarkerRemover(OpaquePrimitives):
 
 
 BEFORE_GROUPS: tuple[Pass, ...] = (
+    InlineRequantize(),
     RemoveMarkers(),
     # The quantizer casts to the dtype a value has already where two layers agree on it.
     SimplifyExpr(ops=("cast",)),

@@ -107,11 +107,10 @@ class Constraints(ScopeConstraints):
                 return
         result: Type = solver.hole()
         if type(call.op) is Op:
-            wanted = call.op.num_inputs
-            if wanted == len(args):
+            if call.op.takes(len(args)):
                 solver.relate(call, (*args, result))
             else:
-                names = ", ".join(call.op.arg_names)
+                wanted, names = call.op.num_inputs, ", ".join(call.op.arg_names)
                 self.mistake(
                     call,
                     TypeInferenceError(
@@ -125,7 +124,7 @@ class Constraints(ScopeConstraints):
 
     def _known_result(self, call: Call, op: Op, args: list[Type]) -> Type | None:
         """The result where it follows from tensor types at hand; None leaves it to the solver."""
-        if len(args) != op.num_inputs:
+        if not op.takes(len(args)):
             return None
         for ty in args:
             if type(ty) is not TensorType:

@@ -7,7 +7,7 @@ nesting is bounded by memory only.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from itertools import islice
 from typing import Any
 
@@ -58,6 +58,9 @@ ScopeRun = Generator["ScopeRun", Lines, Lines]
 Rendering = Generator[ScopeRun, Lines, Lines]
 
 
+Note = Callable[[Expr], str]
+
+
 class BodyPrinter:
     """The text of one expression with a name table of its own: numbering starts at %0.
 
@@ -68,6 +71,7 @@ class BodyPrinter:
         scalar_uses: in the whole text; without it ``root`` is all of the text. A literal is a
             constant of its own when it is parsed, so a scalar that has several uses is written to
             the metadata and stays shared.
+        note: what is said of a node whose type is not shown; "" for nothing.
     """
 
     def __init__(
@@ -77,12 +81,14 @@ class BodyPrinter:
         show_types: bool,
         show_spans: bool = True,
         scalar_uses: ScalarUses | None = None,
+        note: Note | None = None,
     ) -> None:
         self._plan = plan_scopes(root)
         self._scalar_uses = ScalarUses(root) if scalar_uses is None else scalar_uses
         self._meta = meta
         self._show_types = show_types
         self._show_spans = show_spans
+        self._note = note
         self._types = TypeText()
         self._names: dict[Var, str] = {}
         self._table = NameTable()
@@ -222,7 +228,8 @@ class BodyPrinter:
     def _comment(self, node: Expr) -> str:
         ty = node.checked_type_or_none if self._show_types else None
         if ty is None:
-            return ""
+            noted = self._note(node) if self._note is not None else ""
+            return f" /* {noted} */" if noted else ""
         span = _span_text(node.span) if self._show_spans else ""
         return f" /* ty={self._types.text(ty)}{span} */"
 

@@ -11,20 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.expr import Expr
+from compiler.ops.qnn.requantize import rescaled
 from compiler.ops.rules.float_product import Ties
-from compiler.ops.rules.integer_calls import (
-    add,
-    along_axis,
-    bitwise_and,
-    cast,
-    fixed_point_multiply,
-    fixed_point_multiply_per_axis,
-    fixed_point_rescale,
-    left_shift,
-    multiply,
-    right_shift,
-    where_not_negative,
-)
+from compiler.ops.rules.integer_calls import fixed_point_rescale, requantize
+from compiler.ops.tensor.fixed_point_multiply import POWER_OF_TWO
 
 Ints = NDArray[np.int64]
 
@@ -93,80 +83,49 @@ def tflm_multiplier(factor: NDArray[np.float64], once: bool = False) -> tuple[In
 
 
 def scaled(
-    data: Expr, factor: NDArray[np.float32], trailing: int | None, rank: int, rounding: str
+    data: Expr,
+    factor: NDArray[np.float32],
+    trailing: int | None,
+    rank: int,
+    rounding: str,
+    dtype: str = "int64",
 ) -> Expr:
-    """``data * factor`` as nodes.
-
-    UPWARD is one fixed_point_multiply in the dtype of ``data``, half toward plus infinity.
-    TONEAREST is int64 arithmetic ending in a cast to int32, half away from zero, TONEAREST_EVEN
-    half to the even neighbour.
+    """``data * factor``, a requantization without limits, in the dtype of ``data``.
 
     Args:
         factor: rank 0, or one factor per channel.
         trailing: axes of ``data`` behind the channel axis; None for a single factor.
         rank: of ``data``.
-    """
-    multiplier, shift = multiplier_and_shift(factor)
-    if rounding == "UPWARD":
-        if trailing is None:
-            return fixed_point_multiply(data, int(multiplier), int(shift))
-        return fixed_point_multiply_per_axis(data, multiplier, shift, rank - trailing - 1)
-
-    def constant(values: Ints) -> Expr:
-        return along_axis(values, trailing, "int64")
-
-    left, right = np.maximum(shift, 0), np.maximum(-shift, 0)
-    # |product| <= 2^62, so from a shift by 63 on the added half decides alone.
-    right = np.minimum(right, 32)
-    wide: Expr = cast(data, "int64")
-    if left.any():
-        wide = left_shift(wide, constant(left))
-    product = multiply(wide, constant(multiplier))
-    if rounding == "TONEAREST_EVEN":
-        return cast(shifted_to_even(product, 31 + right, trailing, "int64"), "int32")
-    half = np.left_shift(np.int64(1), 30 + right)
-    rounded = add(product, where_not_negative(product, constant(half), constant(half - 1)))
-    return cast(right_shift(rounded, constant(31 + right)), "int32")
-
-
-def shifted_to_even(data: Expr, shifts: Ints, trailing: int | None, dtype: str) -> Expr:
-    """``data * 2^-shifts`` as nodes, halves to the even neighbour:
-
-        (data + 2^(n-1) - 1 + ((data >> n) & 1)) >> n        n > 0; n = 0 changes nothing
-
-    Args:
-        shifts: 0 and more, rank 0 or one per channel.
-        trailing: axes of ``data`` behind the channel axis; None for a single shift.
+        rounding: as of QConfig: half up, away from zero, or to the even neighbour.
         dtype: of ``data``.
     """
-    amount = along_axis(shifts, trailing, dtype)
-    odd = bitwise_and(right_shift(data, amount), along_axis(shifts > 0, trailing, dtype))
-    below_half = along_axis(_below_half(shifts), trailing, dtype)
-    return right_shift(add(add(data, below_half), odd), amount)
+    ties = TIES[rounding]
+    return requantized(data, *multiplier_and_shift(factor), trailing, rank, ties, dtype)
 
 
-def to_even_values(values: Ints, shifts: Ints) -> Ints:
-    """What ``shifted_to_even`` computes, on numbers."""
-    odd = np.right_shift(values, shifts) & (shifts > 0)
-    return np.asarray(np.right_shift(values + _below_half(shifts) + odd, shifts))
-
-
-def _below_half(shifts: Ints) -> Ints:
-    held = np.maximum(shifts, 1)
-    return np.asarray(np.where(shifts > 0, np.left_shift(np.int64(1), held - 1) - 1, 0))
+def requantized(
+    data: Expr,
+    multiplier: Ints,
+    shift: Ints,
+    trailing: int | None,
+    rank: int,
+    ties: str,
+    dtype: str,
+) -> Expr:
+    """``scaled`` by multiplier * 2^(shift - 31); ``ties`` as ``qnn.requantize`` has them."""
+    shift = np.where(multiplier == 0, 0, np.maximum(shift, -63))
+    exact = ties in ("up", "floor") or bool((multiplier == POWER_OF_TWO).all())
+    work = dtype if exact and ties != "away" else "int64"
+    kinds = {"rounding": ties, "compute_dtype": work, "out_dtype": dtype}
+    if trailing is None:
+        return requantize(data, multiplier=int(multiplier), shift=int(shift), **kinds)
+    return requantize(data, multiplier, shift, axis=rank - trailing - 1, **kinds)
 
 
 def scaled_values(values: Ints, factor: NDArray[np.float32], rounding: str) -> Ints:
     """What ``scaled`` computes, on numbers: used where a bound must be known exactly."""
-    multiplier, shift = multiplier_and_shift(factor)
-    left, right = np.maximum(shift, 0), np.minimum(np.maximum(-shift, 0), 32)
-    product = np.left_shift(values, left) * multiplier
-    if rounding == "TONEAREST_EVEN":
-        return to_even_values(product, 31 + right)
-    half = np.left_shift(np.int64(1), 30 + right)
-    if rounding != "UPWARD":
-        half = np.where(product >= 0, half, half - 1)
-    return np.asarray(np.right_shift(product + half, 31 + right))
+    whole = np.broadcast_to(values, np.broadcast_shapes(values.shape, factor.shape))
+    return rescaled(whole, *multiplier_and_shift(factor), TIES[rounding])
 
 
 def within_contract(bound: int, factor: NDArray[np.float32]) -> bool:

@@ -36,27 +36,10 @@ left_shift = partial(op_call, "left_shift")
 bitwise_and = partial(op_call, "bitwise_and")
 
 
-def where_not_negative(data: Expr, then: Expr, otherwise: Expr) -> Call:
-    """``then`` where data >= 0, else ``otherwise``; the zero is a scalar int64 (data is int64)."""
-    return op_call("where", op_call("greater_equal", data, scalar(0, "int64")), then, otherwise)
-
-
-def fixed_point_multiply(data: Expr, multiplier: int, shift: int) -> Call:
-    """data times multiplier * 2^(shift - 31), half up."""
-    return op_call("fixed_point_multiply", data, multiplier=int(multiplier), shift=int(shift))
-
-
-def fixed_point_multiply_per_axis(
-    data: Expr, multiplier: NDArray[Any], shift: NDArray[Any], axis: int
-) -> Call:
-    """``fixed_point_multiply`` with one multiplier and shift per index of ``axis``."""
-    return op_call(
-        "fixed_point_multiply_per_axis",
-        data,
-        Constant(np.asarray(multiplier, np.int32)),
-        Constant(np.asarray(shift, np.int32)),
-        axis=axis,
-    )
+def requantize(data: Expr, *vectors: NDArray[Any], **attrs: Any) -> Call:
+    """``qnn.requantize`` with int32 vectors along an axis."""
+    fields = (Constant(np.asarray(each, np.int32)) for each in vectors)
+    return op_call("qnn.requantize", data, *fields, **attrs)
 
 
 def fixed_point_rescale(

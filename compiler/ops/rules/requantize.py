@@ -15,30 +15,20 @@ from numpy.typing import NDArray
 
 from compiler.ir.expr import Expr, is_op_call
 from compiler.ir.walk import behind
+from compiler.ops.qnn.requantize import rescaled
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.fixed_point import (
     TIES,
     Ints,
     exact_log2,
-    scaled,
+    multiplier_and_shift,
+    requantized,
     scaled_by_tflm,
-    scaled_values,
-    shifted_to_even,
     tflm_multiplier,
-    to_even_values,
     within_contract,
 )
 from compiler.ops.rules.float_product import nearest_float_factors
-from compiler.ops.rules.integer_calls import (
-    add,
-    along_axis,
-    cast,
-    clip,
-    left_shift,
-    maximum,
-    minimum,
-    right_shift,
-)
+from compiler.ops.rules.integer_calls import along_axis, cast, clip, maximum, minimum
 from compiler.ops.rules.realize import (
     QRealizeIntExpr,
     cast_if_needed,
@@ -50,7 +40,8 @@ from compiler.ops.rules.realize import (
     zero_point_for,
 )
 from compiler.ops.rules.table import RealTable
-from compiler.ops.tensor.fixed_point_rescale import rescaled
+from compiler.ops.tensor.fixed_point_multiply import POWER_OF_TWO
+from compiler.ops.tensor.fixed_point_rescale import rescaled as rescaled_by_tflm
 from compiler.qtypes.qconfig import QConfig
 
 
@@ -201,47 +192,57 @@ class _Step:
         if self.shifts is None:
             return self._product(rank, bounds)
         if (self.shifts >= 0).all():
-            return self._shift_right(self.shifts, bounds)
-        return self._shift_left(-self.shifts, bounds)
+            return self._shift_right(self.shifts, rank, bounds)
+        return self._shift_left(-self.shifts, rank, bounds)
 
-    def _shift_right(self, shifts: Ints, bounds: tuple[float, float] | None) -> QRealizeIntExpr:
+    def _shift_right(
+        self, shifts: Ints, rank: int, bounds: tuple[float, float] | None
+    ) -> QRealizeIntExpr:
         value, acc = self.value, self.qconfig.dtype_activation
-        half = self._half(shifts)
+        most = int(shifts.max())
+        half = 1 << (most - 1) if self.qconfig.round_for_shift and most else 0
         work = acc
         width = integer_limits(acc)[1].bit_length()
-        if value.bound + int(half.max()) > integer_limits(acc)[1] or int(shifts.max()) > width:
+        if value.bound + half > integer_limits(acc)[1] or most > width:
             work = "int64"
         # From 62 on every int32, half added, shifts to 0.
-        shifts = np.minimum(shifts, 62)
-        data = cast_if_needed(value, work)
-        if self._to_even:
-            data = shifted_to_even(data, shifts, value.trailing, work)
-            return self._finish(data, work, bounds)
-        if self.qconfig.round_for_shift:
-            data = add(data, along_axis(np.minimum(half, 1 << 61), value.trailing, work))
-        data = right_shift(data, along_axis(shifts, value.trailing, work))
-        return self._finish(data, work, bounds)
+        return self._scaled(value.data, 1 - np.minimum(shifts, 62), work, rank, bounds)
 
-    @property
-    def _to_even(self) -> bool:
-        return self.qconfig.round_for_shift and self.qconfig.rounding == "TONEAREST_EVEN"
-
-    def _half(self, shifts: Ints) -> Ints:
-        if not self.qconfig.round_for_shift:
-            return np.zeros_like(shifts)
-        held = np.clip(shifts, 1, 62)
-        return np.asarray(np.where(shifts > 0, np.left_shift(np.int64(1), held - 1), 0))
-
-    def _shift_left(self, shifts: Ints, bounds: tuple[float, float] | None) -> QRealizeIntExpr:
+    def _shift_left(
+        self, shifts: Ints, rank: int, bounds: tuple[float, float] | None
+    ) -> QRealizeIntExpr:
         value, acc = self.value, self.qconfig.dtype_activation
         work = acc
         if value.bound << int(shifts.max()) > integer_limits(acc)[1]:
             work = "int64"
             # Whatever is not 0 is clipped anyway once it has left 32 bits.
             shifts = np.minimum(shifts, 62 - value.bound.bit_length())
-        data = cast_if_needed(value, work)
-        data = left_shift(data, along_axis(shifts, value.trailing, work))
-        return self._finish(data, work, bounds)
+        return self._scaled(value.data, 1 + shifts, work, rank, bounds)
+
+    def _scaled(
+        self,
+        data: Expr,
+        shift: Ints,
+        work: str,
+        rank: int,
+        bounds: tuple[float, float] | None,
+        multiplier: Ints | None = None,
+    ) -> QRealizeIntExpr:
+        """The requantization of data; without a multiplier by powers of two."""
+        if self.value.dtype != work:
+            data = cast(data, work)
+        if multiplier is None:
+            multiplier = np.full_like(shift, POWER_OF_TWO)
+        made = requantized(data, multiplier, shift, self.value.trailing, rank, self._ties, work)
+        return self._finish(made, work, bounds)
+
+    @property
+    def _ties(self) -> str:
+        if self.shifts is None:
+            return TIES[self.qconfig.rounding]
+        if not self.qconfig.round_for_shift:
+            return "floor"
+        return "even" if self.qconfig.rounding == "TONEAREST_EVEN" else "up"
 
     def _product(self, rank: int, bounds: tuple[float, float] | None) -> QRealizeIntExpr:
         value = self.value
@@ -250,11 +251,12 @@ class _Step:
             whole = cast_if_needed(value, "int32")
             scaled_up = scaled_by_tflm(whole, self.factor, value.trailing, rank, unit, self.once)
             return self._finish(scaled_up, "int32", bounds)
-        data: Expr = cast(value.data, "int64")
+        data: Expr = value.data
         factor = self.factor
         if not within_contract(value.bound, factor):
             assert bounds is not None, "a requantization without a clip only makes values smaller"
             # Values this large end at the clip bounds; beyond 2^31 the product would wrap.
+            data = cast(data, "int64")
             reach = max(-bounds[0], bounds[1])
             factor = np.minimum(factor, np.float32(2.0**30))
             limit = np.maximum(np.ceil(reach / factor.astype(np.float64)), 1).astype(np.int64)
@@ -264,8 +266,8 @@ class _Step:
                 ceiling = along_axis(limit, value.trailing, "int64")
                 floor = along_axis(-limit, value.trailing, "int64")
                 data = maximum(minimum(data, ceiling), floor)
-        data = scaled(data, factor, value.trailing, rank, self.qconfig.rounding)
-        return self._finish(data, "int64", bounds)
+        multiplier, shift = multiplier_and_shift(factor)
+        return self._scaled(data, shift, "int64", rank, bounds, multiplier)
 
     def _finish(self, data: Expr, work: str, bounds: tuple[float, float] | None) -> QRealizeIntExpr:
         if bounds is not None:
@@ -280,15 +282,11 @@ class _Step:
         if self.same:
             return values
         if self.for_tflm:
-            return rescaled(values, *tflm_multiplier(self.factor, self.once), self.once)
+            return rescaled_by_tflm(values, *tflm_multiplier(self.factor, self.once), self.once)
         if self.shifts is None:
-            return scaled_values(values, self.factor, self.qconfig.rounding)
-        if (self.shifts >= 0).all():
-            if self._to_even:
-                return to_even_values(values, np.minimum(self.shifts, 62))
-            held = values + self._half(self.shifts)
-            return np.asarray(np.right_shift(held, np.minimum(self.shifts, 62)))
-        return np.asarray(np.left_shift(values, np.minimum(-self.shifts, 30)))
+            return rescaled(values, *multiplier_and_shift(self.factor), self._ties)
+        powers = np.full_like(self.shifts, POWER_OF_TWO)
+        return rescaled(values, powers, 1 - np.clip(self.shifts, -30, 62), self._ties)
 
 
 def _absorb_channel_clip(

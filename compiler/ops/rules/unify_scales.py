@@ -23,6 +23,7 @@ from compiler.ops.rules.dom_scale import DomScale, as_scale, beside_constant, ch
 from compiler.ops.rules.fixed_point import (
     SUM_SHIFT,
     exact_log2,
+    requantized,
     scaled,
     scaled_by_tflm,
     within_contract,
@@ -50,6 +51,7 @@ from compiler.ops.rules.realize import (
     storage_dtype,
 )
 from compiler.ops.rules.requantize import requantize, to_scalar
+from compiler.ops.tensor.fixed_point_multiply import POWER_OF_TWO
 from compiler.qtypes.layer_choices import WIDE_BITS
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 
@@ -277,7 +279,8 @@ def mul_and_div(
     work = "int64" if overflows else dtype
     data: Expr = cast(value.data, work) if overflows else value.data
     if shifts is not None and (not overflows or int(shifts.max()) + value.bound.bit_length() < 63):
-        data = left_shift(data, along_axis(shifts, trailing, work))
+        powers = np.full_like(shifts, POWER_OF_TWO)
+        data = requantized(data, powers, 1 + shifts, trailing, rank, "up", work)
     elif (whole == factor).all() and value.bound * top < 2.0**62:
         data = multiply(data, along_axis(whole.astype(np.int64), trailing, work))
     else:
@@ -288,7 +291,10 @@ def mul_and_div(
             data = clip(data, -reach, reach)
         if value.bound > integer_limits(dtype)[1] >> 1:
             data = cast(data, "int64")  # a power of two is a shift, with half added in this dtype
-        data = cast(scaled(data, factor, trailing, rank, qconfig.rounding), dtype)
+            work = "int64"
+        else:
+            work = dtype
+        data = cast(scaled(data, factor, trailing, rank, qconfig.rounding, work), dtype)
         return integers(data, scale, dtype, value.bounds_of)
     data = cast(clip(data, -room, room), dtype) if overflows else data
     return integers(data, scale, dtype, value.bounds_of)

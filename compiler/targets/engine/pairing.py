@@ -17,6 +17,7 @@ import numpy as np
 from compiler.ir.dataflow import Dataflow, Step, Value
 from compiler.ir.op import OpPattern
 from compiler.ops.number_format import Array
+from compiler.ops.qnn.requantize import OP as REQUANTIZE
 from compiler.targets.engine.library import Library
 from compiler.targets.engine.packing import MOST_PAIR
 
@@ -118,7 +119,7 @@ def _passed(step: Step, axis: int) -> list[_Change] | None:
     found: list[_Change] = []
     for place in known:
         shape, at = step.args[place].type.concrete_shape, axis - rank
-        if step.name == "fixed_point_multiply_per_axis":
+        if step.name in ("fixed_point_multiply_per_axis", REQUANTIZE):
             if step.attrs.axis % rank != axis:
                 return None
             at = -1

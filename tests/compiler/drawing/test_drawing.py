@@ -19,7 +19,7 @@ from compiler.ir.expr import Call, Constant, Expr, Function, If, Let, Tuple, Var
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType
-from compiler.ops.rules.integer_calls import fixed_point_multiply, fixed_point_multiply_per_axis
+from compiler.ops.rules.integer_calls import requantize
 from compiler.span import Span
 from tests.compiler.work import calls_of
 from tests.each import each
@@ -164,12 +164,10 @@ def test_a_kernel_tells_the_types_of_its_constants() -> None:
         ("float32", lambda x: call_op("multiply", x, Constant(np.float32(0.25))), "× 0.25"),
         ("int32", lambda x: call_op("right_shift", x, Constant(np.int32(3))), "× 0.125"),
         ("int32", lambda x: call_op("left_shift", x, Constant(np.int32(3))), "× 8"),
-        ("int32", lambda x: fixed_point_multiply(x, 1 << 30, -1), "× 0.25"),
+        ("int32", lambda x: requantize(x, shift=-1), "× 0.25"),
         (
             "int32",
-            lambda x: fixed_point_multiply_per_axis(
-                x, np.array([1 << 30, 3 << 29]), np.array([0, 1]), 1
-            ),
+            lambda x: requantize(x, np.array([1 << 30, 3 << 29]), np.array([0, 1])),
             "× 0.5 … 1.5, 2 factors",
         ),
         ("int32", lambda x: call_op("add", x, Constant(np.int32(3))), None),

@@ -77,8 +77,8 @@ def test_the_networks_hold_integers_worth_keeping() -> None:
     for part in (
         'out_dtype="int32"',
         'dtype="int8"',
-        "right_shift",
-        "clip",
-        "fixed_point_multiply",
+        "multiplier=",
+        "shift=",
+        "qnn.requantize",
     ):
         assert part in shown

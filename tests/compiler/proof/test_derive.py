@@ -40,7 +40,7 @@ def test_a_module_of_the_flow_is_proved(integral: IRModule, samples: list[Sample
     ]
     assert all(claim.holds for claim in proof.claims)
     # Which forms there are depends on the rounding.
-    assert re.search(r"\d+ (fixed_point_multiply|right_shift)", proof.claims[1].detail)
+    assert re.search(r"\d+ qnn.requantize", proof.claims[1].detail)
     assert {test.differing for test in proof.comparisons} == {0}
     assert [test.runs for test in proof.comparisons] == [
         2,

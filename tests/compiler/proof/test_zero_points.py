@@ -64,8 +64,8 @@ def changed(module: IRModule, pattern: str) -> IRModule:
 PLACES = {
     "padding": "",
     "conversion of the input": r"def @quantize_inputs(?s:.*?)add\(%\d+, (-\d+)f",
-    "storage": r"def @quantized_main(?s:.*?)add\(%\d+, (-\d+)(?:\D)",
-    "zero point of an operand": r"def @quantized_main(?s:.*?)subtract\(%\d+, (-\d+)",
+    "storage": r"def @quantized_main(?s:.*?)zero_point=(-\d+)",
+    "zero point of an operand": r"def @quantized_main(?s:.*?)bias=(\d+)",
 }
 
 

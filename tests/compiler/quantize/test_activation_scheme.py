@@ -197,15 +197,17 @@ def test_what_is_never_negative_is_stored_unsigned_and_the_rest_with_a_zero_poin
 
 
 def test_sums_of_weights_fold_into_the_bias() -> None:
-    """One addition behind a convolution, of a constant, whether there is a zero point or not."""
+    """One requantization behind a convolution, with a bias where there is a zero point; a last
+    layer has a sum."""
     mod, data = lopsided()
     for scheme in SCHEMES:
         made = quantized(mod, data, activation_scheme=scheme)
         names = [
-            [user.op.name for user in calls_of(made, "add") if user.args[0] is call]  # type: ignore[union-attr]
+            [len(user.args) for user in calls_of(made, name) if user.args[0] is call]
             for call in calls_of(made, "nn.conv2d")
+            for name in ("qnn.requantize", "add")
         ]
-        assert names == [["add"] if scheme == "asymmetric" else [], ["add"]]
+        assert names == [[4 if scheme == "asymmetric" else 3], [], [], [2]]
 
 
 def test_what_was_seen_never_negative_ends_at_0() -> None:

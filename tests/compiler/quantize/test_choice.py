@@ -181,7 +181,7 @@ def test_the_first_depthwise_layers_read_more_bits(
     candidate = calibration.candidate(qconfig.with_overrides(weight_rounding="corrected"))
     assert_same_integers(candidate.module, data)
     # The clip in front of it is one integer, so its end is exact.
-    assert ("a_max=8192f" in str(candidate.module)) == bool(names)
+    assert ("high=8192" in str(candidate.module)) == bool(names)
     assert "minimum" not in str(candidate.module)
 
 

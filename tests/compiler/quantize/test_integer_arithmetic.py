@@ -13,6 +13,7 @@ from compiler.ir.expr import Expr, Function, Var
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType
+from compiler.ops.qnn.inlined import inlined_module
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.fixed_point import multiplier_and_shift, scaled, scaled_values
 from compiler.ops.rules.integer_calls import along_axis, maximum, minimum
@@ -28,12 +29,13 @@ ROUNDINGS = ("UPWARD", "TONEAREST")
 
 
 def on_int32(make: Callable[[Expr], Expr], values: Any) -> tuple[list[int], str]:
-    """Results of a graph over an int32 vector, and its text."""
+    """Results of a graph over an int32 vector, and its text with requantizations written out."""
     array = np.asarray(values, np.int32)
     x = relay.var("x", array.shape, "int32")
     mod = infer_module(IRModule.from_expr(Function((x,), make(x))))
-    out = evaluate(mod, [array])[0]
-    return out.ravel().tolist(), text(mod, show_types=False)
+    out, plain = evaluate(mod, [array])[0], inlined_module(mod)
+    np.testing.assert_array_equal(evaluate(plain, [array])[0], out)
+    return out.ravel().tolist(), text(plain, show_types=False)
 
 
 A1 = {

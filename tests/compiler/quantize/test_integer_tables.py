@@ -44,7 +44,7 @@ from tests.compiler.quantize.table_networks import (
 from tests.each import each
 
 op = relay.op
-RESCALES = ("fixed_point_multiply", "fixed_point_multiply_per_axis")
+RESCALES = ("qnn.requantize",)
 
 
 def candidate(mod: IRModule, qconfig: QConfig, data: list[dict[str, np.ndarray]]) -> Any:

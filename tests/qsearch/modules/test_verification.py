@@ -112,7 +112,7 @@ def moved(index: int, step: Any) -> Callable[[np.ndarray], np.ndarray]:
     return edit
 
 
-FIXED_POINT = "fixed_point_multiply_per_axis"
+FIXED_POINT = "qnn.requantize"
 CHANGES: dict[str, Change] = {
     "one weight by one step": edit_constant("nn.conv2d", 0, moved(40, 1)),
     "one weight by much": edit_constant("nn.conv2d", 0, moved(40, 100)),
@@ -129,10 +129,8 @@ CHANGES: dict[str, Change] = {
         "multiply", 0, lambda s: np.nextafter(s, np.float32(np.inf)).astype("float32")
     ),
     "scale of the input": edit_text(r"multiply\(%input, [^ ]*f\)", "multiply(%input, 130f)"),
-    "bound of a clip": edit_text(
-        r"(fixed_point_multiply_per_axis.*\n.*)a_max=255f", r"\1a_max=254f"
-    ),
-    "edge skips an operator": edit_text(r"nn\.relu\(%1\)", "nn.relu(%0)"),
+    "bound of a clip": edit_text(r"(qnn\.requantize.*)high=255", r"\1high=254"),
+    "edge skips an operator": edit_text("relu=True, low=0", "low=-255"),
     "padding": edit_text(r"padding=\[1, 1, 1, 1\]", "padding=[2, 0, 1, 1]"),
     "an output of a sample": edit_array("samples/s1_output0.npy", moved(3, np.float32(0.001))),
     "an input of a sample": edit_array("samples/s2_input0.npy", moved(30, np.float32(1.0))),

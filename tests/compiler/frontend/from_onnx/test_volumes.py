@@ -141,6 +141,6 @@ def test_a_batch_norm_and_a_relu_belong_to_the_convolution(
     calib = np.random.default_rng(1).standard_normal((16, 8, *[8] * axes)).astype("f")
     text = str(qsearch.quantize(path, calib).module["quantized_main"]).split("// constants")[0]
     assert text.count("nn.conv2d") == 2
-    assert text.count("fixed_point_multiply") == 2
+    assert text.count("qnn.requantize") == 2
     assert "multiply(" not in text.replace("fixed_point_multiply", "")
     assert text.count("uint8") > 0

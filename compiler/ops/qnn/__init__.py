@@ -1,0 +1,1 @@
+"""Operators of Relay's qnn namespace: what is written with real scales in a quantized model."""

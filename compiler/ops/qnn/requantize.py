@@ -1,0 +1,273 @@
+"""qnn.requantize(data, …): integers brought from one scale to another, limited and narrowed.
+
+    x   = relu(data + bias)                              relu where the attribute says so
+    y   = round(x * multiplier * 2^(shift - 31))         halves as ``rounding`` says
+    out = max(min(y + zero_point, high), low)            as out_dtype
+
+x and y are computed in ``compute_dtype``. Behind the data stand vectors, int32, of what varies
+along ``axis``: none, bias, multiplier and shift, or multiplier, shift and bias; all else are
+attributes. A multiplier lies in [2^30, 2^31), or is 0; 2^30 is a power of two, and a shift.
+Sources: Relay qnn.requantize; TOSA RESCALE; ties as QConfig.rounding has them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from compiler.core.words import FBody, Words, shape_of
+from compiler.errors import TypeInferenceError
+from compiler.ir.dataflow import Step, Value
+from compiler.ir.op import OpPattern, define_op
+from compiler.ir.ty import TensorType, Type, bits
+from compiler.ops.arg_types import Types, check_integer_dtype, integer_tensor, normalize_axis
+from compiler.ops.number_format import Array
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.tensor.fixed_point_multiply import POWER_OF_TWO, scaled
+
+OP: Final = "qnn.requantize"
+ROUNDINGS: Final = ("up", "away", "even", "floor")
+"""Where halves go: upward, away from zero, to the even neighbour; "floor" rounds all downward."""
+_MOST_RIGHT: Final = 32
+"""|product| <= 2^62, so from a shift by 63 on the added half decides alone."""
+
+
+@dataclass(frozen=True, eq=False)
+class RequantizeAttrs(OpAttrs):
+    """How integers are scaled.
+
+    Attributes:
+        multiplier, shift, bias: for all elements, where no vector has them.
+        axis: of the data, along which vectors lie.
+        rounding: one of ``ROUNDINGS``.
+        relu: what is below 0 counts as 0 before it is scaled.
+        low, high: of the result, the zero point included; None binds nothing.
+        zero_point: what stands for 0 in the result.
+        compute_dtype: of everything up to the limits; a bias is added in the data's dtype, or in
+            int32 where that is narrower.
+        stored: the result is memory, which no fused kernel looks through.
+    """
+
+    multiplier: int = POWER_OF_TWO
+    shift: int = 1
+    bias: int = 0
+    axis: int = 1
+    rounding: str = "up"
+    relu: bool = False
+    zero_point: int = 0
+    low: int | None = None
+    high: int | None = None
+    compute_dtype: str = "int64"
+    out_dtype: str = "int8"
+    stored: bool = False
+
+
+class Factors(NamedTuple):
+    """Multiplier, shift and bias, int64, in shapes that broadcast against the data."""
+
+    multiplier: Array
+    shift: Array
+    bias: Array
+
+    @property
+    def scale(self) -> Array:
+        """multiplier * 2^(shift - 31), float64."""
+        return np.ldexp(self.multiplier.astype(np.float64), (self.shift - 31).astype(np.int32))
+
+
+@define_op(
+    OP,
+    arg_names=("data", "multiplier", "shift", "bias"),
+    optional=3,
+    attrs_type=RequantizeAttrs,
+    pattern=OpPattern.BROADCAST,
+)
+def requantize(types: Types, attrs: RequantizeAttrs) -> Type:
+    """The shape of the data, in ``out_dtype``.
+
+    Raises:
+        TypeInferenceError: the data are no integers, an attribute is not legal, or vectors are not
+            as many, or as long, as they must be.
+    """
+    data = integer_tensor(OP, types, 0, "data")
+    check_integer_dtype(OP, attrs.out_dtype)
+    vectors = types[1:]
+    legal = attrs.rounding in ROUNDINGS and attrs.compute_dtype in ("int32", "int64")
+    legal = legal and 0 <= attrs.multiplier < 1 << 31 and -63 <= attrs.shift <= 63
+    if not legal or not -(1 << 31) <= attrs.bias < 1 << 31:
+        raise TypeInferenceError(
+            f"{OP}: {attrs}",
+            fix=f"rounding is one of {', '.join(ROUNDINGS)}, compute_dtype int32 or int64, the "
+            "multiplier in [0, 2^31), the shift in [-63, 63], the bias an int32",
+        )
+    if vectors:
+        size = data.shape[normalize_axis(OP, attrs.axis, len(data.shape))]
+        wanted = TensorType((size,), "int32")
+        for vector in vectors:
+            if vector != wanted:
+                raise TypeInferenceError(f"{OP}: a vector is {vector}, {wanted} is needed")
+    return TensorType(data.shape, attrs.out_dtype)
+
+
+def factors_of(attrs: RequantizeAttrs, vectors: Arrays, rank: int) -> Factors:
+    """What the integers are scaled with, and what is added to them before."""
+    lying = () if not vectors else (-1, *(1,) * (rank - 1 - attrs.axis % rank))
+    known = [np.asarray(each, np.int64).reshape(lying) for each in vectors]
+    plain = [np.asarray(n, np.int64) for n in (attrs.multiplier, attrs.shift, attrs.bias)]
+    many = len(known) > 1
+    return Factors(*(known[:2] if many else plain[:2]), *(known[2 * many :] or plain[2:]))
+
+
+def factors_in(step: Step) -> Factors | None:
+    """``factors_of`` a call; None where vectors are computed."""
+    known = [value.data for value in step.args[1:] if value.data is not None]
+    if len(known) + 1 < len(step.args):
+        return None
+    return factors_of(step.attrs, known, len(shape_of(step.args[0])))
+
+
+def limits_of(attrs: RequantizeAttrs) -> tuple[int, int] | None:
+    """Ends of the scaled integers, the zero point taken off; None where nothing binds them."""
+    if attrs.low is None or attrs.high is None:
+        return None
+    return attrs.low - attrs.zero_point, attrs.high - attrs.zero_point
+
+
+def shifts_only(multiplier: Array, shift: Array, rounding: str, dtype: str) -> bool:
+    """Whether all factors are powers of two, and shifts of a dtype in one direction."""
+    if rounding == "away" or (multiplier != POWER_OF_TWO).any():
+        return False
+    return bool((shift >= 1).all() or ((shift <= 1).all() and (1 - shift < bits(dtype)).all()))
+
+
+def rescaled(x: Array, multiplier: Array, shift: Array, rounding: str) -> Array:
+    """x * multiplier * 2^(shift - 31), rounded, in the dtype of x."""
+    if rounding == "up":
+        result: Array = scaled(x, multiplier, shift)
+        return result
+    if shifts_only(multiplier, shift, rounding, str(x.dtype)):
+        if (shift >= 1).all():
+            return np.asarray(np.left_shift(x, (shift - 1).astype(x.dtype)))
+        return _halves(x, (1 - shift).astype(x.dtype), rounding)
+    left, right = np.maximum(shift, 0), np.minimum(np.maximum(-shift, 0), _MOST_RIGHT) + 31
+    product = np.left_shift(x.astype(np.int64), left) * multiplier
+    return np.asarray(_halves(product, right, rounding).astype(np.int32).astype(x.dtype))
+
+
+def _halves(x: Array, down: Array, rounding: str) -> Array:
+    """x * 2^-down in the dtype of x, but not for "up"; down 0 changes nothing."""
+    some = np.asarray(down > 0, x.dtype)
+    half = np.left_shift(some, np.maximum(down, 1) - 1)
+    if rounding == "even":
+        x = x + (half - some) + (np.right_shift(x, down) & some)
+    elif rounding == "away":
+        x = x + (half - some * (x < 0))
+    return np.asarray(np.right_shift(x, down))
+
+
+def bias_dtype(dtype: str) -> str:
+    """The dtype in which a bias is added to integers of a dtype."""
+    return dtype if bits(dtype) >= 32 else "int32"
+
+
+@FNumpyCompute.register(requantize)
+def requantize_numpy(attrs: RequantizeAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """Limits of the scaled sum, in the order of the module's first lines."""
+    x, (multiplier, shift, bias) = args[0], factors_of(attrs, args[1:], args[0].ndim)
+    if bias.any():
+        x = x.astype(bias_dtype(str(x.dtype)))
+        x = x + bias.astype(x.dtype)
+    x = (np.maximum(x, 0) if attrs.relu else x).astype(attrs.compute_dtype)
+    y = rescaled(x, multiplier, shift, attrs.rounding)
+    limits = limits_of(attrs)
+    if limits is not None:
+        low, high = _held(limits, attrs.compute_dtype)
+        y = np.maximum(np.minimum(y, y.dtype.type(high)), y.dtype.type(low))
+    return [(y + y.dtype.type(attrs.zero_point)).astype(attrs.out_dtype)]
+
+
+def _held(limits: tuple[int, int], dtype: str) -> tuple[int, int]:
+    info = np.iinfo(dtype)
+    low, high = (min(max(end, int(info.min)), int(info.max)) for end in limits)
+    return low, high
+
+
+@FBody.register(requantize)
+def requantize_body(step: Step, words: Words) -> Value | None:
+    """A sum, a relu, a fixed-point product or a shift, a clip, a sum and a cast."""
+    attrs, x, factors = step.attrs, step.args[0], factors_in(step)
+    if factors is None:
+        return None
+    if factors.bias.any():
+        x = words.cast(x, bias_dtype(x.type.dtype))
+        x = words.add(x, words.constant(factors.bias, x.type.dtype))
+    if attrs.relu:
+        x = words.word("nn.relu", [x], shape_of(x), x.type.dtype)
+    x = _scaled(words.cast(x, attrs.compute_dtype), factors, attrs, words)
+    limits = limits_of(attrs)
+    if limits is not None:
+        low, high = map(float, limits)
+        x = words.word("clip", [x], shape_of(x), x.type.dtype, a_min=low, a_max=high)
+    if attrs.zero_point:
+        x = words.add(x, attrs.zero_point)
+    x = words.cast(x, attrs.out_dtype)
+    if attrs.stored:
+        x = words.word("annotation.stop_fusion", [x], shape_of(x), x.type.dtype)
+    return x
+
+
+def _scaled(x: Value, factors: Factors, attrs: RequantizeAttrs, words: Words) -> Value:
+    """The fixed-point product in ``compute_dtype``, of powers of two a shift."""
+    multiplier, shift, _ = factors
+    dtype, shape, down = x.type.dtype, shape_of(x), 1 - shift
+
+    def along(values: Array, of: str = dtype) -> Value:
+        return words.constant(values, of)
+
+    if shifts_only(multiplier, shift, attrs.rounding, dtype):
+        if (down <= 0).all():
+            return words.binary("left_shift", x, along(-down)) if down.any() else x
+        return _shifted(x, down, attrs.rounding, words)
+    if attrs.rounding == "up":
+        if not multiplier.ndim:
+            one = {"multiplier": int(multiplier), "shift": int(shift)}
+            return words.word("fixed_point_multiply", [x], shape, dtype, **one)
+        vectors = [along(each.reshape(-1), "int32") for each in (multiplier, shift)]
+        axis = attrs.axis % len(shape)
+        many = [x, *vectors]
+        return words.word("fixed_point_multiply_per_axis", many, shape, dtype, axis=axis)
+    left, right = np.maximum(shift, 0), np.minimum(np.maximum(-shift, 0), _MOST_RIGHT) + 31
+    wide = words.cast(x, "int64")
+    if left.any():
+        wide = words.binary("left_shift", wide, along(left, "int64"))
+    product = words.multiply(wide, along(multiplier, "int64"))
+    if attrs.rounding == "away":
+        half, zero = np.left_shift(np.int64(1), right - 1), words.constant(0, "int64")
+        above = words.word("greater_equal", [product, zero], shape, "bool")
+        ends = (along(end, "int64") for end in (half, half - 1))
+        summed = words.add(product, words.where(above, *ends))
+        result = words.binary("right_shift", summed, along(right, "int64"))
+    else:
+        result = _shifted(product, right, attrs.rounding, words)
+    return words.cast(words.cast(result, "int32"), dtype)
+
+
+def _shifted(x: Value, down: Array, rounding: str, words: Words) -> Value:
+    """x * 2^-down in the dtype of x; half is added, or for "even"
+
+    (x + 2^(n-1) - 1 + ((x >> n) & 1)) >> n        n > 0; n = 0 changes nothing
+    """
+    dtype = x.type.dtype
+    amount = words.constant(down, dtype)
+    half = np.where(down > 0, np.left_shift(np.int64(1), np.maximum(down, 1) - 1), 0)
+    total = x
+    if rounding == "even":
+        odd = words.binary("right_shift", x, amount)
+        odd = words.binary("bitwise_and", odd, words.constant(down > 0, dtype))
+        total = words.add(words.add(x, words.constant(half - (down > 0), dtype)), odd)
+    elif rounding == "up":
+        total = words.add(x, words.constant(half, dtype))
+    return words.binary("right_shift", total, amount)

@@ -1,0 +1,246 @@
+"""MergeRequantize: what stands around a requantization becomes a field of it.
+
+    before                                          after
+    %1 = add(%0, b);                                %1 = qnn.requantize(%0, m, s, b,
+    %2 = nn.relu(%1);                                      axis=1, relu=True, low=0, high=255,
+    %3 = cast(%2, dtype="int64");                          out_dtype="uint8", stored=True)
+    %4 = qnn.requantize(%3, m, s, axis=1, …);
+    %5 = clip(%4, a_min=0f, a_max=255f);
+    %6 = cast(%5, dtype="uint8");
+    annotation.stop_fusion(%6)
+
+In front: casts to wider integers, a constant bias, a relu. Behind: clips, constant sums behind a
+clip, casts to narrower integers and stop_fusion, where all that reads the value does the same. No
+value changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
+from compiler.ir.module import IRModule
+from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
+from compiler.ir.rebuild import rebuilt
+from compiler.ir.ty import TensorType, bits, integer_range, is_integer
+from compiler.ir.walk import mentions, nodes_of
+from compiler.ops.number_format import Array
+from compiler.ops.qnn.requantize import OP, RequantizeAttrs, bias_dtype
+from compiler.ops.tensor.clip import integer_bound
+from compiler.span import join_spans
+
+Users = Mapping[Expr, Sequence[Expr | None]]
+_STOP = "annotation.stop_fusion"
+_SUMS = ("add", "subtract")
+
+
+@register_pass("MergeRequantize", opt_level=0, required=("InferType",))
+@dataclass(frozen=True, slots=True)
+class MergeRequantize(FunctionPass):
+    """Draw bias, relu, clip, casts and stop_fusion into the requantizations between them."""
+
+    def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
+        """The function, itself where nothing is drawn in."""
+        if not mentions(fn, (OP,)):
+            return fn
+        order = nodes_of(fn)
+        users: dict[Expr, list[Expr | None]] = {fn.body: [None]}
+        for node in order:
+            for operand in node.operands():
+                users.setdefault(operand, []).append(node)
+        merged: dict[Expr, _Merged] = {}
+        taken: set[Expr] = set()
+        for node in order:
+            if is_op_call(node, OP):
+                one = _Merged(node, users, taken)
+                merged |= dict.fromkeys(one.last, one)
+        if not any(one.changed for one in merged.values()):
+            return fn
+        made: dict[_Merged, Expr] = {}
+
+        def new_form(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
+            one = merged.get(node)
+            if one is None:
+                return None
+            if one not in made:
+                made[one] = one.call(new)
+            return made[one]
+
+        return fn.with_fields(body=rebuilt(order, new_form)[fn.body])
+
+
+def _dtype(node: Expr) -> str:
+    ty = node.checked_type
+    return ty.dtype if isinstance(ty, TensorType) else ""
+
+
+class _Merged:
+    """A requantization with all that it takes in.
+
+    Args:
+        taken: nodes that others take in.
+    Attributes:
+        last: the nodes that it stands for, all of one value.
+    """
+
+    def __init__(self, call: Call, users: Users, taken: set[Expr]) -> None:
+        self._call, self._users, self._taken = call, users, taken
+        self._attrs = RequantizeAttrs.of(call)
+        self._vectors = call.args[1:]
+        self._spans = [call.span]
+        self._data = call.args[0]
+        self._sum_dtype = ""
+        self.last: tuple[Expr, ...] = (call,)
+        while self._takes_front():
+            pass
+        while self._takes_behind():
+            pass
+        taken.update(self.last)
+
+    @property
+    def changed(self) -> bool:
+        """Whether it takes in anything."""
+        return self._data is not self._call.args[0] or self.last != (self._call,)
+
+    def call(self, new: Mapping[Expr, Expr]) -> Call:
+        """The call over new operands."""
+        vectors = tuple(new.get(each, each) for each in self._vectors)
+        span = join_spans(self._spans)
+        return Call(self._call.op, (new[self._data], *vectors), self._attrs, span=span)
+
+    def _takes_front(self) -> bool:
+        """Take in what computes the data, if a field can say it."""
+        node = self._data
+        if not isinstance(node, Call) or node in self._taken:
+            return False
+        alone, taken = len(self._users[node]) == 1, False
+        if is_op_call(node, "cast"):
+            taken = self._widens(node)
+        elif alone and not self._sum_dtype and is_op_call(node, "nn.relu"):
+            self._attrs, taken = replace(self._attrs, relu=True), True
+        elif alone and not self._sum_dtype and is_op_call(node, *_SUMS):
+            place = 1 - int(isinstance(node.args[0], Constant))
+            taken = self._takes_bias(node, place)
+            if taken:
+                self._data = node.args[1 - place]
+        if taken:
+            self._spans.insert(0, node.span)
+            if self._data is node:
+                self._data = node.args[0]
+        return taken
+
+    def _widens(self, cast: Call) -> bool:
+        """Whether a cast changes no integer, and a bias behind it may be added without it."""
+        source, dtype = _dtype(cast.args[0]), _dtype(cast)
+        if not is_integer(source) or not is_integer(dtype):
+            return False
+        (low, high), (least, most) = integer_range(source), integer_range(dtype)
+        return least <= low and high <= most and self._sum_dtype in ("", bias_dtype(source))
+
+    def _takes_bias(self, node: Call, place: int) -> bool:
+        """Take in a constant of a sum, of one element or along the axis of the vectors."""
+        held, data = node.args[place], node.args[1 - place]
+        if not isinstance(held, Constant) or (is_op_call(node, "subtract") and place == 0):
+            return False
+        shape = data.tensor_type.shape
+        if shape != node.tensor_type.shape or len(held.data.shape) > len(shape):
+            return False
+        dtype = _dtype(node)
+        bias = held.data.astype(np.int64) * (-1 if is_op_call(node, "subtract") else 1)
+        if (
+            dtype != bias_dtype(dtype)
+            or not bias.size
+            or self._attrs.bias
+            or len(self._vectors) % 2
+        ):
+            return False
+        if not -(1 << 31) <= bias.min() <= bias.max() < 1 << 31:
+            return False
+        if bias.size == 1:
+            self._attrs = replace(self._attrs, bias=int(bias.reshape(())))
+        elif not self._takes_vector(bias, len(shape)):
+            return False
+        self._sum_dtype = dtype
+        return True
+
+    def _takes_vector(self, bias: Array, rank: int) -> bool:
+        long = [axis - bias.ndim + rank for axis, size in enumerate(bias.shape) if size > 1]
+        axis = self._attrs.axis
+        if len(long) != 1 or (self._vectors and axis % rank != long[0]):
+            return False
+        self._attrs = replace(self._attrs, axis=long[0])
+        self._vectors = (*self._vectors, Constant(bias.reshape(-1).astype(np.int32)))
+        return True
+
+    def _takes_behind(self) -> bool:
+        """Take in what reads the result, if all of that does the same and a field can say it."""
+        users = [user for node in self.last for user in self._users[node]]
+        first = users[0] if users else None
+        if self._attrs.stored or not isinstance(first, Call):
+            return False
+        number: Any = None
+        if is_op_call(first, *_SUMS):
+            number = _added(first)
+        for user in users:
+            if not isinstance(user, Call) or user.op is not first.op or user.attrs != first.attrs:
+                return False
+            if is_op_call(user, *_SUMS) and (number is None or _added(user) != number):
+                return False
+        changed = self._changed(first, number)
+        if changed is None:
+            return False
+        self._attrs, self.last = changed, tuple(dict.fromkeys(u for u in users if u is not None))
+        if not is_op_call(first, "cast", _STOP):  # those are of who reads it
+            self._spans.append(first.span)
+        return True
+
+    def _changed(self, user: Call, number: int | None) -> RequantizeAttrs | None:
+        """The fields with what reads the result; None where they cannot say it."""
+        attrs = self._attrs
+        least, most = integer_range(attrs.out_dtype)
+        bound = attrs.low is not None and attrs.high is not None
+        fits = bound and least <= _low(attrs) and _high(attrs) <= most
+        if is_op_call(user, _STOP):
+            return replace(attrs, stored=True)
+        if is_op_call(user, "cast"):
+            dtype = _dtype(user)
+            narrower = is_integer(dtype) and bits(dtype) <= bits(attrs.out_dtype)
+            return replace(attrs, out_dtype=dtype) if narrower else None
+        if is_op_call(user, "clip") and (fits or (not bound and self._is_whole())):
+            clip: Any = user.attrs
+            low, high = (integer_bound(b, attrs.out_dtype) for b in (clip.a_min, clip.a_max))
+            if bound:
+                low, high = (max(min(e, high), low) for e in (_low(attrs), _high(attrs)))
+            return replace(attrs, low=low, high=high)
+        if number is not None and fits:
+            low, high = _low(attrs) + number, _high(attrs) + number
+            if least <= low and high <= most:
+                zero_point = attrs.zero_point + number
+                return replace(attrs, low=low, high=high, zero_point=zero_point)
+        return None
+
+    def _is_whole(self) -> bool:
+        """Whether the result has all bits that were computed."""
+        return self._attrs.out_dtype == self._attrs.compute_dtype
+
+
+def _low(attrs: RequantizeAttrs) -> int:
+    return 0 if attrs.low is None else attrs.low
+
+
+def _high(attrs: RequantizeAttrs) -> int:
+    return 0 if attrs.high is None else attrs.high
+
+
+def _added(node: Call) -> int | None:
+    """The number that is added to a value; None for others."""
+    is_sum = is_op_call(node, "add")
+    place = int(not isinstance(node.args[0], Constant))
+    held = node.args[place]
+    if not isinstance(held, Constant) or held.data.shape != () or not (is_sum or place):
+        return None
+    return int(held.data) * (1 if is_sum else -1)
