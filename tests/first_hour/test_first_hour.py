@@ -1,4 +1,4 @@
-"""The pages of first_hour run in fresh folders, each with a tiny model and data of its kind."""
+"""The pages of this folder run in fresh folders, each with a tiny model and data of its kind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from PIL import Image
 
 from qsearch.cli.main import run
 
-PAGES = sorted((Path(__file__).resolve().parents[1] / "first_hour").glob("*.md"))
+PAGES = sorted(Path(__file__).parent.glob("*.md"))
 RNG = np.random.default_rng(0)
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
