@@ -104,7 +104,7 @@ class PreparedData:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What labels are compared with: the first output of the whole model, one sample of it.
+    """The output that labels are compared with: the first of the whole model, one sample of it.
 
     Attributes:
         shape: without the batch.

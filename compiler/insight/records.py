@@ -97,7 +97,7 @@ class OutputInsight:
 
     @property
     def worst_told(self) -> str:
-        """Which output is the worst and its SQNR, in words; "" of one output, or of exact ones."""
+        """Name the worst output and its SQNR; "" if there is one output, or all are exact."""
         if self.worst is None or self.worst_db is None:
             return ""
         name = str(self.worst) if self.worst_name is None else repr(self.worst_name)

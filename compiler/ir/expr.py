@@ -374,7 +374,7 @@ class Op(Expr):
     optional: int = 0
 
     def takes(self, count: int) -> bool:
-        """Whether a call may have so many arguments: the last ``optional`` ones may be left out."""
+        """True if a call may have so many arguments: the last ``optional`` ones may be left out."""
         return self.num_inputs - self.optional <= count <= self.num_inputs
 
     def __post_init__(self) -> None:

@@ -103,7 +103,7 @@ class _Merged:
 
     @property
     def changed(self) -> bool:
-        """Whether it takes in anything."""
+        """True if it takes in anything."""
         return self._data is not self._call.args[0] or self.last != (self._call,)
 
     def call(self, new: Mapping[Expr, Expr]) -> Call:
@@ -134,7 +134,7 @@ class _Merged:
         return taken
 
     def _widens(self, cast: Call) -> bool:
-        """Whether a cast changes no integer, and a bias behind it may be added without it."""
+        """True if a cast changes no integer, and a bias behind it may be added without it."""
         source, dtype = _dtype(cast.args[0]), _dtype(cast)
         if not is_integer(source) or not is_integer(dtype):
             return False
@@ -224,7 +224,7 @@ class _Merged:
         return None
 
     def _is_whole(self) -> bool:
-        """Whether the result has all bits that were computed."""
+        """True if the result has all bits that were computed."""
         return self._attrs.out_dtype == self._attrs.compute_dtype
 
 

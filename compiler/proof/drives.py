@@ -155,7 +155,7 @@ class Drives:
         return [every]
 
     def _ties(self, step: Step, place: int, arg: Value) -> Iterator[Array]:
-        """Where the rounding of one step changes what it does."""
+        """Operands at which the rounding of one step turns."""
         back = _inverse(step, place)
         # Of two operands: a concatenation may have 100,000.
         data = [other.data for other in step.args[:2] if other is not arg]

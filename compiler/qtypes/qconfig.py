@@ -189,7 +189,7 @@ class QConfig(RelayConfig):
 
     @property
     def is_relay(self) -> bool:
-        """Whether only fields that Relay's quantizer has differ from the defaults."""
+        """True if only fields that Relay's quantizer has differ from the defaults."""
         own = self.__dataclass_fields__.keys() - RelayConfig.__dataclass_fields__.keys()
         return all(getattr(self, name) == self.__dataclass_fields__[name].default for name in own)
 

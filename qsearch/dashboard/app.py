@@ -165,7 +165,7 @@ def _add_pages(app: FastAPI) -> PageFiles:
 
     @app.get(READY_PATH, tags=["health"])
     def readyz(request: Request) -> dict[str, str]:
-        """That the databases answer, and the queue's; asks no token and tells nothing else.
+        """Answer once the databases do, the queue's too; ask no token and tell nothing else.
 
         Raises:
             StoreError: one does not.

@@ -464,7 +464,7 @@ def lost(name: str, value: float, before: float) -> float:
 
 
 def keeps_accuracy(score: Score, baseline: Score, max_drop: MaxDrop) -> bool:
-    """Whether ``score`` stays within ``max_drop`` of the float model.
+    """True if ``score`` stays within ``max_drop`` of the float model.
 
     Without labels outputs that are near the float model's are enough: which of several numbers is
     the highest says something of classes only.

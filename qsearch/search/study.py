@@ -277,8 +277,8 @@ def _spec(study: PreparedStudy, evaluator: str) -> dict[str, Any]:
 
 
 def _answering(settings: Settings, samples: int, answers: bool) -> Settings:
-    """Where only a small module is asked for: all that luck explains may be lost, and the search
-    ends by itself.
+    """Settings of a search that is asked for a small module only: it may lose all that luck
+    explains, and ends by itself.
 
     Args:
         answers: the model's answers are compared, on so many samples.

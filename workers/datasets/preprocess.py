@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _PLACES = ("stretch", "letterbox")
 FIELDS = ("resize", "crop", *_PLACES, "interpolation", "channel_order", "layout", "mean", "std")
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos", "box")
-"""Of Pillow, which averages over what a smaller pixel covers (but for nearest)."""
+"""Names of Pillow, which averages over what a smaller pixel covers (but for nearest)."""
 MOST_PIXELS = 1 << 14
 """Longest side that an image is resized or cropped to."""
 LARGEST_IMAGE = 1 << 28
@@ -166,7 +166,7 @@ class Preprocess:
         return np.ascontiguousarray(levels[:, :, ::-1] if self.channel_order == "BGR" else levels)
 
     def window(self, values: NDArray[Any], left: int, top: int, fill: int) -> NDArray[Any]:
-        """What the input holds of a resized image, and around it ``fill``."""
+        """The part of a resized image that the input holds, and ``fill`` around it."""
         height, width = self.crop
         if self.filled is None:
             return values[top : top + height, left : left + width]
@@ -190,7 +190,7 @@ class Preprocess:
         return (width, height), ((width - wide) // 2, (height - high) // 2)
 
     def model_input(self, pixels: NDArray[np.uint8]) -> NDArray[Any]:
-        """What ``pixels`` gave, in the input's dtype and layout, without batch."""
+        """The result of ``pixels`` in the input's dtype and layout, without batch."""
         values: NDArray[Any] = pixels
         if not self.raw:
             values = pixels.astype(np.float32)

@@ -36,7 +36,7 @@ LIBRARY: Final = {
 
 WORDS: Final = {path: word for word, path in LIBRARY.items()}
 AGAINST_FLOAT: Final = frozenset({"mae", "rmse"})
-"""Those that compare with the outputs of the float model where the data have no labels."""
+"""Metrics that compare with the outputs of the float model where data have no labels."""
 SHARES: Final = frozenset({"f1", "auc", "r2", "map", "miou", "ssim"})
 """Those that are at most 1, of which ``--max-drop 0.01`` is a hundredth; of others it is 1 %."""
 PACKAGES: Final = ("sklearn", "skimage", "pycocotools", "jiwer")

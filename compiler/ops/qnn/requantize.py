@@ -30,7 +30,7 @@ from compiler.ops.tensor.fixed_point_multiply import POWER_OF_TWO, scaled
 
 OP: Final = "qnn.requantize"
 ROUNDINGS: Final = ("up", "away", "even", "floor")
-"""Where halves go: upward, away from zero, to the even neighbour; "floor" rounds all downward."""
+"""Halves go upward, away from zero, or to the even neighbour; "floor" rounds all downward."""
 _MOST_RIGHT: Final = 32
 """|product| <= 2^62, so from a shift by 63 on the added half decides alone."""
 
@@ -113,7 +113,7 @@ def requantize(types: Types, attrs: RequantizeAttrs) -> Type:
 
 
 def factors_of(attrs: RequantizeAttrs, vectors: Arrays, rank: int) -> Factors:
-    """What the integers are scaled with, and what is added to them before."""
+    """The multiplier and shift that scale the integers, and the bias added before."""
     lying = () if not vectors else (-1, *(1,) * (rank - 1 - attrs.axis % rank))
     known = [np.asarray(each, np.int64).reshape(lying) for each in vectors]
     plain = [np.asarray(n, np.int64) for n in (attrs.multiplier, attrs.shift, attrs.bias)]
@@ -137,7 +137,7 @@ def limits_of(attrs: RequantizeAttrs) -> tuple[int, int] | None:
 
 
 def shifts_only(multiplier: Array, shift: Array, rounding: str, dtype: str) -> bool:
-    """Whether all factors are powers of two, and shifts of a dtype in one direction."""
+    """True if all factors are powers of two, and shifts of a dtype in one direction."""
     if rounding == "away" or (multiplier != POWER_OF_TWO).any():
         return False
     return bool((shift >= 1).all() or ((shift <= 1).all() and (1 - shift < bits(dtype)).all()))

@@ -67,7 +67,7 @@ class Library:
 
     @property
     def has_tile_registers(self) -> bool:
-        """Whether tiles have registers of their own, of sixteen rows."""
+        """True if tiles have registers of their own, of sixteen rows."""
         return self.tile_steps > 2
 
     @property
@@ -110,7 +110,7 @@ def available_isas() -> tuple[str, ...]:
 
 @functools.cache
 def has_tiles() -> bool:
-    """Whether Linux gives this process the tile registers of AMX: ARCH_REQ_XCOMP_PERM."""
+    """True if Linux gives this process the tile registers of AMX: ARCH_REQ_XCOMP_PERM."""
     return bool(ctypes.CDLL(None).syscall(158, 0x1023, 18) == 0)
 
 
