@@ -44,6 +44,8 @@ from compiler.passes.fold_scale_axis import BackwardFoldScaleAxis as BackwardFol
 from compiler.passes.fold_scale_axis import FoldScaleAxis as FoldScaleAxis
 from compiler.passes.fold_scale_axis import ForwardFoldScaleAxis as ForwardFoldScaleAxis
 from compiler.passes.hoist_epilogues import HoistEpilogues as HoistEpilogues
+from compiler.passes.inline_requantize import InlineRequantize as InlineRequantize
+from compiler.passes.merge_requantize import MergeRequantize as MergeRequantize
 from compiler.passes.outline_formulas import OutlineFormulas as OutlineFormulas
 from compiler.passes.partition_graph import PartitionGraph as PartitionGraph
 from compiler.passes.plan_devices import PlanDevices as PlanDevices

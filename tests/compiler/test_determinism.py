@@ -34,8 +34,9 @@ show("annotated", annotated)
 candidate = build_candidate(ready, config, [4.0] * len(measured_points(annotated)))
 show("simulated", candidate.simulated)
 show("integer", candidate.partitioned)
+spelled = transform.InlineRequantize()(candidate.partitioned)
 for name in ("FuseOps", "FuseOpHW", "LowerTE"):
-    show(name, transform.create_pass(name)(candidate.partitioned))
+    show(name, transform.create_pass(name)(spelled))
 show("lowered", compiler.lower(candidate.partitioned, target="c").mod)
 """
 

@@ -17,6 +17,9 @@ CORES: Final[dict[str, str]] = {
     "copy": "copy(%w)",
     "equal": "where(equal(%w, 3), %w, 5)",
     "floor": "floor(%w)",
+    "fixed_point_multiply": "fixed_point_multiply(%w, multiplier=1518500250, shift=1)",
+    "fixed_point_multiply_per_axis": "fixed_point_multiply_per_axis(%w, "
+    "meta[relay.Constant][4], meta[relay.Constant][5], axis=1)",
     "gather_nd": "add(%w, gather_nd(%w, meta[relay.Constant][0]))",
     "greater_equal": "where(greater_equal(%w, 3), %w, 5)",
     "less": "where(less(%w, 3), %w, 5)",
@@ -100,6 +103,8 @@ def core_text(operator: str) -> str:
         np.arange(4, dtype=np.int32),
         np.eye(6, dtype=np.int32) * 3,
         np.arange(144).reshape(1, 4, 6, 6) * 7 % 6,
+        np.linspace(1 << 30, (1 << 31) - 1, 4, dtype=np.int32),
+        np.array([2, 0, 1, -1], np.int32),
     )
 
 

@@ -203,7 +203,10 @@ def requantize_body(step: Step, words: Words) -> Value | None:
         return None
     if factors.bias.any():
         x = words.cast(x, bias_dtype(x.type.dtype))
-        x = words.add(x, words.constant(factors.bias, x.type.dtype))
+        # A zero point is subtracted, as readers of these words expect it.
+        less = not factors.bias.ndim and factors.bias < 0
+        bias = words.constant(-factors.bias if less else factors.bias, x.type.dtype)
+        x = words.binary("subtract", x, bias) if less else words.add(x, bias)
     if attrs.relu:
         x = words.word("nn.relu", [x], shape_of(x), x.type.dtype)
     x = _scaled(words.cast(x, attrs.compute_dtype), factors, attrs, words)

@@ -58,7 +58,7 @@ class _Rows:
         self.operators = len(self.flow.steps)
         # Values between the words of an operator have no name in the module.
         made = (value for step in self.flow.steps for value in step.results)
-        named = {*self.flow.inputs, *made}
+        self._named = named = {*self.flow.inputs, *made}
         self._items = {v: i for v, i in planner.items.items() if v in named}
         values: dict[Any, Value] = {}
         for value, item in self._items.items():
@@ -94,8 +94,9 @@ class _Rows:
         }
 
     def source(self, value: Value) -> Value:
-        """The value that an equal one is computed as."""
-        return self._planner.root(value)
+        """The value that an equal one is computed as; itself where that is within an operator."""
+        root = self._planner.root(value)
+        return root if root in self._named else value
 
     def may_give(self, value: Value) -> bool:
         """Whether a value can be given without changing another one."""
