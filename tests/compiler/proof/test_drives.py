@@ -9,6 +9,7 @@ from compiler.ir.dataflow import Dataflow, Value, dataflow
 from compiler.proof.drives import BETWEEN, HIGHEST, LOWEST, MIXED, Drives
 from compiler.ranges.analysis import value_bounds
 from tests.compiler.inner_values import Array, whole_module
+from tests.each import each
 
 LIMITS = {"int8": (-128, 127), "uint32": (0, 2**32 - 1), "int64": (1 - 2**63, 2**63 - 1)}
 
@@ -59,7 +60,7 @@ def test_a_compared_number_is_met_in_front_of_other_steps(before: str, met: list
     )
     (value,) = flow.inputs
     rounds = np.concatenate([made.draw(value, MIXED) for _ in range(60)])
-    for channel, number in enumerate(met):
+    for channel, number in each(enumerate(met)):
         assert number in rounds[:, channel]
 
 
@@ -68,6 +69,6 @@ def test_ties_of_a_rescaling_are_met_for_every_channel() -> None:
     factors, shifts = np.array([1 << 30, 3 << 29], "int32"), np.array([-1, -4], "int32")
     made, flow = drives(core, np.zeros((4, 2), "int32"), FACTORS=factors, SHIFTS=shifts)
     rounds = np.concatenate([made.draw(flow.inputs[0], MIXED) for _ in range(60)])
-    for channel, factor in enumerate(factors * 0.5 ** (31.0 - shifts)):
+    for channel, factor in each(enumerate(factors * 0.5 ** (31.0 - shifts))):
         near = np.abs(rounds[:, channel] * factor) < 4  # small results and their ties
         assert np.any(np.abs(rounds[near, channel] * factor % 1 - 0.5) <= factor)
