@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import keyword
 import subprocess
 import sys
 from collections.abc import Callable
@@ -32,9 +33,9 @@ class Reader:
 
 
 def test_the_keywords_of_launch_are_the_settings() -> None:
+    """A key that is a word of Python, as ``from``, goes by the name of its field."""
     own = {"model", "calib", "eval"}
-    keywords = {"import": "imports", "from": "from_", "for": "for_"}
-    keys = {keywords.get(key, key) for key in names_of_keys()}
+    keys = {field if keyword.iskeyword(key) else key for key, field in names_of_keys().items()}
     assert set(LaunchOptions.__annotations__) == keys - own
 
 
