@@ -256,13 +256,13 @@ def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[R
         for name, flags in doubts.items()
         if bound_grid(calls[name]) is not None and not {*flags} <= {INTEGERS, LOST}
     ][:_SUSPECTS]
+    extremes = _extremes(calibration, qconfig, candidate, audit)
+    suspects = [name for name in suspects if max(map(abs, extremes[name])) <= INFINITE]
     if not suspects:
         return []
-    extremes = _extremes(calibration, qconfig, candidate, audit)
     reach = {row.name: max(-row.low, row.high) for row in audit.points}
     readers = point_readers(candidate.bound["main"])
     sided = Sidedness(nodes_of(candidate.bound["main"]), qconfig)
-    suspects = [name for name in suspects if max(map(abs, extremes[name])) <= INFINITE]
     tries = _Tries(audit, [calls[name] for name in suspects])
     usual, now = tries.grids, tries.db()
     # The points to come are exact: one of two in a row hides what the other loses.
