@@ -77,7 +77,8 @@ def table(rows: Rows, width: int | None = None, elsewhere: str = "") -> str:
 
     Args:
         width: letters of a line. Long names keep both ends, which tell nodes apart, texts their
-            beginning; then the last columns are left out until lines fit, and named below.
+            beginning; then the widest columns but the first, which names rows, are left out
+            until lines fit, and named below.
         elsewhere: where those columns are, in words.
     """
     if not rows:
@@ -90,16 +91,14 @@ def table(rows: Rows, width: int | None = None, elsewhere: str = "") -> str:
         cells = list(map(list, zip(*columns, strict=True)))
         if sum(_widths(cells)) + 2 * (len(cells[0]) - 1) <= (width or 0):
             break
-    widths = _widths(cells)
-    shown = len(widths)
-    while width is not None and shown > 1 and sum(widths[:shown]) + 2 * (shown - 1) > width:
-        shown -= 1
-    lines = [
-        "  ".join(letters.ljust(w) for letters, w in zip(line, widths[:shown], strict=False))
-        for line in cells
-    ]
-    if shown < len(widths):
-        names = ", ".join(cells[0][shown:])
+    widths = dict(enumerate(_widths(cells)))
+    while (
+        width is not None and len(widths) > 1 and sum(widths.values()) + 2 * len(widths) - 2 > width
+    ):
+        del widths[max([*widths][1:], key=lambda i: (widths[i], i))]
+    lines = ["  ".join(line[i].ljust(w) for i, w in widths.items()) for line in cells]
+    if len(widths) < len(whole[0]):
+        names = ", ".join(name for i, name in enumerate(whole[0]) if i not in widths)
         lines.append(wrapped(f"(without {names}: too wide for this terminal; {elsewhere})"))
     return "\n".join(line.rstrip() for line in lines)
 

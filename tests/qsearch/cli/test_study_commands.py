@@ -345,8 +345,21 @@ def test_the_shell_completes_commands_options_and_words(
 
 
 def test_a_table_leaves_out_its_widest_columns_until_it_fits() -> None:
-    rows = [{"number": 1, "params": "x" * 80, "top1": 0.5}, {"number": 2, "params": "", "top1": 1}]
-    assert all(len(line) <= 70 for line in table(rows, 70).splitlines()[:-1])
-    assert "params" not in table(rows, 70).splitlines()[0]
-    assert "without params" in table(rows, 70)
+    counts = {f"measured_{i}": i for i in range(4)}
+    rows = [{"number": i, "params": "x" * 80, **counts, "top1": 0.5} for i in range(2)]
+    header = table(rows, 64).splitlines()[0]
+    assert header.split() == ["number", *counts, "top1"]
+    assert "without params:" in table(rows, 64)
+    assert "without params, measured_3:" in table(rows, 60)
+    for width in (64, 60, 50, 40):
+        assert all(len(line) <= width for line in table(rows, width).splitlines()[:3])
     assert "params" in table(rows).splitlines()[0]
+
+
+def test_a_table_shortens_names_before_it_leaves_out_a_column() -> None:
+    rows = [{"number": 1, "params": "x" * 80, "top1": 0.5}, {"number": 2, "params": "", "top1": 1}]
+    lines = table(rows, 70).splitlines()
+    assert lines[0].split() == ["number", "params", "top1"]
+    assert len(lines) == 3
+    assert "…" in lines[1]
+    assert all(len(line) <= 70 for line in lines)
