@@ -61,19 +61,22 @@ class _Rows:
         self._named = named = {*self.flow.inputs, *made}
         self._items = {v: i for v, i in planner.items.items() if v in named}
         values: dict[Any, Value] = {}
-        for value, item in self._items.items():
+        for value, item in (self._items | planner.items).items():
             if item.data is None:
                 values.setdefault(item, value)
-        self._places: list[tuple[int, Value, View]] = []
-        for (item, place), actions in planner.placed.items():
-            at = engine.row_of(actions)
-            if item in values and engine.last_use.get(place.buffer, -1) >= at:
-                self._places.append((at, values[item], place))
-        self._places.sort(key=lambda place: place[0])
+        lying = [
+            (at, values[item], place)
+            for (item, place), actions in planner.placed.items()
+            if item in values
+            and engine.last_use.get(place.buffer, -1) >= (at := engine.row_of(actions))
+        ]
+        lying.sort(key=lambda place: place[0])
+        self._places = [place for place in lying if place[1] in self._items]
         alone = [(value,) for _, value, _ in self._places]
         self.stages: Sequence[Sequence[Value]] = [*alone, results]
-        self._first_in = self._shared()
-        self._within = {root for value, root in planner.equal() if value not in named}
+        within = {root for value, root in planner.equal() if value not in named}
+        self._own = self._shared() - within
+        self._own -= self._computed_twice(lying)
 
     def _shared(self) -> set[Value]:
         """Values that lie in memory of their own, rather than being other views of such ones, are
@@ -93,6 +96,24 @@ class _Rows:
             v for v, (p, of) in moves.items() if not p or self._planner.items.get(of) not in lying
         }
 
+    def _computed_twice(self, lying: Sequence[tuple[int, Value, View]]) -> set[Value]:
+        """Values that are computed on the way to one that lies in front of them and is not given,
+        which then is not what the given ones make it."""
+        rows = {value: at for at, value, _ in self._places}
+        found: set[Value] = set()
+        seen: set[Value] = set()
+        for at, start, _ in lying:
+            waiting = [start] if start in found or start not in self._own else []
+            while waiting:
+                producer = waiting.pop().producer
+                for arg in map(self._planner.root, () if producer is None else producer.args):
+                    if arg not in seen and rows.get(arg, at + 1) > at:
+                        seen.add(arg)
+                        waiting.append(arg)
+                        if arg in rows:
+                            found.add(arg)
+        return found
+
     def source(self, value: Value) -> Value:
         """The value that an equal one is computed as; itself where that is within an operator."""
         root = self._planner.root(value)
@@ -100,7 +121,7 @@ class _Rows:
 
     def may_give(self, value: Value) -> bool:
         """Whether a value can be given without changing another one."""
-        return value in self._first_in and value not in self._within
+        return value in self._own
 
     def bounds(self) -> dict[Value, tuple[int, int]]:
         """What the plan relies on, for every integer that it computes."""
