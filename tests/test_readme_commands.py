@@ -70,7 +70,7 @@ ALL = [(path, line) for path in READMES for line in commands(path)]
 
 def is_whole(line: str) -> bool:
     """Whether a line can be run, rather than speak of a command with parts left out."""
-    return len(line.split()) > 2 and not re.search(r"[…\[|<]|HOST|MODEL|DIR\b", line)
+    return len(line.split()) > 2 and not re.search(r"[…\[|<$]|HOST|MODEL|\b(DIR|RUN|FILE)\b", line)
 
 
 @pytest.fixture(scope="module")

@@ -56,6 +56,7 @@ def words_of(
             assert made.type == value.type, f"the body of {outer.name} gives {made.type}"
             same[value] = made
         waiting += [(each, depth + 1) for each in reversed(words.steps)]
+        forget([outer], step)
     return steps, [_last(value, same) for value in step.results]
 
 
