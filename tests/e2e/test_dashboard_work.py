@@ -489,7 +489,11 @@ def test_a_winner_among_equal_trials_is_on_the_front_and_explained(
     fields: dict[str, Any] = {"activation_scheme": ["asymmetric"]}
     fields |= {"calibrate_mode": ["mse"], "weight_scale": ["mse"]}
     fields |= {"smooth_alpha": [0.75], "weight_rounding": ["corrected", "sequential"]}
-    options: dict[str, Any] = {"minimize": ["bit_operations"], "sampler": "grid", "space": {"fields": fields}}
+    options: dict[str, Any] = {
+        "minimize": ["bit_operations"],
+        "sampler": "grid",
+        "space": {"fields": fields},
+    }
     found = qsearch.launch("digits", out=tmp_path / "run", trials=2, pool="inline", **options)
     assert [row["trial"] for row in found.summary["front"]] == [found.summary["best"]["trial"]]
     (luck,) = (line for line in found.warnings if "luck" in line)
