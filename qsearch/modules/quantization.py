@@ -24,7 +24,7 @@ from qsearch.modules.data_source import DataSource
 from qsearch.progress import Progress, SilentProgress
 from qsearch.search.audit import AUDIT, audited
 from qsearch.search.closeness import KEY as CLOSENESS
-from qsearch.search.closeness import Closeness
+from qsearch.search.closeness import Closeness, compared_whole
 from qsearch.search.trying import fields_of_text
 from qsearch.search.winner import Shipped, samples_of
 from qsearch.settings import CutAt
@@ -124,11 +124,9 @@ def _quantized(
         outputs = [port.name for port in source.interface.outputs]
         for call in shipped.float_ops:
             log.info("stays float: %s", call)
+        whole = compared_whole(source.pipeline)
         known = {
-            **_told(
-                Closeness.of(*(module, shipped.module, data, inputs, outputs), source.pipeline),
-                audit,
-            ),
+            **_told(Closeness.of(module, shipped.module, data, inputs, outputs, whole), audit),
             "model_sha256": source.sha256,
             "module_sha256": digest,
             "calib_sha256": data.sha256,

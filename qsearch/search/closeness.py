@@ -67,13 +67,11 @@ class Closeness:
     ) -> Closeness | None:
         """Compare a module with its float model on the first samples.
 
-        The outputs of the module itself are compared where the float part behind it chooses among
-        values, as the one of a detector does.
-
         Args:
             model, module: the float core and what was made of it.
             names: of the outputs of the core.
-            pipeline: float parts around the core, if the model was cut.
+            pipeline: float parts around the core whose outputs are compared, as of
+                ``compared_whole``; None compares the outputs of the core.
         Returns:
             None where no output is float, or every float output is 0 on these samples.
         """
@@ -82,7 +80,7 @@ class Closeness:
         # One after the other: a large model is not held beside its module.
         exact = _outputs_of(float_executor(model).run, batches)
         rounded = _outputs_of(QModule(module).run, batches)
-        if pipeline is not None and compares_whole(pipeline):
+        if pipeline is not None:
             names = [port.name for port in pipeline.whole.outputs]
             exact, rounded = (
                 [
@@ -160,7 +158,13 @@ def _outputs_of(run: Any, batches: Sequence[ModelBatch]) -> list[list[NDArray[An
     return [list(map(np.asarray, run(batch.inputs))) for batch in batches]
 
 
-def compares_whole(pipeline: Pipeline) -> bool:
-    """Return True if a float part behind the core exists and chooses among values nowhere."""
-    part = pipeline.after
-    return part is not None and _CHOOSING.isdisjoint(n.op_type for n in read_model(part).graph.node)
+def compared_whole(pipeline: Pipeline | None) -> Pipeline | None:
+    """Return the pipeline if the outputs behind its core are compared, and None otherwise.
+
+    There has to be a float part behind the core, and it may choose among values nowhere, as the one
+    of a detector does.
+    """
+    if pipeline is None or pipeline.after is None:
+        return None
+    choosing = _CHOOSING.intersection(n.op_type for n in read_model(pipeline.after).graph.node)
+    return None if choosing else pipeline

@@ -35,7 +35,7 @@ from compiler.runtime.artifact import (
 from qsearch.data import PreparedData
 from qsearch.run_folder import RunFolder
 from qsearch.search.baseline import SplitEvaluation, evaluate_split, shards
-from qsearch.search.closeness import Closeness, compares_whole
+from qsearch.search.closeness import Closeness, compared_whole
 from qsearch.search.context import PreparedStudy, StudyArtifacts, StudyContext
 from qsearch.search.evaluations import await_workers
 from qsearch.search.evaluator import Evaluator, score_of
@@ -251,8 +251,8 @@ def check_written(emitted: Emitted, file: Path, prepared: PreparedStudy) -> Emit
 
     A module that holds floats, or is not proved, is not tested; what refutes it is a finding.
     """
-    written, pipeline = load_qmod(file), prepared.source.pipeline
-    if pipeline is not None and compares_whole(pipeline):
+    written, pipeline = load_qmod(file), compared_whole(prepared.source.pipeline)
+    if pipeline is not None:
         closeness = Closeness.of(
             prepared.module, written.module, prepared.evaluation, prepared.inputs, (), pipeline
         )
