@@ -147,15 +147,17 @@ def _sizes_of_sounds(
             head = soundfile.info(file)
             length = max(length, -(-head.frames * rate // head.samplerate))
     if "log_mel" in fields and length:
-        mel = LogMel.of(fields["log_mel"], rate)
-        length = 1 + (length if mel.center else max(length - mel.win_length, 0)) // mel.hop_length
+        length = LogMel.of(fields["log_mel"], rate).frames(length)
     return {axes[0][2]: length} if length else {}
 
 
-_WEIGHTS: Final[dict[str, tuple[int, int]]] = dict.fromkeys(("LSTM", "GRU", "RNN"), (2, 2)) | {
-    "MatMul": (-1, -2)
+_WEIGHTS: Final[dict[str, tuple[int, int]]] = {
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), (2, 2)),
+    "MatMul": (-1, -2),
+    "Conv": (1, 1),
+    "BatchNormalization": (1, 0),
+    "Gemm": (1, 0),
 }
-_WEIGHTS.update({"Conv": (1, 1), "BatchNormalization": (1, 0), "Gemm": (1, 0)})
 """Operator: an axis of its data, and the axis of its weights, the second input, of the same size.
 """
 

@@ -135,6 +135,12 @@ class LogMel:
         """How many samples make so many frames."""
         return (frames - 1) * self.hop_length + (0 if self.center else self.win_length)
 
+    def frames(self, samples: int) -> int:
+        """The number of frames that so many samples make, one at least."""
+        return (
+            1 + (samples if self.center else max(samples - self.win_length, 0)) // self.hop_length
+        )
+
     @cached_property
     def filters(self) -> Array:
         """The triangles, (n_fft // 2 + 1, n_mels)."""
