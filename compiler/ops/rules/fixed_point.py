@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.expr import Expr
-from compiler.ops.qnn.requantize import rescaled
 from compiler.ops.rules.float_product import Ties
 from compiler.ops.rules.integer_calls import fixed_point_rescale, requantize
 from compiler.ops.tensor.fixed_point_multiply import POWER_OF_TWO
@@ -120,12 +119,6 @@ def requantized(
     if trailing is None:
         return requantize(data, multiplier=int(multiplier), shift=int(shift), **kinds)
     return requantize(data, multiplier, shift, axis=rank - trailing - 1, **kinds)
-
-
-def scaled_values(values: Ints, factor: NDArray[np.float32], rounding: str) -> Ints:
-    """What ``scaled`` computes, on numbers: used where a bound must be known exactly."""
-    whole = np.broadcast_to(values, np.broadcast_shapes(values.shape, factor.shape))
-    return rescaled(whole, *multiplier_and_shift(factor), TIES[rounding])
 
 
 def within_contract(bound: int, factor: NDArray[np.float32]) -> bool:

@@ -33,7 +33,6 @@ minimum = partial(op_call, "minimum")
 maximum = partial(op_call, "maximum")
 right_shift = partial(op_call, "right_shift")
 left_shift = partial(op_call, "left_shift")
-bitwise_and = partial(op_call, "bitwise_and")
 
 
 def requantize(data: Expr, *vectors: NDArray[Any], **attrs: Any) -> Call:

@@ -15,13 +15,14 @@ from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType
 from compiler.ops.qnn.inlined import inlined_module
 from compiler.ops.rules.dom_scale import DomScale, as_scale
-from compiler.ops.rules.fixed_point import multiplier_and_shift, scaled, scaled_values
+from compiler.ops.rules.fixed_point import multiplier_and_shift, scaled
 from compiler.ops.rules.integer_calls import along_axis, maximum, minimum
 from compiler.ops.rules.realize import ChannelClip, integers, like
 from compiler.ops.rules.requantize import requantize, to_scalar
 from compiler.ops.rules.unify_scales import mul_and_div
 from compiler.quantize import QConfig
 from tests.compiler.bounded import bounds_with
+from tests.compiler.ops.rules.scaled_values import scaled_values
 from tests.each import each
 
 Run = Callable[[Callable[[Expr], Expr], list[int]], list[int]]

@@ -19,7 +19,7 @@ from compiler.ir.module import IRModule
 from compiler.ops.qnn.inlined import inlined_module
 from compiler.ops.qnn.requantize import rescaled
 from compiler.ops.rules.dom_scale import chosen_scale
-from compiler.ops.rules.fixed_point import requantized, scaled, scaled_values
+from compiler.ops.rules.fixed_point import requantized, scaled
 from compiler.ops.tensor.fixed_point_multiply import POWER_OF_TWO
 from compiler.proof.derive import derive_static
 from compiler.quantize import (
@@ -29,6 +29,7 @@ from compiler.quantize import (
 )
 from compiler.targets.ort.session import OrtExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
+from tests.compiler.ops.rules.scaled_values import scaled_values
 from tests.compiler.quantize.candidates import calibrated
 from tests.each import each
 
