@@ -33,41 +33,37 @@ enum { MACS = 64 };
 static inline vec dot(vec s, vec a, vec b) { return _mm512_dpbusd_epi32(s, a, b); }
 static inline vec all(int x) { return _mm512_set1_epi32(x); }
 #define KEEP(v) __asm__ volatile("" : "+v"(v))
-#elif defined(QK_AVXVNNI)
+#elif defined(QK_AVX2) || defined(QK_AVXVNNI)
 #include <immintrin.h>
 typedef __m256i vec;
+#ifdef QK_AVXVNNI
 enum { MACS = 32 };
 static inline vec dot(vec s, vec a, vec b) { return _mm256_dpbusd_avx_epi32(s, a, b); }
-static inline vec all(int x) { return _mm256_set1_epi32(x); }
-#define KEEP(v) __asm__ volatile("" : "+x"(v))
-#elif defined(QK_AVX2)
-#include <immintrin.h>
-typedef __m256i vec;
+#else
 enum { MACS = 16 };
 static inline vec dot(vec s, vec a, vec b)
 {
     return _mm256_add_epi32(s, _mm256_madd_epi16(a, b));
 }
+#endif
 static inline vec all(int x) { return _mm256_set1_epi32(x); }
 #define KEEP(v) __asm__ volatile("" : "+x"(v))
-#elif defined(QK_I8MM)
+#elif defined(QK_NEON) || defined(QK_I8MM)
 #include <arm_neon.h>
 typedef int32x4_t vec;
+#ifdef QK_I8MM
 enum { MACS = 32 };
 static inline vec dot(vec s, vec a, vec b)
 {
     return vusmmlaq_s32(s, vreinterpretq_u8_s32(a), vreinterpretq_s8_s32(b));
 }
-static inline vec all(int x) { return vdupq_n_s32(x); }
-#define KEEP(v) __asm__ volatile("" : "+w"(v))
-#elif defined(QK_NEON)
-#include <arm_neon.h>
-typedef int32x4_t vec;
+#else
 enum { MACS = 16 };
 static inline vec dot(vec s, vec a, vec b)
 {
     return vdotq_s32(s, vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b));
 }
+#endif
 static inline vec all(int x) { return vdupq_n_s32(x); }
 #define KEEP(v) __asm__ volatile("" : "+w"(v))
 #else
