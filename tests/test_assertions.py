@@ -12,7 +12,7 @@ _SURE = ("range", "each", "enumerate", "zip", "product", "count")
 
 
 def asserts(node: ast.AST) -> bool:
-    """Whether a node is an assertion: a statement, or a call of a helper that is named like one."""
+    """Tell an assertion: a statement, or a call of a helper that is named like one."""
     if isinstance(node, ast.Assert):
         return True
     if not isinstance(node, ast.Call):
@@ -22,7 +22,7 @@ def asserts(node: ast.AST) -> bool:
 
 
 def holds_something(node: ast.expr) -> bool:
-    """Whether a loop over this runs at least once: literals, ``each``, and what wraps them."""
+    """Tell what a loop runs over at least once: literals, ``each``, and what wraps them."""
     if isinstance(node, (ast.Tuple, ast.List, ast.Set, ast.Dict)):
         return True
     if isinstance(node, ast.Constant):
@@ -68,7 +68,9 @@ def sure(nodes: list[ast.stmt]) -> Iterator[ast.AST]:
 
 def unsure_tests(tree: ast.AST) -> list[str]:
     """Names of tests whose assertions all stand in loops or branches that may not run."""
-    tests = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and "test" in n.name[:4]]
+    tests = [
+        n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name.startswith("test")
+    ]
     return [t.name for t in tests if any(map(asserts, ast.walk(t))) and not any(sure(t.body))]
 
 

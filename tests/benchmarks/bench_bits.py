@@ -29,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +206,14 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def print_differences(lines: Sequence[str], against: Path) -> int:
+    """Print what differs from a recorded file; returns the exit code, 1 where something does."""
+    for line in lines:
+        print(f"differs: {line}")
+    print(f"{len(lines)} differences from {against}")
+    return 1 if lines else 0
+
+
 def main(argv: list[str] | None = None) -> int:
     """Measure, write, compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -250,10 +258,7 @@ def main(argv: list[str] | None = None) -> int:
     lines = list(differences(kept, json.loads(json.dumps(found))))
     if printed:
         print(f"{printed} modules of the same structure are printed in another way")
-    for line in lines:
-        print(f"differs: {line}")
-    print(f"{len(lines)} differences from {args.against}")
-    return 1 if lines else 0
+    return print_differences(lines, args.against)
 
 
 if __name__ == "__main__":

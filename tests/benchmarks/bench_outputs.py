@@ -41,7 +41,7 @@ from compiler.targets.ort.integer_executor import IntegerExecutor
 from compiler.targets.ort.session import OrtExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
 from compiler.targets.tflite.interpreters import JUDGES, interpreter
-from tests.benchmarks.bench_bits import DATA, MODELS, differences, images
+from tests.benchmarks.bench_bits import DATA, MODELS, differences, images, print_differences
 from tests.compiler.inner_limits import CORE, OPERATORS, core_of, inputs_of, module_of
 from workers.metrics.size import LITERT
 
@@ -226,11 +226,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     before = json.loads(args.against.read_text(encoding="utf-8"))
     kept = {k: {n: before[k].get(n, "absent") for n in found[k]} for k in found}
-    lines = list(differences(kept, found))
-    for line in lines:
-        print(f"differs: {line}")
-    print(f"{len(lines)} differences from {args.against}")
-    return 1 if lines else 0
+    return print_differences(list(differences(kept, found)), args.against)
 
 
 if __name__ == "__main__":

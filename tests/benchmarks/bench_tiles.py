@@ -29,7 +29,7 @@ from tests.benchmarks.products import PRODUCTS, TRUE_SIZE, model_of
 
 Array = np.ndarray[Any, Any]
 LIMITS = {"tiles": "rows=2,columns=1,saved=0,products=1", "rows": "rows=0"}
-"""What makes every product take one choice."""
+"""The settings that make every product take one choice."""
 
 
 @contextmanager

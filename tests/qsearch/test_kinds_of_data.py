@@ -101,7 +101,7 @@ def test_labels_that_are_numbers_are_no_classes(regression: Path) -> None:
 
 
 def test_the_error_of_numbers_needs_no_labels(regression: Path) -> None:
-    """As the commands of motors: the error against the float model, in their unit."""
+    """Commands of motors are such numbers: the error against the float model has their unit."""
     rows = pandas.read_csv(regression / "reg.csv")[list("abcd")].to_numpy(np.float32)
     result = launch(regression, calib=rows, eval=rows, metric="mae", trials=1)
     exact = onnxruntime.InferenceSession(regression / "reg.onnx").run(None, {"x": rows})[0]
