@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from qsearch.modules.analysis import doctor as doctor
     from qsearch.modules.analysis import insight as insight
-    from qsearch.modules.data_source import DataSource as DataSource
     from qsearch.modules.export import C as C
     from qsearch.modules.export import Commands as Commands
     from qsearch.modules.export import Qdq as Qdq
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from qsearch.modules.views import show_hardware as show_hardware
     from qsearch.modules.views import show_text as show_text
     from qsearch.object_data import Dataset as Dataset
+    from qsearch.opening import DataSource as DataSource
     from qsearch.search.launch import launch as launch
     from qsearch.search.result import SearchResult as SearchResult
     from qsearch.server.client import Client as Client

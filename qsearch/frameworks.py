@@ -28,7 +28,6 @@ from compiler.errors import CompilerError
 from compiler.targets.ort.session import OrtExecutor
 from qsearch.data import check_exists
 from qsearch.errors import ModelFileError, SettingsError
-from qsearch.model_file import ModelSource, find_model
 from qsearch.object_data import as_array, data_items, labelled
 from qsearch.store.artifacts import write_atomically
 from workers.datasets.protocol import LABEL_NAMES
@@ -94,14 +93,6 @@ def model_file(model: Any, samples: Any, folder: Path) -> tuple[str | os.PathLik
         )
     _write(path, data)
     return path, samples
-
-
-@contextlib.contextmanager
-def model_at(model: Any, samples: Any = None) -> Iterator[tuple[ModelSource, Any]]:
-    """A model on disk while the block runs, and its samples; see ``model_file``."""
-    with tempfile.TemporaryDirectory(prefix="qsearch-") as folder:
-        path, samples = model_file(model, samples, Path(folder))
-        yield find_model(path), samples
 
 
 def _is(model: Any, package: str, name: str) -> bool:

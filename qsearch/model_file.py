@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,33 +26,22 @@ from compiler.frontend.cut_graph import Graph
 from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.frontend.from_onnx.load import load as load_onnx
 from compiler.frontend.from_onnx.model_file import read_model
-from compiler.ir.expr import Call, is_op_call
-from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.pass_text import split_passes
-from compiler.ir.text.parser import parse
-from compiler.ir.ty import tensor_fields
-from compiler.ir.walk import behind, mentions, nodes_of
+from compiler.ir.walk import mentions
 from compiler.ops.number_format import Array
-from compiler.ops.rules.product_shape import FQProductShape
-from compiler.proof.work import refusal_expected
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import Diagnosis, bind_params, diagnose, given_note, prerequisite_optimize
+from compiler.quantize import Diagnosis, diagnose, prerequisite_optimize
 from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.quantize.diagnosis import OUTSIDE, OperatorDiagnosis, why_float
-from compiler.ranges.reals import LAYOUT
-from compiler.runtime.artifact import load_qmod
 from compiler.runtime.interface import KEY as INTERFACE
 from compiler.runtime.interface import Interface
 from compiler.runtime.pipeline import KEY as PIPELINE
 from compiler.runtime.pipeline import Pipeline
 from compiler.targets.ort.session import OrtExecutor
-from qsearch.errors import ModelFileError, SettingsError
-from qsearch.open_axes import open_axes, sizes_of_arrays, sizes_of_files, sizes_of_model
-from qsearch.own_scaling import refuse_twice
-from qsearch.run_folder import RunFolder, module_at
-from qsearch.settings import NO_CUT, CutAt, parse_dims
-from qsearch.streams import STATES, Cell
+from qsearch.errors import ModelFileError
+from qsearch.run_folder import RunFolder
+from qsearch.settings import CutAt
+from qsearch.streams import Cell
 from workers.datasets.contents import Contents
 from workers.datasets.prepared import whole_inputs
 from workers.errors import DatasetError
@@ -224,153 +212,10 @@ def _contents(path: Path) -> Contents:
         ) from error
 
 
-# Modules from files of any form -----------------------------------------------------------------
-
-
-def read_module(
-    path: Path,
-    *,
-    dims: Mapping[str, int],
-    after: str | None = None,
-    closed: bool = False,
-    at: CutAt = NO_CUT,
-    data: Any = None,
-) -> IRModule:
-    """The typed module of a .qmod, a .relay text, an .onnx file or a shipped model.
-
-    Args:
-        path: the file, a run folder (its winner), or the name of a shipped model.
-        dims: sizes of named dimensions of an ONNX model.
-        after: passes to run on it, as text.
-        closed: weights of an ONNX model become constants, so that only inputs are parameters.
-        at: where an ONNX model is cut.
-        data: arrays that tell the sizes of other axes.
-    Raises:
-        CompilerError: the file cannot be used, or a pass fails.
-    """
-    if RunFolder(path).module.is_file() or str(path) not in SHIPPED:
-        path = module_at(path)
-    if path.suffix == ".qmod":
-        module = load_qmod(path).module
-    elif path.suffix == ".relay":
-        module = infer_module(parse(_text(path)))
-    else:
-        source = find_model(path)
-        _, module, params = load_model(source, dims_with(data, source, dims), at)
-        if closed:
-            module = bind_params(module, params)
-    if after:
-        from compiler.transform import run_named
-
-        try:
-            module = run_named(module, split_passes(after), "show")
-        except CompilerError as error:
-            error.add_note(f"while running --after {after}")
-            raise
-    return module
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ModelFileError(
-            f"{path} cannot be read: {reason}",
-            where=str(path.absolute()),
-            fix="give the path of a .relay file",
-        ) from error
-
-
-def named_dims(dim: Any) -> dict[str, int]:
-    """``NAME=N`` words or a mapping.
-
-    Raises:
-        SettingsError: a word of another form.
-    """
-    try:
-        return dict(parse_dims(dim))
-    except (TypeError, ValueError) as error:
-        raise SettingsError(
-            f"dim cannot be {dim!r}: {error}", where="dim", fix="NAME=N, for example batch=1"
-        ) from error
-
-
-def dims_with(
-    data: Any, source: ModelSource, dim: Any, preprocess: Mapping[str, Any] | None = None
-) -> dict[str, int]:
-    """``named_dims``, and along other open axes the sizes that the data or the model have.
-
-    Args:
-        preprocess: fields of the preprocess file.
-    """
-    given = named_dims(dim)
-    fields = preprocess or {}
-    if {"mean", "std"}.intersection(fields):
-        refuse_twice(fields, read_model(source.original))
-    ports = source.declared.inputs
-    found = sizes_of_arrays(data, ports, given, STATES in fields)
-    if isinstance(data, str | os.PathLike):
-        found = sizes_of_files(Path(data), ports, given | found, fields) | found
-    if open_axes(ports, given | found):
-        found = sizes_of_model(read_model(source.original), ports, given | found) | found
-    return found | given
-
-
-def refuse_empty(mod: IRModule, params: Mapping[str, Any]) -> None:
-    """Refuse a model that takes or gives tensors without elements: they have no range and no score.
-
-    Args:
-        mod, params: an imported model and its weights.
-    Raises:
-        OnnxImportError: an input or an output has a dimension of size 0.
-    """
-    main = mod["main"]
-    taken = {p.name_hint: p.tensor_type for p in main.params if p.name_hint not in params}
-    given = {f"output {n}": t for n, t in enumerate(tensor_fields(main.body.checked_type))}
-    for name, ty in {**{f"input {n!r}": t for n, t in taken.items()}, **given}.items():
-        if 0 in ty.shape:
-            raise OnnxImportError(
-                f"{name} has a dimension of size 0: {list(ty.shape)}",
-                where="the model; there is nothing in it to quantize or to score",
-                fix="export the model with sizes from 1 up, or with free axes, which --dim sets",
-            )
-
-
-_ARITHMETIC: Final = ("add", "subtract", "multiply", "divide")
-
-
-def refuse_infinite(mod: IRModule, params: Mapping[str, Array]) -> None:
-    """Refuse weights that hold NaN, and infinite ones of products: nothing that reads them has a
-    range. An infinite addend may be a mask.
-
-    Args:
-        mod, params: an imported model and its weights.
-    Raises:
-        OnnxImportError: the initializer and what it holds.
-    """
-    for node in nodes_of(mod["main"]):
-        if not isinstance(node, Call):
-            continue
-        product = FQProductShape.get(node.op) is not None
-        for arg in node.args if product or is_op_call(node, *_ARITHMETIC) else ():
-            name = getattr(behind(arg, LAYOUT)[1], "name_hint", "")
-            array = params.get(name)
-            if array is None or array.dtype.kind != "f":
-                continue
-            with np.errstate(all="ignore"):  # the sum takes no memory, and tells of either
-                total = float(array.sum(dtype=np.float64))
-            if math.isfinite(total) or not (product or np.isnan(array).any()):
-                continue
-            raise OnnxImportError(
-                f"initializer {name!r} holds {'NaN' if np.isnan(array).any() else 'infinity'}",
-                where=str(node.span),
-                fix="train the model again, or give a checkpoint from before it diverged",
-            )
-
-
-def import_model(source: ModelSource, dim: Any, at: CutAt = NO_CUT) -> tuple[ModelSource, IRModule]:
-    """The float module after prerequisite_optimize, and the model as it was cut.
+def load_model(
+    source: ModelSource, dims: Mapping[str, int], at: CutAt
+) -> tuple[ModelSource, IRModule, Mapping[str, Any]]:
+    """Return the model as it was cut, its core before any pass, and the weights by name.
 
     A model with nodes that cannot be imported is cut around them, if products are left; one whose
     features are logarithms begins behind these.
@@ -378,20 +223,6 @@ def import_model(source: ModelSource, dim: Any, at: CutAt = NO_CUT) -> tuple[Mod
     Raises:
         OnnxImportError, SettingsError: a model, a cut or a dimension that cannot be used.
     """
-    source, mod, params = load_model(source, named_dims(dim), at)
-    refuse_empty(mod, params)
-    refuse_infinite(mod, params)
-    module = prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL, simplify=True)
-    for note in (given_note(module), refusal_expected(module)):
-        if note:
-            log.warning("%s", note)
-    return source, module
-
-
-def load_model(
-    source: ModelSource, dims: Mapping[str, int], at: CutAt
-) -> tuple[ModelSource, IRModule, Mapping[str, Any]]:
-    """As ``import_model``, before any pass, with the weights by name."""
     loaded = None
     if not (at.until or at.from_ or at.set_input):
         try:
@@ -519,19 +350,14 @@ def _cut_source(source: ModelSource, graph: Graph, parts: Parts) -> ModelSource:
 
 
 def without_floats(
-    source: ModelSource, module: IRModule, diagnosis: Diagnosis, dim: Any, at: CutAt = NO_CUT
-) -> tuple[ModelSource, IRModule, Diagnosis]:
-    """The model cut around what would stay in float; as it is where no cut helps.
+    source: ModelSource, diagnosis: Diagnosis, dims: Mapping[str, int], at: CutAt
+) -> tuple[ModelSource, IRModule, Diagnosis] | None:
+    """Cut a model around what would stay in float; None where no cut helps.
 
     Args:
-        source, module: of ``import_model``.
-        diagnosis: of the module.
+        source: the model as it was cut before.
+        diagnosis: of its module.
     """
-    if diagnosis.fully_integral or at.until:
-        return source, module, diagnosis
-    if any(one.reason.partition(":")[0] in _CONFIGURED for one in diagnosis.operators):
-        return source, module, diagnosis  # the user wants floats there
-    dims = named_dims(dim)
     graph = Graph(set_inputs(read_model(source.original), at.constants), dims)
     rest = {name: size for name, size in dims.items() if name not in graph.sized}
     left_out: set[str] = set()
@@ -555,17 +381,20 @@ def without_floats(
             parts = replace(parts, why=(*why, *caused_by(graph, reasons)))
             cut_source = _cut_source(source, graph, parts)
             mod, params = load_onnx(cut_source.content, dims=rest)
-            made = prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL, simplify=True)
+            made = optimized(mod, params)
         except CompilerError:
             break
         found = diagnose(made, QConfig.recommended())
         if found.fully_integral:
             return cut_source, made, found
-    return source, module, diagnosis
+    return None
 
 
-_CONFIGURED: Final = ("skipped_layer", "skipped_dense", "stopped", "guard")
-"""Reasons of a diagnosis that are fields of the configuration."""
+def optimized(mod: IRModule, params: Mapping[str, Any]) -> IRModule:
+    """Return an imported model as the quantizer takes it."""
+    return prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL, simplify=True)
+
+
 _ROUNDS: Final = 4
 
 

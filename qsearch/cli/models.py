@@ -25,7 +25,7 @@ from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
 if TYPE_CHECKING:
     from compiler.difference import NodeDifference
     from qsearch.modules.analysis import ModelDiagnosis
-    from qsearch.modules.data_source import DataSource
+    from qsearch.opening import DataSource
 
 TEXT: Final = "text"
 SIGN_HELP: Final = "sign the module with this private key (qsearch keygen)"
@@ -201,8 +201,8 @@ def compile_command(
     out = out or f"{Path(given).stem}.qmod"
     from compiler.runtime.artifact import refuse_onnx_name
     from compiler.transform import DumpDir, PassContext
-    from qsearch.modules.data_source import DataSource
     from qsearch.modules.quantization import COMPARED_DATA, form_of_auto, quantize
+    from qsearch.opening import DataSource
     from qsearch.process import logging_to
     from qsearch.progress import LONG_S, PlainProgress
     from qsearch.search.audit import AUDIT
@@ -288,7 +288,7 @@ def insight_command(
     """Find the layers and tensors of a quantized model that lose accuracy."""
     given = options.named_model(model)
     from qsearch.modules.analysis import insight
-    from qsearch.modules.data_source import DataSource
+    from qsearch.opening import DataSource
     from qsearch.report.build import layers_told
     from qsearch.report.insight import layer_rows, output_told
 

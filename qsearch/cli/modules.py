@@ -18,9 +18,9 @@ from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
 
 if TYPE_CHECKING:
     from compiler.ranges.finding import Finding
-    from qsearch.modules.data_source import DataSource
     from qsearch.modules.export import C, Commands, Qdq, Tflite
     from qsearch.modules.verification import Verification
+    from qsearch.opening import DataSource
 
 _SHOWN: Final = 20
 _RECORDS: Final = {

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +14,20 @@ from compiler.fusion.hardware.report import HardwareReport
 from compiler.insight import Insight, OutputInsight, examine
 from compiler.proof.work import refusal_expected
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import Calibration, Diagnosis, diagnose
+from compiler.quantize import Calibration, Diagnosis
 from compiler.runtime.artifact import load_qmod
 from compiler.runtime.interface import Port
 from qsearch.config import resolve
 from qsearch.data import Batches
 from qsearch.errors import SettingsError
-from qsearch.frameworks import model_at
-from qsearch.model_file import ModelSource, dims_with, import_model, without_floats
-from qsearch.modules.data_source import DataSource
+from qsearch.model_file import ModelSource
 from qsearch.modules.quantization import changes_of_auto, chosen_config, resolve_qconfig
 from qsearch.modules.views import report_without_data
+from qsearch.opening import DataSource, found_model, open_model
 from qsearch.run_folder import PathLike
 from qsearch.settings import CutAt
 from qsearch.store.artifacts import write_atomically
 from workers.datasets.protocol import InputSpec
-from workers.datasets.registry import input_specs
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +112,13 @@ def doctor(
         CompilerError: the model or configuration cannot be used; operators that cannot be imported
             are all named in one message.
     """
-    at = CutAt(until, from_, set_input)
-    with model_at(model, calib) as (source, _):
+    with found_model(model, calib) as (found, given, _):
         config = resolve_qconfig(qconfig)
-        warnings = runtime_warnings(source.path)
+        warnings = runtime_warnings(found.path)
         try:
-            dim = dims_with(calib, source, dim)
-            source, module = import_model(source, dim, at)
-            source, module, diagnosis = without_floats(
-                source, module, diagnose(module, config), dim, at
-            )
+            opened = open_model(found, given, dim, CutAt(until, from_, set_input))
+            opened, diagnosis = opened.on_integers(config)
+            source, module, inputs = opened.source, opened.module, opened.inputs
             if space_out is not None:
                 from qsearch.search.space_file import described_space
 
@@ -133,7 +126,6 @@ def doctor(
                 text = described_space(settings, module, source.name)
                 elsewhere = "name another file with --space-out"
                 write_atomically(Path(space_out), text.encode(), fix=elsewhere)
-            inputs = tuple(input_specs(module))
             return ModelDiagnosis(
                 source.name,
                 _declared(source, inputs),
@@ -247,33 +239,27 @@ def insight(
         raise SettingsError(f"samples is {samples}", where="samples", fix="one or more")
     changes = None if qconfig is None else changes_of_auto(qconfig)
     config = _configuration(qconfig) if changes is None else None
-    given, other = DataSource.of(calib), DataSource.of(eval)
-    at = CutAt(until, from_, set_input)
-    with model_at(model, given.data) as (source, data):
-        given = replace(given, data=source.calib if data is None else data)
-        dim = dims_with(given.data, source, dim, given.fields)
-        source, module = import_model(source, dim, at)
-        base, changes = config or QConfig.recommended(), changes or {}
-        if changes.get("partition_conversions", base.partition_conversions) == "fully_integral":
-            diagnosis = diagnose(module, base)
-            source, module, _ = without_floats(source, module, diagnosis, dim, at)
-        inputs = input_specs(module)
-        with contextlib.ExitStack() as stack:
-            parts = source.pipeline, partial(source.cell, module)
-            measured = examined = stack.enter_context(given.opened(inputs, "calib", *parts))
-            if other.data is not None:
-                examined = stack.enter_context(other.opened(inputs, "eval", *parts))
-            calibration = Calibration(module, Batches(measured, inputs))
-            batches = list(Batches(examined, inputs, samples))
-            if config is None:
-                config, _ = chosen_config(calibration, module, changes)
-            stats, channels = calibration.stats_for(config), calibration.channels_for(config)
-            found = examine(module, config, stats, batches, channels=channels, progress=progress)
+    base, changes = config or QConfig.recommended(), changes or {}
+    other = DataSource.of(eval)
+    with found_model(model, calib) as (found, given, folder):
+        opened = open_model(found, given, dim, CutAt(until, from_, set_input), folder)
+        whole = changes.get("partition_conversions", base.partition_conversions)
+        opened, _ = opened.on_integers(base, floats=whole != "fully_integral")
+        source, module, inputs = opened.source, opened.module, opened.inputs
+        measured = examined = opened.data(given, "calib")
+        if other.data is not None:
+            examined = opened.data(other, "eval")
+        calibration = Calibration(module, Batches(measured, inputs))
+        batches = list(Batches(examined, inputs, samples))
+        if config is None:
+            config, _ = chosen_config(calibration, module, changes)
+        stats, channels = calibration.stats_for(config), calibration.channels_for(config)
+        shown = examine(module, config, stats, batches, channels=channels, progress=progress)
         names = [port.name for port in source.interface.outputs]
         named = replace(
-            found,
-            simulated=_named(found.simulated, names),
-            integer=None if found.integer is None else _named(found.integer, names),
+            shown,
+            simulated=_named(shown.simulated, names),
+            integer=None if shown.integer is None else _named(shown.integer, names),
         )
         return ModelInsight(source.name, config, measured.described, examined.described, named)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 from compiler.errors import NotFullyIntegralError, legal_names
@@ -13,14 +11,12 @@ from compiler.insight.audit import Repaired
 from compiler.ir.blob import module_sha256
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import Calibration, Decision, diagnose
+from compiler.quantize import Calibration, Decision
 from compiler.quantize.wide_inputs import with_room_for_sums
 from compiler.runtime.artifact import QModule
 from qsearch.data import Batches
 from qsearch.errors import SettingsError
-from qsearch.frameworks import model_at
-from qsearch.model_file import ModelSource, dims_with, import_model, without_floats
-from qsearch.modules.data_source import DataSource
+from qsearch.opening import DataSource, OpenedModel, found_model, open_model
 from qsearch.progress import Progress, SilentProgress
 from qsearch.search.audit import AUDIT, audited
 from qsearch.search.closeness import KEY as CLOSENESS
@@ -28,7 +24,6 @@ from qsearch.search.closeness import Closeness, compared_whole
 from qsearch.search.trying import fields_of_text
 from qsearch.search.winner import Shipped, samples_of
 from qsearch.settings import CutAt
-from workers.datasets.registry import input_specs
 from workers.metrics.size import DEFAULT_FORM, RESTRICTED, fields_of
 from workers.process import code_version, library_versions
 from workers.user_code import hashes, imported_code
@@ -74,72 +69,65 @@ def quantize(
     progress = progress or SilentProgress()
     changes = changes_of_auto(qconfig)
     config = resolve_qconfig(qconfig) if changes is None else None
-    at = CutAt(until, from_, set_input)
-    given = DataSource.of(calib)
-    with model_at(model, given.data) as (found, samples):
-        given = replace(given, data=found.calib if samples is None else samples)
-        dim = dims_with(given.data, found, dim, given.fields)
-        source, module = import_model(found, dim, at)
+    with found_model(model, calib) as (source, given, folder):
+        opened = open_model(source, given, dim, CutAt(until, from_, set_input), folder)
         try:
-            return _quantized(source, module, given, config, changes, progress)
+            return _quantized(opened, given, config, changes, progress)
         except NotFullyIntegralError:
-            diagnosis = diagnose(module, config or QConfig.recommended())
-            cut, module, _ = without_floats(source, module, diagnosis, dim, at)
-            if cut is source:
+            cut, _ = opened.on_integers(config or QConfig.recommended())
+            if cut is opened:
                 raise
-        return _quantized(cut, module, given, config, changes, progress)
+        return _quantized(cut, given, config, changes, progress)
 
 
 def _quantized(
-    source: ModelSource,
-    module: IRModule,
+    opened: OpenedModel,
     given: DataSource,
     config: QConfig | None,
     changes: Mapping[str, Any] | None,
     progress: Progress,
 ) -> QModule:
-    """The module of a model that was imported; ``config`` None chooses, with the changes."""
-    inputs = input_specs(module)
-    cell = partial(source.cell, module)
-    with given.opened(inputs, "calib", source.pipeline, cell) as data:
-        # Both hold the whole model for a moment: before calibration holds more.
-        kept = source.kept
-        digest = module_sha256(module)
-        calibration = Calibration(module, Batches(data, inputs, told=progress.reached))
-        decisions: tuple[Decision, ...] = ()
-        if config is None:
-            config, decisions = chosen_config(calibration, module, changes or {})
-        if calibration.scales_for(config) and data.synthetic:
-            log.warning(
-                "no calibration data was given: activation ranges come from random inputs "
-                "and will not fit real ones"
-            )
-        progress.phase("audit of the points, and checks", 1)
-        audit = audited(
-            *(calibration, config, calibration.candidate(config), data, inputs),
-            mends=changes is not None,
-            fixed=changes or {},
+    """Quantize a model that was opened; ``config`` None chooses, with the changes."""
+    source, module, inputs = opened.source, opened.module, opened.inputs
+    data = opened.data(given, "calib")
+    # Both hold the whole model for a moment: before calibration holds more.
+    kept = source.kept
+    digest = module_sha256(module)
+    calibration = Calibration(module, Batches(data, inputs, told=progress.reached))
+    decisions: tuple[Decision, ...] = ()
+    if config is None:
+        config, decisions = chosen_config(calibration, module, changes or {})
+    if calibration.scales_for(config) and data.synthetic:
+        log.warning(
+            "no calibration data was given: activation ranges come from random inputs "
+            "and will not fit real ones"
         )
-        config, shipped = audit.qconfig, Shipped.of(audit.candidate)
-        outputs = [port.name for port in source.interface.outputs]
-        for call in shipped.float_ops:
-            log.info("stays float: %s", call)
-        whole = compared_whole(source.pipeline)
-        known = {
-            **_told(Closeness.of(module, shipped.module, data, inputs, outputs, whole), audit),
-            "model_sha256": source.sha256,
-            "module_sha256": digest,
-            "calib_sha256": data.sha256,
-            "seed": int(given.seed),
-            **({"decisions": [str(one) for one in decisions]} if decisions else {}),
-            **({"imports": hashes(code)} if (code := imported_code()) else {}),
-            **kept,
-            "code_version": code_version(),
-            "libraries": library_versions(),
-        }
-        samples = samples_of(shipped.module, data, inputs)
-        around = None if source.parts is None else source.parts.around
-        return shipped.packed(config, known, samples, around)
+    progress.phase("audit of the points, and checks", 1)
+    audit = audited(
+        *(calibration, config, calibration.candidate(config), data, inputs),
+        mends=changes is not None,
+        fixed=changes or {},
+    )
+    config, shipped = audit.qconfig, Shipped.of(audit.candidate)
+    outputs = [port.name for port in source.interface.outputs]
+    for call in shipped.float_ops:
+        log.info("stays float: %s", call)
+    whole = compared_whole(source.pipeline)
+    known = {
+        **_told(Closeness.of(module, shipped.module, data, inputs, outputs, whole), audit),
+        "model_sha256": source.sha256,
+        "module_sha256": digest,
+        "calib_sha256": data.sha256,
+        "seed": int(given.seed),
+        **({"decisions": [str(one) for one in decisions]} if decisions else {}),
+        **({"imports": hashes(code)} if (code := imported_code()) else {}),
+        **kept,
+        "code_version": code_version(),
+        "libraries": library_versions(),
+    }
+    samples = samples_of(shipped.module, data, inputs)
+    around = None if source.parts is None else source.parts.around
+    return shipped.packed(config, known, samples, around)
 
 
 def _told(closeness: Closeness | None, audit: Repaired) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,7 +19,7 @@ from compiler.runtime.artifact import QModule, load_qmod
 from compiler.runtime.pipeline import Pipeline
 from qsearch.data import Batches, Judged, judged_output, label_note
 from qsearch.errors import SettingsError
-from qsearch.modules.data_source import DataSource
+from qsearch.opening import DataSource
 from qsearch.run_folder import PathLike, module_at
 from qsearch.settings import UnknownWordError, metric_named
 from qsearch.streams import STATES, Cell
@@ -191,7 +192,9 @@ def run_samples(
     source = DataSource.of(given)
     fed_back = (source.fields or {}).get(STATES) or {}  # the model's own, of any range
     seen = {name: span for name, span in what.seen.items() if name not in fed_back}
-    with source.opened(what.inputs, "eval", what.pipeline, cell, judged) as data:
+    parts = {"pipeline": what.pipeline, "cell": cell, "judged": judged}
+    with tempfile.TemporaryDirectory(prefix="qsearch-") as folder:
+        data = source.prepared(what.inputs, "eval", Path(folder), **parts)
         sampled = what.sampled
         note = label_note(data, metric)
         top1 = ("top1",) if data.has_labels and judged else ()

@@ -35,9 +35,9 @@ from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.target import Target
 from compiler.targets.tflite.interpreters import SHOWN, FileJudge, available
 from qsearch.data import judged_output
-from qsearch.modules.data_source import DataSource
 from qsearch.modules.onnx_file import parts_outside
 from qsearch.modules.running import Runnable, run_samples
+from qsearch.opening import DataSource
 from qsearch.run_folder import PathLike, RunFolder, module_at
 from qsearch.signing import (
     SIGNATURE,

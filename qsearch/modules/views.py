@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,25 +15,28 @@ from compiler.difference import Difference, compare_modules
 from compiler.drawing import FORMATS
 from compiler.drawing import draw as draw_module
 from compiler.drawing.scales import scale_text
-from compiler.errors import NotFullyIntegralError, legal_names
+from compiler.errors import CompilerError, NotFullyIntegralError, legal_names
 from compiler.fusion.hardware.command_list import register_command_list
 from compiler.fusion.hardware.description import load_hdfg
 from compiler.fusion.hardware.hdfg import HDFG
 from compiler.fusion.hardware.preparation import group_for_hardware
 from compiler.fusion.hardware.report import HardwareReport, hw_report
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
+from compiler.ir.pass_text import split_passes
+from compiler.ir.text.parser import parse
 from compiler.ir.text.printer import text
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import Calibration, without_data
+from compiler.quantize import Calibration, bind_params, without_data
 from compiler.runtime.artifact import QModule, load_qmod
 from compiler.runtime.pipeline import Pipeline
 from qsearch.data import Batches
-from qsearch.errors import SettingsError
-from qsearch.model_file import find_model, import_model, named_dims, read_module
-from qsearch.modules.data_source import DataSource
+from qsearch.errors import ModelFileError, SettingsError
+from qsearch.model_file import SHIPPED, find_model, load_model
+from qsearch.opening import DataSource, dims_with, named_dims, open_model
 from qsearch.report.page import graph_page
 from qsearch.run_folder import PathLike, RunFolder, module_at
-from qsearch.settings import CutAt
+from qsearch.settings import NO_CUT, CutAt
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
 from workers.process import other_versions
@@ -148,8 +152,63 @@ def _typed_module(path: Path, after: str | None, dim: Any, at: CutAt) -> IRModul
     """A file's module with its weights as constants, norms folded unless passes were named."""
     is_model = path.suffix not in (".qmod", ".relay") and not RunFolder(path).module.is_file()
     if after is None and is_model:
-        return import_model(find_model(path), dim, at)[1]
+        return open_model(find_model(path), DataSource(), dim, at).module
     return read_module(path, dims=named_dims(dim), after=after, closed=True, at=at)
+
+
+def read_module(
+    path: Path,
+    *,
+    dims: Mapping[str, int],
+    after: str | None = None,
+    closed: bool = False,
+    at: CutAt = NO_CUT,
+    data: Any = None,
+) -> IRModule:
+    """The typed module of a .qmod, a .relay text, an .onnx file or a shipped model.
+
+    Args:
+        path: the file, a run folder (its winner), or the name of a shipped model.
+        dims: sizes of named dimensions of an ONNX model.
+        after: passes to run on it, as text.
+        closed: weights of an ONNX model become constants, so that only inputs are parameters.
+        at: where an ONNX model is cut.
+        data: arrays that tell the sizes of other axes.
+    Raises:
+        CompilerError: the file cannot be used, or a pass fails.
+    """
+    if RunFolder(path).module.is_file() or str(path) not in SHIPPED:
+        path = module_at(path)
+    if path.suffix == ".qmod":
+        module = load_qmod(path).module
+    elif path.suffix == ".relay":
+        module = infer_module(parse(_text(path)))
+    else:
+        source = find_model(path)
+        _, module, params = load_model(source, dims_with(data, source, dims), at)
+        if closed:
+            module = bind_params(module, params)
+    if after:
+        from compiler.transform import run_named
+
+        try:
+            module = run_named(module, split_passes(after), "show")
+        except CompilerError as error:
+            error.add_note(f"while running --after {after}")
+            raise
+    return module
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ModelFileError(
+            f"{path} cannot be read: {reason}",
+            where=str(path.absolute()),
+            fix="give the path of a .relay file",
+        ) from error
 
 
 def report_without_data(module: IRModule, qconfig: QConfig, hw: str) -> HardwareReport:
@@ -228,8 +287,8 @@ def diff(
         stored = next(filter(None, (_stored(one, inputs) for one in artifacts)), [])
     if stored:
         return compare_modules(first, second, stored[:samples], rtol=rtol, atol=atol)
-    with source.opened(inputs) as opened:
-        batches = Batches(opened, inputs, samples)
+    with tempfile.TemporaryDirectory(prefix="qsearch-") as folder:
+        batches = Batches(source.prepared(inputs, "eval", Path(folder)), inputs, samples)
         return compare_modules(first, second, batches, rtol=rtol, atol=atol)
 
 

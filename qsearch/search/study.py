@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler.ir.blob import ModuleBlob
-from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import (
     Diagnosis,
-    diagnose,
     given_note,
     mark,
     measured_points,
@@ -30,11 +27,11 @@ from qsearch.data import (
     judged_output,
     label_note,
     natural_metric,
-    prepare_data,
     read_preprocess,
 )
 from qsearch.errors import ConflictError, RunFolderError, SettingsError
-from qsearch.model_file import ModelSource, dims_with, import_model, without_floats
+from qsearch.model_file import ModelSource
+from qsearch.opening import DataSource, OpenedModel, open_model
 from qsearch.progress import Progress, SilentProgress
 from qsearch.run_folder import RunFolder
 from qsearch.search import evaluator as evaluators
@@ -51,7 +48,6 @@ from qsearch.store.records import NewStudy, Study
 from qsearch.streams import STATES
 from qsearch.user_code import check_imports, run_user_passes
 from workers.datasets.labels import FIELDS as LABELLED
-from workers.datasets.registry import input_specs
 from workers.metrics.custom import custom_metric
 from workers.metrics.latency import TIMED
 from workers.metrics.library import AGAINST_FLOAT, LIBRARY, WORDS
@@ -93,52 +89,53 @@ def prepare_study(
     """
     if is_import_path(settings.sampler):
         own_sampler(settings.sampler)
-    study = _prepared(settings, source, calib, evaluation, folder=objects_folder)
-    given = read_preprocess(settings.preprocess) or {}
-    if settings.until or settings.allow_float or settings.passes or STATES in given:
+    fields = read_preprocess(settings.preprocess)
+    rest = (fields, objects_folder)
+    given, judged = _first(calib, settings.calib), _first(evaluation, settings.eval)
+    study = _prepared(settings, source, given, judged, *rest)
+    if settings.until or settings.allow_float or settings.passes or STATES in (fields or {}):
         return study
 
     # Objects may have been read to their end, and lie in files now.
-    data = (
-        None if calib is None else Path(study.calib.path),
-        None if evaluation is None else Path(study.evaluation.path),
-    )
+    given = given if calib is None else Path(study.calib.path)
+    judged = judged if evaluation is None else Path(study.evaluation.path)
 
     def cut(until: str, begins: Sequence[str]) -> PreparedStudy:
         words = {"until": (until,), "from_": settings.from_ or tuple(begins)}
-        return _prepared(settings.model_copy(update=words), source, *data, folder=objects_folder)
+        return _prepared(settings.model_copy(update=words), source, given, judged, *rest)
 
     return with_last_in_float(study, cut, progress or SilentProgress())
 
 
 def _prepared(
-    settings: Settings, source: ModelSource, calib: Any, evaluation: Any, *, folder: Path | None
+    settings: Settings,
+    source: ModelSource,
+    calib: Any,
+    evaluation: Any,
+    fields: Mapping[str, Any] | None,
+    folder: Path | None,
 ) -> PreparedStudy:
-    """The study of the model as the settings cut it."""
-    fields = read_preprocess(settings.preprocess)
-    sizes = dims_with(_first(calib, settings.calib), source, dict(settings.dim), fields)
-    settings = settings.model_copy(update={"dim": tuple(sizes.items())})
-    source, module = _module(settings, source)
-    diagnosis = diagnose(module, QConfig.recommended())
-    if not (settings.allow_float or settings.passes):
-        source, module, diagnosis = without_floats(
-            source, module, diagnosis, dict(settings.dim), settings.cut_at
-        )
-    inputs = input_specs(module)
-    options: dict[str, Any] = {
-        "preprocess": fields,
-        "objects_folder": folder,
-        "seed": settings.seed,
-        "pipeline": source.pipeline,
-        "cell": partial(source.cell, module),
-    }
+    """The study of the model as the settings cut it.
+
+    Args:
+        calib, evaluation: paths or Python objects.
+        fields: of the preprocess file.
+    """
+    given = DataSource(_first(calib, source.calib), fields, settings.seed)
+    opened = open_model(source, given, settings.dim, settings.cut_at, folder)
+    source.check_unchanged()
+    settings = settings.model_copy(update={"dim": tuple(opened.dims.items())})
+    if settings.passes:
+        opened = replace(opened, module=run_user_passes(opened.module, settings.passes))
+    _refuse_quantized(opened)
+    floats = settings.allow_float or bool(settings.passes)
+    opened, diagnosis = opened.on_integers(QConfig.recommended(), floats)
+    source, module, inputs = opened.source, opened.module, opened.inputs
     used = None if {STATES, *LABELLED}.intersection(fields or ()) else settings.preprocess
-    calib_given = _first(calib, settings.calib, source.calib)
-    eval_given = _first(evaluation, settings.eval, source.eval)
-    calib_data = eval_data = prepare_data(calib_given, inputs, name="calib", **options)
-    if eval_given is not None:
+    calib_data = eval_data = opened.data(given, "calib")
+    if (evaluation := _first(evaluation, source.eval)) is not None:
         judged = judged_output(module, source.pipeline, settings.metric or "")
-        eval_data = prepare_data(eval_given, inputs, name="eval", judged=judged, **options)
+        eval_data = opened.data(replace(given, data=evaluation), "eval", judged)
     asked_metric = settings.metric or natural_metric(eval_data)
     own_metric = asked_metric if is_import_path(asked_metric or "") else None
     if own_metric:
@@ -192,24 +189,15 @@ def _prepared(
     return replace(study, spec={**_spec(study, evaluator), **layers, **timed})
 
 
-def _module(settings: Settings, source: ModelSource) -> tuple[ModelSource, IRModule]:
-    """The model as it is quantized: imported, cut, simplified, after the passes of the user.
-
-    Raises:
-        SettingsError: it is quantized already, and leaves nothing to search for.
-    """
-    source, module = import_model(source, settings.dim, settings.cut_at)
-    source.check_unchanged()
-    if settings.passes:
-        module = run_user_passes(module, settings.passes)
-    if note := given_note(module):
-        annotated, _ = mark(module, QConfig.recommended())
+def _refuse_quantized(opened: OpenedModel) -> None:
+    """Refuse a model that is quantized already, and leaves nothing to search for."""
+    if note := given_note(opened.module):
+        annotated, _ = mark(opened.module, QConfig.recommended())
         if not measured_points(annotated) and not ungiven_weights(annotated):
             raise SettingsError(
-                f"{source.name}: {note}; it leaves nothing to search for",
+                f"{opened.source.name}: {note}; it leaves nothing to search for",
                 fix="write its integer module with `qsearch compile`, or search the float model",
             )
-    return source, module
 
 
 def _metric(asked: str | None, data: PreparedData, has_labels: bool) -> str:

@@ -13,15 +13,14 @@ from typing import Any, Final
 
 from qsearch.config import read_config_file, resolve
 from qsearch.errors import DataError, ModelFileError, RunFolderError, SettingsError, system_errors
-from qsearch.model_file import dims_with, find_model, import_model
+from qsearch.model_file import find_model
 from qsearch.object_data import objects_to_npz
+from qsearch.opening import DataSource, open_model
 from qsearch.run_folder import PathLike
 from qsearch.server.submission import MAPPINGS, SUBMITTED
 from qsearch.settings import CutAt
 from workers.datasets.contents import files_below
 from workers.datasets.image_folder import IMAGE_SUFFIXES
-from workers.datasets.prepared import whole_inputs
-from workers.datasets.registry import input_specs
 
 _STEM: Final = 55
 
@@ -91,12 +90,9 @@ def data_file(
     """Calibration or evaluation data as a file that can be sent."""
     if not isinstance(value, str | os.PathLike):
         words = (tuple(settings.get(name, ())) for name in ("until", "from", "set_input"))
-        found = find_model(model)
-        dim = dims_with(value, found, settings.get("dim", {}))
-        source, module = import_model(found, dim, CutAt(*words))
-        pipeline = source.pipeline
-        inputs = input_specs(module) if pipeline is None else whole_inputs(pipeline.whole)
-        value = objects_to_npz(value, inputs, folder, name)
+        at, dim = CutAt(*words), settings.get("dim", {})
+        opened = open_model(find_model(model), DataSource(value), dim, at)
+        value = objects_to_npz(value, opened.whole_inputs, folder, name)
     path = Path(value)
     if path.is_dir():
         return _zipped(path, folder / f"{name}.zip")

@@ -16,7 +16,8 @@ from PIL import Image
 import qsearch
 from qsearch.cli.main import run
 from qsearch.errors import DataError
-from qsearch.model_file import dims_with, find_model
+from qsearch.model_file import find_model
+from qsearch.opening import dims_with
 
 Dims = list[Any]
 

@@ -27,7 +27,8 @@ from qsearch.dashboard.app import DashboardOptions, create_app
 from qsearch.dashboard.schemas import API_VERSION
 from qsearch.dashboard.security import Policy
 from qsearch.errors import SettingsError
-from qsearch.model_file import find_model, import_model
+from qsearch.model_file import find_model
+from qsearch.opening import DataSource, open_model
 from qsearch.server.connection import Connection, ServerError, UnreachableError
 from qsearch.server.submission import SUBMITTED, ServerOptions
 from qsearch.server.tokens import Quota, Tokens
@@ -302,9 +303,9 @@ def test_an_upload_is_imported_without_the_folder_that_it_lies_in(tmp_path: Path
     model = tmp_path / "m.onnx"
     model.write_bytes(external("function"))
     source = find_model(model)
-    assert import_model(source, {}) is not None
+    assert open_model(source, DataSource()) is not None
     with pytest.raises(OnnxImportError, match="given as bytes"):
-        import_model(replace(source, alone=True), {})
+        open_model(replace(source, alone=True), DataSource())
 
 
 @pytest.mark.parametrize(
