@@ -135,8 +135,9 @@ def add_to(ratio: Ratio, wanted: NDArray[Any], found: NDArray[Any]) -> None:
     exact = np.asarray(wanted, np.float64).ravel()
     with np.errstate(invalid="ignore"):
         noise = np.asarray(found, np.float64).ravel() - exact
-    ratio.signal += float(np.dot(exact, exact))
-    ratio.noise += float(np.dot(noise, noise))
+    # Not np.dot: threads of its library cost five times what the sum does.
+    ratio.signal += float(np.einsum("i,i->", exact, exact))
+    ratio.noise += float(np.einsum("i,i->", noise, noise))
 
 
 def decisions(output: NDArray[Any]) -> NDArray[np.intp]:

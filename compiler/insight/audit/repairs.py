@@ -56,7 +56,6 @@ _WORTH_DB: Final = 0.5
 """Less is within what other samples would give."""
 _MUCH_DB: Final = 3.0
 """Least gain of smoothing, which changes every range, and of a repair that helps few samples."""
-_MOST: Final = 0.6
 _ENOUGH_DB: Final = 50.0
 """Outputs that are so near to the float ones are left as they are."""
 _NEAR_DB: Final = 1.0
@@ -190,13 +189,11 @@ def _taken(
         _integers_db(one, found.audit, fresh) for one in (found.candidate, candidate)
     )
     before = was if found.before_db is None else found.before_db
-    better = sum(a > b for a, b in zip(each_now, each_was, strict=True)) / len(fresh)
-    gain = now - was
+    gain, each = now - was, np.subtract(each_now, each_was)
+    sure = each.mean() > each.std() / math.sqrt(len(each))  # by more than its standard error
     finer = all("nbit_input" in one.choice for one in some)
-    # Few samples say less, and so does a gain that only some of them have, except of finer steps.
-    if gain < worth * max(SAMPLES / len(fresh), 1) or (
-        better < _MOST and gain < _MUCH_DB and not finer
-    ):
+    # Few samples say less, and so does a gain that differs between them, except of finer steps.
+    if gain < worth * max(SAMPLES / len(fresh), 1) or (not sure and gain < _MUCH_DB and not finer):
         return replace(found, before_db=before, after_db=max(was, now))
     return replace(
         found,
