@@ -18,8 +18,8 @@ from compiler.ir.ty import tensor_fields
 from compiler.lowering.lower_te import LowerTE
 from compiler.passes.convert_layout import ConvertLayout
 from compiler.passes.eta_expand import EtaExpand
-from compiler.passes.fold_requantize import FoldRequantize
 from compiler.passes.inline_requantize import InlineRequantize
+from compiler.passes.merge_requantize import MergeRequantize
 from compiler.runtime.lowered_module import LoweredModule
 from compiler.targets.compilation_config import CompilationConfig
 from compiler.targets.reference.executor import ReferenceExecutor
@@ -27,14 +27,14 @@ from compiler.targets.target import Target
 
 EXECUTORS = ("reference", "c")
 
-BEFORE_LOWERING: tuple[Pass, ...] = (*BEFORE_FUSION, FuseOps(), EtaExpand())
+BEFORE_LOWERING: tuple[Pass, ...] = (InlineRequantize(), *BEFORE_FUSION, FuseOps(), EtaExpand())
 """What ``lower`` runs on the graph before PlanDevices and LowerTE."""
 
 BEFORE_C: tuple[Pass, ...] = (
-    InlineRequantize(),
     ConvertLayout(),
     *BEFORE_FUSION,
-    FoldRequantize(),
+    MergeRequantize(words=True),
+    InlineRequantize(high_half=True),
     FuseOps(),
     EtaExpand(),
 )

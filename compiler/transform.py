@@ -39,7 +39,6 @@ from compiler.passes.eliminate_common_subexpr import (
 )
 from compiler.passes.eta_expand import EtaExpand as EtaExpand
 from compiler.passes.fold_constant import FoldConstant as FoldConstant
-from compiler.passes.fold_requantize import FoldRequantize as FoldRequantize
 from compiler.passes.fold_scale_axis import BackwardFoldScaleAxis as BackwardFoldScaleAxis
 from compiler.passes.fold_scale_axis import FoldScaleAxis as FoldScaleAxis
 from compiler.passes.fold_scale_axis import ForwardFoldScaleAxis as ForwardFoldScaleAxis

@@ -6,11 +6,9 @@ from compiler.ir.pass_infra import Pass
 from compiler.passes.canonicalize_cast import CanonicalizeCast
 from compiler.passes.eliminate_common_subexpr import EliminateCommonSubexpr
 from compiler.passes.fold_constant import FoldConstant
-from compiler.passes.inline_requantize import InlineRequantize
 from compiler.passes.simplify_inference import SimplifyInference
 
 BEFORE_FUSION: tuple[Pass, ...] = (
-    InlineRequantize(),
     SimplifyInference(),
     # What several layers read as the same narrow integers is narrowed once, where it is made.
     EliminateCommonSubexpr(),

@@ -6,7 +6,9 @@
                                                     %3 = clip(%2, a_min=-127f, a_max=127f);
                                                     cast(%3, dtype="int8")
 
-The calls are those of the operator's body. Fires for vectors that are constants.
+The calls are those of the operator's body, with ``high_half`` those that take the fewest and the
+narrowest instructions of a processor: see ``ops/qnn/inlined.py``. Fires for vectors that are
+constants.
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ from compiler.ops.qnn.inlined import inlined
 @register_pass("InlineRequantize", opt_level=0, required=("InferType",))
 @dataclass(frozen=True, slots=True)
 class InlineRequantize(FunctionPass):
-    """Write the bodies of requantizations."""
+    """Write requantizations in words."""
+
+    high_half: bool = False
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The function, itself without a requantization."""
-        return inlined(fn)
+        return inlined(fn, self.high_half)

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
+from compiler.ir.expr import Call, Constant, Expr, Function, Op, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.rebuild import rebuilt
@@ -34,6 +34,7 @@ from compiler.ops.tensor.clip import integer_bound
 from compiler.span import join_spans
 
 Users = Mapping[Expr, Sequence[Expr | None]]
+_WORDS = ("fixed_point_multiply", "fixed_point_multiply_per_axis")
 _STOP = "annotation.stop_fusion"
 _SUMS = ("add", "subtract")
 
@@ -41,11 +42,17 @@ _SUMS = ("add", "subtract")
 @register_pass("MergeRequantize", opt_level=0, required=("InferType",))
 @dataclass(frozen=True, slots=True)
 class MergeRequantize(FunctionPass):
-    """Draw bias, relu, clip, casts and stop_fusion into the requantizations between them."""
+    """Draw bias, relu, clip, casts and stop_fusion into the requantizations between them.
+
+    Attributes:
+        words: fixed-point multiplications of int32 or int64 by constants are requantizations too.
+    """
+
+    words: bool = False
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The function, itself where nothing is drawn in."""
-        if not mentions(fn, (OP,)):
+        if not mentions(fn, (OP, *_WORDS) if self.words else (OP,)):
             return fn
         order = nodes_of(fn)
         users: dict[Expr, list[Expr | None]] = {fn.body: [None]}
@@ -55,8 +62,9 @@ class MergeRequantize(FunctionPass):
         merged: dict[Expr, _Merged] = {}
         taken: set[Expr] = set()
         for node in order:
-            if is_op_call(node, OP):
-                one = _Merged(node, users, taken)
+            attrs = _attrs(node, self.words)
+            if attrs is not None and isinstance(node, Call):
+                one = _Merged(node, attrs, users, taken)
                 merged |= dict.fromkeys(one.last, one)
         if not any(one.changed for one in merged.values()):
             return fn
@@ -78,6 +86,21 @@ def _dtype(node: Expr) -> str:
     return ty.dtype if isinstance(ty, TensorType) else ""
 
 
+def _attrs(node: Expr, words: bool) -> RequantizeAttrs | None:
+    """The fields of a requantization, or of a multiplication that is one; None for others."""
+    if is_op_call(node, OP):
+        return RequantizeAttrs.of(node)
+    if not words or not is_op_call(node, *_WORDS) or _dtype(node) not in ("int32", "int64"):
+        return None
+    attrs: Any = node.attrs
+    made = RequantizeAttrs(compute_dtype=_dtype(node), out_dtype=_dtype(node))
+    if len(node.args) > 1:
+        known = all(isinstance(vector, Constant) for vector in node.args[1:])
+        return replace(made, axis=attrs.axis) if known else None
+    known = -63 <= attrs.shift <= 63
+    return replace(made, multiplier=attrs.multiplier, shift=attrs.shift) if known else None
+
+
 class _Merged:
     """A requantization with all that it takes in.
 
@@ -87,9 +110,9 @@ class _Merged:
         last: the nodes that it stands for, all of one value.
     """
 
-    def __init__(self, call: Call, users: Users, taken: set[Expr]) -> None:
+    def __init__(self, call: Call, attrs: RequantizeAttrs, users: Users, taken: set[Expr]) -> None:
         self._call, self._users, self._taken = call, users, taken
-        self._attrs = RequantizeAttrs.of(call)
+        self._attrs = attrs
         self._vectors = call.args[1:]
         self._spans = [call.span]
         self._data = call.args[0]
@@ -104,13 +127,14 @@ class _Merged:
     @property
     def changed(self) -> bool:
         """True if it takes in anything."""
-        return self._data is not self._call.args[0] or self.last != (self._call,)
+        known = is_op_call(self._call, OP)
+        return not known or self._data is not self._call.args[0] or self.last != (self._call,)
 
     def call(self, new: Mapping[Expr, Expr]) -> Call:
         """The call over new operands."""
         vectors = tuple(new.get(each, each) for each in self._vectors)
         span = join_spans(self._spans)
-        return Call(self._call.op, (new[self._data], *vectors), self._attrs, span=span)
+        return Call(Op.get(OP), (new[self._data], *vectors), self._attrs, span=span)
 
     def _takes_front(self) -> bool:
         """Take in what computes the data, if a field can say it."""

@@ -12,6 +12,7 @@ Sources: Relay qnn.requantize; TOSA RESCALE; ties as QConfig.rounding has them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -20,11 +21,13 @@ import numpy as np
 from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type, bits
 from compiler.ops.arg_types import Types, check_integer_dtype, integer_tensor, normalize_axis
 from compiler.ops.number_format import Array
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, axis_layout, data_layout
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.tensor.fixed_point_multiply import POWER_OF_TWO, scaled
 
@@ -198,18 +201,30 @@ def _held(limits: tuple[int, int], dtype: str) -> tuple[int, int]:
 @FBody.register(requantize)
 def requantize_body(step: Step, words: Words) -> Value | None:
     """A sum, a relu, a fixed-point product or a shift, a clip, a sum and a cast."""
-    attrs, x, factors = step.attrs, step.args[0], factors_in(step)
+    attrs, factors = step.attrs, factors_in(step)
     if factors is None:
         return None
-    if factors.bias.any():
-        x = words.cast(x, bias_dtype(x.type.dtype))
-        # A zero point is subtracted, as readers of these words expect it.
-        less = not factors.bias.ndim and factors.bias < 0
-        bias = words.constant(-factors.bias if less else factors.bias, x.type.dtype)
-        x = words.binary("subtract", x, bias) if less else words.add(x, bias)
+    x = biased(step.args[0], factors.bias, words)
     if attrs.relu:
         x = words.word("nn.relu", [x], shape_of(x), x.type.dtype)
-    x = _scaled(words.cast(x, attrs.compute_dtype), factors, attrs, words)
+    return finished(
+        _scaled(words.cast(x, attrs.compute_dtype), factors, attrs, words), attrs, words
+    )
+
+
+def biased(x: Value, bias: Array, words: Words) -> Value:
+    """The sum of integers and a bias, in ``bias_dtype``."""
+    if not bias.any():
+        return x
+    x = words.cast(x, bias_dtype(x.type.dtype))
+    # A zero point is subtracted, as readers of these words expect it.
+    less = not bias.ndim and bias < 0
+    held = words.constant(-bias if less else bias, x.type.dtype)
+    return words.binary("subtract", x, held) if less else words.add(x, held)
+
+
+def finished(x: Value, attrs: RequantizeAttrs, words: Words) -> Value:
+    """What stands behind the product: a clip, the zero point, a cast, the end of a kernel."""
     limits = limits_of(attrs)
     if limits is not None:
         low, high = map(float, limits)
@@ -220,6 +235,12 @@ def requantize_body(step: Step, words: Words) -> Value | None:
     if attrs.stored:
         x = words.word("annotation.stop_fusion", [x], shape_of(x), x.type.dtype)
     return x
+
+
+@FConvertLayout.register(requantize)
+def requantize_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
+    """The axis of the vectors follows that of the data."""
+    return (axis_layout if len(call.args) > 1 else data_layout)(call, orders)
 
 
 def _scaled(x: Value, factors: Factors, attrs: RequantizeAttrs, words: Words) -> Value:
