@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.blob import ModuleBlob
-from compiler.ir.module import IRModule
 from compiler.lru_cache import LRUCache
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import ChannelStats
@@ -64,7 +62,7 @@ class CalibrationActor:
             raise DatasetError("no sample to calibrate on", where=str(request.samples))
         measurement = self._measurement(request)
         if measurement.step in CHANNEL_STEPS:
-            mod = self._module(request)
+            mod = self._values.module(request.blob)
             batches = self._batches(request, input_specs(mod))
             arrays = measure_channels(mod, measurement, batches).to_arrays()
         else:
@@ -96,11 +94,8 @@ class CalibrationActor:
     def _profile(
         self, request: CalibrationRequest, measurement: Measurement
     ) -> tuple[tuple[InputSpec, ...], Profile]:
-        mod = self._module(request)
+        mod = self._values.module(request.blob)
         return input_specs(mod), Profile.of(mod, measurement)
-
-    def _module(self, request: CalibrationRequest) -> IRModule:
-        return ModuleBlob(self._values.value(request.blob)).unpack()
 
     def _batches(
         self, request: CalibrationRequest, inputs: tuple[InputSpec, ...]

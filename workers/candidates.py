@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import QuantizeError
-from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.lru_cache import LRUCache
 from compiler.qtypes.channel_ranges import FloatSide
@@ -19,7 +18,7 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Candidate, ChannelStats, build_candidate
 from compiler.quantize.calibration.collect_stats import float_executor
-from compiler.runtime.artifact import AUTO, load_qmod
+from compiler.runtime.artifact import AUTO, QModule, load_qmod
 from compiler.runtime.exact_executor import exact_executor
 from compiler.runtime.executor import Executor, Inputs
 from workers.datasets.protocol import InputSpec
@@ -63,7 +62,7 @@ class Builder:
 
     def __init__(self, values: ObjectStore) -> None:
         self._values = values
-        self._modules: LRUCache[IRModule] = LRUCache(2)
+        self._shipped: LRUCache[QModule] = LRUCache(1)
         self._made: LRUCache[Runnable] = LRUCache(2)
         self._channels: LRUCache[ChannelStats] = LRUCache(1)
         self._ranges: LRUCache[NDArray[np.float32] | None] = LRUCache(8)
@@ -95,13 +94,13 @@ class Builder:
     def _make(self, build: Build, blob_key: str) -> Runnable:
         watch = Stopwatch()
         if build.module is not None:
-            shipped = load_qmod(self._values.value(build.module))
+            file = build.module
+            key = self._values.key(file)
+            shipped = self._shipped.get(key, lambda: load_qmod(self._values.value(file)))
             executor = "reference" if build.evaluator == "reference" else AUTO
             run_module = partial(shipped.run, executor=executor, core=True)
             return Runnable(input_specs(shipped.module), run_module, watch.cpu_s)
-        mod = self._modules.get(
-            blob_key, lambda: ModuleBlob(self._values.value(build.blob)).unpack()
-        )
+        mod = self._values.module(build.blob)
         inputs = input_specs(mod)
         if build.evaluator == "float":
             return Runnable(inputs, float_executor(mod).run, watch.cpu_s)
@@ -109,13 +108,18 @@ class Builder:
         channels = self._channel_stats(build) if qconfig.needs_channels else None
         whole = qconfig.with_whole_weights()
         measured = "" if build.channels is None else self._values.key(build.channels)
-        key = (blob_key, measured, repr(sorted(whole.to_dict().items())), build.activation_scales)
+        ranges_key = (
+            blob_key,
+            measured,
+            repr(sorted(whole.to_dict().items())),
+            build.activation_scales,
+        )
         run = QuantizeContext(qconfig)
         if whole != qconfig:
-            run.rounded.ranges = self._ranges.get(key, lambda: None)
-            run.rounded.float_side = self._float_sides.get(key, FloatSide)
+            run.rounded.ranges = self._ranges.get(ranges_key, lambda: None)
+            run.rounded.float_side = self._float_sides.get(ranges_key, FloatSide)
         candidate = build_candidate(mod, qconfig, build.activation_scales, channels, run)
-        self._ranges.put(key, run.rounded.ranges)
+        self._ranges.put(ranges_key, run.rounded.ranges)
         return Runnable(
             inputs,
             _executor(candidate, build.evaluator).run,

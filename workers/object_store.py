@@ -8,12 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from compiler.ir.blob import ModuleBlob
+from compiler.ir.module import IRModule
 from compiler.lru_cache import LRUCache
 from workers.errors import WorkerError
 from workers.messages import Handle
 
 _KEPT = 6
 """Values that one worker holds."""
+_MODULES = 2
+"""Modules that one worker holds beside them."""
 
 
 def content_key(value: Any) -> str:
@@ -67,12 +71,17 @@ class ObjectStore:
     def __init__(self, fetch: Callable[[Handle], Any]) -> None:
         self._fetch = fetch
         self._cache: LRUCache[Any] = LRUCache(_KEPT)
+        self._modules: LRUCache[IRModule] = LRUCache(_MODULES)
 
     def value(self, given: Any) -> Any:
         """The value itself; handles are looked up."""
         if isinstance(given, Handle):
             return self._cache.get(given.key, lambda: self._fetch(given))
         return given
+
+    def module(self, blob: Any) -> IRModule:
+        """The module of a packed one, which is parsed once."""
+        return self._modules.get(self.key(blob), lambda: ModuleBlob(self.value(blob)).unpack())
 
     @staticmethod
     def key(given: Any) -> str:

@@ -21,6 +21,7 @@ from compiler.errors import CalibrationError, CompilerError
 from compiler.insight.audit import BITS
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, Candidate
+from compiler.runtime.artifact import QModule
 from compiler.runtime.interface import KEY as INTERFACE
 from compiler.runtime.pipeline import AFTER, BEFORE
 from compiler.targets.c.cores import CORES
@@ -171,7 +172,7 @@ class Session:
         self._stages = StageTracker(context.repository, context.study_id)
         self._driver: Driver | None = None
         self._worker_cpu_s = self._trials_wall_s = 0.0
-        self._written: tuple[str, str | None] | None = None
+        self._written: tuple[tuple[str, str | None], QModule] | None = None
         self._float_ops: tuple[str, ...] = ()
         self._built: tuple[str, Candidate] | None = None
 
@@ -484,7 +485,7 @@ class Session:
         if best is None or self._checked(best) is not None:
             return
         self._control.check()
-        self._write(best, best.outcome.outputs_sha256)
+        written = self._write(best, best.outcome.outputs_sha256)
         emitted = check_winner(
             self._context,
             evaluator,
@@ -497,7 +498,7 @@ class Session:
         )
         self._worker_cpu_s += emitted.cpu_s
         self._context.progress.phase("check, single steps", 1)
-        emitted = check_written(emitted, self._folder.module, self._prepared)
+        emitted = check_written(emitted, written, self._prepared)
         self._context.progress.advance()
         for finding in emitted.findings:
             self._context.progress.message(f"warning: `qsearch verify` will refuse it: {finding}")
@@ -512,16 +513,18 @@ class Session:
             self._context.study_id, {**emitted.report(), ABOUT: about}
         )
 
-    def _write(self, best: Trial, outputs_sha256: str | None) -> None:
+    def _write(self, best: Trial, outputs_sha256: str | None) -> QModule:
         """Write the module of a trial, unless this run has written the same file."""
         key = best.config_hash, outputs_sha256
-        if self._written == key:
-            return
+        if self._written is not None and self._written[0] == key:
+            return self._written[1]
         qconfig, shipped = QConfig.from_dict(best.qconfig), Shipped.of(self._candidate(best))
         self._float_ops = shipped.float_ops
-        write_winner(self._folder, shipped, qconfig, self._prepared, outputs_sha256, self._signer)
-        keep_page(self._artifacts, self._folder.module)
-        self._written = key
+        to, signer = (self._folder, shipped, qconfig, self._prepared), self._signer
+        made = write_winner(*to, outputs_sha256, signer)
+        keep_page(self._artifacts, self._folder.module, made)
+        self._written = key, made
+        return made
 
     def _candidate(self, trial: Trial) -> Candidate:
         """Build the module of a trial, with the weights that a worker has rounded."""

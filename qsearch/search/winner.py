@@ -245,13 +245,13 @@ def check_winner(
     )
 
 
-def check_written(emitted: Emitted, file: Path, prepared: PreparedStudy) -> Emitted:
+def check_written(emitted: Emitted, written: QModule, prepared: PreparedStudy) -> Emitted:
     """The same with tests of the written module: of single steps, once each of a large one, and of
     the outputs behind the float part of a model that was cut.
 
     A module that holds floats, or is not proved, is not tested; what refutes it is a finding.
     """
-    written, pipeline = load_qmod(file), compared_whole(prepared.source.pipeline)
+    pipeline = compared_whole(prepared.source.pipeline)
     if pipeline is not None:
         closeness = Closeness.of(
             prepared.module, written.module, prepared.evaluation, prepared.inputs, (), pipeline
@@ -291,8 +291,8 @@ def write_winner(
     prepared: PreparedStudy,
     outputs_sha256: str | None,
     signer: Ed25519PrivateKey | None,
-) -> None:
-    """Write the module with its configuration, provenance, proof and a few samples.
+) -> QModule:
+    """Write the module with its configuration, provenance, proof and a few samples; return it.
 
     Args:
         outputs_sha256: over its outputs on the evaluation data; None where they were not computed.
@@ -310,9 +310,10 @@ def write_winner(
     partial.replace(folder.module)
     text = json.dumps(qconfig.to_dict(), indent=1, sort_keys=True) + "\n"
     write_atomically(folder.qconfig, text.encode())
+    return made
 
 
-def keep_page(artifacts: StudyArtifacts, file: Path) -> None:
+def keep_page(artifacts: StudyArtifacts, file: Path, shipped: QModule) -> None:
     """Keep what the page of a module shows first, under the sha256 of its file.
 
     The drawing is left out where there are more than ``MAX_BOXES``, or where nothing can be fused.
@@ -321,18 +322,18 @@ def keep_page(artifacts: StudyArtifacts, file: Path) -> None:
     from compiler.drawing.picture import picture_of
     from compiler.transform import FuseOps
 
-    found = {MODULE_TEXT: text_of(file)}
+    found = {MODULE_TEXT: text_of(file, shipped)}
     with contextlib.suppress(CompilerError):
-        picture = picture_of(FuseOps()(load_qmod(file).module))
+        picture = picture_of(FuseOps()(shipped.module))
         if picture.num_boxes <= MAX_BOXES:
             found[MODULE_GRAPH] = {"groups": "fused", **graph_of(picture)}
     for kind, part in found.items():
         artifacts.keep(kind, found[MODULE_TEXT]["sha256"], json.dumps(part).encode())
 
 
-def text_of(file: Path) -> dict[str, Any]:
-    """IR text, configuration, provenance, functions."""
-    shipped = load_qmod(file)
+def text_of(file: Path, shipped: QModule | None = None) -> dict[str, Any]:
+    """IR text, configuration, provenance, functions; of a file that is read unless it is known."""
+    shipped = shipped or load_qmod(file)
     constants: dict[str, Any] = {}
     whole = text(shipped.module, external_data=constants, show_spans=False)
     return {
