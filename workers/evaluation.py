@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -152,7 +153,7 @@ class _Evaluation:
         if self._reference is None or probes == 0 or (self._alone and probes == runs):
             return False
         indices = [self._runs[probe * runs // probes] for probe in range(probes)]
-        self._probed = {index: self._run(index) for index in indices}
+        self._probed = {index: self._run(self._batch(index)) for index in indices}
         outputs, reference, labels = _joined([self._given(*run) for run in self._probed.values()])
         candidate = self._new_sums(("agreement", "sqnr"))
         candidate.add(outputs, reference, labels)
@@ -182,9 +183,9 @@ class _Evaluation:
         """Every sample of the part in order; what the probe computed is used again."""
         waiting: list[_Given] = []
         held = samples = 0
-        for index in self._runs:
-            probed = self._probed.pop(index) if index in self._probed else self._run(index)
-            batch, outputs = probed
+        for index, read in self._batches():
+            probed = self._probed.pop(index, None)
+            batch, outputs = probed or self._run(read)
             waiting.append(self._given(batch, outputs))
             self._add_whole(batch, outputs)
             self._record(outputs)
@@ -208,7 +209,7 @@ class _Evaluation:
         integer, name = self._runnable.integer, self._request.build.evaluator
         if integer is None:
             return
-        batch, outputs = self._run(self._runs[len(self._runs) // 2])
+        batch, outputs = self._run(self._batch(self._runs[len(self._runs) // 2]))
         exact = ReferenceExecutor(integer).run(batch.inputs)
         for place, (ours, theirs) in enumerate(zip(outputs, exact, strict=True)):
             wanted = rows_of(theirs, batch.count, self._size)
@@ -247,12 +248,20 @@ class _Evaluation:
         """Outputs of all scored samples."""
         return _concatenated(self._kept)
 
-    def _run(self, index: int) -> tuple[ModelBatch, Rows]:
-        batch = self._batch(index)
+    def _run(self, batch: ModelBatch) -> tuple[ModelBatch, Rows]:
         outputs = self._runnable.run(batch.inputs)
         rows = tuple(rows_of(out, batch.count, self._size) for out in outputs)
         self._lifted = [one.ndim > out.ndim for one, out in zip(rows, outputs, strict=True)]
         return batch, rows
+
+    def _batches(self) -> Iterator[tuple[int, ModelBatch]]:
+        """Runs of the part in order; of a whole range, several small samples are read together."""
+        if not self._alone:
+            return ((index, self._batch(index)) for index in self._runs)
+        inputs = self._runnable.inputs
+        run_bytes = sum(np.dtype(spec.dtype).itemsize * math.prod(spec.shape) for spec in inputs)
+        chunk = min(_SUMMED_BYTES // max(run_bytes, 1) * self._size, _SUMMED_SAMPLES)
+        return enumerate(model_batches(self._dataset, self._request.samples, inputs, chunk))
 
     def _batch(self, index: int) -> ModelBatch:
         samples = self._request.samples

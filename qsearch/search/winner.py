@@ -292,7 +292,7 @@ def write_winner(
     outputs_sha256: str | None,
     signer: Ed25519PrivateKey | None,
 ) -> QModule:
-    """Write the module with its configuration, provenance, proof and a few samples; return it.
+    """Write the module with its configuration, provenance, proof and a few samples; read it again.
 
     Args:
         outputs_sha256: over its outputs on the evaluation data; None where they were not computed.
@@ -310,7 +310,7 @@ def write_winner(
     partial.replace(folder.module)
     text = json.dumps(qconfig.to_dict(), indent=1, sort_keys=True) + "\n"
     write_atomically(folder.qconfig, text.encode())
-    return made
+    return load_qmod(folder.module)
 
 
 def keep_page(artifacts: StudyArtifacts, file: Path, shipped: QModule) -> None:

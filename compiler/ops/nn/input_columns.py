@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -34,20 +35,21 @@ def conv2d_columns(call: Call) -> InputColumns:
     groups, taps = attrs.groups, inputs * height * width
     channels = np.arange(groups * inputs, dtype=np.int64).reshape(groups, inputs)
 
-    def reads_of(line: int, some: slice) -> Array:
-        """(taps, positions): places that windows read of a padded channel of such lines."""
-        places = np.arange(size[0] * size[1])[some]
+    @lru_cache(maxsize=4)  # of one layer: image after image reads the same places
+    def reads_of(line: int, *some: int | None) -> Array:
+        """Places that windows read of a padded channel of such lines, tap after tap."""
+        places = np.arange(size[0] * size[1])[slice(*some)]
         down, right = (step * np.arange(n) for step, n in zip(attrs.dilation, (height, width)))
         row, column = places // size[1] * attrs.strides[0], places % size[1]
         starts = row * line + column * attrs.strides[1]
-        return np.asarray((down[:, None] * line + right).reshape(-1, 1) + starts)
+        return np.asarray((down[:, None] * line + right).reshape(-1, 1) + starts).reshape(-1)
 
     def columns(data: Array, some: slice) -> Iterator[tuple[int, Array]]:
         positions = len(range(size[0] * size[1])[some])
         most = -(-size[0] * size[1] // (some.step or 1))  # the same pieces wherever it begins
         step = max(_PIECE_BYTES // (8 * most * taps), 1)
         padded = pad_spatial(data.transpose(data_axes), attrs.padding, 0)
-        reads = reads_of(padded.shape[3], some).reshape(-1)
+        reads = reads_of(padded.shape[3], some.start, some.stop, some.step)
         for flat in padded.reshape(*padded.shape[:2], -1):
             for first in range(0, groups, step):
                 part = flat[first * inputs : (first + step) * inputs]
