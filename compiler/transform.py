@@ -46,7 +46,6 @@ from compiler.passes.hoist_epilogues import HoistEpilogues as HoistEpilogues
 from compiler.passes.inline_requantize import InlineRequantize as InlineRequantize
 from compiler.passes.merge_requantize import MergeRequantize as MergeRequantize
 from compiler.passes.outline_formulas import OutlineFormulas as OutlineFormulas
-from compiler.passes.partition_graph import PartitionGraph as PartitionGraph
 from compiler.passes.plan_devices import PlanDevices as PlanDevices
 from compiler.passes.recover_layer_norm import RecoverLayerNorm as RecoverLayerNorm
 from compiler.passes.recover_rms_norm import RecoverRmsNorm as RecoverRmsNorm

@@ -16,8 +16,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-# The first external compiler: it registers itself, and imports onnx when it is asked.
-import compiler.targets.ort.codegen  # noqa: F401
 from compiler.errors import CompilerError, LoweringError, nearest
 from compiler.ir.expr import Call, Function, GlobalVar, Op, describe
 from compiler.ir.module import IRModule

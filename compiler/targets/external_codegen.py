@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from compiler.errors import LoweringError
-from compiler.ir.expr import Call, Function
+from compiler.ir.expr import Function
 from compiler.named_table import NamedTable
 from compiler.runtime.external_module import ExternalModule
 from compiler.targets.target import Target
@@ -35,9 +35,3 @@ def register_external(name: str, codegen: ExternalCodegen) -> None:
         LoweringError: the name is taken.
     """
     external_codegen.register(name)(codegen)
-
-
-external_support: NamedTable[Callable[[Call], bool]] = NamedTable(
-    "external code generator", LoweringError
-)
-"""Name of the compiler → whether it takes a typed operator call. PartitionGraph asks here."""
