@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from compiler.drawing.scales import scale_text
 from compiler.ir.adt import REF_WORD_OF, Match
 from compiler.ir.attrs import value_text
 from compiler.ir.expr import (
@@ -97,13 +96,13 @@ _KEYWORDS: dict[type[Expr], str] = {**REF_WORD_OF, Match: "match"}
 
 
 def details_of(node: Expr, text: str) -> dict[str, str]:
-    """What a click on a node shows: its text, type, source, factor and attributes, one a line."""
+    """What a click on a node shows: its text, type, source, scale and attributes, one a line."""
     detail = {"text": text, "type": type_text(node.checked_type_or_none)}
     if node.span is not None:
         detail["span"] = str(node.span)
     if isinstance(node, Call):
-        if scale := scale_text(node):
-            detail["scale"] = scale
+        if node.quant is not None:
+            detail["scale"] = f"{node.quant.scale:.6g}, zero point {node.quant.zero_point}"
         attributes = () if node.attrs is None else node.attrs.items()
         if lines := [f"{name}={value_text(value)}" for name, value in attributes]:
             detail["attributes"] = "\n".join(lines)

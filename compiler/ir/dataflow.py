@@ -25,6 +25,7 @@ from compiler.ir.expr import (
     GlobalVar,
     Let,
     Op,
+    Quant,
     Tuple,
     TupleGetItem,
     Var,
@@ -46,6 +47,7 @@ class Value:
     index: int = 0
     name: str = ""
     data: Array | None = None
+    quant: Quant | None = None
     users: list[Step] = field(default_factory=list)
 
     @property
@@ -191,7 +193,7 @@ def flatten_function(
         names = [param.name_hint]
         if len(fields) > 1:
             names = [f"{param.name_hint}_{number}" for number in range(len(fields))]
-        values = [Value(field, name=name) for field, name in zip(fields, names)]
+        values = [Value(each, name=n, quant=param.quant) for each, n in zip(fields, names)]
         inputs += values
         env[param] = _structured(ty, iter(values))
     flattener = _Flattener(mod, single, form)
@@ -332,7 +334,7 @@ class _Flattener:
                 span=node.span,
             )
         step = Step(op, node.attrs, args, span=node.span)
-        step.results = tuple(Value(t, step, i) for i, t in enumerate(types))
+        step.results = tuple(Value(t, step, i, quant=node.quant) for i, t in enumerate(types))
         for arg in args:
             arg.users.append(step)
         self.steps.append(step)

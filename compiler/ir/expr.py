@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import singledispatch
-from typing import Any, Self, TypeGuard
+from typing import Any, NamedTuple, Self, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,15 +32,28 @@ def text_for_people(obj: object) -> str:
     return repr(obj)
 
 
+class Quant(NamedTuple):
+    """Real values that integers stand for: (integer - zero_point) * scale.
+
+    Attributes:
+        scale: a float32 above 0.
+    """
+
+    scale: float
+    zero_point: int = 0
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
 class Expr:
     """Base of every expression.
 
-    ``span`` leads back to the source, ``virtual_device`` says where it is computed; neither takes
-    part in equality. ``checked_type`` is set by InferType only.
+    ``span`` leads back to the source, ``virtual_device`` says where it is computed, ``quant`` of a
+    call or variable which real values its integers stand for, where that is known; none takes part
+    in equality, and no integer depends on them. ``checked_type`` is set by InferType only.
     """
 
     span: AnySpan | None = field(default=None, kw_only=True)
+    quant: Quant | None = field(default=None, kw_only=True)
     virtual_device: VirtualDevice = field(default=UNCONSTRAINED, kw_only=True)
     _checked_type: Type | None = field(default=None, kw_only=True)
 

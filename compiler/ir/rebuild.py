@@ -90,6 +90,7 @@ def _call(node: Any, ops: Operands) -> Expr:
         node.attrs,
         node.type_args,
         span=node.span,
+        quant=node.quant,
         virtual_device=node.virtual_device,
     )
 

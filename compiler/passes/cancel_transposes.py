@@ -69,7 +69,7 @@ class _Mover(OpaquePrimitives):
         args = [self._source(arg, axes) for arg in post.args]
         if len(axes) != len(ty.shape) or any(arg is None for arg in args):
             return post
-        moved = Call(post.op, tuple(a for a in args if a is not None), post.attrs, span=post.span)
+        moved = post.fresh_copy(args=tuple(a for a in args if a is not None))
         return self._transposed(moved, axes)
 
     def _merged(self, call: Call, axes: Axes) -> Expr:

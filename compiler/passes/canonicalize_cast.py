@@ -55,7 +55,7 @@ class _CastSplitter(OpaquePrimitives):
 
 def _copy(cast: Expr) -> Expr:
     assert isinstance(cast, Call)
-    return Call(cast.op, cast.args, cast.attrs, span=cast.span, virtual_device=cast.virtual_device)
+    return cast.fresh_copy()
 
 
 def _edges_to_split(fn: Function) -> set[Edge]:

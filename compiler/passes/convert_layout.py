@@ -98,7 +98,7 @@ class _Relayout:
             laid = self._laid(args[0], ref_call.checked_type, found.out, ref_call.span)
             # Where only axes of size 1 are out of order, what follows need not know of them.
             return laid.realize() if isinstance(laid, _Laid) and laid.has_natural_memory else laid
-        new = Call(found.op or ref_call.op, tuple(args), found.attrs, span=ref_call.span)
+        new = ref_call.fresh_copy(op=found.op or ref_call.op, args=tuple(args), attrs=found.attrs)
         made = ref_call.checked_type
         if not isinstance(made, TupleType):
             return self._laid(new, made, found.out, ref_call.span)

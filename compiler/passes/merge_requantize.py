@@ -114,7 +114,7 @@ class _Merged:
         self._call, self._users, self._taken = call, users, taken
         self._attrs = attrs
         self._vectors = call.args[1:]
-        self._spans = [call.span]
+        self._spans, self._quant = [call.span], call.quant
         self._data = call.args[0]
         self._sum_dtype = ""
         self.last: tuple[Expr, ...] = (call,)
@@ -134,7 +134,13 @@ class _Merged:
         """The call over new operands."""
         vectors = tuple(new.get(each, each) for each in self._vectors)
         span = join_spans(self._spans)
-        return Call(Op.get(OP), (new[self._data], *vectors), self._attrs, span=span)
+        return self._call.fresh_copy(
+            op=Op.get(OP),
+            args=(new[self._data], *vectors),
+            attrs=self._attrs,
+            span=span,
+            quant=self._quant,
+        )
 
     def _takes_front(self) -> bool:
         """Take in what computes the data, if a field can say it."""
@@ -218,6 +224,7 @@ class _Merged:
         if changed is None:
             return False
         self._attrs, self.last = changed, tuple(dict.fromkeys(u for u in users if u is not None))
+        self._quant = first.quant or self._quant
         if not is_op_call(first, "cast", _STOP):  # those are of who reads it
             self._spans.append(first.span)
         return True

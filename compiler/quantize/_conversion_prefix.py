@@ -16,7 +16,18 @@ from itertools import chain, count
 from typing import Any
 
 from compiler.ir.analysis import free_vars
-from compiler.ir.expr import Call, Constant, Expr, Function, Let, Op, Tuple, TupleGetItem, Var
+from compiler.ir.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    Let,
+    Op,
+    Quant,
+    Tuple,
+    TupleGetItem,
+    Var,
+)
 from compiler.ir.rebuild import substitute
 from compiler.ir.ty import holds_float
 from compiler.ir.walk import nodes_of, post_order
@@ -76,6 +87,13 @@ class _Cuts:
         return self.known[value]
 
 
+def _quant_of(value: Expr) -> Quant | None:
+    """What the integers stand for that a conversion ends in."""
+    while isinstance(value, Call) and value.quant is None and len(value.args) == 1:
+        value = value.args[0]
+    return value.quant
+
+
 def _becomes_integer(call: Call) -> bool:
     return is_integer_tensor(call.checked_type) and any(
         holds_float(arg.checked_type) for arg in call.args
@@ -103,7 +121,7 @@ def split_prefix(main: Function) -> tuple[Function, Function]:
         numbered = (f"{hint}_{number}" for number in count(1))
         name = next(each for each in chain((hint,), numbered) if each not in taken)
         taken.add(name)
-        core_vars[source] = Var(name, source.checked_type)
+        core_vars[source] = Var(name, source.checked_type, quant=_quant_of(source))
         if source is not read:
             lets.append((Var(hint), source))
         fields.append(source if source is read else lets[-1][0])

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from compiler.difference import Difference, compare_modules
 from compiler.drawing import FORMATS
 from compiler.drawing import draw as draw_module
-from compiler.drawing.scales import scale_text
 from compiler.errors import CompilerError, NotFullyIntegralError, legal_names
 from compiler.fusion.hardware.command_list import register_command_list
 from compiler.fusion.hardware.description import load_hdfg
@@ -62,7 +61,7 @@ def show_text(
     module = read_module(Path(path), dims=named_dims(dim), after=after, at=CutAt(**cut))
     if not brief:
         return text(module)
-    return text(module, show_types=False, show_spans=False, brief_constants=True, note=scale_text)
+    return text(module, show_types=False, show_spans=False, brief_constants=True)
 
 
 def draw(

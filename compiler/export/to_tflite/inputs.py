@@ -75,9 +75,10 @@ def firsts(taken: Iterable[Taken]) -> list[int]:
 
 def _taken(value: Value, sources: dict[Value, int]) -> Taken:
     """cast(clip(round(x * (1 / scale))) + zero), read from its end."""
-    zero, scale, moves, ends = 0, 0.0, [], (0, 0)
+    zero, inverse, moves, ends = 0, 0.0, [], (0, 0)
+    quant = value.quant
     while value not in sources:
-        step = value.producer
+        step, quant = value.producer, quant or value.quant
         number = step.args[1].data if step is not None and len(step.args) == 2 else None
         single = None if number is None or number.size != 1 else number.reshape(-1)[0]
         if step is None:
@@ -86,20 +87,16 @@ def _taken(value: Value, sources: dict[Value, int]) -> Taken:
             moves.append(tuple(step.attrs.axes))
         elif step.name == "add" and single is not None:
             zero += int(single)
-        elif step.name == "multiply" and single is not None and not scale:
-            # Scales have 12 bits, and their float32 reciprocal 24: the nearest is the one.
-            fraction, exponent = np.frexp(1 / float(single))
-            scale = float(np.ldexp(np.rint(np.ldexp(fraction, 12)), exponent - 12))
-            if np.float32(1) / np.float32(scale) != single:
-                break
+        elif step.name == "multiply" and single is not None and not inverse:
+            inverse = float(single)
         elif step.name == "clip":
             ends = int(step.attrs.a_min) + zero, int(step.attrs.a_max) + zero
         elif step.name not in _CONVERTS:
             break
         value = step.args[0]
     whole = value.type.dtype in ("int32", "int64")
-    if value not in sources or bool(scale) == whole:
-        raise TfliteExportError(
-            "an input is not converted to 8 bits by one scale of 12 bits", fix=CURE
-        )
-    return Taken(sources[value], None if whole else (scale, zero), ends, tuple(moves))
+    scale = np.float32(0 if quant is None else quant.scale)
+    exact = not inverse if whole else bool(scale) and np.float32(1) / scale == inverse
+    if value not in sources or not exact:
+        raise TfliteExportError("an input is not converted to 8 bits by one scale", fix=CURE)
+    return Taken(sources[value], None if whole else (float(scale), zero), ends, tuple(moves))

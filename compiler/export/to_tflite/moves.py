@@ -227,22 +227,17 @@ def broadcast_to(step: Step, graph: TfliteEmitter) -> Form | None:
 def lookup(step: Step, graph: TfliteEmitter) -> Form | None:
     """Any function of 8 bits: GATHER from its 256 entries, at the integer as a place. Of 12 bits in
     modules of 16, whose places are computed."""
-    source, table, attrs = graph.read(step.args[0], "int8"), step.args[1].data, step.attrs
-    dtype = step.result.type.dtype
+    source, table, quant = graph.read(step.args[0], "int8"), step.args[1].data, step.result.quant
+    dtype, (scale, zero_point) = step.result.type.dtype, quant or (0.0, 0)
     places = graph.wide(step.args[0]) if step.args[0].type.dtype == "uint16" else None
-    if (
-        table is not None
-        and places is not None
-        and table.size <= 1 << TFLM_BITS
-        and not attrs.zero_point
-    ):
+    if table is not None and places is not None and table.size <= 1 << TFLM_BITS and not zero_point:
         made = graph.entries(table.astype(np.int64), places, Tensor(-1, (), dtype="int16"))
-        return graph.cast(made, dtype, attrs.scale) if dtype == "int16" else made
+        return graph.cast(made, dtype, scale) if dtype == "int16" else made
     dtype, offset = ("int8", 128) if dtype == "uint8" else (dtype, 0)
-    if source is None or table is None or (dtype == "int8" and not attrs.unit):
+    if source is None or table is None or (dtype == "int8" and not scale):
         return None
     entries = table[np.minimum(np.arange(256), table.size - 1)].astype(np.int64) - offset
-    like = Tensor(-1, (), attrs.scale, attrs.zero_point, offset, dtype)
+    like = Tensor(-1, (), scale, zero_point, offset, dtype)
     return graph.entries(entries, graph.moved_by(source, 128), like)
 
 

@@ -286,7 +286,8 @@ def rescale(step: Step, graph: TfliteEmitter) -> Form | None:
         source = graph.wide(step.args[0])
     if source is None or attrs.once != (isinstance(source, (Product, Matmul)) and source.once):
         return None
-    made = Scaled(source, multiplier, shift, attrs.scale)
+    quant = step.result.quant
+    made = Scaled(source, multiplier, shift, 0.0 if quant is None else quant.scale)
     if not isinstance(source, (Product, Sum)):
         return made
     bounds: list[Ints | None] = []

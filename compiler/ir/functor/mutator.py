@@ -163,7 +163,15 @@ def rebuild_call(
         and all(map(operator.is_, type_args, call.type_args))
     ):
         return call
-    new = Call(op, args, call.attrs, type_args, span=call.span, virtual_device=call.virtual_device)
+    new = Call(
+        op,
+        args,
+        call.attrs,
+        type_args,
+        span=call.span,
+        quant=call.quant,
+        virtual_device=call.virtual_device,
+    )
     if op is call.op and type(op) is Op and not type_args and len(args) == len(call.args):
         for mine, given in zip(call.args, args):
             ty = given._checked_type

@@ -153,7 +153,8 @@ class BodyParser(ExprParser):
             device = self._values.parse()
             stream.expect("}")
         annotation: Type | None = self._types.parse() if stream.take(":") else None
-        return name, Var(name, annotation, span=self._span(token.start), virtual_device=device)
+        var = Var(name, annotation, span=self._span(token.start), virtual_device=device)
+        return name, var.with_fields(quant=self._quant() if stream.take(":") else None)
 
     def _function(self, start: int) -> Steps:
         stream, types = self._stream, self._types

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from compiler.errors import AttrError
 from compiler.ir.adt import REF_WORDS, Constructor
 from compiler.ir.attrs import Attrs
-from compiler.ir.expr import Call, Constant, Expr, Op, Tuple, TupleGetItem, Var
+from compiler.ir.expr import Call, Constant, Expr, Op, Quant, Tuple, TupleGetItem, Var
 from compiler.ir.op import all_ops, has_op
 from compiler.ir.text.lexer import Token
 from compiler.ir.text.literals import scalar_array
@@ -98,11 +99,27 @@ class ExprParser(ABC):
             elif stream.token.kind == "projection":
                 index = int(stream.next().text[1:])
                 node = TupleGetItem(node, index, span=self._span(start))
+            elif isinstance(node, Call) and stream.take(":"):
+                node = node.with_fields(quant=self._quant())
             else:
                 break
         if isinstance(node, Constructor) and not node.inputs:
             return Call(node, (), span=self._span(start))
         return node
+
+    def _quant(self) -> Quant:
+        """``quant(0.5f, 3)``: scale and zero point."""
+        stream = self._stream
+        start = stream.expect("quant").start
+        given = [float(each.data) for each in self._arguments() if isinstance(each, Constant)]
+        scale, zero_point = (*given, 0.0)[:2] if 0 < len(given) < 3 else (0.0, 0.0)
+        if not 0 < scale < math.inf or not zero_point.is_integer():
+            stream.source.error(
+                start,
+                "a quant holds a scale and a zero point",
+                fix="a finite number above 0, and an integer, such as quant(0.5f, 3)",
+            )
+        return Quant(scale, int(zero_point))
 
     def _atom(self) -> Expr:
         stream = self._stream

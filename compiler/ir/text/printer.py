@@ -16,7 +16,7 @@ from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
 from compiler.ir.text import literals
 from compiler.ir.text.metadata import ExternalData, MetadataWriter
-from compiler.ir.text.printer_body import BodyPrinter, Note
+from compiler.ir.text.printer_body import BodyPrinter
 from compiler.ir.text.printer_scopes import ScalarUses
 from compiler.ir.text.printer_values import TypeText, value_text
 from compiler.ir.ty import Type
@@ -33,7 +33,6 @@ def text(
     external_data: ExternalData | None = None,
     show_spans: bool = True,
     brief_constants: bool = False,
-    note: Note | None = None,
 ) -> str:
     """Relay text.
 
@@ -46,14 +45,13 @@ def text(
         show_spans: name the source of each node beside its type.
         brief_constants: describe the constants of the metadata section (dtype, shape, hash, first
             values) instead of writing them; such a text is for people and does not parse.
-        note: what is said of a node of a module without types; "" for nothing.
 
     Raises:
         CompilerError: the object has no text.
     """
     meta = MetadataWriter(external_data, brief_constants)
     if isinstance(obj, IRModule):
-        shown = _module(obj, meta, show_types, show_spans, note)
+        shown = _module(obj, meta, show_types, show_spans)
     elif isinstance(obj, Expr):
         shown = BodyPrinter(obj, meta, show_types, show_spans).expression(obj)
     elif isinstance(obj, TypeData):
@@ -86,9 +84,7 @@ def astext(obj: Any, show_types: bool = True) -> str:
     return shown if isinstance(obj, IRModule) else f"{HEADER}\n{shown}"
 
 
-def _module(
-    mod: IRModule, meta: MetadataWriter, show_types: bool, show_spans: bool, note: Note | None
-) -> str:
+def _module(mod: IRModule, meta: MetadataWriter, show_types: bool, show_spans: bool) -> str:
     parts = [_type_definition(data) for data in mod.type_definitions.values()]
     functions = mod.functions
     lowered = {gv: fn for gv, fn in functions.items() if isinstance(fn, LoweredFunction)}
@@ -103,7 +99,7 @@ def _module(
         defined[gv] = fn
     uses = ScalarUses(*defined.values())  # a scalar may be shared between definitions
     for gv, fn in defined.items():
-        printer = BodyPrinter(fn, meta, show_types, show_spans, uses, note)
+        printer = BodyPrinter(fn, meta, show_types, show_spans, uses)
         parts.append(printer.definition(gv.name_hint, fn))
     for gv, fn in lowered.items():
         parts.append(fn.definition(literals.name(gv.name_hint), meta.array))

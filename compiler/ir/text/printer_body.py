@@ -7,7 +7,7 @@ nesting is bounded by memory only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from itertools import islice
 from typing import Any
 
@@ -31,6 +31,7 @@ from compiler.ir.expr import (
     If,
     Let,
     Op,
+    Quant,
     TempExpr,
     Tuple,
     TupleGetItem,
@@ -58,9 +59,6 @@ ScopeRun = Generator["ScopeRun", Lines, Lines]
 Rendering = Generator[ScopeRun, Lines, Lines]
 
 
-Note = Callable[[Expr], str]
-
-
 class BodyPrinter:
     """The text of one expression with a name table of its own: numbering starts at %0.
 
@@ -71,7 +69,6 @@ class BodyPrinter:
         scalar_uses: in the whole text; without it ``root`` is all of the text. A literal is a
             constant of its own when it is parsed, so a scalar that has several uses is written to
             the metadata and stays shared.
-        note: what is said of a node whose type is not shown; "" for nothing.
     """
 
     def __init__(
@@ -81,14 +78,12 @@ class BodyPrinter:
         show_types: bool,
         show_spans: bool = True,
         scalar_uses: ScalarUses | None = None,
-        note: Note | None = None,
     ) -> None:
         self._plan = plan_scopes(root)
         self._scalar_uses = ScalarUses(root) if scalar_uses is None else scalar_uses
         self._meta = meta
         self._show_types = show_types
         self._show_spans = show_spans
-        self._note = note
         self._types = TypeText()
         self._names: dict[Var, str] = {}
         self._table = NameTable()
@@ -218,7 +213,7 @@ class BodyPrinter:
         if var.virtual_device is not UNCONSTRAINED:
             text += f" {{virtual_device={self._meta.device(var.virtual_device)}}}"
         if var.type_annotation is not None:
-            text += f": {self._types.text(var.type_annotation)}"
+            text += f": {self._types.text(var.type_annotation)}{_quant_text(var.quant)}"
         return text + self._comment(var)
 
     def _free(self, var: Var) -> str:
@@ -228,8 +223,7 @@ class BodyPrinter:
     def _comment(self, node: Expr) -> str:
         ty = node.checked_type_or_none if self._show_types else None
         if ty is None:
-            noted = self._note(node) if self._note is not None else ""
-            return f" /* {noted} */" if noted else ""
+            return ""
         span = _span_text(node.span) if self._show_spans else ""
         return f" /* ty={self._types.text(ty)}{span} */"
 
@@ -289,7 +283,7 @@ class BodyPrinter:
         callee = op.name if type(op) is Op else self._ref(op)
         if not args and isinstance(op, Constructor):
             return callee + self._comment(call)
-        return f"{callee}({', '.join(args)}){self._comment(call)}"
+        return f"{callee}({', '.join(args)}){_quant_text(call.quant)}{self._comment(call)}"
 
     def _attrs(self, attrs: Attrs) -> list[str]:
         """``key=value`` of each value that is not the default."""
@@ -355,6 +349,14 @@ def _joined(separator: str, texts: Iterator[str]) -> Iterator[str]:
     """Fewer, longer texts, to be joined with the same separator."""
     while piece := list(islice(texts, PIECE)):
         yield separator.join(piece)
+
+
+def _quant_text(quant: Quant | None) -> str:
+    """`` : quant(0.5f, 3)``; a zero point of 0 is left out."""
+    if quant is None:
+        return ""
+    zero_point = f", {quant.zero_point}" if quant.zero_point else ""
+    return f" : quant({literals.shortest(quant.scale, 'float32')}f{zero_point})"
 
 
 def _span_text(span: AnySpan | None) -> str:

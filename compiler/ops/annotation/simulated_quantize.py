@@ -35,7 +35,7 @@ from compiler.ops.op_call import expand_to_axis, op_call
 from compiler.ops.pass_through import partition_pass_through
 from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, unannotated, with_args
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, as_scale
-from compiler.ops.rules.integer_calls import along_axis
+from compiler.ops.rules.integer_calls import along_axis, worth
 from compiler.ops.rules.integer_calls import clip as clip_call
 from compiler.ops.rules.integer_calls import multiply as multiply_call
 from compiler.ops.rules.never_negative import FNeverNegative, first_positive
@@ -178,6 +178,8 @@ def simulated_quantize_realize(ref_call: Call, args: Args, ctx: QuantizeContext)
     reciprocal = along_axis(as_scale(np.float32(1) / scale.values), trailing, "float32")
     rounding = "round" if attrs.rounding == "round" else "round_even"
     held = clip_call(op_call(rounding, multiply_call(data, reciprocal)), low, high)
+    if trailing is None and not ctx.qconfig.is_relay:
+        held = worth(held, float(scale.values))
     result = integers(held, scale, "float32", ctx.bounds_of)
     return with_zero_point(result, ctx.qconfig) if narrow else result
 

@@ -51,17 +51,11 @@ class FixedPointSoftmaxAttrs(OpAttrs):
     """The axis whose values sum to 2^16, up to rounding.
 
     Attributes:
-        unit, exponent: a step of the data is worth unit * 2^exponent; no integer depends on it.
+        scale: what a step of the data is worth, a float32; no integer depends on it.
     """
 
     axis: int = -1
-    unit: int = 0
-    exponent: int = 0
-
-    @property
-    def scale(self) -> float:
-        """What a step of the data is worth."""
-        return math.ldexp(self.unit, self.exponent)
+    scale: float = 0.0
 
 
 @define_op(

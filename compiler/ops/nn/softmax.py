@@ -134,7 +134,7 @@ def _of_tflm(
     table = exponentials(real)
     if table is None or shape[axis] > MOST_SUMMANDS:
         return None
-    how = FixedPointSoftmaxAttrs(axis, *integer_calls.worth(real))
+    how = FixedPointSoftmaxAttrs(axis, real)
     call = Call(fixed_point_softmax, (cast_if_needed(data, dtype), Constant(table)), how)
     scale = DomScale(as_scale(2.0**-OUT_BITS), wide=True)
     return integers(call, scale, "int32", data.bounds_of)

@@ -32,6 +32,7 @@ from compiler.ops.rules.integer_calls import (
     multiply,
     scalar,
     subtract,
+    worth,
 )
 from compiler.ops.rules.realize import QRealizeIntExpr, cast_if_needed
 
@@ -123,7 +124,7 @@ def _taken(entries: _Reals, place: Expr) -> Expr:
 
 def _rescale(data: Expr, log_factor: int, scale: float) -> Expr:
     multiplier, shift = multiplier_and_shift(np.asarray(2.0**log_factor))
-    return fixed_point_rescale(data, multiplier, shift, None, scale)
+    return worth(fixed_point_rescale(data, multiplier, shift, None), scale)
 
 
 def _scaled(data: Expr, log_factor: int, scale: float) -> Expr:
@@ -136,7 +137,6 @@ def _mean(data: Expr, axis: int, count: int, scale: float, bits: int = 0) -> Exp
     one, shift = (int(part) for part in multiplier_and_shift(np.asarray(2.0**bits)))
     more = count.bit_length() - 1
     factor = np.array((one << more) // count)
-    scaled = fixed_point_rescale(
-        total, factor, np.array(shift - more), None, math.ldexp(scale, -bits)
-    )
+    scaled = fixed_point_rescale(total, factor, np.array(shift - more), None)
+    scaled = worth(scaled, math.ldexp(scale, -bits))
     return cast(clip(scaled, -(1 << 15), (1 << 15) - 1), "int16")

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.expr import Expr
+from compiler.ir.expr import Call, Expr
 from compiler.ops.rules.float_product import Ties
 from compiler.ops.rules.integer_calls import fixed_point_rescale, requantize
 from compiler.ops.tensor.fixed_point_multiply import POWER_OF_TWO
@@ -53,19 +53,17 @@ def scaled_by_tflm(
     factor: NDArray[np.float64],
     trailing: int | None,
     rank: int,
-    scale: float = 0.0,
     once: bool = False,
-) -> Expr:
+) -> Call:
     """``data * factor`` as TFLM rounds it; ``data`` are int32.
 
     Args:
         factor: rank 0, or one factor per channel.
         trailing, rank: as of ``scaled``.
-        scale: what a step of the result is worth, where that is known.
         once: as it rounds products of int16.
     """
     axis = None if trailing is None else rank - trailing - 1
-    return fixed_point_rescale(data, *tflm_multiplier(factor, once), axis, scale, once)
+    return fixed_point_rescale(data, *tflm_multiplier(factor, once), axis, once)
 
 
 def tflm_multiplier(factor: NDArray[np.float64], once: bool = False) -> tuple[Ints, Ints]:
@@ -110,7 +108,7 @@ def requantized(
     rank: int,
     ties: str,
     dtype: str,
-) -> Expr:
+) -> Call:
     """``scaled`` by multiplier * 2^(shift - 31); ``ties`` as ``qnn.requantize`` has them."""
     shift = np.where(multiplier == 0, 0, np.maximum(shift, -63))
     exact = ties in ("up", "floor") or bool((multiplier == POWER_OF_TWO).all())

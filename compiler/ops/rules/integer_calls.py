@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from compiler.ir.expr import Call, Constant, Expr
+from compiler.ir.expr import Call, Constant, Expr, Quant
 from compiler.ops.op_call import op_call
-
-_FLOAT_DIGITS: Final = 24
 
 
 def cast(data: Expr, dtype: str) -> Call:
@@ -33,6 +30,7 @@ minimum = partial(op_call, "minimum")
 maximum = partial(op_call, "maximum")
 right_shift = partial(op_call, "right_shift")
 left_shift = partial(op_call, "left_shift")
+lookup = partial(op_call, "lookup")
 
 
 def requantize(data: Expr, *vectors: NDArray[Any], **attrs: Any) -> Call:
@@ -46,44 +44,26 @@ def fixed_point_rescale(
     multiplier: NDArray[Any],
     shift: NDArray[Any],
     axis: int | None,
-    scale: float = 0.0,
     once: bool = False,
 ) -> Call:
     """data (int32) times multiplier * 2^(shift - 31), rounded twice, or once.
 
     Args:
         axis: of the data, along which factors vary; None for one factor.
-        scale: what a step of the result is worth, a float32; 0 where that is of no use.
     """
-    unit, exponent = worth(scale)
     return op_call(
         "fixed_point_rescale",
         data,
         Constant(np.asarray(multiplier, np.int32).reshape(-1)),
         Constant(np.asarray(shift, np.int32).reshape(-1)),
         axis=axis,
-        unit=unit,
-        exponent=exponent,
         once=once,
     )
 
 
-def worth(scale: float) -> tuple[int, int]:
-    """A float32 as unit * 2^exponent: what a step of an integer is worth."""
-    fraction, exponent = math.frexp(scale)
-    unit = int(math.ldexp(fraction, _FLOAT_DIGITS))
-    return unit, exponent - _FLOAT_DIGITS if unit else 0
-
-
-def lookup(data: Expr, table: Constant, scale: float = 0.0, zero_point: int = 0) -> Call:
-    """The entries of a table, the first one for the smallest value of the dtype of ``data``.
-
-    Args:
-        scale: what a step of the entries is worth, a float32; 0 where that is of no use.
-        zero_point: the entry that stands for 0, where the scale is given.
-    """
-    unit, exponent = worth(scale)
-    return op_call("lookup", data, table, unit=unit, exponent=exponent, zero_point=zero_point)
+def worth(call: Call, scale: float, zero_point: int = 0) -> Call:
+    """A call whose integers stand for (integer - zero_point) * scale; scale is a float32."""
+    return call.with_fields(quant=Quant(float(np.float32(scale)), zero_point))
 
 
 def stop_fusion(data: Expr) -> Call:

@@ -14,7 +14,15 @@ from compiler.ir.expr import Args, Call, Constant, Expr, TempExpr, describe
 from compiler.ir.op import OpRule
 from compiler.ir.ty import bits, integer_range, is_float
 from compiler.ops.rules.dom_scale import DomScale
-from compiler.ops.rules.integer_calls import add, along_axis, cast, multiply, scalar, subtract
+from compiler.ops.rules.integer_calls import (
+    add,
+    along_axis,
+    cast,
+    multiply,
+    scalar,
+    subtract,
+    worth,
+)
 from compiler.ops.rules.table import RealTable
 from compiler.qtypes.context import BoundsOf, QuantizeContext
 from compiler.qtypes.errors import IntegerOverflowError
@@ -222,7 +230,10 @@ def with_zero_point(value: QRealizeIntExpr, qconfig: QConfig) -> QRealizeIntExpr
     shift = zero_point_for(value.low, value.high, qconfig)
     if shift == 0:
         return value
-    return like(value, add(value.data, scalar(shift, value.dtype)), zero_point=shift)
+    moved = add(value.data, scalar(shift, value.dtype))
+    if value.trailing is None:
+        moved = worth(moved, float(value.scale.values), shift)
+    return like(value, moved, zero_point=shift)
 
 
 def fits(value: QRealizeIntExpr, dtype: str) -> bool:

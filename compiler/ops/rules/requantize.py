@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.expr import Expr, is_op_call
+from compiler.ir.expr import Call, Expr, is_op_call
 from compiler.ir.walk import behind
 from compiler.ops.qnn.requantize import rescaled
 from compiler.ops.rules.dom_scale import DomScale, as_scale
@@ -28,7 +28,7 @@ from compiler.ops.rules.fixed_point import (
     within_contract,
 )
 from compiler.ops.rules.float_product import nearest_float_factors
-from compiler.ops.rules.integer_calls import along_axis, cast, clip, maximum, minimum
+from compiler.ops.rules.integer_calls import along_axis, cast, clip, maximum, minimum, worth
 from compiler.ops.rules.realize import (
     QRealizeIntExpr,
     cast_if_needed,
@@ -79,8 +79,7 @@ def _at_another_scale(
     shift = zero_point_for(*clipped, qconfig)
     narrow = storage_dtype(clipped[0] + shift, clipped[1] + shift, qconfig)
     dtype = narrow or value.dtype
-    told = qconfig.for_tflm
-    data = table.at(float(out.values), *clipped, dtype, shift, told=told)
+    data = table.at(float(out.values), *clipped, dtype, shift)
     return integers(data, out, dtype, value.bounds_of, table=table, zero_point=shift)
 
 
@@ -234,7 +233,10 @@ class _Step:
         if multiplier is None:
             multiplier = np.full_like(shift, POWER_OF_TWO)
         made = requantized(data, multiplier, shift, self.value.trailing, rank, self._ties, work)
-        return self._finish(made, work, bounds)
+        return self._finish(self._worth(made), work, bounds)
+
+    def _worth(self, call: Call) -> Call:
+        return call if self.out.is_vector else worth(call, float(self.out.values))
 
     @property
     def _ties(self) -> str:
@@ -247,10 +249,9 @@ class _Step:
     def _product(self, rank: int, bounds: tuple[float, float] | None) -> QRealizeIntExpr:
         value = self.value
         if self.for_tflm:
-            unit = 0.0 if self.out.is_vector else float(self.out.values)
             whole = cast_if_needed(value, "int32")
-            scaled_up = scaled_by_tflm(whole, self.factor, value.trailing, rank, unit, self.once)
-            return self._finish(scaled_up, "int32", bounds)
+            scaled_up = scaled_by_tflm(whole, self.factor, value.trailing, rank, self.once)
+            return self._finish(self._worth(scaled_up), "int32", bounds)
         data: Expr = value.data
         factor = self.factor
         if not within_contract(value.bound, factor):

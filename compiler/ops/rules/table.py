@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.expr import Constant, Expr
-from compiler.ops.rules.integer_calls import lookup
+from compiler.ir.expr import Call, Constant, Expr
+from compiler.ops.rules.integer_calls import lookup, worth
 
 Ints = NDArray[np.int64]
 
@@ -57,20 +57,16 @@ class RealTable:
         high: int,
         dtype: str,
         zero_point: int = 0,
-        *,
-        told: bool = False,
-    ) -> Expr:
+    ) -> Call:
         """The lookup at one scale.
 
         Args:
             low, high: bounds of the entries in units of ``scale``.
             zero_point: added to all entries.
-            told: whether the call says its scale and zero point.
         """
         entries = self.rounded(scale, low, high) + zero_point
         # Entries that nothing reaches repeat the nearest one, so that the table tells its range.
         entries[: self.first] = entries[self.first]
         entries[self.last + 1 :] = entries[self.last]
         table: Any = Constant(entries.astype(dtype))
-        meaning = (scale, zero_point) if told else ()
-        return lookup(self.data, table, *meaning)
+        return worth(lookup(self.data, table), scale, zero_point)

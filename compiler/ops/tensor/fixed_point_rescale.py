@@ -12,7 +12,6 @@ its double rounding, and of int64: what TFLM's kernels and LiteRT's reference ke
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,25 +38,15 @@ OP = "fixed_point_rescale"
 
 @dataclass(frozen=True, eq=False)
 class FixedPointRescaleAttrs(OpAttrs):
-    """How the factor lies, and what it is for.
+    """How the factor lies, and how the product is rounded.
 
     Attributes:
         axis: of the data, along which the factors vary; None for one factor.
-        unit, exponent: a step of the result is worth unit * 2^exponent in the model; 0 where it is
-            an operand of a sum. Files with real scales are written from it; no integer depends on
-            it.
         once: whether it is rounded once, as products of int16 are.
     """
 
     axis: int | None = None
-    unit: int = 0
-    exponent: int = 0
     once: bool = False
-
-    @property
-    def scale(self) -> float:
-        """What a step of the result is worth."""
-        return math.ldexp(self.unit, self.exponent)
 
 
 def fixed_point_rescale_rel(

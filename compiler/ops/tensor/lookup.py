@@ -6,8 +6,6 @@ a uint8. A shorter table repeats its last entry.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,6 @@ from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Cast, Scalar
 from compiler.ops.arg_types import Types, check_dtype, tensor, tensor_of_rank
-from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.layout import FConvertLayout, data_layout
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -29,27 +26,7 @@ OP = "lookup"
 INDEX_DTYPES = ("int8", "uint8", "int16", "uint16")
 
 
-@dataclass(frozen=True, eq=False)
-class LookupAttrs(OpAttrs):
-    """What the entries stand for; no integer depends on it.
-
-    Attributes:
-        unit, exponent: a step is worth unit * 2^exponent in the model; 0 where nobody asks. Files
-            with real scales are written from it.
-        zero_point: the entry that stands for 0.
-    """
-
-    unit: int = 0
-    exponent: int = 0
-    zero_point: int = 0
-
-    @property
-    def scale(self) -> float:
-        """What a step is worth."""
-        return math.ldexp(self.unit, self.exponent)
-
-
-@define_op(OP, arg_names=("data", "table"), attrs_type=LookupAttrs, pattern=OpPattern.ELEMWISE)
+@define_op(OP, arg_names=("data", "table"), pattern=OpPattern.ELEMWISE)
 def lookup(types: Types, attrs: Any) -> Type:
     """The shape of the data, the dtype of the table.
 

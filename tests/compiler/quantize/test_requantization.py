@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from compiler import relay
 from compiler.export.to_onnx.integer import to_integer_onnx
 from compiler.ir.analysis import post_order
-from compiler.ir.expr import Call, Expr, Function
+from compiler.ir.expr import Call, Expr, Function, is_op_call
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
+from compiler.ir.text.parser import parse
+from compiler.ir.text.printer import text
 from compiler.ops.qnn.inlined import inlined_module
 from compiler.ops.qnn.requantize import rescaled
 from compiler.ops.rules.dom_scale import chosen_scale
@@ -325,3 +327,27 @@ def test_a_mask_of_large_numbers_costs_no_bits_of_what_is_added_with_it() -> Non
     result = nn.dense(mixed, const(rng, 4, 16))
     mod = prerequisite_optimize(relay.module(relay.Function([x], result)), None, 3)
     assert sqnr_of(mod) > 27
+
+
+@pytest.mark.parametrize("changes", [{}, {"activation_scheme": "asymmetric"}])
+def test_requantized_values_inputs_and_tables_carry_their_scale(changes: dict[str, Any]) -> None:
+    rng = np.random.default_rng(5)
+    mod, data = network(rng), batches(rng)
+    made = candidate_of(mod, QConfig.recommended(calibrate_mode="max", **changes), data)
+    assert made.partitioned is not None
+    whole = parse(text(made.partitioned, show_types=False))
+    core = whole["quantized_main"]
+    calls = [n for n in post_order(core) if isinstance(n, Call)]
+    named = ("qnn.requantize", "lookup")
+    known = [c.quant for c in calls if is_op_call(c, *named) and not _is_sum(c)]
+    assert len(known) > 3
+    assert all(known)
+    assert core.params[0].quant is not None
+    plain = candidate_of(mod, QConfig(calibrate_mode="max"), data).integer
+    assert plain is not None
+    assert " : quant(" not in text(plain)  # as Relay prints it
+
+
+def _is_sum(call: Call) -> bool:
+    """True for an operand of a sum, which is wide."""
+    return "int32" in str(call.attrs) and getattr(call.attrs, "out_dtype", "int8") == "int32"
