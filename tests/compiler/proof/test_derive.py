@@ -50,6 +50,8 @@ def test_a_module_of_the_flow_is_proved(integral: IRModule, samples: list[Sample
     sums = [one.node.split()[1] for one in proof.intermediates if one.what == "the accumulator"]
     assert sums == ["nn.conv2d", "nn.conv2d", "nn.dense"]
     assert all(one.share < 1 for one in proof.intermediates)
+    widest = max(one.share for one in proof.intermediates if one.what == "the accumulator")
+    assert f"{widest:.2%} of int32".replace("%", " %") in proof.claims[2].detail
 
 
 def test_a_core_whose_ranges_cannot_be_derived_is_not_proved(integral: IRModule) -> None:
