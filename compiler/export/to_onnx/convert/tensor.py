@@ -48,14 +48,27 @@ _SAME = {
     "maximum": "Max",
     "minimum": "Min",
     "equal": "Equal",
-    "less": "Less",
-    "less_equal": "LessOrEqual",
-    "greater": "Greater",
-    "greater_equal": "GreaterOrEqual",
     "logical_and": "And",
     "logical_or": "Or",
     "logical_xor": "Xor",
 }
+
+
+_ORDERS = {
+    "less": "Less",
+    "less_equal": "LessOrEqual",
+    "greater": "Greater",
+    "greater_equal": "GreaterOrEqual",
+}
+
+
+@FToOnnx.register(*_ORDERS)
+def ordered(step: Step, e: Emitter) -> str:
+    """A comparison; onnxruntime 1.18 has none of integers narrower than 32 bits."""
+    args, dtype = e.args(step), step.args[0].type.dtype
+    if dtype in ("int8", "uint8", "int16", "uint16"):
+        args = [e.writer.cast(name, "int32") for name in args]
+    return e.node(_ORDERS[step.name], args)
 
 
 @FToOnnx.register(*_SAME)

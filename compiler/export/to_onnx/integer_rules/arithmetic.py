@@ -17,7 +17,7 @@ def product_of_two(step: Step, e: IntegerEmitter) -> Held:
     return e.result(step, e.node("Mul", [e.apart(value, work) for value in step.args]), work)
 
 
-@FToInteger.register("add", "subtract", "where", "nn.pad", "equal", "less")
+@FToInteger.register("add", "subtract", "where", "nn.pad", "equal")
 def plain(step: Step, e: IntegerEmitter) -> Held:
     """The operator's plain form; bools stay bools."""
     work = e.dtype_for(step)
@@ -25,6 +25,13 @@ def plain(step: Step, e: IntegerEmitter) -> Held:
     if is_integer(step.result.type.dtype):
         return e.result(step, name, work)
     return Held(name, step.result.type.dtype)
+
+
+@FToInteger.register("less")
+def less(step: Step, e: IntegerEmitter) -> Held:
+    """Less in an exact dtype."""
+    work = e.dtype_for(step)
+    return Held(e.node("Less", [e.widened(value, work) for value in step.args]), "bool")
 
 
 @FToInteger.register("maximum", "minimum")
