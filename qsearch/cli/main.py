@@ -40,7 +40,7 @@ COMMANDS: Final = {
     "show": (MODELS, "models", "print the text of a model or module, or draw it"),
     "diff": (MODELS, "models", "run two modules on the same inputs and compare every node"),
     "run": (MODELS, "modules", "run a .qmod on data and score it"),
-    "verify": (MODELS, "modules", "prove that a .qmod is integers only and cannot overflow"),
+    "verify": (MODELS, "modules", "prove that a .qmod cannot overflow; judge an int8 .onnx file"),
     "profile": (MODELS, "modules", "measure the CPU time of every layer of a .qmod"),
     "keygen": (MODELS, "modules", "make a pair of keys for signing modules"),
     "repack": (MODELS, "modules", "write a .qmod anew that another program packed"),

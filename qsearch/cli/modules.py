@@ -13,7 +13,7 @@ import click
 
 from qsearch.cli import options
 from qsearch.cli.options import COUNT, INPUT, OUTPUT, Choice, Command, argument, option
-from qsearch.cli.output import print_table, write_text
+from qsearch.cli.output import print_table, wrapped, write_text
 from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
 
 if TYPE_CHECKING:
@@ -305,9 +305,14 @@ def repack_command(module: str, out: str | None) -> None:
 
 
 @click.command(cls=Command)
-@argument("module", "M.qmod", "what `launch` or `compile` wrote, or a run folder")
-@options.eval_data("also score the module on data: .npz, .npy or a folder of images")
-@options.output(help="the proof to write (proof.json beside the module)")
+@argument("module", "FILE", "a .qmod, a run folder, or an int8 .onnx file of any author")
+@options.eval_data(
+    "also score the module on data: .npz, .npy or a folder of images; an .onnx file is measured on "
+    "them (synthetic)"
+)
+@options.output(
+    help="the proof to write (proof.json beside the module); of an .onnx file a page, FILE.html"
+)
 @option("--require-record", help="refuse a file without a current record")
 @option("--record", help="write a current record into a proved file without one")
 @option(
@@ -320,6 +325,9 @@ def repack_command(module: str, out: str | None) -> None:
     help="also run this exported LiteRT file in TFLM and LiteRT, and count differing integers",
 )
 @option("--allow-large", help="also verify a small file whose module needs much work")
+@option("--strict", help="of an .onnx file: 1 also where a bound is open or a machine may differ")
+@option("--samples", help="of an .onnx file: samples that are measured (8)", **COUNT)
+@options.dims
 @option("--json", "as_json", help="print proof.json instead of the report", panel=OUTPUT)
 @options.imports
 def verify_command(
@@ -332,9 +340,17 @@ def verify_command(
 ) -> int:
     """Prove that a .qmod is integers only and cannot overflow; run its samples and compare.
 
-    Exit codes: 0 proved; 1 refuted, or the record, lowered module or signature does not match; 2
-    the file cannot be read, or needs too much work.
+    An int8 .onnx file is judged: overflow, where other machines give other answers, what this
+    onnxruntime computes against exact evaluation.
+
+    Exit codes: 0 proved, or nothing refuted; 1 refuted, or the record, lowered module or signature
+    does not match; 2 the file cannot be read, or needs too much work.
     """
+    judged = {name: asked.pop(name) for name in ("strict", "samples", "dim")}
+    if Path(module).suffix == ".onnx":
+        _only_of_kind(module, {"require_record": require_record, **asked})
+        return _judge(module, data, out, as_json, **judged)
+    _only_of_kind(module, judged)
     from qsearch.modules.verification import verify
     from qsearch.run_folder import RunFolder
 
@@ -346,6 +362,53 @@ def verify_command(
     if not as_json:
         print(f"written: {target}")
     return EXIT_OK if found.acceptable(require_record) else EXIT_TARGET_MISSED
+
+
+def _only_of_kind(file: str, given: Mapping[str, object]) -> None:
+    """Refuse options of files of another kind.
+
+    Raises:
+        SettingsError: one was given.
+    """
+    from qsearch.errors import SettingsError
+
+    for name, value in given.items():
+        if value:
+            option = f"--{name.replace('_', '-')}"
+            kind = "a .qmod" if file.endswith(".onnx") else "an .onnx file"
+            raise SettingsError(f"{option} is for {kind}", where=file, fix=f"leave {option} out")
+
+
+def _judge(
+    file: str,
+    data: DataSource,
+    out: str | None,
+    as_json: bool,
+    strict: bool,
+    samples: int | None,
+    dim: Sequence[str],
+) -> int:
+    """Judge an int8 ONNX file and print the report."""
+    from qsearch.modules.judgement import LEGEND, SAMPLES, judge
+
+    found = judge(file, data, samples=samples or SAMPLES, dim=dim)
+    if as_json:
+        print(json.dumps(found.to_dict()))
+    else:
+        for line in found.lines():
+            print(wrapped(line, "           "))
+        rows = found.shown_rows
+        print(f"where answers differ ({len(found.rows) - len(rows)} layers are exact everywhere)")
+        if rows:
+            print_table(rows, "--json has them")
+            print(wrapped(LEGEND))
+        for line in found.lines_behind():
+            print(wrapped(line, "    "))
+    if out is not None:
+        write_text(Path(out), found.html())
+        if not as_json:
+            print(f"written: {out}")
+    return EXIT_OK if found.acceptable(strict) else EXIT_TARGET_MISSED
 
 
 def _report(found: Verification) -> list[str]:

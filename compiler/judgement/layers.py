@@ -1,0 +1,464 @@
+"""read_network: an int8 ONNX file as DequantizeLinear, operator, QuantizeLinear, and its products.
+
+    before                                      after
+    QLinearConv(x, sx, zx, w, sw, zw, sy, zy)   DQ(x, sx, zx), DQ(w, sw, zw), Conv, Q(sy, zy)
+    com.microsoft.QuantizeLinear                QuantizeLinear
+    DynamicQuantizeMatMul(a, b, sb, zb)         DynamicQuantizeLinear, DQ, DQ, MatMul
+
+Scales that two operands share by a product (a bias has the scale sx sw) stay exact in float64: the
+rewritten graph is for ``exact.Evaluation``, not for a runtime.
+Source: onnx.ai, operators of ai.onnx; onnxruntime, docs/ContribOperators.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from compiler.errors import OnnxImportError
+from compiler.frontend.from_onnx.graph import in_order, node_name
+from compiler.frontend.from_onnx.inlining import inline_functions
+from compiler.frontend.from_onnx.model_file import read_model
+from compiler.frontend.from_onnx.opsets import STANDARD_DOMAINS
+from compiler.ir.ty import integer_range
+from compiler.ops.number_format import Array, aligned_vector
+
+QUANTIZE: Final = "QuantizeLinear"
+DEQUANTIZE: Final = "DequantizeLinear"
+DYNAMIC: Final = "DynamicQuantizeLinear"
+PRODUCTS: Final = ("Conv", "ConvTranspose", "MatMul", "Gemm", "MatMulInteger", "ConvInteger")
+_PAIR: Final = ((0, 1, 2), (3, 4, 5))
+# Operator, operands (value, scale, zero point), scale and zero point of the result, bias.
+_INTEGER_FORMS: Final[dict[str, tuple[str, tuple[tuple[int, int, int], ...], int, int]]] = {
+    "QLinearConv": ("Conv", _PAIR, 6, 8),
+    "QLinearMatMul": ("MatMul", _PAIR, 6, 99),
+    "QGemm": ("Gemm", _PAIR, 7, 6),
+    "QLinearAdd": ("Add", _PAIR, 6, 99),
+    "QLinearMul": ("Mul", _PAIR, 6, 99),
+    "QLinearSigmoid": ("Sigmoid", _PAIR[:1], 3, 99),
+    "QLinearLeakyRelu": ("LeakyRelu", _PAIR[:1], 3, 99),
+    "QLinearSoftmax": ("Softmax", _PAIR[:1], 3, 99),
+    "QLinearGlobalAveragePool": ("GlobalAveragePool", _PAIR[:1], 3, 99),
+    "QLinearAveragePool": ("AveragePool", _PAIR[:1], 3, 99),
+    "QLinearReduceMean": ("ReduceMean", _PAIR[:1], 3, 99),
+    "MatMulIntegerToFloat": ("MatMul", ((0, 2, 4), (1, 3, 5)), 99, 99),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A quantization point: scale (q - zero), q in [low, high].
+
+    Attributes:
+        dtype: of the integers; "" is not known.
+        scale, zero: constants, float64 and int64; None where the file computes them.
+        axis: of a vector of scales.
+        low, high: of the integers, with a Clip behind QuantizeLinear.
+    """
+
+    dtype: str
+    scale: Array | None
+    zero: Array | None
+    axis: int
+    low: int
+    high: int
+
+    @property
+    def bits(self) -> int:
+        """Bits of an integer; 0 is not known."""
+        return int(self.dtype.lstrip("uint")) if self.dtype else 0
+
+    def along(self, rank: int, values: Array) -> Array:
+        """A scale or a zero point in the shape that broadcasts with a tensor of this rank."""
+        vector = values.ndim == 1 and values.size > 1
+        return aligned_vector(values, self.axis, rank) if vector else values.reshape(())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Product:
+    """A Conv, MatMul or Gemm of integers.
+
+    Attributes:
+        name: of the node.
+        op: the operator in the rewritten graph.
+        node: the node there.
+        data, weight: grids of the two operands.
+        data_name, weight_name: tensors of their integers.
+        weights: integers of the weight; None where it is computed.
+        bias: in units of the accumulator, float64 with whole numbers if the file stores integers.
+        whole_bias: whether the file stores it in the scale of the accumulator.
+        result: the grid behind it; None where the result stays float, or int32.
+        result_name: tensor of its integers.
+        between: operators between the product and its QuantizeLinear.
+        integer_form: written as QLinearConv and the like, not as QDQ.
+    """
+
+    name: str
+    op: str
+    node: onnx.NodeProto
+    data: Grid
+    weight: Grid
+    data_name: str
+    weight_name: str
+    weights: Array | None
+    bias: Array | None
+    whole_bias: bool
+    result: Grid | None
+    result_name: str
+    between: tuple[str, ...]
+    integer_form: bool
+
+    @property
+    def groups(self) -> int:
+        """Groups of a convolution."""
+        return int(attribute(self.node, "group", 1))
+
+    def matrix(self) -> Array | None:
+        """Integers of the weight as [outputs, K], K in the order of onnxruntime's kernels: kernel
+        places, then channels."""
+        weights = self.weights
+        if weights is None or weights.ndim < 2 or not weights.size:
+            return None
+        if self.op in ("Conv", "ConvInteger"):
+            return np.moveaxis(weights, 1, -1).reshape(len(weights), -1)
+        if self.op == "ConvTranspose":
+            parts = weights.reshape(self.groups, -1, *weights.shape[1:])
+            moved = np.moveaxis(parts, 1, 2)
+            return moved.reshape(moved.shape[0] * moved.shape[1], -1)
+        if self.op == "Gemm" and attribute(self.node, "transB", 0):
+            return weights
+        return np.swapaxes(weights, -1, -2).reshape(-1, weights.shape[-2])
+
+    @property
+    def by_channel(self) -> bool:
+        """The weight has one scale, or one for each output: sums of integers have a scale."""
+        scale, weights = self.weight.scale, self.weights
+        if scale is None or scale.size == 1 or weights is None:
+            return scale is not None
+        turned = self.op == "Gemm" and attribute(self.node, "transB", 0)
+        axis = 0 if turned or self.op in ("Conv", "ConvInteger") else weights.ndim - 1
+        axis = 1 if self.op == "ConvTranspose" else axis
+        return scale.ndim == 1 and self.weight.axis % weights.ndim == axis
+
+    @property
+    def sums_int32(self) -> bool:
+        """Both operands have up to 8 bits: kernels add their products up in int32."""
+        return max(self.data.bits, self.weight.bits) <= 8
+
+    @property
+    def integer_kernel(self) -> bool:
+        """onnxruntime takes a kernel of integers for it; other forms it computes in float."""
+        if self.op.endswith("Integer"):
+            return True
+        one = self.data.scale is None or self.data.scale.size == 1
+        if self.op == "ConvTranspose" or not (self.sums_int32 and self.by_channel and one):
+            return False
+        if {self.data.bits, self.weight.bits} != {8}:
+            return False
+        return self.op != "Conv" or (self.result is not None and not set(self.between) - {"Relu"})
+
+    def by_output(self, values: Array) -> Array:
+        """A scale or zero point of the weight, or a bias, for each row of ``matrix``."""
+        matrix = self.matrix()
+        assert matrix is not None
+        return np.resize(values.reshape(-1), len(matrix))
+
+    def multiplier(self, channel: int) -> tuple[float, float, float] | None:
+        """Scales of data, weight and result for one row of ``matrix``; None where one is open."""
+        scales = (self.data.scale, self.weight.scale, self.result.scale if self.result else None)
+        data, weight, result = scales
+        if data is None or weight is None or result is None or data.size != 1 or result.size != 1:
+            return None
+        if attribute(self.node, "alpha", 1.0) != 1.0:
+            return None
+        return float(data.item()), float(self.by_output(weight)[channel]), float(result.item())
+
+
+def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
+    """The value of an attribute."""
+    found = next((a for a in node.attribute if a.name == name), None)
+    return default if found is None else helper.get_attribute_value(found)
+
+
+def given(node: onnx.NodeProto, place: int) -> str:
+    """The name of an input; "" where there is none."""
+    return node.input[place] if place < len(node.input) else ""
+
+
+class Network:
+    """A rewritten graph: nodes in order, constants, who writes and reads what.
+
+    Attributes:
+        model: as the file holds it.
+        nodes: of the rewritten graph, in order.
+        constants: by name; floats as float64, integers as int64.
+        integer_forms: names of nodes that the file writes as QLinearConv and the like.
+        products: the integer products, in order.
+        live: names of values that depend on the inputs.
+    """
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.model = model
+        graph = model.graph
+        self.dtypes = {t.name: dtype_name(t.data_type) for t in graph.initializer}
+        self.constants = {t.name: _array(t) for t in graph.initializer}
+        named = [(node_name(node, i), node) for i, node in enumerate(graph.node)]
+        self.nodes: list[onnx.NodeProto] = []
+        self.integer_forms: set[str] = set()
+        self.types = {i.name: i.type.tensor_type.elem_type for i in (*graph.input, *graph.output)}
+        for name, node in in_order(named):
+            made = onnx.NodeProto()
+            made.CopyFrom(node)
+            made.name = name
+            self.nodes += self._rewritten(made)
+        self.inputs = [i.name for i in graph.input if i.name not in self.constants]
+        self.outputs = [i.name for i in graph.output]
+        self.writer = {out: node for node in self.nodes for out in node.output if out}
+        self.readers: dict[str, list[onnx.NodeProto]] = {}
+        self.live = set(self.inputs)
+        for node in self.nodes:
+            for read in node.input:
+                self.readers.setdefault(read, []).append(node)
+            if not self.live.isdisjoint(node.input) or node.op_type.startswith("Random"):
+                self.live.update(node.output)
+        self._fold()
+        self.products = [p for node in self.nodes if (p := self._product(node)) is not None]
+
+    def _fold(self) -> None:
+        """Compute integers of constant weights: QuantizeLinear, Clip and moves of constants."""
+        from compiler.judgement.exact import FOLDED, evaluate_node
+
+        for node in self.nodes:
+            known = all(name in self.constants for name in node.input if name)
+            if node.op_type in FOLDED and known:
+                values = [self.constants[name] if name else None for name in node.input]
+                self.constants[node.output[0]] = evaluate_node(self, node, values)[0]
+
+    def _rewritten(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        name, op = node.name, node.op_type
+        if op == "Constant" and node.output:
+            stored = next((a.t for a in node.attribute if a.name == "value"), None)
+            if stored is None:
+                values = [helper.get_attribute_value(a) for a in node.attribute]
+                self.constants[node.output[0]] = np.asarray(values[0] if values else 0)
+            else:
+                self.constants[node.output[0]] = _array(stored)
+                self.dtypes[node.output[0]] = dtype_name(stored.data_type)
+            return
+        if op in (QUANTIZE, DEQUANTIZE) and node.domain == "com.microsoft":
+            node.domain = ""
+        if op == "DynamicQuantizeMatMul":
+            q, s, z = (f"{name}#{part}" for part in "qsz")
+            yield helper.make_node(DYNAMIC, [given(node, 0)], [q, s, z], name=q)
+            node.input[:] = [q, given(node, 1), s, given(node, 2), z, *node.input[3:]]
+            node.op_type = op = "MatMulIntegerToFloat"
+        if op == "QLinearConcat":
+            read = [self._dequantized(node, i, node.input[i : i + 3]) for i in range(2, 90, 3)
+                    if len(node.input) > i]  # fmt: skip
+            yield from read
+            inner = helper.make_node("Concat", [r.output[0] for r in read], [f"{name}#y"])
+            yield from self._quantized(node, inner, list(node.input[:2]))
+            return
+        if op not in _INTEGER_FORMS:
+            yield node
+            return
+        float_op, operands, result, bias = _INTEGER_FORMS[op]
+        read = []
+        for place, triple in enumerate(operands):
+            names = [given(node, i) for i in triple]
+            axis = 0 if op == "QLinearConv" or attribute(node, "transB", 0) else -1
+            read.append(self._dequantized(node, place, names, axis if place else 1))
+            yield read[-1]
+        inputs = [r.output[0] for r in read]
+        if given(node, bias):
+            scales = [self.constants.get(given(node, i)) for i in (1, 4)]
+            if scales[0] is not None and scales[1] is not None:
+                self.constants[f"{name}#sb"] = scales[0] * scales[1]
+                triple_of_bias = [given(node, bias), f"{name}#sb"]
+                read.append(self._dequantized(node, 2, triple_of_bias, 0 if "Conv" in op else -1))
+                yield read[-1]
+                inputs.append(read[-1].output[0])
+        inner = helper.make_node(float_op, inputs, [f"{name}#y"], name=name)
+        kept = [a for a in node.attribute if a.name not in ("channels_last", "opset")]
+        inner.attribute.extend(kept)
+        if attribute(node, "channels_last", 0):
+            raise OnnxImportError(
+                f"{op} {name!r} has its channels last", fix="give the file before optimization"
+            )
+        if op == "MatMulIntegerToFloat" and given(node, 6):
+            inner.output[0] = f"{name}#p"
+            yield inner
+            yield helper.make_node("Add", [f"{name}#p", given(node, 6)], list(node.output))
+            return
+        yield from self._quantized(node, inner, [given(node, result), given(node, result + 1)])
+
+    def _dequantized(
+        self, node: onnx.NodeProto, place: int, names: Sequence[str], axis: int = 1
+    ) -> onnx.NodeProto:
+        out = f"{node.name}#{place}"
+        return helper.make_node(DEQUANTIZE, list(names), [out], name=out, axis=axis)
+
+    def _quantized(
+        self, node: onnx.NodeProto, inner: onnx.NodeProto, grid: list[str]
+    ) -> Iterator[onnx.NodeProto]:
+        self.integer_forms.add(node.name)
+        if grid[0]:
+            yield inner
+            made = [inner.output[0], *grid]
+            yield helper.make_node(QUANTIZE, made, list(node.output), name=f"{node.name}#Q")
+        else:
+            inner.output[0] = node.output[0]
+            yield inner
+
+    def dtype_of(self, name: str) -> str:
+        """The integer dtype of a tensor; "" where the file does not say."""
+        node = self.writer.get(name)
+        while node is not None and node.op_type in MOVES and node.input and name not in self.dtypes:
+            name, node = node.input[0], self.writer.get(node.input[0])
+        if name in self.dtypes:
+            return self.dtypes[name]
+        if node is not None and node.op_type == DYNAMIC:
+            return "uint8" if name != node.output[1] else ""
+        if node is not None and node.op_type == QUANTIZE:
+            zero = given(node, 2)
+            kind = attribute(node, "output_dtype", 0)
+            return self.dtype_of(zero) if zero else dtype_name(kind) if kind else "uint8"
+        return dtype_name(self.types.get(name, 0))
+
+    def grid(self, node: onnx.NodeProto, integers: str) -> Grid:
+        """The grid of a QuantizeLinear or DequantizeLinear, whose integers have this name."""
+        names = [given(node, 1), given(node, 2)]
+        return self._grid(integers, names[0], names[1], int(attribute(node, "axis", 1)))
+
+    def _grid(self, integers: str, scale: str, zero: str, axis: int) -> Grid:
+        dtype = self.dtype_of(zero) if zero else ""
+        dtype = dtype or self.dtype_of(integers)
+        dtype = dtype if dtype.lstrip("uint").isdigit() else ""
+        low, high = integer_range(dtype) if dtype else (0, 0)
+        written = self.writer.get(integers)
+        while written is not None and written.op_type in MOVES and written.input:
+            if written.op_type == "Clip":
+                ends = [self.constants.get(given(written, i)) for i in (1, 2)]
+                low = low if ends[0] is None else max(low, int(ends[0].item()))
+                high = high if ends[1] is None else min(high, int(ends[1].item()))
+            written = self.writer.get(written.input[0])
+        none = np.zeros((), np.int64) if not zero else None
+        steps = self.constants.get(scale)
+        if steps is not None and not (steps.size and (np.isfinite(steps) & (steps > 0)).all()):
+            steps = None  # no grid at all
+        held = self.constants.get(zero, none)
+        if held is not None and (held.dtype.kind not in "iu" or not held.size):
+            held = None
+        return Grid(dtype, steps, held, axis, low, high)
+
+    def point_of(self, name: str) -> onnx.NodeProto | None:
+        """The DequantizeLinear that writes a value."""
+        node = self.writer.get(name)
+        is_point = node is not None and node.op_type == DEQUANTIZE and len(node.input) > 1
+        return node if is_point else None
+
+    def _product(self, node: onnx.NodeProto) -> Product | None:
+        op = node.op_type
+        if op not in PRODUCTS or node.domain not in STANDARD_DOMAINS or len(node.input) < 2:
+            return None
+        if op.endswith("Integer"):
+            names = (node.input[0], node.input[1])
+            self.constants.setdefault("#1", np.ones(()))
+            data, weight = (
+                self._grid(names[i], "#1", given(node, 2 + i), 0 if "Conv" in op else -1)
+                for i in (0, 1)
+            )
+            bias = None
+        else:
+            points = self.point_of(node.input[0]), self.point_of(node.input[1])
+            if points[0] is None or points[1] is None:
+                return None
+            names = (points[0].input[0], points[1].input[0])
+            data, weight = self.grid(points[0], names[0]), self.grid(points[1], names[1])
+            bias = given(node, 2)
+        if not data.dtype or not weight.dtype:
+            return None
+        weights = self.constants.get(names[1])
+        result, result_name, between = self._result(node)
+        units, whole = self._bias(bias or "", data, weight)
+        return Product(
+            node.name, op, node, data, weight, *names, weights, units, whole,
+            result, result_name, between, node.name in self.integer_forms,
+        )  # fmt: skip
+
+    def _bias(self, name: str, data: Grid, weight: Grid) -> tuple[Array | None, bool]:
+        """The bias in units of the accumulator; whether the file stores it so."""
+        if not name or data.scale is None or weight.scale is None or data.scale.size != 1:
+            return None, True
+        unit = data.scale.reshape(()) * weight.scale
+        point = self.point_of(name)
+        if point is None:
+            known = self.constants.get(name)
+            return (None, False) if known is None else (known / unit, False)
+        stored, scale = (self.constants.get(given(point, i)) for i in (0, 1))
+        if stored is None or scale is None:
+            return None, False
+        # A bias has its scale as float32, which the product of two of them is not.
+        if np.allclose(scale, unit, rtol=1e-6, atol=0):
+            return stored.astype(np.float64), True
+        return stored * scale / unit, False
+
+    def _result(self, node: onnx.NodeProto) -> tuple[Grid | None, str, tuple[str, ...]]:
+        between: list[str] = []
+        out = node.output[0]
+        while len(readers := self.readers.get(out, [])) == 1 and out not in self.outputs:
+            reader = readers[0]
+            if reader.op_type == QUANTIZE and len(reader.input) > 1:
+                return self.grid(reader, reader.output[0]), reader.output[0], tuple(between)
+            if reader.op_type not in ("Relu", "Clip", *MOVES):
+                break
+            between.append(reader.op_type)
+            out = reader.output[0]
+        return None, "", tuple(between)
+
+
+MOVES: Final = ("Identity", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Clip")
+
+
+def dtype_name(kind: int) -> str:
+    """ONNX's number of an element type as text: int8, uint4; "" of others than tensors have."""
+    names = onnx.TensorProto.DataType
+    return names.Name(kind).lower() if kind and kind in names.values() else ""
+
+
+def _array(tensor: onnx.TensorProto) -> Array:
+    """A stored tensor; floats as float64, integers as int64."""
+    try:
+        values = numpy_helper.to_array(tensor)
+    except (ValueError, TypeError, KeyError) as error:
+        raise OnnxImportError(
+            f"tensor {tensor.name!r} cannot be read: {error}", fix="export the file again"
+        ) from error
+    kind = dtype_name(tensor.data_type)
+    if "int" in kind:
+        return values.astype(np.int64)
+    return values.astype(np.float64) if "float" in kind or kind == "double" else values
+
+
+def read_network(source: str | os.PathLike[str] | bytes) -> Network:
+    """Read an int8 ONNX file of any author.
+
+    Raises:
+        OnnxImportError: it cannot be read, or holds no integers.
+    """
+    network = Network(inline_functions(read_model(source)))
+    ops = {node.op_type for node in network.nodes}
+    if not ops & {QUANTIZE, DEQUANTIZE, DYNAMIC, "MatMulInteger", "ConvInteger"}:
+        raise OnnxImportError(
+            "the file holds no integers: no QuantizeLinear, DequantizeLinear, QLinearConv or the "
+            "like",
+            where=str(source) if not isinstance(source, bytes) else None,
+            fix="give a quantized ONNX file; `qsearch doctor` says what a float model becomes",
+        )
+    return network
