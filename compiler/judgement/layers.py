@@ -400,9 +400,10 @@ class Network:
         point = self.point_of(name)
         if point is None:
             known = self.constants.get(name)
-            return (None, False) if known is None else (known / unit, False)
+            fits = known is not None and unit.size in (1, known.size)
+            return (known / unit if known is not None and fits else None), False
         stored, scale = (self.constants.get(given(point, i)) for i in (0, 1))
-        if stored is None or scale is None:
+        if stored is None or scale is None or {unit.size, scale.size} - {1, stored.size}:
             return None, False
         # A bias has its scale as float32, which the product of two of them is not.
         if np.allclose(scale, unit, rtol=1e-6, atol=0):
