@@ -185,16 +185,19 @@ def requantize_numpy(attrs: RequantizeAttrs, args: Arrays, out_type: Type) -> li
         x = x + bias.astype(x.dtype)
     x = (np.maximum(x, 0) if attrs.relu else x).astype(attrs.compute_dtype)
     y = rescaled(x, multiplier, shift, attrs.rounding)
-    limits = limits_of(attrs)
+    limits = held_limits(attrs)
     if limits is not None:
-        low, high = _held(limits, attrs.compute_dtype)
+        low, high = limits
         y = np.maximum(np.minimum(y, y.dtype.type(high)), y.dtype.type(low))
     return [(y + y.dtype.type(attrs.zero_point)).astype(attrs.out_dtype)]
 
 
-def _held(limits: tuple[int, int], dtype: str) -> tuple[int, int]:
-    info = np.iinfo(dtype)
-    low, high = (min(max(end, int(info.min)), int(info.max)) for end in limits)
+def held_limits(attrs: RequantizeAttrs) -> tuple[int, int] | None:
+    """``limits_of`` as ``compute_dtype`` holds them."""
+    ends, info = limits_of(attrs), np.iinfo(attrs.compute_dtype)
+    if ends is None:
+        return None
+    low, high = (min(max(end, int(info.min)), int(info.max)) for end in ends)
     return low, high
 
 

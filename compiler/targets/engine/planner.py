@@ -236,7 +236,6 @@ class Planner:
                 after = self.behind.get(step.results[0], [])
                 source = self.root(step.args[0])
                 self.behind[source] = (self.behind[source] + after)[:_ASKED]
-        self._read_once = {v for step in alive if (v := self._rounded_to_even(step)) is not None}
         return alive[::-1]
 
     def _in_words(self) -> Iterator[Step]:
@@ -247,25 +246,9 @@ class Planner:
             yield from words
             self._root |= {value: self.root(made) for value, made in same.items()}
 
-    def _rounded_to_even(self, step: Step) -> FlowValue | None:
-        """x of ``(x + below + ((x >> n) & 1)) >> n``, one operator, if nobody else reads x."""
-        total = self.root(step.args[0]).producer if step.name == "right_shift" else None
-        if total is None or total.name != "add":
-            return None
-        added, odd = (self.root(a).producer for a in total.args)
-        if added is None or odd is None or (added.name, odd.name) != ("add", "bitwise_and"):
-            return None
-        source, shifted = self.root(added.args[0]), self.root(odd.args[0]).producer
-        if shifted is None or shifted.name != "right_shift":
-            return None
-        if self.root(shifted.args[0]) is not source or len(self.readers[source]) != 2:
-            return None
-        return source
-
     def _uses(self, value: FlowValue) -> int:
         """How often a value is read."""
-        count = len(self.readers.get(value, [])) + (value in self._needed_outside)
-        return count - (value in self._read_once)
+        return len(self.readers.get(value, [])) + (value in self._needed_outside)
 
     def root(self, value: FlowValue) -> FlowValue:
         """The value that ``value`` is another name of."""
@@ -398,10 +381,10 @@ class Planner:
     def settle(self, step: Step, item: Item) -> bool:
         """Define the result of a step as an item, wrapped as its dtype wraps."""
         (value,) = step.results
-        self.define(step, self._wrapped(item, value.type.dtype, value.type.concrete_shape))
+        self.define(step, self.wrapped(item, value.type.dtype, value.type.concrete_shape))
         return True
 
-    def _wrapped(self, item: Item, dtype: str, shape: Shape) -> Item:
+    def wrapped(self, item: Item, dtype: str, shape: Shape) -> Item:
         """An item broadcast to a shape, within what a dtype holds."""
         low, high = bounds_of(dtype)
         if item.low < low or item.high > high:
@@ -479,7 +462,7 @@ class Planner:
             return scaled
         item = self.item(root)
         if dtype in _UNSIGNED:
-            item = self._wrapped(item, dtype[1:], item.shape)
+            item = self.wrapped(item, dtype[1:], item.shape)
         return self._raw_view(item, RAW_DTYPES[dtype]), None
 
     def _raw_view(self, item: Item, stored: tuple[str, int]) -> View:

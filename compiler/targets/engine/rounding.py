@@ -1,4 +1,4 @@
-"""``(x * m + rounding) >> n`` as one operator, however the quantizer spells the rounding."""
+"""``round(x * multiplier * 2^(shift - 31))`` as few operators: one where halves allow it."""
 
 from __future__ import annotations
 
@@ -7,105 +7,96 @@ from typing import Any
 
 import numpy as np
 
+from compiler.ir.ty import bits, integer_range
 from compiler.ops.number_format import Array
+from compiler.ops.qnn.requantize import shifts_only
+from compiler.ops.tensor.fixed_point_multiply import POWER_OF_TWO
 from compiler.targets.engine.planner import Planner
 from compiler.targets.engine.programs import shift_axis
 from compiler.targets.engine.values import Item, constant, constants
-from compiler.targets.engine.views import Shape
 
 _MOST = 1 << 62
 """Beyond every product and sum that 64 bits hold for sure."""
+_DOWN = 31
+"""Bits by which 32 bits are shifted at most."""
 
 
-def rounded_product(planner: Planner, data: Item, bits: Item) -> Item | None:
-    """``(x * m + rounding) >> n`` as one RESCALE of x; None where it is none.
+def rescale(
+    planner: Planner, x: Item, factors: tuple[Array, Array], axis: int, ties: str, dtype: str
+) -> Item | None:
+    """The values of x at another scale; None where 64 bits may not hold what they come from.
 
     Halves go up in RESCALE. Those that go away from zero are the same where x is not negative; all
-    are the same where no ``x * m`` is a half. Else magnitudes are rounded, or the results of x and
-    -x tell where halves are.
+    are the same where no product is a half. Else the results of x and -x tell where halves are.
+
+    Args:
+        factors: multipliers and shifts, shaped to broadcast against x.
+        axis: along which they vary.
+        ties: as ``qnn.requantize`` has them.
+        dtype: in which it is computed.
     """
-    if bits.data is None or data.chain is None or data.chain.op != "ADD":
+    shifted = shifts_only(*factors, ties, dtype)
+    if shifted and (factors[1] == 1).all():
+        return x
+    if shifted and ties == "floor" and (factors[1] <= 1).all():
+        return _lowered(planner, x, 1 - factors[1])
+    multiplier, shift = (each.reshape(-1) for each in factors)
+    along: int | None = axis
+    if all((each == each[:1]).all() for each in (multiplier, shift)):
+        multiplier, shift, along = multiplier[:1], shift[:1], None
+    rounds = not shifted or shift.min() < 1
+    if (rounds and ties == "floor") or x.data is not None or not _fits(x, multiplier, shift, dtype):
         return None
-    if not 0 <= bits.low <= bits.high <= 62 or data.view is not None:
-        return None
-    first, second = data.chain.args
-    found = _product_and_ties(first, second, bits)
-    if found is None:
-        return None
-    product, ties = found
-    if product.shape != data.shape or not -_MOST < product.low <= product.high < _MOST:
-        return None
-    x, factor, amounts = _factored(product, data.shape, bits.data)
-    if x.low == x.high:  # without a shape that factors could vary along
-        return None
-    axis: int | None = None
-    if factor.size > 1:
-        axis = shift_axis(Item(factor.shape, 0, 0, data=factor), data.shape)
-        if axis is None:
-            return None
-    most = largest_along(x, axis)
-    if int(factor.max()) >= 1 << 31:
-        return None
+    amounts = 1 - shift
+    if shifted and rounds and ties == "up" and along is None and x.low < 0:  # half joins a bias
+        half = planner.compose("ADD", (x, constant(1 << int(amounts[0]) - 1)))
+        return _lowered(planner, half, amounts)
+    powers = multiplier == POWER_OF_TWO
+    to_even = ties == "even" and bool(powers.all()) and 0 <= amounts.min() <= amounts.max() < _DOWN
+    if to_even and max(-x.low, x.high) + (1 << int(amounts.max())) < 1 << 31:
+        return planner.compose("TO_EVEN", (x,), amounts, along)
+    if ties == "up":  # of a shift by all bits of powers of two 0 is left
+        multiplier = np.where(powers & (amounts >= bits(dtype)), 0, multiplier)
     apart = ties == "even" or (ties == "away" and x.low < 0)
-    if apart:
-        apart = _reaches_half(most, factor, amounts)
-    elif factor.size == 1 and int(factor) == 1 and x.low < 0:
-        return None  # an addition and a shift
-    # Factors as large as those of fixed_point_multiply.
-    room = 31 - np.frexp(np.maximum(factor, 1))[1].astype(np.int64)
-    factor, shift = np.left_shift(factor, room).reshape(-1), (31 - amounts - room).reshape(-1)
-    if int(shift.min()) < -64 or int(most.max()) * int(factor.max()) >= _MOST:
-        return None
-    if not apart:
-        return planner.compose("RESCALE", (x,), factor, shift, axis)
-    bits_of = amounts.reshape(-1)
-    if ties == "even" and (factor == 1 << 30).all() and (shift == 1 - bits_of).all():
-        highest = int(bits_of.max())
-        if highest < 31 and max(abs(x.low), abs(x.high)) + (1 << highest) < 1 << 31:
-            return planner.compose("TO_EVEN", (x,), bits_of, axis)
-    return _rounded_apart(planner, x, ties, (factor, shift, axis))
+    if apart and _reaches_half(largest_along(x, along), multiplier, 31 - shift):
+        found = _rounded_apart(planner, x, ties, (multiplier, shift, along))
+    else:
+        found = planner.compose("RESCALE", (x,), multiplier, shift, along)
+    if found.fits_int32:
+        return found
+    # Products have 32 bits, but those by powers of two as many as the data.
+    if shifted or (ties == "up" and powers.any() and bits(dtype) == 64):
+        return found if powers.all() else None
+    return planner.compose("WRAP", (found,), "int32")
 
 
-def _product_and_ties(first: Item, second: Item, bits: Item) -> tuple[Item, str] | None:
-    """``x * m`` of a sum that rounds it, and where halves go: "up", "away" or to "even"."""
-    half = constants(np.left_shift(np.int64(1), _array(bits).astype(np.int64)) >> 1)
-    below = constants(np.maximum(_array(half) - 1, 0))
-    if _equal(second, half):
-        return first, "up"
-    if second.chain is None or second.chain.op != "SELECT":
-        product = _to_even(first, second, bits, below)
-        return None if product is None else (product, "even")
-    sign, *sides = second.chain.args
-    compared = sign.chain
-    if compared is None or compared.op != "LESS" or compared.args[0] is not first:
-        return None
-    ends = _equal(compared.args[1], constant(0)) and _equal(sides[0], below)
-    return (first, "away") if ends and _equal(sides[1], half) else None
+def _fits(x: Item, multiplier: Array, shift: Array, dtype: str) -> bool:
+    """Whether dtypes hold all products, and what powers of two add their half to."""
+    if not multiplier.size or shift.max() > 30 or shift.min() < -64:
+        return False
+    right = 1 - int(shift[multiplier == POWER_OF_TWO].min(initial=1))
+    width = bits(dtype)
+    if 0 < right < width and x.high + (1 << (right - 1)) > integer_range(dtype)[1]:
+        return False
+    most = max(-x.low, x.high)
+    left = int(max(shift.max(), 0))
+    return most < 1 << 32 and most * int(multiplier.max()) << left < _MOST
 
 
-def _factored(product: Item, shape: Shape, bits: Array) -> tuple[Item, Array, Array]:
-    """x, m and n of ``x * m >> n``; powers of two belong to the shift."""
-    x, factor = product, np.ones((), np.int64)
-    while x.view is None and x.chain is not None and x.chain.op == "MUL":
-        inner, times = x.chain.args
-        if times.data is None or times.low < 0 or inner.shape != shape:
-            break
-        x, factor = inner, factor * times.data
-    factor, amounts = np.broadcast_arrays(factor, bits.astype(np.int64))
-    spare = np.where(factor >= 1 << 31, _lowest_bit(factor), 1)
-    spare = np.minimum(spare, np.left_shift(np.int64(1), amounts))
-    return x, factor // spare, amounts - np.log2(spare).astype(np.int64)
-
-
-def _lowest_bit(factor: Array) -> Array:
-    return np.where(factor > 0, factor & -factor, 1)
+def _lowered(planner: Planner, x: Item, down: Array) -> Item:
+    """x >> down."""
+    count = constants(down).as_scalar()
+    if count.low == count.high <= _DOWN and x.fits_int32:
+        return planner.compose("SHIFT", (x,), count.low)
+    return planner.compose("RIGHT", (x, count))
 
 
 def _reaches_half(most: Array, factor: Array, amounts: Array) -> bool:
-    """Whether ``x * m`` can be a half for some |x| up to ``most``."""
-    odd = np.left_shift(np.int64(1), np.maximum(amounts, 1) - 1) // _lowest_bit(factor)
+    """Whether ``x * factor * 2^-amounts`` can be a half for some |x| up to ``most``."""
+    lowest = np.where(factor > 0, factor & -factor, 1)
+    odd = np.left_shift(np.int64(1), np.clip(amounts, 1, 63) - 1) // lowest
     reached = most.reshape(odd.shape if most.size > 1 else ()) >= odd
-    return bool((reached & (factor > 0) & (amounts > 0)).any())
+    return bool((reached & (factor > 0) & (odd > 0) & (amounts > 0)).any())
 
 
 def _rounded_apart(planner: Planner, x: Item, ties: str, params: tuple[Any, ...]) -> Item:
@@ -135,7 +126,7 @@ def largest_along(item: Item, axis: int | None) -> Array:
         return whole
     if item.product is not None and item.product.channel_axis == axis:
         return np.maximum(np.abs(item.product.low), np.abs(item.product.high))
-    if chain is None or chain.op != "ADD" or chain.args[1].data is None:
+    if chain is None or chain.op != "ADD" or (held := chain.args[1].data) is None:
         return whole
     inner, added = chain.args
     # In an operand of another shape, the axis could be another one.
@@ -143,41 +134,4 @@ def largest_along(item: Item, axis: int | None) -> Array:
         return whole
     if added.shape and shift_axis(replace(added, low=0, high=0), item.shape) != axis:
         return whole
-    return np.asarray(
-        largest_along(inner, axis) + np.abs(_array(added).astype(np.int64)).reshape(-1)
-    )
-
-
-def _to_even(first: Item, second: Item, bits: Item, below: Item) -> Item | None:
-    """y of ``y + below + ((y >> n) & 1)``; 0 instead of 1 where n is 0, and nothing is rounded."""
-    if first.chain is None or second.chain is None or first.view is not None:
-        return None
-    odd, added = second.chain, first.chain
-    if (added.op, odd.op) != ("ADD", "AND"):
-        return None
-    if not _equal(odd.args[1], constants(np.asarray(_array(bits) > 0, np.int64))):
-        return None
-    product, shifted = added.args[0], odd.args[0].chain
-    if not _equal(added.args[1], below) or shifted is None or shifted.args[0] is not product:
-        return None
-    if shifted.op == "SHIFT":
-        same = bits.low == bits.high == shifted.params[0]
-    else:
-        same = shifted.op == "RIGHT" and _equal(shifted.args[1], bits)
-    return product if same else None
-
-
-def _array(item: Item) -> Array:
-    assert item.data is not None
-    return item.data
-
-
-def _equal(item: Item, other: Item) -> bool:
-    """Whether a value is a constant with the elements of another one."""
-    if item.data is None:
-        return False
-    try:
-        pair = np.broadcast_arrays(item.data, _array(other))
-    except ValueError:
-        return False
-    return bool((pair[0] == pair[1]).all())
+    return np.asarray(largest_along(inner, axis) + np.abs(held.astype(np.int64)).reshape(-1))

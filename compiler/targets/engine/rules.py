@@ -6,11 +6,12 @@ import numpy as np
 
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import bits, integer_range
-from compiler.ops.number_format import Array
+from compiler.ops.number_format import aligned_vector
+from compiler.ops.qnn.requantize import bias_dtype, factors_of, held_limits
 from compiler.ops.tensor.clip import integer_bound
 from compiler.targets.engine.packing import POWER_OF_TWO
 from compiler.targets.engine.planner import Planner, general, rule
-from compiler.targets.engine.rounding import rounded_product
+from compiler.targets.engine.rounding import rescale
 from compiler.targets.engine.values import INT32, Item, constant, constants, spread
 
 _ELEMENTWISE = {
@@ -66,12 +67,39 @@ def clip(planner: Planner, step: Step, args: list[Item]) -> bool:
     return planner.elementwise(step, "CLIP", args, low, high)
 
 
+@rule("qnn.requantize")
+def requantize(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """A bias, a relu, a product, a clip and a zero point, in the dtypes of the body."""
+    attrs, x = step.attrs, args[0]
+    vectors = [arg.data for arg in args[1:] if arg.data is not None]
+    if len(vectors) + 1 < len(args):
+        return False
+    dtype, shape = attrs.compute_dtype, x.shape
+    multiplier, shift, bias = factors_of(attrs, vectors, len(shape))
+    if bias.any():
+        x = planner.compose("ADD", (x, constants(bias)))
+        x = planner.wrapped(x, bias_dtype(step.args[0].type.dtype), shape)
+    if attrs.relu:
+        x = planner.compose("CLIP", (x,), 0, max(x.high, INT32[1]))
+    x = planner.wrapped(x, dtype, shape)
+    axis = attrs.axis % max(len(shape), 1)
+    made = rescale(planner, x, (multiplier, shift), axis, attrs.rounding, dtype)
+    if made is None:
+        return False
+    limits = held_limits(attrs)
+    if limits is not None:
+        made = planner.compose("CLIP", (planner.wrapped(made, dtype, shape),), *limits)
+    if attrs.zero_point:
+        made = planner.compose("ADD", (made, constant(attrs.zero_point)))
+    return planner.settle(step, planner.wrapped(made, dtype, shape))
+
+
 @rule("fixed_point_multiply")
 def fixed_point(planner: Planner, step: Step, args: list[Item]) -> bool:
     """One factor."""
-    multiplier = np.array([step.attrs.multiplier], np.int64)
-    shift = np.array([step.attrs.shift], np.int64)
-    return _rescale(planner, step, args[0], multiplier, shift, None)
+    factor = np.array(step.attrs.multiplier), np.array(step.attrs.shift)
+    made = rescale(planner, args[0], factor, 0, "up", step.args[0].type.dtype)
+    return made is not None and planner.settle(step, made)
 
 
 @rule("fixed_point_multiply_per_axis")
@@ -80,38 +108,12 @@ def fixed_point_per_axis(planner: Planner, step: Step, args: list[Item]) -> bool
     data, multiplier, shift = args
     if multiplier.data is None or shift.data is None:
         return False
-    factors = [a.data.astype(np.int64) for a in (multiplier, shift) if a.data is not None]
-    axis: int | None = step.attrs.axis % len(data.shape)
-    if all((f == f[0]).all() for f in factors if f.size):
-        factors, axis = [f[:1] for f in factors], None
-    return _rescale(planner, step, data, factors[0], factors[1], axis)
-
-
-def _rescale(
-    planner: Planner, step: Step, data: Item, multiplier: Array, shift: Array, axis: int | None
-) -> bool:
-    dtype = step.args[0].type.dtype
-    if not multiplier.size or shift.max() > 30 or shift.min() < -64:
-        return False
-    # Powers of two add their half in the dtype of the data; of a shift by all its bits 0 is left.
-    multiplier = np.where((multiplier == POWER_OF_TWO) & (1 - shift >= bits(dtype)), 0, multiplier)
-    right = 1 - int(shift[multiplier == POWER_OF_TWO].min(initial=1))
-    most = max(abs(data.low), abs(data.high))
-    if right > 0 and data.high + (1 << (right - 1)) > integer_range(dtype)[1]:
-        return False
-    if most >= 1 << 32:
-        return False
-    left = int(max(shift.max(), 0))
-    if most * int(np.abs(multiplier).max()) << left >= 1 << 62:
-        return False
-    found = planner.compose("RESCALE", (data,), multiplier, shift, axis)
-    powers = multiplier == POWER_OF_TWO
-    if not found.fits_int32 and bits(dtype) == 64 and powers.any():
-        # Results have 32 bits, but those of powers of two as many as the data.
-        return bool(powers.all()) and planner.settle(step, found)
-    if not found.fits_int32:
-        found = planner.compose("WRAP", (found,), "int32")
-    return planner.settle(step, found)
+    rank = len(data.shape)
+    axis = step.attrs.axis % rank
+    vectors = multiplier.data.astype(np.int64), shift.data.astype(np.int64)
+    factors = aligned_vector(vectors[0], axis, rank), aligned_vector(vectors[1], axis, rank)
+    made = rescale(planner, data, factors, axis, "up", step.args[0].type.dtype)
+    return made is not None and planner.settle(step, made)
 
 
 @rule("fixed_point_multiply", "fixed_point_multiply_per_axis", of=general)
@@ -155,13 +157,10 @@ def _reshaped(planner: Planner, item: Item, shape: tuple[int, ...]) -> Item:
 
 @rule("right_shift")
 def right_shift(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """By constant numbers of bits; the end of a rounded product."""
+    """By constant numbers of bits."""
     data, count = args[0], args[1].as_scalar()
     if data.shape != step.results[0].type.concrete_shape:
         return planner.elementwise(step, "RIGHT", (data, count))
-    found = rounded_product(planner, data, count)
-    if found is not None:
-        return planner.settle(step, found)
     one = count.data is not None and count.data.size == 1 and 0 <= count.low <= 31
     if one and data.fits_int32:
         return planner.elementwise(step, "SHIFT", (data,), count.low)

@@ -10,6 +10,8 @@ import numpy as np
 from compiler import relay
 from compiler.ir.expr import Expr
 from compiler.ir.module import IRModule
+from compiler.ops.rules.integer_calls import requantize
+from compiler.ops.tensor.fixed_point_multiply import POWER_OF_TWO
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.compiler.targets.engine.emulated import libraries
@@ -86,8 +88,10 @@ def x_shape(x: Any) -> tuple[int, ...]:
 
 
 def shifted_to_even(x: Expr, bits: Array, axis_size: tuple[int, ...]) -> Expr:
-    op, shifts = relay.op, relay.const(bits.astype("int32").reshape(axis_size))
-    below = np.maximum((1 << bits.astype("int32") >> 1) - 1, 0).reshape(axis_size).astype("int32")
-    mask = relay.const((bits > 0).astype("int32").reshape(axis_size))
-    odd = op.bitwise_and(op.right_shift(x, shifts), mask)
-    return op.right_shift(op.add(op.add(x, relay.const(below)), odd), shifts)
+    """x * 2^-bits; the axis of the bits has all elements of ``axis_size``."""
+    down = 1 - bits.astype(np.int64)
+    fields: dict[str, Any] = {"rounding": "even", "compute_dtype": "int32", "out_dtype": "int32"}
+    if len(bits) == 1:
+        return requantize(x, shift=int(down[0]), **fields)
+    axis = -len(axis_size)
+    return requantize(x, np.full_like(down, POWER_OF_TWO), down, axis=axis, **fields)

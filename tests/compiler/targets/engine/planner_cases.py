@@ -35,7 +35,7 @@ def wide(x: Expr) -> Expr:
 
 
 def to_even(x: Expr, bits: int = 2) -> Expr:
-    """x / 2^bits, halves to the even neighbour, as the quantizer spells it."""
+    """x / 2^bits, halves to the even neighbour, in words."""
     below, odd = (1 << bits - 1) - 1, op.bitwise_and(op.right_shift(x, const(bits)), const(1))
     return op.right_shift(op.add(op.add(x, const(below)), odd), const(bits))
 
