@@ -1,9 +1,10 @@
 """Kernels that unpack what they pick from a packed table, instead of the whole table.
 
     table[p]                       a row of 5,000, where p was computed: the table is unpacked first
-    low + (bits of table at p)     here: two bytes of the packed table hold a number
+    low + (bits of table at p)     here: up to three bytes of the packed table hold a number
 
-An embedding of thousands of rows needs no memory but its packed bytes so.
+An embedding of thousands of rows, or a table of 65,536 entries, needs no memory but its packed
+bytes so, and a call that reads one entry does not unpack the others.
 """
 
 from __future__ import annotations
@@ -23,10 +24,8 @@ from compiler.targets.c.program import Program, Step, Value
 
 T = TypeVar("T")
 
-_MOST_BITS = 8
-"""Of numbers that two bytes hold, wherever they begin."""
-_FEW = 4
-"""A step picks at most one of so many elements."""
+_MOST_BITS = 17
+"""Of numbers that three bytes hold, wherever they begin."""
 
 
 def picked(
@@ -58,13 +57,13 @@ def picked(
 
 
 def _picks(func: PrimFunc, table: Buffer, form: Form) -> bool:
-    """Whether a function reads few elements of a table, at places that it computes from data."""
+    """Whether a function reads a table at places that it computes from data."""
     if form.axis is not None or form.bits > _MOST_BITS or table.size * form.bits >= 1 << 31:
         return False
     largest = ((1 << form.bits) - 1) << form.shift
     if form.low < -(1 << 31) or max(form.low, 0) + largest >= 1 << 31:
         return False  # numbers are put together in int32
-    count = 0
+    found = False
     for block in func.blocks:
         if not isinstance(block, Compute):
             if table in block.ins:
@@ -73,15 +72,16 @@ def _picks(func: PrimFunc, table: Buffer, form: Form) -> bool:
         read = [node for node in loads(*block.roots) if node.buffer == table]
         if any(not list(loads(*node.index)) for node in read):
             return False
-        extents = [axis.extent for axis in (*block.axes, *block.raxes)]
-        count += len(read) * math.prod(extents)
-    return 0 < count * _FEW <= table.size
+        found |= bool(read)
+    return found
 
 
 def _reading(func: PrimFunc, place: int, form: Form) -> PrimFunc:
     """The function over the packed bytes of a table."""
     table = func.params[place]
     last, mask = form.nbytes(table.size) - 1, (1 << form.bits) - 1
+    # The latest bit of a byte in which a number begins, which says how many bytes it may meet.
+    latest = 8 - math.gcd(form.bits, 8)
     held = Buffer(table.name, (last + 1,), "uint8", table.scope)
 
     def unpacked(node: Scalar) -> Scalar | None:
@@ -94,9 +94,11 @@ def _reading(func: PrimFunc, place: int, form: Form) -> PrimFunc:
         bit = index.binary("*", at, index.imm(form.bits))
         byte = Bin("floordiv", bit, IntImm(8))
         found: Scalar = Cast("int32", Load(held, (byte,)))
-        if 8 % form.bits:  # the last number lies in the last byte, or in the one before
-            behind = Bin("min", Bin("+", byte, IntImm(1)), IntImm(last))
-            found = Bin("|", found, Bin("<<", Cast("int32", Load(held, (behind,))), IntImm(8)))
+        for place in range(1, -(-(latest + form.bits) // 8)):
+            # The last number may lie in fewer bytes.
+            behind = Bin("min", Bin("+", byte, IntImm(place)), IntImm(last))
+            more = Bin("<<", Cast("int32", Load(held, (behind,))), IntImm(8 * place))
+            found = Bin("|", found, more)
         number = Bin("&", Bin(">>", found, Bin("floormod", bit, IntImm(8))), IntImm(mask))
         if form.shift:
             number = Bin("<<", number, IntImm(form.shift))
