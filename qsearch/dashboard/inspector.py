@@ -23,7 +23,7 @@ from qsearch.dashboard.histograms import arrays_of, histograms_of
 from qsearch.dashboard.inspection import EXIT_BAD_FILE
 from qsearch.dashboard.module_view import drawing_of, exported, proof_of, times_of
 from qsearch.dashboard.uploaded import about_npy, about_npz, about_onnx, about_zip, unpack_images
-from qsearch.search.winner import runs_of, text_of
+from qsearch.search.shipped import runs_of, text_of
 
 NICE: Final = 5
 

@@ -12,7 +12,7 @@ from qsearch.dashboard.sources import NotFoundError
 from qsearch.dashboard.state import Shared
 from qsearch.search.calibration import stored_keys
 from qsearch.search.session import FLOAT_MODULE
-from qsearch.search.winner import INPUTS
+from qsearch.search.shipped import INPUTS
 from qsearch.store.records import Trial
 
 

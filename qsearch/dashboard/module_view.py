@@ -19,7 +19,7 @@ from compiler.transform import FuseOps
 from qsearch.dashboard.inspection import InspectionError
 from qsearch.modules.export import export
 from qsearch.modules.profiling import profile
-from qsearch.search.winner import MAX_BOXES
+from qsearch.search.shipped import MAX_BOXES
 
 
 def drawing_of(file: Path, groups: str) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from qsearch.progress import Progress, SilentProgress
 from qsearch.search.audit import AUDIT, audited
 from qsearch.search.closeness import KEY as CLOSENESS
 from qsearch.search.closeness import Closeness, compared_whole
+from qsearch.search.shipped import Shipped, samples_of
 from qsearch.search.trying import fields_of_text
-from qsearch.search.winner import Shipped, samples_of
 from qsearch.settings import CutAt
 from workers.metrics.size import DEFAULT_FORM, RESTRICTED, fields_of
 from workers.process import code_version, library_versions

@@ -25,7 +25,7 @@ from qsearch.run_folder import PathLike, RunFolder, StudyAddress, find_study
 from qsearch.search.calibration import StoredStatistics, statistics_key
 from qsearch.search.context import StudyArtifacts
 from qsearch.search.session import FLOAT_MODULE
-from qsearch.search.winner import (
+from qsearch.search.shipped import (
     INPUTS,
     SAMPLES,
     Shipped,

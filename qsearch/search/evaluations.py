@@ -191,7 +191,8 @@ class Evaluations:
 
     def forget_roundings(self, but: int | None) -> None:
         """Forget what rounding found for all trials but one, which may win."""
-        self.roundings = {n: found for n, found in self.roundings.items() if n == but}
+        for number in self.roundings.keys() - {but}:
+            del self.roundings[number]
 
     def clear(self) -> None:
         """Forget all that runs; the pool was told to stop."""

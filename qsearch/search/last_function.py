@@ -21,7 +21,7 @@ from compiler.runtime.artifact import QModule
 from qsearch.data import Batches
 from qsearch.progress import Progress
 from qsearch.search.context import PreparedStudy
-from qsearch.search.winner import build_winner
+from qsearch.search.shipped import build_winner
 from workers.batching import model_batches, rows_of
 from workers.datasets.registry import open_dataset
 from workers.messages import Range

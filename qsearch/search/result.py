@@ -32,7 +32,6 @@ from qsearch.search.objectives import (
 )
 from qsearch.search.optuna_study import replica
 from qsearch.search.space import Params, Space, config_hash
-from qsearch.search.winner import Winner
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.history_queries import BESIDE
 from qsearch.store.records import Trial
@@ -275,19 +274,22 @@ def finish(
     context: StudyContext,
     prepared: PreparedStudy,
     folder: RunFolder,
-    winner: Winner,
+    float_ops: Sequence[str],
+    emitted: Mapping[str, Any] | None,
     costs: Costs,
     *,
     interrupted: bool,
 ) -> SearchResult:
     """Write ``report.json`` and say how the study stands.
 
+    Args:
+        float_ops: operators of the winner that stayed in float, each with the reason.
+        emitted: what the final check found; None if it did not take place.
     Raises:
         SearchFailedError: no trial was completed (the report is written all the same).
     """
     repository, settings = context.repository, prepared.settings
     study = repository.study(context.study.name)
-    emitted = winner.emitted
     trials = repository.trials_of(study.id)
     objective = prepared.objective
     best = objective.best(trials)
@@ -342,7 +344,7 @@ def finish(
         "target": {**_target(prepared, score, baseline), "kept": kept, "fits": fits},
         "warnings": warnings,
         "data": {"calib": prepared.calib.described, "eval": prepared.evaluation.described},
-        "float_ops": winner.float_ops,
+        "float_ops": float_ops,
         "settings": settings.to_dict(),
         "first_trial": [] if first is None else list(first.told),
     }

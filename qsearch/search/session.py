@@ -8,27 +8,24 @@ wherever a kill, Ctrl-C or a timeout ended the last one.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from compiler.errors import CalibrationError, CompilerError
-from compiler.insight.audit import BITS
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import Calibration, Candidate
-from compiler.runtime.artifact import QModule
+from compiler.quantize import Calibration
 from compiler.runtime.interface import KEY as INTERFACE
 from compiler.runtime.pipeline import AFTER, BEFORE
 from compiler.targets.c.cores import CORES
 from qsearch.errors import StoreError
 from qsearch.report.build import Costs
 from qsearch.run_folder import RunFolder
-from qsearch.search.audit import AUDIT, audited
+from qsearch.search.audit import AUDIT
 from qsearch.search.baseline import Baseline, examination
 from qsearch.search.calibration import (
     FIRST_EVENTS,
@@ -62,23 +59,14 @@ from qsearch.search.optuna_study import AUTO
 from qsearch.search.pruner import SignFlipPruner
 from qsearch.search.result import SearchResult, finish
 from qsearch.search.sampler import SamplerSpec, StudySampler, first_points
+from qsearch.search.shipped import INPUTS, sample_inputs
 from qsearch.search.space import to_qconfig
 from qsearch.search.space_file import faster_layers
 from qsearch.search.stages import Base, Sensitivities, StageTracker
 from qsearch.search.study import SOMETIMES_SCORED
 from qsearch.search.trial_queue import TrialQueue
 from qsearch.search.trials import StudyTrials
-from qsearch.search.winner import (
-    INPUTS,
-    Shipped,
-    Winner,
-    build_winner,
-    check_winner,
-    check_written,
-    keep_page,
-    sample_inputs,
-    write_winner,
-)
+from qsearch.search.winner import Winner
 from qsearch.settings import is_import_path
 from qsearch.store.artifacts import artifact_store
 from qsearch.store.records import LAYERS, SENSITIVITY, STAGES, StudyState, Trial
@@ -87,7 +75,6 @@ from workers.messages import Build, EvaluationRequest
 from workers.metrics.device import DEVICE
 from workers.metrics.latency import TIMED
 from workers.metrics.library import AGAINST_FLOAT, WORDS
-from workers.metrics.size import RESTRICTED
 from workers.process import Stopwatch, code_version
 
 if TYPE_CHECKING:
@@ -95,8 +82,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("qsearch.search.session")
 
-ABOUT = "about"
-"""Key of what was found of the written module: of which configuration it is, and its files."""
 EXAMINED = "examined"
 """Kind of the event that holds what is doubtful about the float model's score."""
 FLOAT_MODULE = "float_module"
@@ -137,44 +122,43 @@ class Session:
         control: Control,
         signer: Ed25519PrivateKey | None = None,
     ) -> None:
-        settings = prepared.settings
-        self._signer = signer
-        self._prepared = prepared
-        self._folder = folder
-        self._context = context
-        self._watch = watch
-        self._control = control
-        events = context.repository.events_of(context.study_id)
+        settings, pool = prepared.settings, context.pool
+        self._prepared, self._folder, self._context = prepared, folder, context
+        self._watch, self._control = watch, control
+        self._rows, self._study_id = context.repository, context.study_id
         # Trials of earlier audits are none of those that the user asks for.
-        audits = [e.data for e in events if e.kind == AUDIT and e.data]
-        mended = {one["trial"] for one in audits if "trial" in one}
+        audits = [e.data for e in self._rows.events_of(self._study_id) if e.kind == AUDIT]
+        mended = {one["trial"] for one in audits if one and "trial" in one}
         trials = settings.trials + len(mended)
         self._budget = Budget(trials, settings.timeout, patience=settings.patience)
-        self._artifacts = StudyArtifacts(
-            context.repository,
-            context.study_id,
-            artifact_store(folder.artifacts, settings.artifacts),
-        )
-        blob = context.pool.put(prepared.blob.data)
+        files = artifact_store(folder.artifacts, settings.artifacts)
+        self._artifacts = StudyArtifacts(self._rows, self._study_id, files)
+        blob = pool.put(prepared.blob.data)
         self._calib_data = PooledData(context, blob, prepared.calib.ref, prepared.calib.samples)
-        self._calibration = self._make_calibration()
+        key = statistics_key(prepared.spec, code_version())
+        self._calibration = Calibration(
+            prepared.module,
+            self._calib_data,
+            percentiles=tuple(prepared.spec["percentiles"]),
+            store=StoredStatistics(self._artifacts, key, self._calib_data),
+            variants=variants_of(prepared.space),
+        )
         own = (prepared.metric,) if is_import_path(prepared.metric) else ()
         if WORDS.get(prepared.metric) in AGAINST_FLOAT and not prepared.evaluation.label_axes:
             own = ()  # the float model has no error against itself
         metrics = (*(("top1",) if prepared.has_labels else ()), *own)
         pipeline = prepared.source.pipeline
-        self._head = None if pipeline is None else context.pool.put(pipeline.pack())
+        self._head = None if pipeline is None else pool.put(pipeline.pack())
         self._baseline = Baseline(
             *(context, self._artifacts, blob, prepared.evaluation, metrics),
             prepared.decides,
             self._head,
         )
-        self._stages = StageTracker(context.repository, context.study_id)
+        self._winner = Winner(prepared, folder, context, self._artifacts, self._calibration, signer)
+        self._stages = StageTracker(self._rows, self._study_id)
         self._driver: Driver | None = None
+        self._warnings = [*prepared.warnings]
         self._worker_cpu_s = self._trials_wall_s = 0.0
-        self._written: tuple[tuple[str, str | None], QModule] | None = None
-        self._float_ops: tuple[str, ...] = ()
-        self._built: tuple[str, Candidate] | None = None
 
     def run(self) -> SearchResult:
         """Search until the budget ends, then check and write the winner.
@@ -192,8 +176,8 @@ class Session:
             interrupted = True
             self._context.pool.cancel_all()
             log.warning("interrupted; writing the best so far")
-            self._context.repository.set_study_state(self._context.study_id, "stopped", INTERRUPTED)
-            self._context.repository.add_event(self._context.study_id, INTERRUPTED)
+            self._rows.set_study_state(self._study_id, "stopped", INTERRUPTED)
+            self._rows.add_event(self._study_id, INTERRUPTED)
         except StoreError:
             raise  # it cannot be noted there
         except Exception as error:
@@ -208,13 +192,11 @@ class Session:
 
     def _note_failure(self, error: Exception) -> None:
         """Store that the search ended, and why, unless other drivers continue."""
-        if self._context.repository.drivers_of(self._context.study_id, running=True):
+        if self._rows.drivers_of(self._study_id, running=True):
             return
-        why = f"{type(error).__name__}: {error}"
-        if isinstance(error, CompilerError):
-            why = error.what
-        self._context.repository.set_study_state(self._context.study_id, "failed", why)
-        self._context.repository.add_event(self._context.study_id, "failed", data={"stopped": why})
+        why = error.what if isinstance(error, CompilerError) else f"{type(error).__name__}: {error}"
+        self._rows.set_study_state(self._study_id, "failed", why)
+        self._rows.add_event(self._study_id, "failed", data={"stopped": why})
 
     def _search(self) -> None:
         scales = self._calibration.scales_for(self._prepared.start)
@@ -229,55 +211,48 @@ class Session:
             stopped = self._driver.run()
         finally:
             self._trials_wall_s = time.monotonic() - begin
-        if stopped not in (TIMEOUT, STOPPED):
+        ended = stopped not in (TIMEOUT, STOPPED)
+        if ended:
             self._mend_winner(self._driver)
-        self._doubt_scores(self._driver.evaluations.differing)
-        self._check_winner(evaluator)
+        if differing := self._driver.evaluations.differing:
+            told = f"outputs of trials {sorted(differing)} are not those of the exact reference"
+            self._warnings.append(f"{told}: other scores may be wrong as well")
+        if best := self._best(self._rows.trials_of(self._study_id)):
+            self._control.check()
+            for finding in self._winner.check(best, evaluator, outputs):
+                self._tell(f"warning: `qsearch verify` will refuse it: {finding}")
         for stage in STAGES:
             self._stages.end(stage)
-        state: StudyState = "stopped" if stopped in (TIMEOUT, STOPPED) else "complete"
-        self._context.repository.set_study_state(self._context.study_id, state, stopped)
-        self._context.repository.add_event(self._context.study_id, state, data={"stopped": stopped})
+        state: StudyState = "complete" if ended else "stopped"
+        self._rows.set_study_state(self._study_id, state, stopped)
+        self._rows.add_event(self._study_id, state, data={"stopped": stopped})
+
+    def _tell(self, message: str) -> None:
+        self._context.progress.message(message)
+
+    def _best(self, trials: Sequence[Trial]) -> Trial | None:
+        return self._prepared.objective.best(trials)
 
     def _doubt(self, outputs: tuple[Any, ...]) -> None:
         """Warn of a float model whose score is not plausible; once, and of what was found then."""
-        prepared, rows = self._prepared, self._context.repository
-        events = rows.events_of(self._context.study_id, limit=FIRST_EVENTS)
+        events = self._rows.events_of(self._study_id, limit=FIRST_EVENTS)
         known = [event.data or {} for event in events if event.kind == EXAMINED]
         if known:
             warnings = tuple(known[0]["warnings"])
         else:
-            found = examination(prepared, self._context.pool, self._baseline.blob).examine(outputs)
+            pool, blob = self._context.pool, self._baseline.blob
+            found = examination(self._prepared, pool, blob).examine(outputs)
             warnings = () if found is None else found.warnings
-            rows.add_event(self._context.study_id, EXAMINED, data={"warnings": list(warnings)})
+            self._rows.add_event(self._study_id, EXAMINED, data={"warnings": list(warnings)})
             if found is not None:
-                self._context.progress.message(f"float model: {found.summary}")
+                self._tell(f"float model: {found.summary}")
         for warning in warnings:
-            self._context.progress.message(f"warning: {warning}")
-        self._prepared = replace(prepared, warnings=(*prepared.warnings, *warnings))
-
-    def _doubt_scores(self, differing: Collection[int]) -> None:
-        """Warn at the end, too, where an executor computed other integers than the reference."""
-        if differing:
-            told = f"outputs of trials {sorted(differing)} are not those of the exact reference"
-            warnings = (*self._prepared.warnings, f"{told}: other scores may be wrong as well")
-            self._prepared = replace(self._prepared, warnings=warnings)
-
-    def _make_calibration(self) -> Calibration:
-        prepared = self._prepared
-        percentiles = tuple(prepared.spec["percentiles"])
-        key = statistics_key(prepared.spec, code_version())
-        return Calibration(
-            prepared.module,
-            self._calib_data,
-            percentiles=percentiles,
-            store=StoredStatistics(self._artifacts, key, self._calib_data),
-            variants=variants_of(prepared.space),
-        )
+            self._tell(f"warning: {warning}")
+        self._warnings += warnings
 
     def _make_evaluator(self, reference: tuple[Any, ...]) -> Evaluator:
         prepared = self._prepared
-        baseline = self._context.repository.study(self._context.study.name).baseline or {}
+        baseline = self._rows.study(self._context.study.name).baseline or {}
         costs = (*prepared.objective.names, *prepared.objective.limited)
         costs += DEVICE if prepared.settings.for_ in CORES else ()
         max_drop = prepared.settings.max_drop if "max_drop" in prepared.spec else None
@@ -370,7 +345,7 @@ class Session:
         goal, settings = prepared.objective, prepared.settings
         if "latency" in goal.minimize and settings.measure is None:
             faster = ", ".join(faster_layers(prepared.module)) or "no layer"
-            self._context.progress.message(
+            self._tell(
                 f"prediction: 4 bits can make {faster} faster on this machine; they do so in "
                 "products of one row by many weights"
             )
@@ -384,7 +359,7 @@ class Session:
         except CalibrationError:
             return  # its trial will tell
         if max(others, default=first) < first + _WORTH_A_SEARCH_DB:
-            self._context.progress.message(
+            self._tell(
                 "prediction: a search of 8 bits can hardly do more than repeat "
                 "what compile chooses; --minimize size finds smaller modules"
             )
@@ -397,7 +372,7 @@ class Session:
         pruner = SignFlipPruner(
             prepared.objective,
             trials,
-            context.repository.shards_behind,
+            self._rows.shards_behind,
             alpha,
             evaluator.parts,
             settings.seed,
@@ -418,7 +393,8 @@ class Session:
         queue = TrialQueue(
             context, trials, sampler, self._calibration, work_key(prepared), self._budget
         )
-        evaluations = Evaluations(context.pool, evaluator, pruner if alpha > 0 else None)
+        prunes, roundings = pruner if alpha > 0 else None, self._winner.roundings
+        evaluations = Evaluations(context.pool, evaluator, prunes, roundings)
         return Driver(
             *(context, queue, evaluations, self._budget, self._control, self._stages),
             keep_failed=settings.keep_failed,
@@ -435,152 +411,55 @@ class Session:
 
     def _keep_inputs(self) -> None:
         prepared = self._prepared
-        if not self._context.repository.artifacts_of(self._context.study_id, INPUTS):
+        if not self._rows.artifacts_of(self._study_id, INPUTS):
             inputs = sample_inputs(prepared.calib, prepared.inputs)
             self._artifacts.keep(INPUTS, prepared.calib.sha256, inputs)
 
     def _mend_winner(self, driver: Driver) -> None:
         """Audit the module of the best trial; what mends it is one more trial, scored as all are.
 
-        An earlier run of the command has looked at it already where the event says so. A space of
-        the user's own says what may be tried.
+        An earlier run of the command has looked at it already where the event says so.
         """
-        prepared, rows = self._prepared, self._context.repository
-        if prepared.settings.space is not None:
-            return
-        best = driver.queue.trials.best
-        events = rows.events_of(self._context.study_id)
-        known = {event.trial for event in events if event.kind == AUDIT}
-        if best is None or best.number in known:
+        best, events = driver.queue.trials.best, self._rows.events_of(self._study_id)
+        if best is None or best.number in {e.trial for e in events if e.kind == AUDIT}:
             return
         self._control.check()
-        qconfig = QConfig.from_dict(best.qconfig)
-        if qconfig.layers.points:
-            return
-        candidate = self._candidate(best)
-        narrow = prepared.settings.for_ in RESTRICTED or qconfig.for_tflm
-        found = audited(
-            *(self._calibration, qconfig, candidate, prepared.calib, prepared.inputs),
-            fixed=("smooth_alpha", *(BITS if narrow else ())),
-        )
-        if not (told := found.to_dict()):
+        found = self._winner.audited(best)
+        if found is None or not (told := found.to_dict()):
             return
         new = driver.queue.beside(best, found.qconfig) if found.repairs else None
-        if new is not None:
-            told["trial"] = new.number
-            self._context.progress.message(
-                f"audit: trial {new.number} mends trial {best.number}: {'; '.join(told['repairs'])}"
-            )
-        note = partial(rows.add_event, self._context.study_id, AUDIT, trial=best.number, data=told)
+        note = partial(self._rows.add_event, self._study_id, AUDIT, trial=best.number, data=told)
         if new is None:
             note()
-        else:
-            driver.run_also(new, note)
-
-    def _check_winner(self, evaluator: Evaluator) -> None:
-        """Write the winner and run the file, unless this very winner was checked before."""
-        best = self._prepared.objective.best(
-            self._context.repository.trials_of(self._context.study_id)
-        )
-        if best is None or self._checked(best) is not None:
             return
-        self._control.check()
-        written = self._write(best, best.outcome.outputs_sha256)
-        emitted = check_winner(
-            self._context,
-            evaluator,
-            self._baseline.outputs(),
-            best,
-            self._calibration.scales_for(QConfig.from_dict(best.qconfig)),
-            self._folder.module.read_bytes(),
-            [port.name for port in self._prepared.source.interface.outputs],
-            self._prepared.run_samples,
-        )
-        self._worker_cpu_s += emitted.cpu_s
-        self._context.progress.phase("check, single steps", 1)
-        emitted = check_written(emitted, written, self._prepared)
-        self._context.progress.advance()
-        for finding in emitted.findings:
-            self._context.progress.message(f"warning: `qsearch verify` will refuse it: {finding}")
-        self._write(best, emitted.outputs_sha256)
-        about = {
-            "config_hash": best.config_hash,
-            "code": code_version(),
-            "float_ops": list(self._float_ops),
-            "files": None if self._signer else self._digest(),
-        }
-        self._context.repository.save_emitted(
-            self._context.study_id, {**emitted.report(), ABOUT: about}
-        )
-
-    def _write(self, best: Trial, outputs_sha256: str | None) -> QModule:
-        """Write the module of a trial, unless this run has written the same file."""
-        key = best.config_hash, outputs_sha256
-        if self._written is not None and self._written[0] == key:
-            return self._written[1]
-        qconfig, shipped = QConfig.from_dict(best.qconfig), Shipped.of(self._candidate(best))
-        self._float_ops = shipped.float_ops
-        to, signer = (self._folder, shipped, qconfig, self._prepared), self._signer
-        made = write_winner(*to, outputs_sha256, signer)
-        keep_page(self._artifacts, self._folder.module, made)
-        self._written = key, made
-        return made
-
-    def _candidate(self, trial: Trial) -> Candidate:
-        """Build the module of a trial, with the weights that a worker has rounded."""
-        if self._built is None or self._built[0] != trial.config_hash:
-            found = self._driver.evaluations.roundings if self._driver is not None else {}
-            self._built = None  # two are not held at a time
-            rounded = found.get(trial.number)
-            made = build_winner(self._calibration, QConfig.from_dict(trial.qconfig), rounded)
-            self._built = trial.config_hash, made
-        return self._built[1]
-
-    def _checked(self, best: Trial) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """What the final check of this winner by this code found, if it took place; and what is
-        known of the files."""
-        emitted = dict(self._context.repository.study(self._context.study.name).emitted or {})
-        about = emitted.pop(ABOUT, {})
-        of = about.get("config_hash"), about.get("code")
-        return (emitted, about) if of == (best.config_hash, code_version()) else None
-
-    def _digest(self) -> str | None:
-        """Over the module and its configuration; None where a file is missing."""
-        files = self._folder.module, self._folder.qconfig
-        if not all(file.is_file() for file in files):
-            return None
-        return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
-
-    def _lies_there(self, about: Mapping[str, Any]) -> bool:
-        """Whether the files of an earlier run, which nobody signed, are in the folder."""
-        known = about["files"]
-        return self._signer is None and known is not None and known == self._digest()
+        told["trial"] = new.number
+        mends = f"audit: trial {new.number} mends trial {best.number}"
+        self._tell(f"{mends}: {'; '.join(told['repairs'])}")
+        driver.run_also(new, note)
 
     def _finish(self, interrupted: bool) -> SearchResult:
         self._control.check()
-        trials = self._context.repository.trials_of(self._context.study_id)
-        best = self._prepared.objective.best(trials)
-        winner = Winner()
-        if best is not None:
-            emitted, about = self._checked(best) or (None, {})
-            if emitted is not None and self._lies_there(about):
-                self._float_ops = tuple(about["float_ops"])
-            else:
-                self._write(best, None if emitted is None else emitted.get("outputs_sha256"))
-            winner = Winner(self._float_ops, emitted)
+        trials = self._rows.trials_of(self._study_id)
+        best = self._best(trials)
+        emitted = None if best is None else self._winner.finished(best)
         self._context.progress.close()
-        costs = self._costs(trials)
         return finish(
-            self._context, self._prepared, self._folder, winner, costs, interrupted=interrupted
+            self._context,
+            replace(self._prepared, warnings=tuple(self._warnings)),
+            self._folder,
+            self._winner.float_ops,
+            emitted,
+            self._costs(trials),
+            interrupted=interrupted,
         )
 
     def _costs(self, trials: list[Trial]) -> Costs:
-        kept = self._context.repository.artifacts_of(self._context.study_id)
+        kept = self._rows.artifacts_of(self._study_id)
         driver = self._driver
         cpu_s = self._watch.cpu_s
         if self._prepared.settings.pool != "inline":  # there our own clock holds the work already
             cpu_s += self._calib_data.worker_cpu_s + self._baseline.cpu_s
-            cpu_s += self._worker_cpu_s
+            cpu_s += self._worker_cpu_s + self._winner.cpu_s
             cpu_s += driver.worker_cpu_s if driver is not None else 0.0
         return Costs(
             wall_s=self._watch.wall_s,

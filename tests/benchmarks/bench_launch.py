@@ -42,10 +42,10 @@ FLOAT_PASSES = "float passes"
 PHASES: list[tuple[str, tuple[str, ...]]] = [
     (FLOAT_PASSES, ("float_pass",)),
     ("prepare", ("prepare_study",)),
-    ("final check", ("check_winner",)),
+    ("final check", ("winner.py:check",)),
     ("winner: fits", ("build_winner", "corrected")),
     ("winner: build", ("build_winner",)),
-    ("winner: write", ("write_winner",)),
+    ("winner: write", ("winner.py:write",)),
     ("baseline", ("baseline.py:_run",)),
     ("examination", ("examine",)),
     ("calibration: channels", ("merged_channels",)),

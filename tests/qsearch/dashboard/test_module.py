@@ -22,7 +22,7 @@ from qsearch.dashboard.app import DashboardOptions
 from qsearch.dashboard.inspection import Inspection, InspectionError
 from qsearch.dashboard.module_view import drawing_of
 from qsearch.dashboard.security import Policy
-from qsearch.search.winner import text_of
+from qsearch.search.shipped import text_of
 from qsearch.server.submission import ServerOptions
 from tests.qsearch.dashboard.server import Client, served
 

@@ -13,7 +13,7 @@ import qsearch
 from compiler.quantize import _sequential_rounding
 from compiler.quantize._reconstruction import reconstructed
 from qsearch.data import prepare_data
-from qsearch.search import winner
+from qsearch.search import shipped
 from workers.datasets.protocol import InputSpec
 
 SPEC = InputSpec("x", (1, 4), "float32")
@@ -26,8 +26,8 @@ def test_sample_inputs_stay_within_their_bytes_but_for_the_first(
 ) -> None:
     rows = np.arange(20, dtype=np.float32).reshape(5, 4)
     data = prepare_data({"x": rows}, (SPEC,), name="calib", objects_folder=tmp_path)
-    monkeypatch.setattr(winner, "_MAX_BYTES", limit)
-    found = winner.runs_of(winner.sample_inputs(data, (SPEC,)), ["x"])
+    monkeypatch.setattr(shipped, "_MAX_BYTES", limit)
+    found = shipped.runs_of(shipped.sample_inputs(data, (SPEC,)), ["x"])
     np.testing.assert_array_equal(np.concatenate([run["x"] for run in found]), rows[:kept])
 
 

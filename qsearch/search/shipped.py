@@ -1,0 +1,216 @@
+"""What a module file holds, and what the store keeps beside it for the pages of a study.
+
+The first calibration inputs are stored as well, so that any trial can be examined later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from numpy.typing import NDArray
+
+from compiler.errors import CompilerError
+from compiler.ir.module import IRModule
+from compiler.ir.text.printer import text
+from compiler.qtypes.channel_ranges import Rounding
+from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.qconfig import QConfig
+from compiler.quantize import Calibration, Candidate
+from compiler.runtime.artifact import (
+    CHANNEL_MAXIMA,
+    QModule,
+    Sample,
+    fitting_samples,
+    load_qmod,
+)
+from qsearch.data import PreparedData
+from qsearch.search.context import StudyArtifacts
+from qsearch.store.artifacts import MODULE_GRAPH, MODULE_TEXT
+from workers.batching import batch_size, model_batches
+from workers.datasets.protocol import InputSpec
+from workers.datasets.registry import open_dataset
+from workers.messages import Range
+from workers.process import code_version, library_versions
+
+log = logging.getLogger("qsearch.search.shipped")
+
+INPUTS: Final = "inputs"
+"""Kind of the artefact that ``sample_inputs`` gives."""
+SAMPLES: Final = 4
+"""Inputs that a module file holds with their outputs."""
+MAX_BOXES: Final = 4000
+MAX_TEXT: Final = 8 << 20
+_RUNS: Final = 8
+_MAX_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shipped:
+    """What a configuration makes of a model.
+
+    Attributes:
+        module: partitioned where the configuration says so.
+        float_ops: operators that stayed in float, each with the reason.
+        provenance: what the module's file keeps of its calibration.
+    """
+
+    module: IRModule
+    float_ops: tuple[str, ...]
+    provenance: Mapping[str, Any]
+
+    @staticmethod
+    def of(candidate: Candidate) -> Shipped:
+        """Keep the parts of a candidate that are written."""
+        left = tuple(f"{c.op}: {c.reason} ({c.where})" for c in candidate.report.float_ops)
+        maxima = candidate.channel_maxima
+        return Shipped(candidate.module, left, {CHANNEL_MAXIMA: maxima} if maxima else {})
+
+    def packed(
+        self,
+        qconfig: QConfig,
+        known: Mapping[str, Any],
+        samples: Sequence[Sample],
+        around: tuple[bytes | None, bytes | None] | None,
+    ) -> QModule:
+        """The module as a file holds it.
+
+        Args:
+            known: provenance beside its own.
+            around: the float parts in front of it and behind it.
+        """
+        before, after = around or (None, None)
+        return QModule(
+            self.module,
+            qconfig,
+            {**known, **self.provenance},
+            samples,
+            recorded_proof(self.module),
+            before=before,
+            after=after,
+        )
+
+
+def build_winner(
+    calibration: Calibration, qconfig: QConfig, rounding: Mapping[str, NDArray[Any]] | None = None
+) -> Candidate:
+    """The module to ship, as ``Shipped.of`` takes it.
+
+    Args:
+        rounding: what a worker's rounding of the weights found; None rounds them here.
+    Raises:
+        NotFullyIntegralError: ``fully_integral`` was asked for and float is left.
+    """
+    run = QuantizeContext(qconfig, rounded=Rounding.from_arrays(rounding or {}))
+    return calibration.candidate(qconfig, run)
+
+
+def keep_page(artifacts: StudyArtifacts, file: Path, shipped: QModule) -> None:
+    """Keep what the page of a module shows first, under the sha256 of its file.
+
+    The drawing is left out where there are more than ``MAX_BOXES``, or where nothing can be fused.
+    """
+    from compiler.drawing.boxes import graph_of
+    from compiler.drawing.picture import picture_of
+    from compiler.transform import FuseOps
+
+    found = {MODULE_TEXT: text_of(file, shipped)}
+    with contextlib.suppress(CompilerError):
+        picture = picture_of(FuseOps()(shipped.module))
+        if picture.num_boxes <= MAX_BOXES:
+            found[MODULE_GRAPH] = {"groups": "fused", **graph_of(picture)}
+    for kind, part in found.items():
+        artifacts.keep(kind, found[MODULE_TEXT]["sha256"], json.dumps(part).encode())
+
+
+def text_of(file: Path, shipped: QModule | None = None) -> dict[str, Any]:
+    """IR text, configuration, provenance, functions; of a file that is read unless it is known."""
+    shipped = shipped or load_qmod(file)
+    constants: dict[str, Any] = {}
+    whole = text(shipped.module, external_data=constants, show_spans=False)
+    return {
+        "text": whole[:MAX_TEXT],
+        "cut": len(whole) > MAX_TEXT,
+        "functions": shipped.functions,
+        "qconfig": None if shipped.qconfig is None else shipped.qconfig.to_dict(),
+        "provenance": dict(shipped.provenance),
+        "bytes": file.stat().st_size,
+        "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+        "inputs": {name: str(ty) for name, ty in shipped.input_types.items()},
+    }
+
+
+def provenance_of(
+    spec: Mapping[str, Any], kept: Mapping[str, Any], outputs_sha256: str | None
+) -> dict[str, Any]:
+    """The provenance that a module of a study holds.
+
+    Args:
+        spec: of the study.
+        kept: ``ModelSource.kept``.
+        outputs_sha256: as of ``write_winner``.
+    """
+    named = ("model_sha256", "module_sha256", "calib_sha256", "eval_sha256")
+    return {
+        **{name: spec[name] for name in named},
+        "outputs_sha256": outputs_sha256,
+        "seed": spec["seed"],
+        "code_version": code_version(),
+        "libraries": library_versions(),
+        **({"imports": spec["imports"]} if "imports" in spec else {}),
+        **kept,
+    }
+
+
+def recorded_proof(module: IRModule) -> dict[str, Any] | None:
+    """What holds of a fully integral module for every input; None where float is left in it."""
+    from compiler.proof.derive import derive_static
+    from compiler.proof.record import record_of
+
+    proof = derive_static(module)
+    if any(finding.check == "dtypes" for finding in proof.findings):
+        return None
+    for finding in proof.findings:
+        log.warning("the module is not proved: %s", finding)
+    return record_of(proof.to_dict())
+
+
+def samples_of(module: IRModule, data: PreparedData, inputs: Sequence[InputSpec]) -> list[Sample]:
+    """The first inputs of the data with the outputs of the exact reference; see
+    ``fitting_samples``."""
+    from compiler.pipeline import evaluate
+
+    dataset = open_dataset(data.ref, inputs)
+    first = Range(0, min(SAMPLES, data.count))
+    batches = model_batches(dataset, first, inputs, 1)
+    return fitting_samples(module, ((b.inputs, evaluate(module, b.inputs)) for b in batches))
+
+
+def sample_inputs(data: PreparedData, inputs: Sequence[InputSpec]) -> dict[str, NDArray[Any]]:
+    """Inputs of a few runs of the model, by ``run.place``: input names may be anything."""
+    first = Range(0, min(_RUNS * batch_size(inputs, data.whole), data.count))
+    kept: dict[str, NDArray[Any]] = {}
+    held = 0
+    for run, batch in enumerate(model_batches(open_dataset(data.ref, inputs), first, inputs, 1)):
+        held += sum(batch.inputs[spec.name].nbytes for spec in inputs)
+        if kept and held > _MAX_BYTES:
+            break
+        for place, spec in enumerate(inputs):
+            kept[f"{run}.{place}"] = batch.inputs[spec.name]
+    return kept
+
+
+def runs_of(
+    kept: Mapping[str, NDArray[Any]], names: Sequence[str]
+) -> list[dict[str, NDArray[Any]]]:
+    """What ``sample_inputs`` gave, as inputs by name, run after run."""
+    runs = len(kept) // max(len(names), 1)
+    return [
+        {name: kept[f"{run}.{place}"] for place, name in enumerate(names)} for run in range(runs)
+    ]
