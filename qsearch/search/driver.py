@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from compiler.errors import CompilerError
 from qsearch.errors import ConflictError, SearchFailedError
@@ -31,6 +31,7 @@ from qsearch.search.evaluations import Evaluations, await_workers
 from qsearch.search.evaluator import failed
 from qsearch.search.stages import StageTracker
 from qsearch.search.trial_queue import PATIENT, SETTLED, TrialQueue
+from qsearch.search.trials import StudyTrials
 from qsearch.search.trying import TRY, wishes
 from qsearch.settings import AUTO_PATIENCE
 from qsearch.store.leases import BEAT_S, LEASE_S, LeaseMonitor, heartbeat
@@ -47,6 +48,9 @@ from qsearch.store.records import (
 from workers.errors import BrokenRunError
 from workers.metrics.registry import by_option
 from workers.process import code_version
+
+if TYPE_CHECKING:
+    from qsearch.store.repository import Repository
 
 TOGETHER_S: Final = 0.25
 """Seconds that a trial that ended may wait for others to be stored with it."""
@@ -100,6 +104,21 @@ class Driver:
     _looked: float = -math.inf
     _watched: float = -math.inf
 
+    @property
+    def rows(self) -> Repository:
+        """The store."""
+        return self.context.repository
+
+    @property
+    def study_id(self) -> int:
+        """Id of the study's row."""
+        return self.context.study_id
+
+    @property
+    def trials(self) -> StudyTrials:
+        """What is known of the study's trials."""
+        return self.queue.trials
+
     def run(self) -> str | None:
         """Finish the study's trials; why it stopped early, or None.
 
@@ -120,23 +139,24 @@ class Driver:
             as ``run``.
         """
         try:
-            added = self.context.repository.add_trials(self.context.study_id, [new])
-            self.queue.trials.note_all(added)
+            added = self.rows.add_trials(self.study_id, [new])
+            self.trials.note_all(added)
         except ConflictError:
             self.queue.read_new()  # another driver stored it first
         note()
-        self.budget.trials = self.queue.trials.next_number
+        self.budget.trials = self.trials.next_number
         with self._joined():
             self._loop()
 
     @contextmanager
     def _joined(self) -> Iterator[None]:
         """Work on the study while the block runs."""
-        repository, study_id = self.context.repository, self.context.study_id
         name = f"{socket.gethostname()}:{os.getpid()}"
-        self._me = repository.join(study_id, name, code_version(), self.context.pool.num_workers)
+        self._me = self.rows.join(
+            self.study_id, name, code_version(), self.context.pool.num_workers
+        )
         try:
-            with heartbeat(repository, self._me):
+            with heartbeat(self.rows, self._me):
                 yield
         except BrokenRunError as error:
             error.add_note(self._standing())
@@ -145,34 +165,33 @@ class Driver:
             if len(self.evaluations):
                 self.context.pool.cancel_all()
                 self.evaluations.clear()
-            repository.requeue([self._me])
-            repository.end_drivers([self._me])
+            self.rows.requeue([self._me])
+            self.rows.end_drivers([self._me])
 
     def _standing(self) -> str:
         """How many trials are finished and which were interrupted, for the error message."""
         cut_off = sorted(self.evaluations.numbers)
         listed = f"{'trials' if len(cut_off) > 1 else 'trial'} {', '.join(map(str, cut_off))}"
         lost = f"{listed} ran and will begin again" if cut_off else "none was running"
-        return f"{self.queue.trials.finished} of {self.budget.trials} trials are finished; {lost}"
+        return f"{self.trials.finished} of {self.budget.trials} trials are finished; {lost}"
 
     def _load(self) -> None:
         """Read the study's trials, and requeue those of dead drivers."""
-        study_id = self.context.study_id
-        self._seen_command = self.context.repository.news_of(study_id).command
-        if not self.context.repository.shared:
+        self._seen_command = self.rows.news_of(self.study_id).command
+        if not self.rows.shared:
             # We hold the lock of the database: every other driver, of any study, is gone.
-            others = self.context.repository.drivers_of(None, running=True)
+            others = self.rows.drivers_of(None, running=True)
             self._requeue([driver for driver in others if driver.id != self._me])
-        drivers = self.context.repository.drivers_of(study_id, running=True)
+        drivers = self.rows.drivers_of(self.study_id, running=True)
         self._others = len(drivers) - 1
         self._retry_failed(drivers)
-        self.queue.trials.note_all(self.context.repository.trials_of(study_id))
+        self.trials.note_all(self.rows.trials_of(self.study_id))
         self.queue.load(alone=not self._others)
         self._grow()
         self._take_wishes()
-        if self.queue.trials.finished < self.budget.trials:
+        if self.trials.finished < self.budget.trials:
             await_workers(self.context.pool, self.context.progress, self._stops)
-        self.context.progress.phase(TRIALS, self.budget.trials, self.queue.trials.finished)
+        self.context.progress.phase(TRIALS, self.budget.trials, self.trials.finished)
         self._begun = time.monotonic()
 
     def _retry_failed(self, drivers: Sequence[DriverRecord]) -> None:
@@ -181,12 +200,11 @@ class Driver:
         alive = [driver.id for driver in drivers if now - driver.beat_at < LEASE_S]
         if self.keep_failed or self._me != min(alive, default=self._me):
             return
-        study_id = self.context.study_id
-        count = self.context.repository.retry_failed(study_id, self.budget.trials)
+        count = self.rows.retry_failed(self.study_id, self.budget.trials)
         if count:
             told = f"{count} failed trial{'s' if count > 1 else ''}"
             self.context.progress.message(f"{told} will be tried again (--keep-failed: not)")
-            self.context.repository.add_event(study_id, "retried", data={"trials": count})
+            self.rows.add_event(self.study_id, "retried", data={"trials": count})
 
     def _stops(self) -> bool:
         return self.budget.out_of_time or self.control.stop.is_set()
@@ -196,15 +214,15 @@ class Driver:
             reason = self._look_around()
             if reason is not None:
                 return reason
-            if self.queue.trials.finished >= self.budget.trials:
+            if self.trials.finished >= self.budget.trials:
                 return None
-            before = self.queue.trials.finished
+            before = self.trials.finished
             self.queue.tell()
             moved = self._fill() | self._begin()
             if len(self.evaluations):
                 self._collect()
-            elif not moved and self.queue.trials.finished == before:
-                if not self.queue.trials.unfinished:
+            elif not moved and self.trials.finished == before:
+                if not self.trials.unfinished:
                     if self.queue.exhausted:
                         return SPACE_EXHAUSTED
                     if self.queue.out_of_patience:
@@ -244,21 +262,20 @@ class Driver:
         running = set(self.evaluations.numbers)
         asked = [t for t in self._tried if not t.finished and t.number not in running]
         room = max(self._capacity - len(running), len(asked))
-        waiting = self.queue.trials.unfinished - len(running)
+        waiting = self.trials.unfinished - len(running)
         busy = self._all_busy and not asked
         if self._paused or busy or room <= 0 or waiting <= 0:
             return False
-        claims = self.context.repository.claim_trials(
-            self.context.study_id,
+        claims = self.rows.claim_trials(
+            self.study_id,
             self._me,
             room,
             below=self.budget.trials,
             held=self.evaluations.ids,
             valued=self._valued,
         )
-        if any(
-            t.number not in self.queue.trials.by_number for t in (*claims.run, *claims.answered)
-        ):
+        known = self.trials.by_number
+        if any(t.number not in known for t in (*claims.run, *claims.answered)):
             self._sync()  # of a batch that another driver stored
         self._ended(claims.answered)
         ends: list[Ended] = []
@@ -282,7 +299,9 @@ class Driver:
         """
         ends: list[Ended] = []
         try:
-            finished = self.context.pool.next_finished(timeout_s=self._wait_s())
+            left = self.budget.seconds_left
+            wait_s = _POLL_S if left is None else max(0.01, min(_POLL_S, left))
+            finished = self.context.pool.next_finished(timeout_s=wait_s)
             until = self.budget.clock() + TOGETHER_S
             if finished is None and self.context.pool.pending == 0:
                 raise SearchFailedError(
@@ -303,27 +322,19 @@ class Driver:
         finally:
             self._store(ends)
 
-    def _wait_s(self) -> float:
-        left = self.budget.seconds_left
-        return _POLL_S if left is None else max(0.01, min(_POLL_S, left))
-
     def _count_losses(self) -> None:
         for loss in self.context.pool.take_losses():
             trial = self.evaluations.trial_of(loss)
             if trial is not None:
                 log.warning("trial %d lost its worker: %s", trial.number, loss.why)
                 where = f"{loss.where}: {loss.why}"
-                self.context.repository.count_lost_worker(
-                    self.context.study_id, trial, where, loss.log
-                )
+                self.rows.count_lost_worker(self.study_id, trial, where, loss.log)
 
     def _store(self, ends: list[Ended]) -> None:
         """Store how trials ended; those that another driver ended before are read again."""
         if not ends:
             return
-        stored = self.context.repository.finish_trials(
-            self.context.study_id, [self._valued(end) for end in ends]
-        )
+        stored = self.rows.finish_trials(self.study_id, [self._valued(end) for end in ends])
         for end in ends:
             outcome = end.outcome
             self.worker_cpu_s += (outcome.compile_cpu_s or 0.0) + (outcome.run_cpu_s or 0.0)
@@ -331,9 +342,7 @@ class Driver:
         if len(stored) < len(ends):
             known = {trial.number for trial in stored}
             others = [e.trial.number for e in ends if e.trial.number not in known]
-            self.queue.trials.note_all(
-                self.context.repository.trials_by_number(self.context.study_id, others)
-            )
+            self.trials.note_all(self.rows.trials_by_number(self.study_id, others))
 
     def _valued(self, end: Ended) -> Ended:
         outcome = end.outcome
@@ -344,8 +353,8 @@ class Driver:
 
     def _ended(self, trials: tuple[Trial, ...] | list[Trial]) -> None:
         """Note and report trials that ended here."""
-        before = self.queue.trials.best
-        for trial in self.queue.trials.note_all(trials):
+        before = self.trials.best
+        for trial in self.trials.note_all(trials):
             outcome = trial.outcome
             self.finished_here += 1
             why = f": {outcome.failure}" if outcome.failure is not None else ""
@@ -357,7 +366,7 @@ class Driver:
             self.context.progress.advance(1, self._best_note(trial.stage))
             self._estimate()
             self.control.on_trial(trial)
-        best = self.queue.trials.best
+        best = self.trials.best
         if best is not None and best is not before:
             name = self.context.study.name
             told = f"{name}: {self._best_note()}"
@@ -368,14 +377,12 @@ class Driver:
         """Say that an executor computed other integers than the reference."""
         failure = trial.outcome.failure
         told = "" if failure is None else f"{failure.what} ({failure.where}); {failure.fix}"
-        self.context.repository.add_event(
-            self.context.study_id, DIFFERS, trial=trial.number, data={"error": told}
-        )
+        self.rows.add_event(self.study_id, DIFFERS, trial=trial.number, data={"error": told})
         self.context.progress.message(f"warning: trial {trial.number}: {told}")
 
     def _estimate(self) -> None:
         """Say how long the other trials will take, once each worker has ended one."""
-        done, left = self.finished_here, self.budget.trials - self.queue.trials.finished
+        done, left = self.finished_here, self.budget.trials - self.trials.finished
         if self._estimated or left <= 0 or done < self.context.pool.num_workers:
             return
         self._estimated = True
@@ -388,15 +395,13 @@ class Driver:
         )
 
     def _best_note(self, stage: str | None = None) -> str:
-        best = self.queue.trials.best
+        best = self.trials.best
         if best is None or best.outcome.score is None:
             return ""
-        where = (
-            f"{stage} stage, " if stage is not None and self.queue.sampler.plan is not None else ""
-        )
-        objective, score = self.queue.sampler.objective, best.outcome.score
+        plan, objective = self.queue.sampler.plan, self.queue.sampler.objective
+        where, score = f"{stage} stage, " if stage and plan is not None else "", best.outcome.score
         found = objective.described(score)
-        most = self.queue.trials.most
+        most = self.trials.most
         value = objective.shown(score)
         luck = ""
         if objective.decides(score) != objective.metric and value is not None and most > value:
@@ -416,12 +421,14 @@ class Driver:
             return None
         self._looked = now
         self.control.check()
-        news = self.context.repository.news_of(self.context.study_id)
+        news = self.rows.news_of(self.study_id)
         if news.command > self._seen_command and self._obey() == "stop":
             return STOPPED
-        if self.context.repository.shared:
-            trials = self.queue.trials
-            if (trials.next_number, trials.unfinished) != (news.next_number, news.unfinished):
+        if self.rows.shared:
+            if (self.trials.next_number, self.trials.unfinished) != (
+                news.next_number,
+                news.unfinished,
+            ):
                 self._sync()
             if now - self._watched >= BEAT_S:
                 self._watched = now
@@ -431,9 +438,7 @@ class Driver:
     def _obey(self) -> CommandKind | None:
         """Do what new commands say; the last one, which may be to stop."""
         kind: CommandKind | None = None
-        for command in self.context.repository.commands_of(
-            self.context.study_id, self._seen_command
-        ):
+        for command in self.rows.commands_of(self.study_id, self._seen_command):
             self._seen_command = command.id
             if command.kind == TRY:
                 self._take_wishes()
@@ -443,30 +448,29 @@ class Driver:
                 break
             self._paused = kind == "pause"
             state: StudyState = "paused" if self._paused else "running"
-            self.context.repository.set_study_state(self.context.study_id, state)
+            self.rows.set_study_state(self.study_id, state)
             self.context.progress.message(f"the study is {state}, as was asked for")
         return kind
 
     @property
     def _tried(self) -> list[Trial]:
         """Trials that people asked for."""
-        return self.queue.trials.batch(TRIED_BATCH)
+        return self.trials.batch(TRIED_BATCH)
 
     def _take_wishes(self) -> None:
         """Store what people want tried as the next trials, the budget notwithstanding."""
-        repository, study_id = self.context.repository, self.context.study_id
-        for event in wishes(repository, study_id):
+        for event in wishes(self.rows, self.study_id):
             if event.id in self._seen_wishes:
                 continue
             self._seen_wishes.add(event.id)
             try:
                 while (new := self.queue.tried((event.data or {})["qconfig"])) is not None:
                     try:
-                        self.queue.trials.note_all(repository.add_trials(study_id, [new]))
+                        self.trials.note_all(self.rows.add_trials(self.study_id, [new]))
                     except ConflictError:
                         self.queue.read_new()  # another driver stored it, or a batch, first
                         continue
-                    self.queue.sampler.add_pending([self.queue.trials.by_number[new.number]])
+                    self.queue.sampler.add_pending([self.trials.by_number[new.number]])
                     self.context.progress.message(f"trial {new.number} is one that was asked for")
             except BrokenRunError:
                 raise
@@ -482,24 +486,22 @@ class Driver:
     def _watch_others(self) -> None:
         """Find drivers that died, and count those of this study that live."""
         # Of all studies: the same work as ours is not begun while a dead driver holds it.
-        running = self.context.repository.drivers_of(None, running=True)
+        running = self.rows.drivers_of(None, running=True)
         drivers = [driver for driver in running if driver.id != self._me]
         dead = set(self.leases.expired(drivers))
         self._requeue([driver for driver in drivers if driver.id in dead])
         self._others = sum(
-            driver.study_id == self.context.study_id for driver in drivers if driver.id not in dead
+            driver.study_id == self.study_id for driver in drivers if driver.id not in dead
         )
 
     def _sync(self) -> None:
         """Take in what other drivers stored and finished."""
-        trials, before = self.queue.trials, self.queue.trials.finished
+        trials, before = self.trials, self.trials.finished
         self.queue.read_new()
-        ended = set(trials.unfinished_numbers()) - self.context.repository.unfinished(
-            self.context.study_id
-        )
+        ended = set(trials.unfinished_numbers()) - self.rows.unfinished(self.study_id)
         ended -= set(self.evaluations.numbers)
         if ended:
-            found = self.context.repository.trials_by_number(self.context.study_id, sorted(ended))
+            found = self.rows.trials_by_number(self.study_id, sorted(ended))
             trials.note_all(found)
         if trials.finished > before:
             self.context.progress.advance(trials.finished - before, self._best_note())
@@ -508,8 +510,8 @@ class Driver:
         """Queue the trials of dead drivers again, with the same parameters."""
         for study_id in {driver.study_id for driver in dead}:
             ids = [driver.id for driver in dead if driver.study_id == study_id]
-            requeued = self.context.repository.requeue(ids)
-            self.context.repository.end_drivers(ids)
+            requeued = self.rows.requeue(ids)
+            self.rows.end_drivers(ids)
             if requeued:
                 log.warning("%d trials of %d dead drivers wait again", requeued, len(ids))
-                self.context.repository.add_event(study_id, "requeued", data={"trials": requeued})
+                self.rows.add_event(study_id, "requeued", data={"trials": requeued})

@@ -7,8 +7,8 @@ first configuration of the study.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
@@ -16,7 +16,8 @@ import optuna
 from optuna.trial import TrialState
 
 from compiler.qtypes.qconfig import QConfig
-from qsearch.search.layer_space import BUDGET, FLIPS, NO_FLIP, PLAN_NAMES, LayerPlan
+from qsearch.search.layer_bases import LayerBases
+from qsearch.search.layer_space import PLAN_NAMES, LayerPlan
 from qsearch.search.objectives import Objective
 from qsearch.search.optuna_study import (
     AUTO,
@@ -50,8 +51,6 @@ _EXPLORES_FROM: Final = 16
 """Trial from which on TPE proposes: of fewer trials it learns nothing."""
 _COSTLY_AT: Final = (15, 63, 255)
 """Places of trials that are the best one with a costly choice: the last of 16, two further ones."""
-_BESIDE_WEIGHTS: Final = "weight_granularity"
-"""Parameter that decides most about the bytes beside weights: a scale and a bias each."""
 _FINE: Final[Params] = {"calibrate_mode": "mse", "weight_scale": "mse"}
 _ASYMMETRIC: Final[Params] = {**_FINE, "activation_scheme": "asymmetric"}
 _REPAIRING: Final[Params] = {**_ASYMMETRIC, "weight_rounding": "sequential"}
@@ -188,28 +187,32 @@ class StudySampler:
         if spec.sampler != AUTO:
             self._guesses = self._guesses[:1]
         self._plain = start
-        start = start if plan is None else plan.within(start)
         self.space = space
-        self.start = start
         self.objective = objective
         self.plan = plan
         self.spec = spec
+        self._bases = None if plan is None else LayerBases(plan, objective, space, start)
         self._seen: set[str] = set()
-        self._points = chain(map(space.params_of, [start]), space.points())
+        self._points = chain(map(space.params_of, [self.start]), space.points())
         self._next: list[Proposal] = []
         self._best: Trial | None = None
-        self._bases: dict[Value, Trial] = {}
-        self._leads: Trial | None = None
-        self._budgets: dict[float, bool | None] = {}
-        self._plan_of: dict[Value, LayerPlan] = {}
-        self._pays = plan is not None and plan.breaks
-        refined = objective.beside_bits if self._pays else objective
-        self._refinement = Refinement(space, start, refined)
+        refined = objective.beside_bits if plan is not None and plan.breaks else objective
+        self._refinement = Refinement(space, self.start, refined)
         with quiet_optuna():
             self._global = _StageSampler(new_study(objective), space, GLOBAL)
             self._layers = (
                 None if plan is None else _StageSampler(new_study(objective), plan.space, LAYERS)
             )
+
+    @property
+    def start(self) -> QConfig:
+        """The configuration that points change, within the limit of bytes."""
+        return self._plain if self._bases is None else self._bases.start
+
+    @property
+    def bracketed(self) -> bool:
+        """As of ``LayerBases``; where layers do not differ there are no budgets."""
+        return self._bases is None or self._bases.bracketed
 
     def add_pending(self, trials: Iterable[Trial]) -> None:
         """Say that these configurations are on their way and must not be proposed again."""
@@ -224,15 +227,13 @@ class StudySampler:
                 stage = self._layers if of_layers else self._global
                 assert stage is not None
                 self._tell(stage, trial)
-                if of_layers:
-                    self._note_budget(trial)
-                    self._leads = self._best_base(self._leads, trial)
-                else:
+                if not of_layers:
                     self._best = self.objective.best(filter(None, (self._best, trial)))
-                    self._note_base(trial)
                     if self.spec.sampler == AUTO:
-                        self._refinement.note(self._paid(trial))
-                self._note_bytes(trial, of_layers)
+                        paid = trial if self._bases is None else self._bases.paid(trial)
+                        self._refinement.note(paid)
+                if self._bases is not None:
+                    self._bases.note(trial)
 
     def stage_of(self, batch: int) -> str:
         """The stage a batch belongs to. Where layers count as much as all else, two of three."""
@@ -265,13 +266,15 @@ class StudySampler:
                 stage.study = new_study(self.objective)
             for slot in range(self.spec.batch_size):
                 proposal = self._costly(stage, place + slot, seen)
-                kinds = self._kinds_at(place + slot) if stage.name == LAYERS else [None]
+                bases = self._bases if stage.name == LAYERS else None
+                kinds = [None] if bases is None else bases.kinds_at(place + slot)
                 while proposal is None and kinds:
                     kind = kinds.pop(0)
-                    if stage.name == LAYERS:
-                        given = next(self._plans(kind, seen), None)
-                    else:
+                    if bases is None:
                         given = self._given(batch, place + slot, slot, seen)
+                    else:
+                        new = (p for p in bases.points(kind) if self._is_new(stage, p, kind, seen))
+                        given = next(new, None)
                     stage.study.sampler = sampler if given is None else for_given
                     if given is not None:
                         stage.study.enqueue_trial(dict(given))
@@ -281,14 +284,6 @@ class StudySampler:
                 seen.now.add(proposal.config_hash)
                 proposals.append(proposal)
         return proposals
-
-    def _paid(self, trial: Trial) -> Trial:
-        """The trial as global stages compare it: where a limit of bytes binds, bits pay for it."""
-        score = trial.outcome.score
-        if self.plan is None or score is None or not self._pays:
-            return trial
-        paid = self.objective.paid_in_bits(score, self.plan.layers.weights)
-        return replace(trial, outcome=replace(trial.outcome, score=paid))
 
     def _tell(self, stage: _StageSampler, trial: Trial) -> None:
         asked = stage.asked.pop(trial.config_hash, None)
@@ -312,75 +307,8 @@ class StudySampler:
         proposals = (self._proposal(stage, point) for point in points)
         return next((one for one in proposals if one.config_hash not in seen), None)
 
-    @property
-    def bracketed(self) -> bool:
-        """Tell whether no budget of bits lies between the smallest that keeps the limits and the
-        next one that does not; where layers do not differ there are no budgets."""
-        return self.plan is None or (
-            any(self._budgets.values()) and self.plan.is_bracketed(self._budgets)
-        )
-
-    def _note_budget(self, trial: Trial) -> None:
-        """Note whether a budget keeps the limits, where no single layer is moved."""
-        if all(trial.params.get(flip) == NO_FLIP for flip in FLIPS):
-            fits = trial.state == "complete" and self.objective.feasible(trial.outcome.score or {})
-            self._budgets[float(trial.params[BUDGET] or 0.0)] = fits
-
-    def _kind_of(self, trial: Trial) -> Value:
-        """Where a limit of bytes binds, kinds of bases differ in bytes beside the weights."""
-        return trial.params.get(_BESIDE_WEIGHTS) if self._pays else None
-
-    def _best_base(self, *trials: Trial | None) -> Trial | None:
-        assert self.plan is not None
-        return self.objective.base_for_bits(filter(None, trials), self.plan.layers.weights)
-
-    def _note_base(self, trial: Trial) -> None:
-        """Keep the best base of each kind, the best kind first."""
-        if self.plan is None:
-            return
-        kind = self._kind_of(trial)
-        if best := self._best_base(self._bases.get(kind), trial):
-            bases = [*(self._bases | {kind: best}).values()]
-            first = self._best_base(*bases)
-            bases.sort(key=lambda base: base is not first)
-            self._bases = {self._kind_of(base): base for base in bases}
-
-    def _kinds_at(self, place: int) -> list[Value]:
-        """Kinds of bases for a point of layers: each that may win in turn, then that of the best;
-        behind it the others, for where it has no new point."""
-        keeps = self.objective.beside_bits.fits
-        kinds = [kind for kind, base in self._bases.items() if keeps(base.outcome.score or {})]
-        kinds = kinds or [*self._bases][:1] or [None]
-        turn = kinds[min(place, len(kinds) - 1)]
-        if place >= len(kinds) and self._leads is not None:
-            turn = self._kind_of(self._leads)
-        return [turn, *(kind for kind in kinds if kind != turn)]
-
-    def _note_bytes(self, trial: Trial, of_layers: bool) -> None:
-        """Leave weights the bytes that a limit leaves beside what modules of a base have: code,
-        tables and biases are known once one is built."""
-        most, score = self.objective.most_bytes, trial.outcome.score
-        if self.plan is None or most is None or score is None or trial.state != "complete":
-            return
-        kind, found = self._kind_of(trial), self.objective.bytes_of(score)
-        if found is None or not (of_layers or trial is self._bases.get(kind)):
-            return
-        others = found - self.plan.layers.packed(QConfig.stored(trial.qconfig))
-        left = max(most - others, self.plan.layers.least)
-        known = self._plan_of.get(kind)
-        if of_layers and known is not None and known.most is not None:
-            left = min(left, known.most)
-        self._plan_of[kind] = replace(self.plan, most=left)
-        best = next(iter(self._bases), kind)
-        self.start = self._plan_of.get(best, self.plan).within(self._plain)
-
-    def _plans(self, kind: Value, seen: _Seen) -> Iterator[Params]:
-        """Points of bits on the base of a kind that are tried without asking Optuna."""
-        assert self._layers is not None
-        kept = self._budgets if self.objective.minimize else None
-        for point in self._plan_for(kind).first_points(kept):
-            if self._proposal(self._layers, point, kind).config_hash not in seen:
-                yield point
+    def _is_new(self, stage: _StageSampler, point: Params, kind: Value, seen: _Seen) -> bool:
+        return self._proposal(stage, point, kind).config_hash not in seen
 
     def _given(self, batch: int, place: int, slot: int, seen: _Seen) -> Params | None:
         """The point for all layers that is tried without asking Optuna; None asks Optuna."""
@@ -392,17 +320,6 @@ class StudySampler:
         return self._refinement.propose(
             seen, batch_seed(self.spec.seed, batch, self.spec.batch_size + slot)
         )
-
-    def _of_layers(self, point: Params, kind: Value) -> Params:
-        """The point for all layers that is the base of bits, with a point of ``plan`` on top."""
-        base = self._bases.get(kind)
-        known = self.space.params_of(self.start) if base is None else base.params
-        return {**known, **point, **self._plan_for(kind).params_of(point)}
-
-    def _plan_for(self, kind: Value) -> LayerPlan:
-        """The plan with the bytes that the base of a kind leaves to weights."""
-        assert self.plan is not None
-        return self._plan_of.get(kind, self.plan)
 
     def _ask(
         self, stage: _StageSampler, kind: Value, batch: int, slot: int, seen: _Seen
@@ -417,7 +334,7 @@ class StudySampler:
         stage.study.tell(trial, state=TrialState.FAIL)
         seed = batch_seed(self.spec.seed, batch, slot + 1)
         unseen = stage.space.unseen_near(
-            point, lambda p: self._proposal(stage, p, kind).config_hash in seen, seed
+            point, lambda p: not self._is_new(stage, p, kind, seen), seed
         )
         if unseen is None:
             return None
@@ -441,7 +358,8 @@ class StudySampler:
         return [*self._next]
 
     def _proposal(self, stage: _StageSampler, point: Params, kind: Value = None) -> Proposal:
-        params = self._of_layers(point, kind) if stage.name == LAYERS else dict(point)
+        bases = self._bases if stage.name == LAYERS else None
+        params = dict(point) if bases is None else bases.on_base(point, kind)
         fields = {n: v for n, v in params.items() if n not in PLAN_NAMES}
         # A point of layers gives each its bits, whatever the limit gave it before.
         qconfig = to_qconfig(fields, self._plain if stage.name == LAYERS else self.start)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event, inspect
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -31,16 +31,17 @@ from sqlalchemy.exc import (
 
 from qsearch.errors import EmptyStoreError, StoreError
 from qsearch.process import file_lock, interrupts_kept
-from qsearch.store.schema import (
-    SCHEMA,
-    found_revision,
-    make_schema,
-)
+from qsearch.store.models import VERSION_TABLE, Table
 
 BUSY_TIMEOUT_MS = 5_000
 """How long SQLite waits for a lock in silence; ``RetryPolicy`` waits on, and says so."""
 CONNECT_TIMEOUT_S = 10
 
+SCHEMA: Final = "0004"
+"""What this version makes and reads; a change of ``models.py`` gives it another number."""
+
+# Any number that no other program uses for its advisory locks.
+_SCHEMA_LOCK: Final = 0x71735F6D6967
 LONGEST_URL: Final = 2000
 _LONGEST_NAME: Final = 250
 """Bytes of a file's name; file systems take 255, and ``.lock`` is put behind it."""
@@ -134,7 +135,7 @@ def open_engine(
         engine = _create(url, reader=reader)
         if not _is_current(engine, url, create):
             with engine.connect() as connection:
-                make_schema(connection)
+                _make_schema(connection)
         return engine
 
     return (retry or RetryPolicy()).run(url, attempt)
@@ -333,7 +334,7 @@ def _is_current(engine: Engine, url: URL, create: bool) -> bool:
         StoreError: it is another version's, or missing and not to be made.
     """
     with engine.connect().execution_options(reader=True) as connection:
-        found = found_revision(connection)
+        found = _found_revision(connection)
     if found is None and not create:
         raise EmptyStoreError(
             "the database holds no study",
@@ -347,6 +348,29 @@ def _is_current(engine: Engine, url: URL, create: bool) -> bool:
             fix="use the version of qsearch that wrote it, or another storage",
         )
     return found is not None
+
+
+def _found_revision(connection: Connection) -> str | None:
+    """The schema that a database has; None where it has none."""
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    row = connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").first()
+    return str(row[0]) if row else None
+
+
+def _make_schema(connection: Connection) -> None:
+    """The tables in an empty database, unless another process was quicker; commits."""
+    # Processes that change the schema take turns: SQLite's BEGIN IMMEDIATE does so by itself.
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})")
+    if _found_revision(connection) is None:
+        Table.metadata.create_all(connection)
+        connection.exec_driver_sql(
+            f"CREATE TABLE IF NOT EXISTS {VERSION_TABLE} (version_num VARCHAR(32) NOT NULL, "
+            f"CONSTRAINT {VERSION_TABLE}_pkc PRIMARY KEY (version_num))"
+        )
+        connection.exec_driver_sql(f"INSERT INTO {VERSION_TABLE} VALUES ('{SCHEMA}')")
+    connection.commit()
 
 
 @contextlib.contextmanager

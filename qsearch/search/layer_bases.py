@@ -1,0 +1,128 @@
+"""The stage "layers": trials that points of single layers are built on, and the bytes these leave.
+
+A base is a trial of the global stage; a point of layers gives each of its weights a number of bits.
+Where a limit of bytes binds, bases of several kinds stay: kinds differ in bytes beside weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from compiler.qtypes.qconfig import QConfig
+from qsearch.search.layer_space import BUDGET, FLIPS, NO_FLIP, LayerPlan
+from qsearch.search.objectives import Objective
+from qsearch.search.space import Params, Space, Value
+from qsearch.store.records import LAYERS, Trial
+
+_BESIDE_WEIGHTS: Final = "weight_granularity"
+"""Parameter that decides most about the bytes beside weights: a scale and a bias each."""
+
+
+@dataclass(slots=True)
+class LayerBases:
+    """What trials have told of bits of single layers.
+
+    Args:
+        plan: bits of single layers; its limit of bytes is that of all weights.
+        objective: what the search maximises.
+        space: of the global stage.
+        plain: the configuration that points change.
+    """
+
+    plan: LayerPlan
+    objective: Objective
+    space: Space
+    plain: QConfig
+    start: QConfig = field(init=False)
+    """``plain`` within the limit, as far as it is known."""
+    _bases: dict[Value, Trial] = field(default_factory=dict)
+    _leads: Trial | None = None
+    _budgets: dict[float, bool | None] = field(default_factory=dict)
+    _plans: dict[Value, LayerPlan] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.start = self.plan.within(self.plain)
+
+    @property
+    def bracketed(self) -> bool:
+        """Tell whether no budget of bits lies between the smallest that keeps the limits and the
+        next one that does not."""
+        return any(self._budgets.values()) and self.plan.is_bracketed(self._budgets)
+
+    def note(self, trial: Trial) -> None:
+        """Take in how a trial ended."""
+        kind = self._kind_of(trial)
+        if trial.stage == LAYERS:
+            self._note_budget(trial)
+            self._leads = self._better(self._leads, trial)
+        elif best := self._better(self._bases.get(kind), trial):
+            bases = [*(self._bases | {kind: best}).values()]
+            first = self._better(*bases)
+            bases.sort(key=lambda base: base is not first)
+            self._bases = {self._kind_of(base): base for base in bases}
+        self._note_bytes(trial, kind)
+
+    def paid(self, trial: Trial) -> Trial:
+        """The trial as global stages compare it: where a limit of bytes binds, bits pay for it."""
+        score = trial.outcome.score
+        if score is None or not self.plan.breaks:
+            return trial
+        paid = self.objective.paid_in_bits(score, self.plan.layers.weights)
+        return replace(trial, outcome=replace(trial.outcome, score=paid))
+
+    def kinds_at(self, place: int) -> list[Value]:
+        """Kinds of bases for a point of layers: each that may win in turn, then that of the best;
+        behind it the others, for where it has no new point."""
+        keeps = self.objective.beside_bits.fits
+        kinds = [kind for kind, base in self._bases.items() if keeps(base.outcome.score or {})]
+        kinds = kinds or [*self._bases][:1] or [None]
+        turn = kinds[min(place, len(kinds) - 1)]
+        if place >= len(kinds) and self._leads is not None:
+            turn = self._kind_of(self._leads)
+        return [turn, *(kind for kind in kinds if kind != turn)]
+
+    def points(self, kind: Value) -> Iterator[Params]:
+        """Points of bits on the base of a kind that are tried without asking Optuna."""
+        kept = self._budgets if self.objective.minimize else None
+        return self._plan_for(kind).first_points(kept)
+
+    def on_base(self, point: Params, kind: Value) -> Params:
+        """The point for all layers that is the base of bits, with a point of the plan on top."""
+        base = self._bases.get(kind)
+        known = self.space.params_of(self.start) if base is None else base.params
+        return {**known, **point, **self._plan_for(kind).params_of(point)}
+
+    def _plan_for(self, kind: Value) -> LayerPlan:
+        """The plan with the bytes that the base of a kind leaves to weights."""
+        return self._plans.get(kind, self.plan)
+
+    def _kind_of(self, trial: Trial) -> Value:
+        return trial.params.get(_BESIDE_WEIGHTS) if self.plan.breaks else None
+
+    def _better(self, *trials: Trial | None) -> Trial | None:
+        return self.objective.base_for_bits(filter(None, trials), self.plan.layers.weights)
+
+    def _note_budget(self, trial: Trial) -> None:
+        """Note whether a budget keeps the limits, where no single layer is moved."""
+        if all(trial.params.get(flip) == NO_FLIP for flip in FLIPS):
+            fits = trial.state == "complete" and self.objective.feasible(trial.outcome.score or {})
+            self._budgets[float(trial.params[BUDGET] or 0.0)] = fits
+
+    def _note_bytes(self, trial: Trial, kind: Value) -> None:
+        """Leave weights the bytes that a limit leaves beside what modules of a base have: code,
+        tables and biases are known once one is built."""
+        most, score = self.objective.most_bytes, trial.outcome.score
+        if most is None or score is None or trial.state != "complete":
+            return
+        found, of_layers = self.objective.bytes_of(score), trial.stage == LAYERS
+        if found is None or not (of_layers or trial is self._bases.get(kind)):
+            return
+        others = found - self.plan.layers.packed(QConfig.stored(trial.qconfig))
+        left = max(most - others, self.plan.layers.least)
+        known = self._plan_for(kind).most if kind in self._plans else None
+        if of_layers and known is not None:
+            left = min(left, known)
+        self._plans[kind] = replace(self.plan, most=left)
+        self.start = self._plan_for(next(iter(self._bases), kind)).within(self.plain)
