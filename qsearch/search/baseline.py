@@ -22,8 +22,8 @@ from qsearch.data import PreparedData
 from qsearch.progress import Progress, SilentProgress
 from qsearch.report.build import wilson
 from qsearch.search.context import PreparedStudy, StudyArtifacts, StudyContext
-from qsearch.search.evaluations import await_workers, run_requests
-from qsearch.search.evaluator import baseline_score
+from qsearch.search.running_trials import await_workers, run_requests
+from qsearch.search.scoring import baseline_score
 from qsearch.settings import is_import_path
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import open_dataset

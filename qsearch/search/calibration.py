@@ -30,7 +30,7 @@ from compiler.quantize.calibration.statistics_store import (
 )
 from qsearch.data import content_hash
 from qsearch.search.context import PreparedStudy, StudyArtifacts, StudyContext
-from qsearch.search.evaluations import await_workers, run_requests
+from qsearch.search.running_trials import await_workers, run_requests
 from qsearch.search.space import Params, Space, input_parameter
 from workers.messages import CalibrationRequest, CalibrationResult, DatasetRef, Range
 

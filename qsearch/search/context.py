@@ -193,7 +193,7 @@ class PreparedStudy:
         has_labels: top-1 is scored.
         metric: what is maximised.
         space, start: what is searched, and from where.
-        spec: see ``qsearch.search.study``.
+        spec: see ``qsearch.search.preparation``.
         warnings: what the score is not, in sentences for the user.
         hardware: text and name of the description that ``--hw`` names.
         layers: what single layers may choose, where stages search it; else it is in ``space``.

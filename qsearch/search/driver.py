@@ -27,11 +27,11 @@ from qsearch.errors import ConflictError, SearchFailedError
 from qsearch.notifying import BEST
 from qsearch.progress import TRIALS
 from qsearch.search.context import TIMEOUT, Budget, Control, StudyContext
-from qsearch.search.evaluations import Evaluations, await_workers
-from qsearch.search.evaluator import failed
+from qsearch.search.known_trials import KnownTrials
+from qsearch.search.running_trials import RunningTrials, await_workers
+from qsearch.search.scoring import failed
 from qsearch.search.stages import StageTracker
 from qsearch.search.trial_queue import PATIENT, SETTLED, TrialQueue
-from qsearch.search.trials import StudyTrials
 from qsearch.search.trying import TRY, wishes
 from qsearch.settings import AUTO_PATIENCE
 from qsearch.store.leases import BEAT_S, LEASE_S, LeaseMonitor, heartbeat
@@ -74,7 +74,7 @@ class Driver:
     Args:
         context: the study.
         queue: proposes trials and stores them.
-        evaluations: the trials that run in the pool.
+        running: the trials that run in the pool.
         budget: when to stop.
         control: who is told of trials, and who may stop the search.
         stages: told which stage has begun.
@@ -84,7 +84,7 @@ class Driver:
 
     context: StudyContext
     queue: TrialQueue
-    evaluations: Evaluations
+    running: RunningTrials
     budget: Budget
     control: Control = field(default_factory=Control)
     stages: StageTracker | None = None
@@ -115,7 +115,7 @@ class Driver:
         return self.context.study_id
 
     @property
-    def trials(self) -> StudyTrials:
+    def trials(self) -> KnownTrials:
         """What is known of the study's trials."""
         return self.queue.trials
 
@@ -162,15 +162,15 @@ class Driver:
             error.add_note(self._standing())
             raise
         finally:
-            if len(self.evaluations):
+            if len(self.running):
                 self.context.pool.cancel_all()
-                self.evaluations.clear()
+                self.running.clear()
             self.rows.requeue([self._me])
             self.rows.end_drivers([self._me])
 
     def _standing(self) -> str:
         """How many trials are finished and which were interrupted, for the error message."""
-        cut_off = sorted(self.evaluations.numbers)
+        cut_off = sorted(self.running.numbers)
         listed = f"{'trials' if len(cut_off) > 1 else 'trial'} {', '.join(map(str, cut_off))}"
         lost = f"{listed} ran and will begin again" if cut_off else "none was running"
         return f"{self.trials.finished} of {self.budget.trials} trials are finished; {lost}"
@@ -219,7 +219,7 @@ class Driver:
             before = self.trials.finished
             self.queue.tell()
             moved = self._fill() | self._begin()
-            if len(self.evaluations):
+            if len(self.running):
                 self._collect()
             elif not moved and self.trials.finished == before:
                 if not self.trials.unfinished:
@@ -251,15 +251,15 @@ class Driver:
     @property
     def _all_busy(self) -> bool:
         """Whether more trials are in the pool than workers."""
-        return len(self.evaluations) > self.context.pool.num_workers
+        return len(self.running) > self.context.pool.num_workers
 
     def _fill(self) -> bool:
-        running = len(self.evaluations)
+        running = len(self.running)
         return not self._paused and self.queue.fill(running=running, reserve=self._capacity)
 
     def _begin(self) -> bool:
         """Lease waiting trials and hand them to the pool; whether there were any."""
-        running = set(self.evaluations.numbers)
+        running = set(self.running.numbers)
         asked = [t for t in self._tried if not t.finished and t.number not in running]
         room = max(self._capacity - len(running), len(asked))
         waiting = self.trials.unfinished - len(running)
@@ -271,7 +271,7 @@ class Driver:
             self._me,
             room,
             below=self.budget.trials,
-            held=self.evaluations.ids,
+            held=self.running.ids,
             valued=self._valued,
         )
         known = self.trials.by_number
@@ -287,7 +287,7 @@ class Driver:
             except CompilerError as error:
                 ends.append(Ended(trial, failed(error, attempts=0)))
                 continue
-            self.evaluations.begin(trial, qconfig, scales, self.budget.clock())
+            self.running.begin(trial, qconfig, scales, self.budget.clock())
         self._store(ends)
         return bool(claims.run or claims.answered)
 
@@ -305,13 +305,13 @@ class Driver:
             until = self.budget.clock() + TOGETHER_S
             if finished is None and self.context.pool.pending == 0:
                 raise SearchFailedError(
-                    f"the pool lost {len(self.evaluations)} requests without an answer",
-                    where=f"trials {sorted(self.evaluations.numbers)}",
+                    f"the pool lost {len(self.running)} requests without an answer",
+                    where=f"trials {sorted(self.running.numbers)}",
                     fix="run the same command again; finished trials are kept",
                 )
             while finished is not None:
                 self._count_losses()
-                end = self.evaluations.take(finished, self.budget.clock())
+                end = self.running.take(finished, self.budget.clock())
                 if end is not None:
                     ends.append(end)
                     if len(ends) >= self.context.pool.num_workers:
@@ -324,7 +324,7 @@ class Driver:
 
     def _count_losses(self) -> None:
         for loss in self.context.pool.take_losses():
-            trial = self.evaluations.trial_of(loss)
+            trial = self.running.trial_of(loss)
             if trial is not None:
                 log.warning("trial %d lost its worker: %s", trial.number, loss.why)
                 where = f"{loss.where}: {loss.why}"
@@ -358,7 +358,7 @@ class Driver:
             outcome = trial.outcome
             self.finished_here += 1
             why = f": {outcome.failure}" if outcome.failure is not None else ""
-            if trial.number in self.evaluations.differing:
+            if trial.number in self.running.differing:
                 self._tell_differing(trial)
             log.info("trial %d %s %s%s", trial.number, outcome.state, outcome.score or "", why)
             if self.stages is not None and trial.stage != TRIED:
@@ -371,7 +371,7 @@ class Driver:
             name = self.context.study.name
             told = f"{name}: {self._best_note()}"
             self.control.tell(BEST, told, trial=best.number, score=dict(best.outcome.score or {}))
-        self.evaluations.forget_roundings(None if best is None else best.number)
+        self.running.forget_roundings(None if best is None else best.number)
 
     def _tell_differing(self, trial: Trial) -> None:
         """Say that an executor computed other integers than the reference."""
@@ -499,7 +499,7 @@ class Driver:
         trials, before = self.trials, self.trials.finished
         self.queue.read_new()
         ended = set(trials.unfinished_numbers()) - self.rows.unfinished(self.study_id)
-        ended -= set(self.evaluations.numbers)
+        ended -= set(self.running.numbers)
         if ended:
             found = self.rows.trials_by_number(self.study_id, sorted(ended))
             trials.note_all(found)

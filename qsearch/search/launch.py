@@ -35,9 +35,9 @@ from qsearch.progress import Progress, SilentProgress, make_progress
 from qsearch.run_folder import PathLike, RunFolder
 from qsearch.search.baseline import examination
 from qsearch.search.context import Callback, Control, PreparedStudy, StudyContext
+from qsearch.search.preparation import open_study, prepare_study, study_name
 from qsearch.search.result import SearchResult
 from qsearch.search.session import Session
-from qsearch.search.study import open_study, prepare_study, study_name
 from qsearch.search.trying import fields_of_text, wish, wishes
 from qsearch.settings import Settings
 from qsearch.signing import private_key

@@ -26,8 +26,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from qsearch.search.known_trials import KnownTrials
 from qsearch.search.objectives import Objective, Score
-from qsearch.search.trials import StudyTrials
 from qsearch.store.records import GLOBAL, Shard, Trial
 from workers.messages import EvaluationResult
 from workers.metrics.registry import by_option, find_metric, merge_sums
@@ -56,7 +56,7 @@ class SignFlipPruner:
     """
 
     objective: Objective
-    earlier: StudyTrials
+    earlier: KnownTrials
     shards_of: Callable[[Trial], Sequence[Shard]]
     alpha: float
     parts: int

@@ -45,27 +45,27 @@ from qsearch.search.context import (
     StudyContext,
 )
 from qsearch.search.driver import STOPPED, Driver
-from qsearch.search.evaluations import Evaluations
-from qsearch.search.evaluator import (
-    Evaluator,
+from qsearch.search.known_trials import KnownTrials
+from qsearch.search.layer_space import LayerPlan
+from qsearch.search.objectives import comparisons
+from qsearch.search.optuna_study import AUTO
+from qsearch.search.preparation import SOMETIMES_SCORED
+from qsearch.search.pruner import SignFlipPruner
+from qsearch.search.result import SearchResult, finish
+from qsearch.search.running_trials import RunningTrials
+from qsearch.search.sampler import SamplerSpec, StudySampler, first_points
+from qsearch.search.scoring import (
+    Scorer,
     costs_of,
     metric_names,
     parts_of,
     score_of,
 )
-from qsearch.search.layer_space import LayerPlan
-from qsearch.search.objectives import comparisons
-from qsearch.search.optuna_study import AUTO
-from qsearch.search.pruner import SignFlipPruner
-from qsearch.search.result import SearchResult, finish
-from qsearch.search.sampler import SamplerSpec, StudySampler, first_points
 from qsearch.search.shipped import INPUTS, sample_inputs
 from qsearch.search.space import to_qconfig
 from qsearch.search.space_file import faster_layers
 from qsearch.search.stages import Base, Sensitivities, StageTracker
-from qsearch.search.study import SOMETIMES_SCORED
 from qsearch.search.trial_queue import TrialQueue
-from qsearch.search.trials import StudyTrials
 from qsearch.search.winner import Winner
 from qsearch.settings import is_import_path
 from qsearch.store.artifacts import artifact_store
@@ -202,10 +202,10 @@ class Session:
         scales = self._calibration.scales_for(self._prepared.start)
         outputs = self._baseline.outputs()
         self._doubt(outputs)
-        evaluator = self._make_evaluator(outputs)
-        plan = self._plan_layers(evaluator, scales)
+        scorer = self._make_scorer(outputs)
+        plan = self._plan_layers(scorer, scales)
         self._foresee()
-        self._driver = self._make_driver(evaluator, plan)
+        self._driver = self._make_driver(scorer, plan)
         begin = time.monotonic()
         try:
             stopped = self._driver.run()
@@ -214,12 +214,12 @@ class Session:
         ended = stopped not in (TIMEOUT, STOPPED)
         if ended:
             self._mend_winner(self._driver)
-        if differing := self._driver.evaluations.differing:
+        if differing := self._driver.running.differing:
             told = f"outputs of trials {sorted(differing)} are not those of the exact reference"
             self._warnings.append(f"{told}: other scores may be wrong as well")
         if best := self._best(self._rows.trials_of(self._study_id)):
             self._control.check()
-            for finding in self._winner.check(best, evaluator, outputs):
+            for finding in self._winner.check(best, scorer, outputs):
                 self._tell(f"warning: `qsearch verify` will refuse it: {finding}")
         for stage in STAGES:
             self._stages.end(stage)
@@ -250,7 +250,7 @@ class Session:
             self._tell(f"warning: {warning}")
         self._warnings += warnings
 
-    def _make_evaluator(self, reference: tuple[Any, ...]) -> Evaluator:
+    def _make_scorer(self, reference: tuple[Any, ...]) -> Scorer:
         prepared = self._prepared
         baseline = self._rows.study(self._context.study.name).baseline or {}
         costs = (*prepared.objective.names, *prepared.objective.limited)
@@ -273,7 +273,7 @@ class Session:
             board=prepared.settings.measure,
             head=self._head,
         )
-        return Evaluator(
+        return Scorer(
             whole,
             score_of,
             channels=lambda qconfig: self._calib_data.channels_handle(
@@ -291,9 +291,7 @@ class Session:
         prepared = self._prepared
         return parts_of(len(prepared.evaluation.samples), prepared.run_samples)
 
-    def _plan_layers(
-        self, evaluator: Evaluator, scales: tuple[float, ...] | None
-    ) -> LayerPlan | None:
+    def _plan_layers(self, scorer: Scorer, scales: tuple[float, ...] | None) -> LayerPlan | None:
         """What the stage of the layers is built on; None where there is no such stage."""
         prepared, layers = self._prepared, self._prepared.layers
         if layers is None:
@@ -304,7 +302,7 @@ class Session:
         bases = [(prepared.start, scales), *self._first_guess()]
         measured = Sensitivities(
             self._context,
-            evaluator,
+            scorer,
             layers,
             [(layers.within(base), ranges) for base, ranges in bases],
             self._calibration.scales_for,
@@ -364,17 +362,17 @@ class Session:
                 "what compile chooses; --minimize size finds smaller modules"
             )
 
-    def _make_driver(self, evaluator: Evaluator, plan: LayerPlan | None) -> Driver:
+    def _make_driver(self, scorer: Scorer, plan: LayerPlan | None) -> Driver:
         prepared, context = self._prepared, self._context
         settings = prepared.settings
-        trials = StudyTrials(prepared.objective)
+        trials = KnownTrials(prepared.objective)
         alpha = float(prepared.spec["prune"])
         pruner = SignFlipPruner(
             prepared.objective,
             trials,
             self._rows.shards_behind,
             alpha,
-            evaluator.parts,
+            scorer.parts,
             settings.seed,
             costs_of,
         )
@@ -394,9 +392,9 @@ class Session:
             context, trials, sampler, self._calibration, work_key(prepared), self._budget
         )
         prunes, roundings = pruner if alpha > 0 else None, self._winner.roundings
-        evaluations = Evaluations(context.pool, evaluator, prunes, roundings)
+        running = RunningTrials(context.pool, scorer, prunes, roundings)
         return Driver(
-            *(context, queue, evaluations, self._budget, self._control, self._stages),
+            *(context, queue, running, self._budget, self._control, self._stages),
             keep_failed=settings.keep_failed,
         )
 

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Final
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import FLOAT_BITS
 from qsearch.search.context import StudyContext
-from qsearch.search.evaluations import await_workers, run_requests
-from qsearch.search.evaluator import Evaluator
 from qsearch.search.layer_space import LayerSpace, choice_of
+from qsearch.search.running_trials import await_workers, run_requests
+from qsearch.search.scoring import Scorer
 from qsearch.search.space import layer_parameter, to_qconfig
 from qsearch.store.records import SENSITIVITY, STAGES, LayerFigures, Stage
 from workers.messages import EvaluationRequest, EvaluationResult
@@ -57,7 +57,7 @@ class Sensitivities:
 
     Args:
         context: the study; its pool must be idle.
-        evaluator: how candidates are scored; the first part of the samples is used.
+        scorer: how candidates are scored; the first part of the samples is used.
         layers: what layers may choose.
         bases: configurations, with their activation ranges, in one of which single layers are
             changed: the one that errs least, the first of equals.
@@ -66,7 +66,7 @@ class Sensitivities:
     """
 
     context: StudyContext
-    evaluator: Evaluator
+    scorer: Scorer
     layers: LayerSpace
     bases: Sequence[Base]
     ranges_of: Callable[[QConfig], Ranges]
@@ -147,7 +147,7 @@ class Sensitivities:
     def _request(
         self, qconfig: QConfig, scales: tuple[float, ...] | None, asked: tuple[str, ...]
     ) -> EvaluationRequest:
-        first = self.evaluator.requests(qconfig, scales)[0]
+        first = self.scorer.requests(qconfig, scales)[0]
         plain = replace(first, collapse_after=None, return_outputs=False, hardware=None)
         return replace(plain, asked=asked)
 

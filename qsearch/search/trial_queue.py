@@ -13,9 +13,9 @@ from qsearch.data import content_hash
 from qsearch.errors import ConflictError, SearchError
 from qsearch.progress import TRIALS
 from qsearch.search.context import Budget, StudyContext
+from qsearch.search.known_trials import KnownTrials
 from qsearch.search.sampler import StudySampler
 from qsearch.search.space import canonical_fields, config_hash, to_qconfig, value_in
-from qsearch.search.trials import StudyTrials
 from qsearch.settings import AUTO_PATIENCE
 from qsearch.store.records import TRIED, TRIED_BATCH, NewTrial, Trial
 from workers.errors import BrokenRunError
@@ -40,7 +40,7 @@ class TrialQueue:
     """
 
     context: StudyContext
-    trials: StudyTrials
+    trials: KnownTrials
     sampler: StudySampler
     scales: Calibration
     work_key: Mapping[str, Any]

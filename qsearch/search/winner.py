@@ -23,8 +23,8 @@ from qsearch.search.audit import audited
 from qsearch.search.baseline import SplitEvaluation, evaluate_split, shards
 from qsearch.search.closeness import Closeness, compared_whole
 from qsearch.search.context import PreparedStudy, StudyArtifacts, StudyContext
-from qsearch.search.evaluations import await_workers
-from qsearch.search.evaluator import Evaluator, score_of
+from qsearch.search.running_trials import await_workers
+from qsearch.search.scoring import Scorer, score_of
 from qsearch.search.shipped import Shipped, build_winner, keep_page, provenance_of, samples_of
 from qsearch.signing import sign_file
 from qsearch.store.artifacts import write_atomically
@@ -125,7 +125,7 @@ class Winner:
         )
 
     def check(
-        self, best: Trial, evaluator: Evaluator, reference: Sequence[NDArray[Any]]
+        self, best: Trial, scorer: Scorer, reference: Sequence[NDArray[Any]]
     ) -> tuple[str, ...]:
         """Write the module and run the file, unless this very winner was checked before.
 
@@ -138,7 +138,7 @@ class Winner:
             return ()
         progress = self._context.progress
         written = self.write(best, best.outcome.outputs_sha256)
-        emitted = self._run_file(best, evaluator, reference)
+        emitted = self._run_file(best, scorer, reference)
         self.cpu_s += emitted.cpu_s
         progress.phase("check, single steps", 1)
         emitted = self._tested(emitted, written)
@@ -219,9 +219,7 @@ class Winner:
             return None
         return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
-    def _run_file(
-        self, best: Trial, evaluator: Evaluator, reference: Sequence[NDArray[Any]]
-    ) -> Emitted:
+    def _run_file(self, best: Trial, scorer: Scorer, reference: Sequence[NDArray[Any]]) -> Emitted:
         """Score the written module and compare its outputs with the evaluator's and the exact
         reference's.
 
@@ -231,16 +229,16 @@ class Winner:
         """
         prepared, run_samples = self._prepared, self._prepared.run_samples
         pool, progress = self._context.pool, self._context.progress
-        samples, qconfig = evaluator.whole.samples, QConfig.from_dict(best.qconfig)
-        name = evaluator.name_for(best.qconfig)
+        samples, qconfig = scorer.whole.samples, QConfig.from_dict(best.qconfig)
+        name = scorer.name_for(best.qconfig)
         names = [port.name for port in prepared.source.interface.outputs]
         whole = EvaluationRequest(
-            build=evaluator.build(qconfig, self._calibration.scales_for(qconfig)),
-            dataset=evaluator.whole.dataset,
+            build=scorer.build(qconfig, self._calibration.scales_for(qconfig)),
+            dataset=scorer.whole.dataset,
             samples=samples,
-            metrics=evaluator.whole.metrics,
+            metrics=scorer.whole.metrics,
             return_outputs=True,
-            head=evaluator.whole.head,
+            head=scorer.whole.head,
         )
         written = replace(whole.build, module=pool.put(self._folder.module.read_bytes()))
         shipped = replace(whole, build=written)

@@ -12,13 +12,13 @@ from compiler.qtypes.qconfig import QConfig
 from qsearch.progress import SilentProgress
 from qsearch.search.context import Budget, StudyContext
 from qsearch.search.driver import Driver
-from qsearch.search.evaluations import Evaluations
-from qsearch.search.evaluator import Evaluator
+from qsearch.search.known_trials import KnownTrials
 from qsearch.search.objectives import Objective
+from qsearch.search.running_trials import RunningTrials
 from qsearch.search.sampler import SamplerSpec, StudySampler
+from qsearch.search.scoring import Scorer
 from qsearch.search.space import Parameter, Space
 from qsearch.search.trial_queue import TrialQueue
-from qsearch.search.trials import StudyTrials
 from qsearch.store.records import NewStudy, Study
 from qsearch.store.repository import Repository
 from workers.messages import Build, DatasetRef, EvaluationRequest, Range
@@ -99,9 +99,9 @@ def pretended(
     )
     context = StudyContext(repository, open_study(repository, name, trials), pool, SilentProgress())
     budget = Budget(trials, clock=clock)
-    queue = TrialQueue(context, StudyTrials(objective), timed, NoScales(), {"code": name}, budget)
+    queue = TrialQueue(context, KnownTrials(objective), timed, NoScales(), {"code": name}, budget)
     build = Build(b"", {}, None, "engine")
     whole = EvaluationRequest(build, DatasetRef("npz"), Range(0, 32), (), ())
-    evaluator = Evaluator(whole, score_of)
-    driver = Driver(context, queue, Evaluations(pool, evaluator, None), budget)
+    scorer = Scorer(whole, score_of)
+    driver = Driver(context, queue, RunningTrials(pool, scorer, None), budget)
     return Pretended(driver, timed)

@@ -19,8 +19,8 @@ from compiler.quantize import (
 )
 from compiler.quantize._prefix_runs import PrefixRuns
 from compiler.runtime.executor import Executor
-from qsearch.search.evaluator import merge, split
 from qsearch.search.pruner import LOOKS
+from qsearch.search.scoring import merge, split
 from tests.needs import NEEDS_C
 from tests.workers.shards import NOTHING_STORED, evaluate_shard
 from workers import candidates

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from qsearch.search.evaluator import merge, parts_of, split
+from qsearch.search.scoring import merge, parts_of, split
 from tests.workers.shards import evaluate_shard
 from workers.errors import WorkerError
 from workers.messages import EvaluationResult, Range

@@ -22,7 +22,7 @@ from qsearch.dashboard.snapshots import Snapshot
 from qsearch.dashboard.sources import NotFoundError
 from qsearch.dashboard.state import SharedDep, SnapshotDep, slug
 from qsearch.report.build import intervals
-from qsearch.search.evaluator import score_of
+from qsearch.search.scoring import score_of
 from qsearch.store.records import Trial
 from qsearch.store.view_queries import TrialPoint
 

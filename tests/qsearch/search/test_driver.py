@@ -18,13 +18,13 @@ from qsearch.errors import SearchFailedError
 from qsearch.progress import TRIALS, Progress, SilentProgress
 from qsearch.search.context import Budget, StudyContext
 from qsearch.search.driver import SPACE_EXHAUSTED, TIMEOUT, Driver
-from qsearch.search.evaluations import Evaluations
-from qsearch.search.evaluator import Evaluator
+from qsearch.search.known_trials import KnownTrials
 from qsearch.search.objectives import Objective
+from qsearch.search.running_trials import RunningTrials
 from qsearch.search.sampler import SamplerSpec, StudySampler
+from qsearch.search.scoring import Scorer
 from qsearch.search.space import UNWEIGHTED, Parameter, Space, config_hash, default_space
 from qsearch.search.trial_queue import TrialQueue
-from qsearch.search.trials import StudyTrials
 from qsearch.search.trying import wish
 from qsearch.store.engine import open_engine
 from qsearch.store.records import NewStudy, Trial
@@ -191,13 +191,13 @@ def search(
         objective,
         SamplerSpec("auto", 3, batch_size=4, enumerate_all=space.size(trials + 1) <= trials),
     )
-    known = StudyTrials(objective)
+    known = KnownTrials(objective)
     queue = TrialQueue(context, known, sampler, scales or Scales(), {"code": code}, budget)
     build = Build(b"", {}, None, "engine")
     whole = EvaluationRequest(build, DatasetRef("npz"), Range(0, 300), ("agreement",), ())
-    evaluator = Evaluator(whole, score_of)
-    evaluations = Evaluations(pool, evaluator, None)
-    driver = Driver(context, queue, evaluations, budget, keep_failed=keep_failed)
+    scorer = Scorer(whole, score_of)
+    running = RunningTrials(pool, scorer, None)
+    driver = Driver(context, queue, running, budget, keep_failed=keep_failed)
     return driver.run()
 
 

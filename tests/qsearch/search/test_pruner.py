@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from qsearch.search.evaluator import costs_of
 from qsearch.search.objectives import Objective
 from qsearch.search.pruner import LOOKS, SignFlipPruner, losses, worse_by_sign_flips
+from qsearch.search.scoring import costs_of
 from qsearch.store.records import Outcome, Shard, Trial
 from workers.messages import EvaluationResult
 

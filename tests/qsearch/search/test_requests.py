@@ -10,7 +10,7 @@ import pytest
 
 from qsearch.errors import SearchFailedError
 from qsearch.progress import PlainProgress
-from qsearch.search.evaluations import await_workers, run_requests
+from qsearch.search.running_trials import await_workers, run_requests
 from workers.pool.queued_pool import InlinePool
 
 

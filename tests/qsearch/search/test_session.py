@@ -28,7 +28,7 @@ from qsearch.progress import SilentProgress
 from qsearch.report.html import study_data
 from qsearch.run_folder import find_study
 from qsearch.search import launch
-from qsearch.search.evaluator import evaluator_of_flag
+from qsearch.search.scoring import evaluator_of_flag
 from qsearch.store.records import Trial
 from tests.qsearch.quick import QUICK_SPACE
 from workers import candidates

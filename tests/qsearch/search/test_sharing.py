@@ -15,13 +15,13 @@ from compiler.qtypes.qconfig import QConfig
 from qsearch.progress import SilentProgress
 from qsearch.search.context import Budget, StudyContext
 from qsearch.search.driver import STOPPED, Driver
-from qsearch.search.evaluations import Evaluations
-from qsearch.search.evaluator import Evaluator
+from qsearch.search.known_trials import KnownTrials
 from qsearch.search.objectives import Objective
+from qsearch.search.running_trials import RunningTrials
 from qsearch.search.sampler import SamplerSpec, StudySampler
+from qsearch.search.scoring import Scorer
 from qsearch.search.space import default_space
 from qsearch.search.trial_queue import TrialQueue
-from qsearch.search.trials import StudyTrials
 from qsearch.store.engine import open_engine
 from qsearch.store.leases import LeaseMonitor
 from qsearch.store.records import NewStudy
@@ -63,12 +63,12 @@ def driver(
         SamplerSpec(sampler, seed=3, batch_size=4),
     )
     budget = Budget(TRIALS)
-    queue = TrialQueue(context, StudyTrials(objective), proposes, Scales(), {"code": code}, budget)
+    queue = TrialQueue(context, KnownTrials(objective), proposes, Scales(), {"code": code}, budget)
     build = Build(b"", {}, None, "engine")
     whole = EvaluationRequest(build, DatasetRef("npz"), Range(0, 300), ("agreement",), ())
-    evaluator = Evaluator(whole, score_of)
-    evaluations = Evaluations(pool, evaluator, None)
-    return Driver(context, queue, evaluations, budget, leases=watch or LeaseMonitor())
+    scorer = Scorer(whole, score_of)
+    running = RunningTrials(pool, scorer, None)
+    return Driver(context, queue, running, budget, leases=watch or LeaseMonitor())
 
 
 def slowly(request: EvaluationRequest) -> EvaluationResult:

@@ -21,6 +21,7 @@ from compiler.targets.npu.profiles import PROFILES
 from qsearch.config import resolve
 from qsearch.errors import SettingsError
 from qsearch.model_file import find_model
+from qsearch.search.preparation import prepare_study
 from qsearch.search.space import (
     Space,
     default_space,
@@ -35,7 +36,6 @@ from qsearch.search.space_file import (
     searched_space,
     write_space,
 )
-from qsearch.search.study import prepare_study
 from qsearch.store.engine import open_engine
 from qsearch.store.repository import Repository
 from tests.needs import NEEDS_C, missing

@@ -20,10 +20,10 @@ from compiler.runtime.artifact import TENSORS
 from qsearch.progress import SilentProgress
 from qsearch.report.html import report
 from qsearch.search.context import StudyContext
-from qsearch.search.evaluator import Evaluator
 from qsearch.search.layer_space import LayerSpace
 from qsearch.search.objectives import sqnr_value
 from qsearch.search.result import SearchResult
+from qsearch.search.scoring import Scorer
 from qsearch.search.stages import Damage, Sensitivities
 from qsearch.store.engine import open_engine
 from qsearch.store.records import NewStudy
@@ -110,7 +110,7 @@ def damages(
         build, samples = Build(b"", {}, None, "engine"), (DatasetRef("npz"), Range(0, 300))
         return Sensitivities(
             StudyContext(repository, study, FakePool(answer=answer), SilentProgress()),
-            Evaluator(EvaluationRequest(build, *samples, ("sqnr",), ()), lambda _: {}),
+            Scorer(EvaluationRequest(build, *samples, ("sqnr",), ()), lambda _: {}),
             LayerSpace({"a": 100, "b": 100}, bits),
             bases,
             ranges_of,

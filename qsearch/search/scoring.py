@@ -130,7 +130,7 @@ ScoreOf = Callable[[Mapping[str, Mapping[str, float]]], dict[str, float | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluator:
+class Scorer:
     """The part of a request that is the same for all trials of a study.
 
     Attributes:

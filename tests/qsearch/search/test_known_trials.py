@@ -10,8 +10,8 @@ import pytest
 from qsearch.report.measures import Measures, front_numbers, measure_of
 from qsearch.report.pareto import front_of
 from qsearch.report.view import spark
+from qsearch.search.known_trials import KnownTrials
 from qsearch.search.objectives import Objective, comparisons
-from qsearch.search.trials import StudyTrials
 from qsearch.store.records import Outcome, Trial
 from qsearch.store.view_queries import TrialPoint
 from tests.each import each
@@ -47,7 +47,7 @@ def ended(number: int, top1: float) -> Trial:
 def test_the_newest_trial_that_was_better_is_known(
     scores: list[tuple[int, float]], best: int, last_better: int
 ) -> None:
-    trials = StudyTrials(Objective("top1"))
+    trials = KnownTrials(Objective("top1"))
     for number, top1 in scores:
         assert trials.note(ended(number, top1))
         assert not trials.note(ended(number, top1)), "it ended before"
@@ -57,7 +57,7 @@ def test_the_newest_trial_that_was_better_is_known(
 
 
 def test_a_score_that_is_unknown_is_not_above_one_below_zero() -> None:
-    trials = StudyTrials(Objective("own:loss"))
+    trials = KnownTrials(Objective("own:loss"))
     for number, loss in enumerate((-3.0, None)):
         trial = ended(number, 0.5)
         score = {**(trial.outcome.score or {}), "own:loss": loss}
@@ -75,7 +75,7 @@ def test_few_rivals_stand_for_all_earlier_trials(objective: Objective, most: int
         score = {"top1": rng.integers(60) / 60, "model_bytes": float(rng.integers(100))}
         trial = replace(ended(int(number), 0.0), batch=int(number) // 4)
         known.append(replace(trial, outcome=Outcome("complete", score, 64)))
-    trials = StudyTrials(objective)
+    trials = KnownTrials(objective)
     trials.note_all(known)
 
     def best(rivals: list[Trial], size: float) -> Trial | None:

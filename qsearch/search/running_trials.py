@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from compiler.qtypes.qconfig import QConfig
 from qsearch.errors import SearchFailedError
 from qsearch.progress import Progress
-from qsearch.search.evaluator import Evaluator, failed, merge
 from qsearch.search.pruner import SignFlipPruner
+from qsearch.search.scoring import Scorer, failed, merge
 from qsearch.store.records import TRIED, Ended, Shard, Trial
 from workers.errors import BrokenRunError, DifferingOutputsError
 from workers.messages import EvaluationResult
@@ -103,19 +103,19 @@ class _Run:
 
 
 @dataclass(slots=True)
-class Evaluations:
+class RunningTrials:
     """The trials that run in the pool of this driver.
 
     Args:
         pool: where they run.
-        evaluator: how requests are made and answers read.
+        scorer: how requests are made and answers read.
         pruner: when to leave the rest of a trial; None evaluates all that do not collapse.
         roundings: what rounding of weights found, as arrays, by number of the trial.
         differing: numbers of trials that a spot check ended.
     """
 
     pool: WorkerPool
-    evaluator: Evaluator
+    scorer: Scorer
     pruner: SignFlipPruner | None
     roundings: dict[int, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
     differing: set[int] = field(default_factory=set)
@@ -138,8 +138,8 @@ class Evaluations:
         self, trial: Trial, qconfig: QConfig, scales: tuple[float, ...] | None, now: float
     ) -> None:
         """Hand a trial with its configuration to the pool."""
-        checked = self.evaluator.is_checked(trial.number)
-        requests = self.evaluator.requests(qconfig, scales, checked)
+        checked = self.scorer.is_checked(trial.number)
+        requests = self.scorer.requests(qconfig, scales, checked)
         self._running[trial.number] = _Run(trial, now, len(requests))
         for part, request in enumerate(requests):
             tag = (trial.number, part)
@@ -186,7 +186,7 @@ class Evaluations:
         if merged.rounding:
             self.roundings[run.trial.number] = merged.rounding
         rival = self.pruner.rival_of(run.trial, kept) if self.pruner and reason else None
-        outcome = self.evaluator.outcome(merged, now - run.since, reason, rival)
+        outcome = self.scorer.outcome(merged, now - run.since, reason, rival)
         return Ended(run.trial, outcome, _shards(kept, run.parts))
 
     def forget_roundings(self, but: int | None) -> None:

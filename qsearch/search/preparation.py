@@ -34,7 +34,7 @@ from qsearch.model_file import ModelSource
 from qsearch.opening import DataSource, OpenedModel, open_model
 from qsearch.progress import Progress, SilentProgress
 from qsearch.run_folder import RunFolder
-from qsearch.search import evaluator as evaluators
+from qsearch.search import scoring
 from qsearch.search.baseline import classes_of, doubtful_data
 from qsearch.search.calibration import percentiles_of
 from qsearch.search.context import PreparedStudy
@@ -153,8 +153,8 @@ def _prepared(
     asked = searched_space(settings, module, metric, diagnosis.fully_integral, code)
     costs = (metric, *settings.minimize, *dict(settings.at_most))
     costs += TIMED[:1] if settings.measure else ()
-    evaluators.check_core(settings, costs)
-    evaluator = evaluators.evaluator_of_flag(settings.evaluator)
+    scoring.check_core(settings, costs)
+    evaluator = scoring.evaluator_of_flag(settings.evaluator)
     study = PreparedStudy(
         settings=settings,
         source=source,
@@ -171,16 +171,16 @@ def _prepared(
         warnings=(
             *_float_warning(diagnosis, asked.start),
             *_warnings(calib_data, eval_data, has_labels, metric),
-            *evaluators.slow_evaluator(evaluator),
+            *scoring.slow_evaluator(evaluator),
             *doubtful_data(calib_data, eval_data, used),
             *(() if asked.layers is None else asked.layers.doubt(settings.max_size)),
         ),
-        hardware=evaluators.hardware_of(settings, costs),
+        hardware=scoring.hardware_of(settings, costs),
         layers=asked.layers if settings.sampler == AUTO else None,
         code=code,
     )
     timed: dict[str, Any] = {
-        name: evaluators.timed_on(settings, name) for name in TIMED if name in costs
+        name: scoring.timed_on(settings, name) for name in TIMED if name in costs
     }
     # A core adds all of them, and is a part of the spec itself.
     if "ram" in costs:
@@ -240,7 +240,7 @@ def _spec(study: PreparedStudy, evaluator: str) -> dict[str, Any]:
         "space": study.space.to_dict(),
         "start": study.start.to_dict(),
         "percentiles": percentiles_of(study.space),
-        "collapse_after": evaluators.COLLAPSE_AFTER,
+        "collapse_after": scoring.COLLAPSE_AFTER,
         "prune": _prune(settings),
     }
     if study.source.parts is not None:

@@ -10,7 +10,7 @@ import pytest
 
 from qsearch.model_file import find_model
 from qsearch.search.context import PreparedStudy
-from qsearch.search.study import prepare_study
+from qsearch.search.preparation import prepare_study
 from qsearch.settings import Settings
 
 

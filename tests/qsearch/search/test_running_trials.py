@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from compiler.qtypes.qconfig import QConfig
-from qsearch.search.evaluations import Evaluations
-from qsearch.search.evaluator import Evaluator
+from qsearch.search.running_trials import RunningTrials
+from qsearch.search.scoring import Scorer
 from qsearch.store.records import Ended, Outcome, Trial
 from workers.messages import Build, DatasetRef, EvaluationRequest, EvaluationResult, Range
 from workers.pool.protocol import Finished
@@ -62,13 +62,13 @@ class StopAfter:
 
 def run(order: Sequence[int], stop: StopAfter, collapsed: bool = False, more: float = 0.0) -> Ended:
     build = Build(b"", {}, None, "engine")
-    evaluator = Evaluator(
+    scorer = Scorer(
         EvaluationRequest(build, DatasetRef("npz"), Range(0, 96), ("agreement",), ()),
         lambda sums: {"agreement": sums["agreement"]["equal"] / sums["agreement"]["total"]},
         parts=PARTS,
     )
     pool = Queue(max_attempts=3)
-    evaluations = Evaluations(pool, evaluator, stop)  # type: ignore[arg-type]
+    running = RunningTrials(pool, scorer, stop)  # type: ignore[arg-type]
     trial = Trial(
         5,
         0,
@@ -83,14 +83,14 @@ def run(order: Sequence[int], stop: StopAfter, collapsed: bool = False, more: fl
         started_at=0.0,
         finished_at=None,
     )
-    evaluations.begin(trial, CONFIG, (1.0,), now=0.0)
+    running.begin(trial, CONFIG, (1.0,), now=0.0)
     assert len(pool) == PARTS
     for part in order:
         found = result(part, collapsed and part == 0)
         found = replace(found, sums={"agreement": {**found.sums["agreement"], "more": more}})
-        end = evaluations.take(Finished((5, part), found), now=2.0)
+        end = running.take(Finished((5, part), found), now=2.0)
         if end is not None:
-            assert len(evaluations) == len(pool) == 0
+            assert len(running) == len(pool) == 0
             return end
     raise AssertionError("the trial did not end")
 

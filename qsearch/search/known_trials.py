@@ -35,7 +35,7 @@ def _reaches(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
 
 
 @dataclass(slots=True)
-class StudyTrials:
+class KnownTrials:
     """What the driver knows of the trials.
 
     Attributes:
