@@ -14,7 +14,7 @@ from compiler.fusion.hardware.report import HardwareReport
 from compiler.insight import Insight, OutputInsight, examine
 from compiler.proof.work import refusal_expected
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import Calibration, Diagnosis
+from compiler.quantize import Calibration, Diagnosis, diagnose
 from compiler.runtime.artifact import load_qmod
 from compiler.runtime.interface import Port
 from qsearch.config import resolve
@@ -123,7 +123,9 @@ def doctor(
                 from qsearch.search.space_file import described_space
 
                 settings = resolve(search).settings
-                text = described_space(settings, module, source.name)
+                usual = QConfig.recommended()
+                known = diagnosis if config == usual else diagnose(module, usual)
+                text = described_space(settings, module, source.name, known.fully_integral)
                 elsewhere = "name another file with --space-out"
                 write_atomically(Path(space_out), text.encode(), fix=elsewhere)
             return ModelDiagnosis(

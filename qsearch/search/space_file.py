@@ -41,7 +41,6 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import (
     FLOAT_BITS,
     build_candidate,
-    diagnose,
     given_points,
     sequential_products,
     without_data,
@@ -532,9 +531,12 @@ def _mixed(space: Space) -> QConfig:
     return recommended
 
 
-def described_space(settings: Settings, module: IRModule, model: str) -> str:
-    """What a search of a prepared module with these settings searches, as the text of a file."""
-    fully_integral = diagnose(module, QConfig.recommended()).fully_integral
+def described_space(settings: Settings, module: IRModule, model: str, fully_integral: bool) -> str:
+    """What a search of a prepared module with these settings searches, as the text of a file.
+
+    Args:
+        fully_integral: of the diagnosis of the recommended configuration.
+    """
     found = searched_space(settings, module, settings.metric, fully_integral, imported_code())
     heading = (
         f"What `qsearch launch` searches in {model}. Change it and give it to --space.\n"

@@ -44,9 +44,6 @@ Point = Mapping[str, Value]
 _WEIGHT: Final = (-1.5, 1.5)
 _VARIANCE: Final = (0.0, 1.0)
 _NOISE: Final = (-5.0, 1.0)
-_HARDLY_MATTERS: Final = {"rounding": -5.0}
-"""Mean of the logarithm of the weight of parameters that seldom change a score.
-Else every second proposal repeats the best trial."""
 _ITERATIONS: Final = 60
 _JITTER: Final = 1e-8
 _LEAST_VARIANCE: Final = 1e-12
@@ -67,8 +64,7 @@ class Surrogate:
         self._best = float(self._values.max())
         self._rows = encoded(space, points)
         self._apart = distances(space, self._rows, self._rows)
-        means = [_HARDLY_MATTERS.get(p.name, _WEIGHT[0]) for p in space.parameters]
-        self._theta = _fitted(self._apart, self._values, means)
+        self._theta = _fitted(self._apart, self._values)
         self._condition()
 
     def believe(self, point: Point) -> None:
@@ -162,9 +158,9 @@ def _covariance(theta: Floats, apart: Floats) -> Floats:
     return found
 
 
-def _fitted(apart: Floats, values: Floats, means: Sequence[float]) -> Floats:
-    """Logarithms of the weights, whose means are given, the variance and the noise."""
-    centre = np.asarray([*means, _VARIANCE[0], _NOISE[0]])
+def _fitted(apart: Floats, values: Floats) -> Floats:
+    """Logarithms of the weights, the variance and the noise."""
+    centre = np.asarray([_WEIGHT[0]] * len(apart) + [_VARIANCE[0], _NOISE[0]])
     spread = np.asarray([_WEIGHT[1]] * len(apart) + [_VARIANCE[1], _NOISE[1]])
     target = values - values.mean()
     eye = np.eye(len(values))
