@@ -62,7 +62,7 @@ class Calls:
 
     def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
 
     def _event(self, frame: FrameType, event: str, _arg: object) -> None:
         if event == "call" and frame.f_code in self._names:
