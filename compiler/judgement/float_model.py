@@ -188,7 +188,7 @@ def _cause(product: Product, grid: Grid, wanted: Array, weight: Array, axis: int
     if clipped > 0:
         return f"{100 * clipped:.2g} % of its values are clipped"
     one = np.abs(wanted).max() / (2 ** (grid.bits - 1) - 1)
-    if grid.scale.size == 1 and float(scale.item()) < 2 * one:
+    if grid.scale.size == 1 and float(scale.item()) < 3 * one:
         return "it has one scale for all outputs"
     return "its integers are not those of the float weights on these scales"
 
@@ -227,32 +227,25 @@ def _tensors(
 ) -> dict[str, str]:
     """Points of the file, by their integers, and the float tensors that they quantize."""
     known = {*plain.writer, *plain.inputs}
-    by_product = {p.result_name: (p, node.output[0]) for p, node in partners if p.result_name}
+    by_product = {p.result_name: node.output[0] for p, node in partners if p.result_name}
     found = {}
     for node in network.nodes:
         if node.op_type != QUANTIZE or network.live.isdisjoint(node.output):
             continue
         point = node.output[0]
-        for name in (node.input[0], point.removesuffix("_quantized")):
-            if name in known:
-                found[point] = name
-        if point in by_product and point not in found:
-            product, name = by_product[point]
-            readers = plain.readers.get(name, [])
-            clipped = [r for r in readers if r.op_type in ("Relu", "Clip")]
-            kept = product.result is not None and not _is_unsigned(product.result)
-            found[point] = (
-                name if kept or len(readers) != len(clipped) == 1 else _after(readers, name)
-            )
+        names = (node.input[0], point.removesuffix("_quantized"), by_product.get(point, ""))
+        name = next((n for n in names if n in known), None)
+        if name is not None:
+            found[point] = _behind_relu(plain, name, network.grid(node, point))
     return found
 
 
-def _is_unsigned(grid: Grid) -> bool:
-    return grid.zero is not None and bool((grid.zero == grid.low).all())
-
-
-def _after(readers: Sequence[onnx.NodeProto], name: str) -> str:
-    return readers[0].output[0] if readers and readers[0].op_type in ("Relu", "Clip") else name
+def _behind_relu(plain: Network, name: str, grid: Grid) -> str:
+    """The tensor behind a Relu or Clip that a grid from its zero point on has taken in."""
+    readers = plain.readers.get(name, [])
+    unsigned = grid.zero is not None and bool((grid.zero == grid.low).all())
+    clips = len(readers) == 1 and readers[0].op_type in ("Relu", "Clip")
+    return readers[0].output[0] if unsigned and clips else name
 
 
 def _values(

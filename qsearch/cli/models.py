@@ -81,6 +81,8 @@ def doctor_command(
         _print_diagnosis(found, every=listed)
         if found.hardware is not None:
             print(f"\n{found.hardware}")
+        for line in found.judgement:
+            print(wrapped(line, "  "))
     return EXIT_OK if found.diagnosis.fully_integral else EXIT_TARGET_MISSED
 
 

@@ -325,6 +325,12 @@ def repack_command(module: str, out: str | None) -> None:
     help="also run this exported LiteRT file in TFLM and LiteRT, and count differing integers",
 )
 @option("--allow-large", help="also verify a small file whose module needs much work")
+@option(
+    "--against",
+    metavar="M.onnx",
+    help="of an .onnx file: the float model; names grids that lose what they need not",
+    panel=INPUT,
+)
 @option("--strict", help="of an .onnx file: 1 also where a bound is open or a machine may differ")
 @option("--samples", help="of an .onnx file: samples that are measured (8)", **COUNT)
 @options.dims
@@ -346,7 +352,7 @@ def verify_command(
     Exit codes: 0 proved, or nothing refuted; 1 refuted, or the record, lowered module or signature
     does not match; 2 the file cannot be read, or needs too much work.
     """
-    judged = {name: asked.pop(name) for name in ("strict", "samples", "dim")}
+    judged = {name: asked.pop(name) for name in ("against", "strict", "samples", "dim")}
     if Path(module).suffix == ".onnx":
         _only_of_kind(module, {"require_record": require_record, **asked})
         return _judge(module, data, out, as_json, **judged)
@@ -386,12 +392,14 @@ def _judge(
     as_json: bool,
     strict: bool,
     samples: int | None,
-    dim: Sequence[str],
+    **asked: Any,
 ) -> int:
     """Judge an int8 ONNX file and print the report."""
     from qsearch.modules.judgement import LEGEND, SAMPLES, judge
+    from qsearch.process import logging_to
 
-    found = judge(file, data, samples=samples or SAMPLES, dim=dim)
+    with logging_to(-1):  # what the cure would leave as it is
+        found = judge(file, data, samples=samples or SAMPLES, **asked)
     if as_json:
         print(json.dumps(found.to_dict()))
     else:

@@ -21,6 +21,7 @@ from qsearch.config import resolve
 from qsearch.data import Batches
 from qsearch.errors import SettingsError
 from qsearch.model_file import ModelSource
+from qsearch.modules.judgement import summary_of
 from qsearch.modules.quantization import changes_of_auto, chosen_config, resolve_qconfig
 from qsearch.modules.views import report_without_data
 from qsearch.opening import DataSource, found_model, open_model
@@ -43,6 +44,7 @@ class ModelDiagnosis:
         warnings: where onnxruntime may compute something else from the file than qsearch, and what
             ``verify`` would refuse.
         cut: where the model was cut; the diagnosis is of the core.
+        judgement: of a quantized file, the three lines of ``qsearch verify``.
     """
 
     model: str
@@ -52,6 +54,7 @@ class ModelDiagnosis:
     hardware: HardwareReport | None = None
     warnings: tuple[str, ...] = ()
     cut: Parts | None = None
+    judgement: tuple[str, ...] = ()
 
     def hints(self) -> list[str]:
         """One line per dimension that the file leaves open: what was assumed, how to change it."""
@@ -77,6 +80,7 @@ class ModelDiagnosis:
             ],
             "hints": self.hints(),
             "warnings": list(self.warnings),
+            **({"judgement": list(self.judgement)} if self.judgement else {}),
             **({} if self.cut is None else {"cut": self.cut.to_dict()}),
             **self.diagnosis.to_dict(),
             **({} if self.hardware is None else {"hardware": self.hardware.to_dict()}),
@@ -136,6 +140,7 @@ def doctor(
                 None if hw is None else report_without_data(module, config, hw),
                 (*warnings, *filter(None, [refusal_expected(module)])),
                 None if source.pipeline is None else source.parts,
+                summary_of(found.path, dim),
             )
         except CompilerError as error:
             if "has no value" in error.what:

@@ -1,11 +1,13 @@
 """``qsearch verify FILE.onnx``: the judgement of an int8 file that some tool wrote.
 
 read → bound accumulators and biases → evaluate samples exactly → count what kernels of other
-machines do with them → run the file in this onnxruntime and compare.
+machines do with them → run the file in this onnxruntime and compare → compare the grids with the
+float model → compile a cure and compare it with the file.
 """
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -17,8 +19,10 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from compiler.errors import CodegenError, EvaluationError
+from compiler.errors import CodegenError, CompilerError, EvaluationError
+from compiler.frontend.from_onnx.model_file import read_model
 from compiler.judgement.exact import Evaluation, evaluate
+from compiler.judgement.float_model import Loss, compare_grids
 from compiler.judgement.layers import QUANTIZE, Network, read_network
 from compiler.judgement.machines import EXACT, MACHINES, RULES, Row, differs, machines, reasons
 from compiler.judgement.overflow import OPEN, PROVED, Claim, overflow, with_witnesses
@@ -62,6 +66,36 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
+class Cure:
+    """A command that writes the same grids for kernels that add up in 32 bits.
+
+    Attributes:
+        command: for a shell.
+        file: that it writes.
+        to_file_db: SQNR of its outputs to exact evaluation of the judged file; None is equal.
+        float_db, file_float_db: SQNR of its outputs, and of the judged file's, to the float model.
+    """
+
+    command: str
+    file: str
+    to_file_db: float | None = None
+    float_db: float | None = None
+    file_float_db: float | None = None
+
+    def __str__(self) -> str:
+        sums = "adds up in 32 bits in the engine, C and exact ONNX"
+        told = f"{self.file} keeps these grids, and {sums}: the same outputs on the samples"
+        if self.to_file_db is not None:
+            told = f"{self.file} {sums}, with integers of its own: {self.to_file_db:.1f} dB to this"
+            told += " file on the samples"
+        if self.float_db is not None and self.file_float_db is not None:
+            told += (
+                f"; {self.float_db:.1f} dB to the float model, this file {self.file_float_db:.1f}"
+            )
+        return told
+
+
+@dataclass(frozen=True, slots=True)
 class Judgement:
     """What an int8 file is shown to be.
 
@@ -75,6 +109,8 @@ class Judgement:
         data: the samples in words.
         samples: how many were evaluated.
         ties: ties that the samples meet, by layer.
+        losses: grids that lose what they need not against the float model.
+        cure: the way to a file without these; None where none is needed, or data are missing.
         notes: what was not judged, and why.
     """
 
@@ -87,6 +123,8 @@ class Judgement:
     data: str
     samples: int
     ties: Mapping[str, int]
+    losses: Sequence[Loss]
+    cure: Cure | None
     notes: Sequence[str]
 
     @property
@@ -126,6 +164,8 @@ class Judgement:
             "data": self.data,
             "samples": self.samples,
             "ties": dict(self.ties),
+            "against_float": [asdict(loss) for loss in self.losses],
+            "cure": None if self.cure is None else asdict(self.cure),
             "notes": list(self.notes),
         }
 
@@ -133,7 +173,10 @@ class Judgement:
         """One page that needs no other file."""
         from qsearch.report.page import plot_page
 
-        facts = dict(line.strip().split(": ", 1) for line in self.summary())
+        facts = dict(line.split(": ", 1) for line in self.summary())
+        facts |= (
+            {} if self.cure is None else {"cure": self.cure.command, "its file": str(self.cure)}
+        )
         tables: dict[str, Sequence[Mapping[str, Any]]] = {
             "where answers differ": [
                 {"layer": r.layer, "operator": r.op, **r.cells} for r in self.rows
@@ -143,6 +186,7 @@ class Judgement:
                 for claim in self.claims
             ],
             "measured here": [asdict(each) for each in self.measured],
+            "against the float model": [asdict(loss) for loss in self.losses],
             "rules": [
                 {"rule": key, **asdict(RULES[key]), "layers": ", ".join(layers)}
                 for key, layers in reasons(self.rows).items()
@@ -255,6 +299,18 @@ class Judgement:
         if self.ties:
             told = ", ".join(f"{count} in {layer}" for layer, count in self.ties.items())
             lines.append(f"  exact ties in these samples: {told}")
+        if self.losses:
+            lines.append("against the float model")
+        for loss in self.losses[:_SHOWN]:
+            told = f"  {loss.layer}, {loss.what}: {loss.cause}"
+            told += f" ({loss.sqnr_db:.1f} dB, {loss.best_db:.1f} on its own grid)" * (
+                loss.best_db > 0
+            )
+            lines.append(told)
+        if len(self.losses) > _SHOWN:
+            lines.append(f"  and {len(self.losses) - _SHOWN} more; all are in the JSON")
+        if self.cure is not None:
+            lines += ["cure", f"  {self.cure.command}", f"  {self.cure}"]
         return lines + [f"note: {note}" for note in self.notes]
 
 
@@ -278,6 +334,7 @@ def judge(
     model: Any,
     data: Any = None,
     *,
+    against: Any = None,
     samples: int = SAMPLES,
     dim: Mapping[str, int] | Sequence[str] = (),
 ) -> Judgement:
@@ -286,6 +343,7 @@ def judge(
     Args:
         model: path of the file.
         data: samples that it is measured on, as the ``eval`` of ``insight``; None is synthetic.
+        against: path of the float model that it was made of.
         samples: how many of them.
         dim: sizes of named dimensions.
     Raises:
@@ -333,10 +391,61 @@ def judge(
     form = "QOperator" if network.integer_forms else static
     opset = max((o.version for o in network.model.opset_import if not o.domain), default=0)
     rows = machines(network, runs)
+    losses: list[Loss] = []
+    if against is not None:
+        try:
+            losses = compare_grids(network, find_model(against).path, taken)
+        except (CodegenError, EvaluationError) as error:
+            notes.append(f"not compared with the float model: {error.what}")
+    ill = any(r.pair is not None or "softmax" in r.rules for r in rows)
+    cure = None
+    if ill and taken and given.data is not None:
+        try:
+            cure = _cure(source, given, dim, network, taken, runs, against)
+        except CompilerError as error:
+            notes.append(f"no cure by `qsearch compile`: {error.what}")
     return Judgement(
         source.path, form, opset, claims, rows, measured, described, len(runs),
-        _ties(network, runs), notes,
+        _ties(network, runs), losses, cure, notes,
     )  # fmt: skip
+
+
+def _cure(
+    source: ModelSource,
+    given: DataSource,
+    dim: Any,
+    network: Network,
+    inputs: Sequence[Mapping[str, Array]],
+    runs: Sequence[Evaluation],
+    against: Any,
+) -> Cure:
+    """Compile the file and compare the module, whose sums saturate nowhere, with it."""
+    from qsearch.modules.quantization import quantize
+
+    module = quantize(source.path, given, dim=dim)
+    exact = [[run.values[name] for name in network.outputs] for run in runs]
+    cured = [module.run(values) for values in inputs]
+    target = f"{source.path.stem}.qmod"
+    words = ["qsearch", "compile", str(source.path), "--calib", str(given.data), "-o", target]
+    if given.preprocess is not None:
+        words += ["--preprocess", str(given.preprocess)]
+    if against is None:
+        return Cure(shlex.join(words), target, _sqnr(exact, cured))
+    session = OrtExecutor(read_model(find_model(against).path), limited=True)
+    plain = [session.run(list(values.values())) for values in inputs]
+    return Cure(
+        shlex.join(words), target, _sqnr(exact, cured), _sqnr(plain, cured), _sqnr(plain, exact)
+    )
+
+
+def _sqnr(wanted: Sequence[Sequence[Array]], found: Sequence[Sequence[Array]]) -> float | None:
+    """SQNR in dB over all outputs; None where they are one but for float32."""
+    pairs = [(a, b) for w, f in zip(wanted, found) for a, b in zip(w, f)]
+    power = sum(float((np.asarray(a, np.float64) ** 2).sum()) for a, _ in pairs)
+    noise = sum(float(((np.asarray(a, np.float64) - b) ** 2).sum()) for a, b in pairs)
+    if noise <= _SAME**2 * power:
+        return None
+    return round(10 * float(np.log10(power / noise)), 1) if power else 0.0
 
 
 def _specs(source: ModelSource, dims: Mapping[str, int]) -> tuple[InputSpec, ...]:
@@ -415,3 +524,11 @@ def _ties(network: Network, runs: Sequence[Evaluation]) -> dict[str, int]:
                 layer = _layer_of(network, point)
                 found[layer] = found.get(layer, 0) + count
     return found
+
+
+def summary_of(model: Any, dim: Mapping[str, int] | Sequence[str] = ()) -> tuple[str, ...]:
+    """The three lines of a judgement; () for a file that cannot be judged, or is not quantized."""
+    try:
+        return tuple(judge(model, samples=2, dim=dim).summary())
+    except CompilerError:
+        return ()

@@ -54,8 +54,9 @@ def pairs_scale(rows: Rows, largest: NDArray[np.float32], nbit: int) -> NDArray[
     So the products of two bytes with them fit in 16 bits: ``vpmaddubsw`` of AVX2 does not saturate.
     """
     chosen = mse_scale(rows, largest, nbit)
-    if nbit != 8 or rows.shape[1] % 2:
+    if nbit != 8:
         return chosen
+    rows = np.pad(rows, [(0, 0), (0, rows.shape[1] % 2)])  # kernels pad an odd row
     both = [np.maximum(rows * sign, 0).reshape(len(rows), -1, 2).sum(axis=2) for sign in (1, -1)]
     sums = np.maximum(*both).max(axis=1, initial=0)
     # Rounding adds less than one to a sum of 127.

@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from qsearch.cli.main import run
+from tests.benchmarks.bench_judgement import chain, plant
 from tests.compiler.judgement.small_files import dense, node, packed, random_weights, softmax
 
 Output = pytest.CaptureFixture[str]
@@ -75,6 +76,38 @@ def test_data_and_a_page_are_taken(tmp_path: Path, capfd: Output) -> None:
     assert run(["verify", file, "--eval", str(tmp_path / "d.npz"), "-o", str(page)]) == 0
     assert "0 of 3 samples saturate" in capfd.readouterr().out
     assert "vpmaddubsw" in page.read_text()
+
+
+def test_a_cure_keeps_the_outputs_of_a_file_that_saturates(tmp_path: Path, capfd: Output) -> None:
+    file = saved(tmp_path / "m.onnx", dense(np.full((8, 4), 127, np.int8), conv=False))
+    np.savez(tmp_path / "d.npz", x=np.linspace(-3, 3, 32, dtype=np.float32).reshape(4, 8))
+    assert run(["verify", file, "--eval", str(tmp_path / "d.npz")]) == 0
+    shown = capfd.readouterr()
+    assert f"qsearch compile {file} --calib {tmp_path / 'd.npz'} -o m.qmod" in shown.out
+    assert "m.qmod keeps these grids" in shown.out
+    assert "WARNING" not in shown.err
+
+
+def test_the_float_model_names_grids_that_lose(tmp_path: Path, capfd: Output) -> None:
+    rng = np.random.default_rng(2000)
+    made = chain(rng)
+    layer = plant(made, "axis", rng)
+    plain = saved(tmp_path / "f.onnx", made.float_file())
+    file = saved(tmp_path / "m.onnx", made.file(True))
+    assert run(["verify", file, "--against", plain]) == 0
+    assert f"layer{layer}, weight: its scales lie along axis 1" in capfd.readouterr().out
+
+
+def test_doctor_ends_with_three_lines_of_the_judgement(tmp_path: Path, capfd: Output) -> None:
+    file = saved(tmp_path / "m.onnx", dense(np.full((8, 4), 127, np.int8)))
+    run(["doctor", file])
+    lines = capfd.readouterr().out.splitlines()[-3:]
+    assert [line.partition(":")[0] for line in lines] == [
+        "overflow",
+        "where answers differ",
+        "measured here",
+    ]
+    assert "pairs saturate without VNNI (layer)" in lines[1]
 
 
 @pytest.mark.parametrize(
