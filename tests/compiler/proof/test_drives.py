@@ -48,6 +48,7 @@ def test_the_ends_are_those_of_the_bounds(dtype: str) -> None:
         ("right_shift(%q, 3i64)", [4321 * 8] * 3),
         ("left_shift(clip(%q, a_min=-9999f, a_max=9999f), 3i64)", [540] * 3),
         ("multiply(%q, %q)", [65, 65, 65]),
+        ("fixed_point_multiply(%q, multiplier=1073741824, shift=-1)", [4 * 4321] * 3),
     ],
 )
 def test_a_compared_number_is_met_in_front_of_other_steps(before: str, met: list[int]) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.text.parser import parse
-from compiler.proof.dtypes import check_dtypes, count_values
+from compiler.ir.ty import TensorType, TupleType
+from compiler.proof.dtypes import check_dtypes, count_values, dtypes_of
 
 TEXT = """#[version = "0.0.5"]
 def @quantize_inputs(%x: Tensor[(4), float32]) {
@@ -50,6 +51,16 @@ def module(**parts: str):  # type: ignore[no-untyped-def]
 def test_integers_between_conversions_pass() -> None:
     assert check_dtypes(module()) == ()
     assert count_values(module()) == {"int32": 3, "int8": 1}
+
+
+def test_the_dtypes_of_a_tuple_are_those_of_its_fields_in_order() -> None:
+    one, other = TensorType((2,), "int8"), TensorType((), "float32")
+    assert dtypes_of(TupleType((one, TupleType((other, one))))) == ["int8", "float32", "int8"]
+
+
+def test_a_conversion_that_gives_a_function_cannot_be_followed() -> None:
+    (found,) = check_dtypes(module(SUFFIX="fn (%y: Tensor[(4), float32]) { %y }"))
+    assert (found.node, found.what[:18]) == ("@dequantize_outputs", "cannot be followed")
 
 
 @pytest.mark.parametrize(

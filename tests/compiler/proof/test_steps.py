@@ -41,6 +41,7 @@ def test_a_defect_on_values_that_no_input_meets_is_found(what: str) -> None:
     assert [one.without for one in tested] == ["", ""]
     assert found
     assert {finding.check for finding in found} == {CHECK}
+    assert {", from <text>:" in one.node or "in its body" in one.node for one in found} == {True}
 
 
 @pytest.mark.parametrize("what", CASES)
