@@ -271,6 +271,8 @@ def test_floats_beside_ties_are_among_the_inputs(integral: IRModule) -> None:
     kinds = main_inputs(integral, RANGES, np.random.default_rng(0))
     scaled = kinds["ties of rounding"][0]["x"].astype("float64") * float(scale)
     distance = np.abs(scaled - np.floor(scaled) - 0.5)
+    nearest = ((np.floor(scaled) + 0.5) / float(scale)).astype("float32")
+    assert 0.2 < np.mean(kinds["ties of rounding"][0]["x"] == nearest) < 0.6
     assert distance.max() < 1e-4
     assert distance.max() > 0
     special = kinds["special floats"][-1]["x"]
