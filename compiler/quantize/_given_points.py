@@ -11,12 +11,14 @@ from typing import Final
 
 from compiler.ir.expr import Call, Constant, Expr, Function
 from compiler.ir.module import IRModule
+from compiler.ir.ty import bits
 from compiler.ir.walk import mentions, nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import SQ, is_given
 from compiler.ops.rules.product_shape import FQProductShape
-from compiler.ops.rules.realize import integer_limits
+from compiler.ops.rules.realize import WIDE_INPUT, integer_limits
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize._layers import named_layers
+from compiler.quantize.calibration.given_grid import given_grid
 from compiler.quantize.calibration.weight_grid import range_on_grid
 from compiler.quantize.calibration.weighted_calls import weight_of, weighted_calls
 
@@ -44,9 +46,10 @@ def given_note(mod: IRModule) -> str:
     if found.count == 0:
         return ""
     zeros = f", {found.with_zero_point} of them with a zero point" if found.with_zero_point else ""
-    rounded = ungiven_weights(mod)
-    names = ", ".join(map(repr, rounded[:_NAMED])) + ", …" * (len(rounded) > _NAMED)
-    but = f", except the weights of {names}, which lie on no int8 grid and are rounded again"
+    rounded = [f"{name!r} ({nbit} bits)" for name, nbit in ungiven_weights(mod).items()]
+    names = ", ".join(rounded[:_NAMED]) + ", …" * (len(rounded) > _NAMED)
+    but = f", except the weights of {names}: one scale a channel does not hold them, or the sums "
+    but += "of their bits leave int32, so they are rounded again"
     return (
         f"the model is quantized already: its {found.count} quantize points{zeros} and the "
         f"scales of its weights are kept{but if rounded else ''}; calibrate_mode, weight_scale and "
@@ -62,13 +65,15 @@ def given_points(mod: IRModule, dtype: str = "int8") -> GivenPoints:
         dtype: the symmetric storage type that is compared with.
     """
     lowest, highest = integer_limits(dtype)
-    points = points_of(mod["main"])
-    beyond = 0
-    for point in points:
-        assert isinstance(point, Call)
-        low, high = (bound.data for bound in point.args[2:] if isinstance(bound, Constant))
-        beyond += bool(float(low) < lowest or float(high) > highest)
-    return GivenPoints(len(points), beyond)
+    limits = _limits(mod)
+    return GivenPoints(len(limits), sum(low < lowest or high > highest for low, high in limits))
+
+
+def _limits(mod: IRModule) -> list[tuple[float, float]]:
+    """Lowest and highest integer of every given point."""
+    calls = [point for point in points_of(mod["main"]) if isinstance(point, Call)]
+    ends = [[b.data for b in call.args[2:] if isinstance(b, Constant)] for call in calls]
+    return [(float(low), float(high)) for low, high in ends]
 
 
 def points_of(main: Function) -> list[Expr]:
@@ -76,22 +81,34 @@ def points_of(main: Function) -> list[Expr]:
     return [node for node in nodes_of(main) if is_given(node)] if mentions(main, (SQ,)) else []
 
 
-def ungiven_weights(mod: IRModule, nbit: int = 8) -> list[str]:
-    """Convolutions and dense layers whose weights lie on no grid of ``nbit`` bits, by name.
+def ungiven_weights(mod: IRModule) -> dict[str, int]:
+    """Layers whose weights a module cannot hold on a grid of their own, and the bits that it has
+    for them.
 
     Args:
         mod: before annotation, or result of ``mark``.
     """
-    names, found = named_layers(mod["main"]), []
+    names, found = named_layers(mod["main"]), {}
+    qconfig = for_given_points(mod, QConfig.recommended())
     for call, _ in weighted_calls(mod["main"]):
         weight, axis = weight_of(call), FQProductShape.require(call.op)(call).weight_axis
-        if weight is not None and range_on_grid(weight.data, nbit, axis) is None:
-            found.append(names[call])
+        if weight is None or range_on_grid(weight.data, 8, axis) is not None:
+            continue
+        grid = given_grid(weight.data, axis, call, qconfig)
+        if not grid.exact:
+            found[names[call]] = grid.nbit
     return found
 
 
 def for_given_points(mod: IRModule, qconfig: QConfig) -> QConfig:
-    """``qconfig``, with zero points allowed where the model has some."""
+    """``qconfig``, with zero points and 16 bits allowed where points of the model have some, and
+    halves to the even neighbour, as QuantizeLinear rounds them."""
+    limits = _limits(mod)
+    if limits and qconfig.rounding == "UPWARD" and not qconfig.for_tflm:
+        qconfig = qconfig.with_overrides(rounding="TONEAREST_EVEN")
+    steps = max((high - low for low, high in limits), default=0.0)
+    if steps >= 1 << bits(qconfig.dtype_input):
+        qconfig = qconfig.with_overrides(dtype_input=WIDE_INPUT, nbit_input=bits(WIDE_INPUT))
     if qconfig.activation_scheme == "asymmetric":
         return qconfig
     if given_points(mod, qconfig.dtype_input).with_zero_point == 0:

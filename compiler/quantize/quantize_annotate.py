@@ -23,7 +23,11 @@ from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.static_shapes import require_static
 from compiler.ir.ty import holds_float
 from compiler.ir.walk import nodes_of
-from compiler.ops.annotation.attach_simulated_quantize import as_input, attach_simulated_quantize
+from compiler.ops.annotation.attach_simulated_quantize import (
+    as_input,
+    attach_simulated_quantize,
+    is_given,
+)
 from compiler.ops.annotation.narrow_move import narrow_moves
 from compiler.ops.annotation.wide_point import (
     first_states,
@@ -73,12 +77,21 @@ class QuantizeAnnotate(RunPass, FunctionPass):
             run.masks = frozenset() if for_tflm else mask_values(fn)
             first = first_calls(nodes_of(fn), for_tflm)
         states = frozenset() if run.qconfig.for_tflm else first_states(fn)
-        annotator = _Annotator(run, call_places(fn), given, first, states)
+        annotator = _Annotator(run, call_places(fn), given, first, states, _pointed(fn))
         body = ForwardRewriter(
             annotator.rule, fmulti_ref_trigger=annotator.quantize_shared
         ).rewrite_body(fn)
         made = fn.with_fields(body=body)
         return made.with_fields(params=(*fn.params, *free_vars(made)))
+
+
+def _pointed(fn: Function) -> frozenset[Expr]:
+    """What several points of the model store, and nothing else reads: it needs no point before."""
+    points = {point.operands()[1] for point in points_of(fn)}
+    others = {
+        arg for node in nodes_of(fn) if points and not is_given(node) for arg in node.operands()
+    }
+    return frozenset(points - others - {fn.body})
 
 
 def annotate() -> QuantizeAnnotate:
@@ -95,6 +108,7 @@ class _Annotator:
     given: bool
     first_calls: Mapping[Expr, frozenset[Expr]]
     states: frozenset[Expr]
+    pointed: frozenset[Expr]
 
     def rule(self, ref_call: Call, args: tuple[Expr, ...], _ctx: object) -> Expr | None:
         rule = FQAnnotateRewrite.get(ref_call.op)
@@ -117,7 +131,8 @@ class _Annotator:
             self.note(ref_call, "float", reason)
         else:
             self.note(ref_call, "integer")
-        if isinstance(result, QAnnotateExpr) and ref_call in self.context.masks:
+        whole = ref_call in self.context.masks or ref_call in self.pointed
+        if isinstance(result, QAnnotateExpr) and whole:
             return replace(result, masks=True)
         if isinstance(result, QAnnotateExpr) and ref_call in self.context.wide_values:
             return replace(result, wide=result.kind == QAnnotateKind.ACTIVATION)

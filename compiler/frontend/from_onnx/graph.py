@@ -14,6 +14,7 @@ import onnx
 
 from compiler.errors import CompilerError, OnnxImportError, TypeInferenceError
 from compiler.frontend.from_onnx.branches import defined_names, is_branching, taken_branch
+from compiler.frontend.from_onnx.convert.quant import carried
 from compiler.frontend.from_onnx.graph_inputs import InputShapes, bind_inputs
 from compiler.frontend.from_onnx.loops import LoopEnd, body_of, is_loop
 from compiler.frontend.from_onnx.node import OnnxNode
@@ -228,6 +229,9 @@ def _check_reads(node: OnnxNode) -> None:
 
 
 def _converted(node: OnnxNode) -> Sequence[Expr]:
+    results = carried(node, _converted)
+    if results is not None:
+        return results
     if _all_known(node) and not is_kept(node.op_type, node.proto.domain):
         folded = [_fold(r) for r in _run_converter(replace(node, on_constants=True))]
         if all(isinstance(r, Constant) for r in folded):

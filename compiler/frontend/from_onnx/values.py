@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -33,13 +33,35 @@ _LARGE = 1 << 20
 """Bytes of an initializer of which one at a time is kept as it is stored."""
 
 
-class Quantized(NamedTuple):
-    """What a QuantizeLinear computed: from which data, with which constant parameters."""
+class Grid(NamedTuple):
+    """Constant parameters of a QuantizeLinear or DequantizeLinear.
 
-    data: Expr
+    Attributes:
+        scale: float32; one, or one for each channel along ``axis``.
+        zero_point: int64, of the same shape.
+        dtype: of the integers; ``low`` and ``high`` are the ends that they keep to.
+    """
+
     scale: Array
     zero_point: Array
     axis: int
+    dtype: str
+    low: int
+    high: int
+
+    def equals(self, other: Grid) -> bool:
+        """True for integers of one dtype that stand for the same real values."""
+        same = self.dtype == other.dtype and (self.scale.ndim == 0 or self.axis == other.axis)
+        points = np.array_equal(self.zero_point, other.zero_point)
+        return same and points and np.array_equal(self.scale, other.scale)
+
+
+class Quantized(NamedTuple):
+    """What a QuantizeLinear computed: from which data, and the real values on its grid."""
+
+    data: Expr
+    real: Expr
+    grid: Grid
 
 
 class GraphValues:
@@ -47,7 +69,8 @@ class GraphValues:
 
     An initializer becomes a named parameter when an expression first reads it; a form derived from
     it (transposed, reshaped) takes its name where it is the only reader. ``quantized`` remembers
-    results of QuantizeLinear by tensor name.
+    results of QuantizeLinear by tensor name, ``products`` those of MatMulInteger and ConvInteger
+    as functions of a constant factor, which give the product times it in real numbers.
     """
 
     def __init__(
@@ -68,6 +91,7 @@ class GraphValues:
         self._attrs: dict[tuple[type[Attrs], str], Attrs] = {}
         self._types: dict[tuple[tuple[int, ...], str], TensorType] = {}
         self.quantized: dict[str, Quantized] = {}
+        self.products: dict[str, Callable[[Array], Expr | None]] = {}
 
     def attrs(self, kind: type[Attrs], given: dict[str, Any]) -> Attrs:
         """The record of these values, one for all calls that are given the same numbers and words.

@@ -21,7 +21,7 @@ class QAnnotateExpr(TempExpr):
     """``expr`` will be an integer tensor: narrow (INPUT) or an accumulator (ACTIVATION).
 
     ``wide`` accumulators keep 16 bits where several operators read them; those that may hold minus
-    infinity (``masks``) stay accumulators.
+    infinity, or that only points of the model read (``masks``), stay accumulators.
     """
 
     expr: Expr

@@ -57,6 +57,7 @@ from compiler.qtypes.layer_choices import WIDE_BITS
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.qtypes.report import BORDER_OPS
 from compiler.quantize.calibration.bias_room import add_operands, range_for_bias, weights_with_bias
+from compiler.quantize.calibration.given_grid import given_grid
 from compiler.quantize.calibration.point_bits import (
     TABULATED,
     chosen_bits,
@@ -361,11 +362,15 @@ class _Binder:
             range_s = None
         if range_s is None and self.keeps_grids:
             range_s = range_on_grid(data.data, nbit, axis)
+        steps = None
+        if range_s is None and self.keeps_grids:
+            grid = given_grid(data.data, axis, consumer, self.qconfig)
+            range_s, nbit, steps = grid.range_s, grid.nbit, (grid.low, grid.high)
         if range_s is None:
             range_s = weight_range(data.data, mode, nbit, axis, name, at_least)
         trailing = None if axis is None else data.data.ndim - axis - 1
         range_s, scale = _scale_of(range_s, nbit, self.qconfig, trailing)
-        self.bound[point] = _Bound(range_s, scale)
+        self.bound[point] = _Bound(range_s, scale, steps=steps)
         return scale
 
     def _bind_bias(self, point: Expr, scale: DomScale | None, consumer: Call | None) -> DomScale:

@@ -10,6 +10,7 @@ rows lie on a grid of a few bits, as of int4 and int2 weights, that is theirs.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,28 @@ _TOLERANCE = 2.0**-21
 _ULPS = 2
 _FEW_BITS = (2, 4, 5)
 """Of weights of 2 and 4 bits; with a zero point inside, 4 bits reach as far as 5."""
+_WIDE = 16
+_FIRST = 8
+"""Values of a row that are tried first."""
 _LEAST_TAPS = 4
 """Of a row, on average: fewer lie on a grid by chance."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnGrid:
+    """How the weights of a quantized model are stored.
+
+    Attributes:
+        range_s: S for ``nbit`` bits, as of ``range_on_grid``.
+        low, high: ends of the integers.
+        exact: the integers are those of the model, else the weights are rounded again.
+    """
+
+    range_s: NDArray[np.float32]
+    nbit: int
+    low: int
+    high: int
+    exact: bool
 
 
 def channel_rows(values: NDArray[Any], axis: int | None) -> NDArray[Any]:
@@ -69,6 +90,24 @@ def range_on_grid(
     return _ranges(channels, levels, nbit)
 
 
+def range_on_wide_grid(weight: NDArray[np.float32], axis: int | None) -> OwnGrid | None:
+    """The grid of at most 16 bits that holds the weights: such as of int8 down to -128, of bytes
+    with a zero point that is not in their middle, and of int16; None where there is none."""
+    steps: list[np.float32] = []
+    rows = channel_rows(weight, axis)
+    for row in rows:
+        tried = (_step(row, 1 << (nbit - 1), True, (1 << (nbit - 2)) - 1) for nbit in range(9, 17))
+        step = next((one for one in (_step(row, 128, True), *tried) if one is not None), None)
+        if step is None:
+            return None
+        steps.append(step)
+    held = np.asarray(steps, np.float32)
+    whole = np.rint(rows / held[:, None].astype(np.float64))
+    low, high = int(whole.min(initial=0)), int(whole.max(initial=0))
+    ranges = held * np.float32(1 << (_WIDE - 1))
+    return OwnGrid(ranges if axis is not None else ranges[0], _WIDE, low, high, exact=True)
+
+
 def _ranges(
     rows: NDArray[np.float32], levels: int, nbit: int, one_more: bool = False
 ) -> NDArray[Any] | None:
@@ -84,11 +123,14 @@ def _ranges(
     return None if found.max(initial=0) > np.finfo(np.float32).max else found.astype(np.float32)
 
 
-def _step(values: NDArray[np.float32], levels: int, one_more: bool = False) -> np.float32 | None:
+def _step(
+    values: NDArray[np.float32], levels: int, one_more: bool = False, above: int = 0
+) -> np.float32 | None:
     """The step of the grid that all values lie on; 1 / levels where all are 0.
 
     Args:
         one_more: the magnitude may be ``levels`` on one side, as in two's complement.
+        above: the largest magnitude has more steps than these.
     """
     wide = np.abs(values.astype(np.float64))
     largest = float(wide.max(initial=0.0))
@@ -98,12 +140,19 @@ def _step(values: NDArray[np.float32], levels: int, one_more: bool = False) -> n
     if len(distinct) > levels + 1:
         return None
     one_more = one_more and not (largest == values.max() == -values.min())
-    for count in range(levels - 1 + one_more, 0, -1):
+    counts = np.arange(levels - 1 + one_more, above, -1)
+    some = distinct[:: -(-len(distinct) // _FIRST)]  # refute nearly every count at once
+    for count in counts[_whole(some[:, None] * (counts / largest)).all(axis=0)]:
         units = distinct * (count / largest)
-        whole = np.rint(units)
-        if np.all(np.abs(units - whole) <= _TOLERANCE * np.maximum(whole, 1)):
-            return _exact(np.float32(largest / count), distinct.astype(np.float32), whole)
+        if _whole(units).all():
+            step = np.float32(largest / count)
+            return _exact(step, distinct.astype(np.float32), np.rint(units))
     return None
+
+
+def _whole(units: NDArray[np.float64]) -> NDArray[np.bool_]:
+    whole = np.rint(units)
+    return np.asarray(np.abs(units - whole) <= _TOLERANCE * np.maximum(whole, 1))
 
 
 def _exact(

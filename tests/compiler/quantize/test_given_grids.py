@@ -12,7 +12,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qsearch
 from compiler import evaluate
-from compiler.errors import CompilerError
 from compiler.frontend.from_onnx.load import load
 from compiler.ir.expr import Constant
 from compiler.ir.module import IRModule
@@ -135,7 +134,7 @@ def test_matmulnbits_means_what_onnxruntime_computes(block: int, zeros: bool) ->
         np.testing.assert_allclose(evaluate(mod, batch)[0], wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_activations_of_two_bits_are_refused() -> None:
+def test_activations_of_two_bits_keep_to_their_four_levels() -> None:
     rng = np.random.default_rng(4)
     held = [
         numpy_helper.from_array(np.float32(0.5), "s"),
@@ -147,8 +146,11 @@ def test_activations_of_two_bits_are_refused() -> None:
         helper.make_node("DequantizeLinear", ["q", "s", "z"], ["r"]),
         helper.make_node("MatMul", ["r", "w"], ["y"]),
     ]
-    with pytest.raises(CompilerError, match="2 bits are read as weights only"):
-        load(model_of(nodes, held, 25).SerializeToString())
+    mod, params = load(model_of(nodes, held, 25).SerializeToString())
+    x = rng.normal(0, 1, (1, COLUMNS)).astype("float32")
+    levels = np.clip(np.rint(x / np.float32(0.5)), -2, 1) * np.float32(0.5)
+    found = evaluate(prerequisite_optimize(mod, params, 3), {"x": x})[0]
+    np.testing.assert_allclose(found, levels @ numpy_helper.to_array(held[2]), rtol=1e-5)
 
 
 def test_a_grid_whose_range_leaves_float32_is_none() -> None:

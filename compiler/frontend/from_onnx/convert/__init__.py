@@ -15,6 +15,7 @@ from compiler.frontend.from_onnx.convert import (
     matmul,
     normalization,
     pool,
+    qlinear,
     quant,
     recurrent,
     reduce,

@@ -1,7 +1,6 @@
-"""Integer matrix products and convolutions, with zero points and requantization.
+"""Integer matrix products and convolutions with zero points, and dynamic quantization.
 
-Operands become int32 less their zero points, so the product is exact; what QLinear* adds is the
-float rescaling the operator's definition states.
+Operands become int32 less their zero points, so the product is exact.
 """
 
 from __future__ import annotations
@@ -10,11 +9,11 @@ import numpy as np
 
 from compiler.frontend.from_onnx.convert.conv import convolution
 from compiler.frontend.from_onnx.convert.matmul import product
+from compiler.frontend.from_onnx.convert.qlinear import remember_product
 from compiler.frontend.from_onnx.convert.quant import check_zero_point
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Expr
-from compiler.ir.ty import integer_range
 
 
 def _centred(node: OnnxNode, index: int, zero_index: int, axis: int | None) -> Expr:
@@ -38,59 +37,18 @@ def _along(node: OnnxNode, value: Expr, data: Expr, axis: int | None) -> Expr:
     return node.call("reshape", value, newshape=shape)
 
 
-def _requantized(node: OnnxNode, acc: Expr, scales: tuple[Expr, Expr, Expr], zero: Expr) -> Expr:
-    """saturate(round(acc · s_a · s_b / s_y) + zero) in the dtype of ``zero``."""
-    scale_a, scale_b, scale_y = scales
-    dtype = zero.tensor_type.dtype
-    real = node.call("cast", acc, dtype="float32")
-
-    def as_float(value: Expr) -> Expr:
-        return node.call("cast", value, dtype="float32")
-
-    factor = node.call("multiply", as_float(scale_a), as_float(scale_b))
-    factor = node.call("divide", factor, as_float(scale_y))
-    rounded = node.call("round_even", node.call("multiply", real, factor))
-    moved = node.call("add", rounded, as_float(zero))
-    low, high = integer_range(dtype)
-    clipped = node.call("clip", moved, a_min=float(low), a_max=float(high))
-    return node.call("cast", clipped, dtype=dtype)
-
-
 @from_onnx("MatMulInteger", since=10)
 def matmul_integer(node: OnnxNode) -> Expr:
     """int32 product of 8-bit operands; zero points per row of A and per column of B."""
+    remember_product(node, "MatMul", -1)
     return product(node, _centred(node, 0, 2, -2), _centred(node, 1, 3, -1))
-
-
-@from_onnx("QLinearMatMul", since=10)
-def qlinear_matmul(node: OnnxNode) -> Expr:
-    """Product of quantized operands, quantized again."""
-    check_zero_point(node, 7)
-    lhs, rhs = _centred(node, 0, 2, -2), _centred(node, 3, 5, -1)
-    acc = product(node, lhs, rhs)
-    scales = (
-        _along(node, node.arg(1), lhs, -2),
-        _along(node, node.arg(4), rhs, -1),
-        _along(node, node.arg(6), acc, -2),
-    )
-    return _requantized(node, acc, scales, _along(node, node.arg(7), acc, -2))
 
 
 @from_onnx("ConvInteger", since=10)
 def conv_integer(node: OnnxNode) -> Expr:
     """int32 convolution of 8-bit operands; the weight's zero points are per output channel."""
+    remember_product(node, "Conv", 0)
     return convolution(node, _centred(node, 0, 2, None), _centred(node, 1, 3, 0))
-
-
-@from_onnx("QLinearConv", since=10)
-def qlinear_conv(node: OnnxNode) -> Expr:
-    """Convolution of quantized operands, quantized again; the bias is int32 at scale s_x · s_w."""
-    check_zero_point(node, 7)
-    acc = convolution(node, _centred(node, 0, 2, None), _centred(node, 3, 5, 0))
-    if node.has_input(8):
-        acc = node.call("add", acc, _along(node, node.arg(8), acc, 1))
-    scales = (node.arg(1), _along(node, node.arg(4), acc, 1), node.arg(6))
-    return _requantized(node, acc, scales, node.arg(7))
 
 
 @from_onnx("DynamicQuantizeLinear", since=11)

@@ -1,23 +1,51 @@
 """QuantizeLinear and DequantizeLinear of models that are quantized already.
 
-A pair of them, or a DequantizeLinear of a constant, is a simulated_quantize where int8 around zero
-holds the integers; everything else is plain arithmetic.
+    before                                      after
+    QuantizeLinear, moves, DequantizeLinear     simulated_quantize of the real value, moves
+    DequantizeLinear of a constant              simulated_quantize of the weight
+    DequantizeLinear of other integers          arithmetic, and simulated_quantize that keeps it
+
+Integers that a QuantizeLinear gives are remembered with the real value that they stand for
+(``GraphValues.quantized``). What moves them moves that value as well, so that it meets the
+DequantizeLinear behind. A Clip between them limits it. Parameters that are no constants, and blocks
+of scales, are plain arithmetic.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
 import numpy as np
+import onnx
 
 from compiler.frontend.from_onnx.node import OnnxNode
-from compiler.frontend.from_onnx.opsets import from_onnx
-from compiler.frontend.from_onnx.values import Quantized, dtype_of
+from compiler.frontend.from_onnx.opsets import Converter, from_onnx
+from compiler.frontend.from_onnx.values import Grid, Quantized, dtype_of
 from compiler.ir.expr import Expr, Op
-from compiler.ir.ty import TensorType, integer_range
+from compiler.ir.ty import TensorType, integer_range, is_float
 from compiler.ops.number_format import Array
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 from compiler.qtypes.qconfig import QAnnotateKind
 
+MICROSOFT: Final = "com.microsoft"
 _QUANTIZED = ("int4", "uint4", "int8", "uint8", "int16", "uint16")
+
+
+def _in_every_domain(name: str) -> Callable[[Converter], Converter]:
+    """Register a converter for ``name``Linear, and as onnxruntime and Quark call it."""
+
+    def register(converter: Converter) -> Converter:
+        from_onnx(f"{name}Linear", since=10, folds=name == "Quantize")(converter)
+        from_onnx(f"{name}Linear", domain=MICROSOFT, folds=name == "Quantize")(converter)
+        from_onnx(f"Extended{name}Linear", domain="com.amd.quark", folds=name == "Quantize")(
+            converter
+        )
+        return converter
+
+    return register
 
 
 def check_zero_point(node: OnnxNode, index: int, of: int | None = None) -> None:
@@ -67,33 +95,49 @@ def _per_block(node: OnnxNode, value: Expr, data: Expr) -> Expr:
     return node.call("take", value, indices, axis=axis)
 
 
-@from_onnx("DequantizeLinear", since=10, folds=False)
+@_in_every_domain("Dequantize")
 def dequantize_linear(node: OnnxNode) -> Expr:
     """(x - zero_point) scale."""
     check_zero_point(node, 2, of=0)
-    simulated = fake_quantized(node)
-    if simulated is not None:
-        return simulated
-    data = node.arg(0)
-    scale = _per_axis(node, _parameter(node, 1), data)
+    scale = _parameter(node, 1)
     dtype = scale.tensor_type.dtype
+    if node.attr("output_dtype", 0):
+        dtype = dtype_of(node.attr("output_dtype"), node.label)
+    stored, grid = node.known(0), _grid(node)
+    result = None
+    if grid is not None and stored is not None:
+        result = _weight(node, stored, grid)
+    elif grid is not None:
+        result = _point(node, grid)
+    if result is None:
+        result = _arithmetic(node, scale, dtype)
+        scalar = grid is not None and grid.scale.ndim == 0 and stored is None
+        if scalar and node.arg(0).tensor_type.dtype in _QUANTIZED:
+            assert grid is not None
+            result = _call(node, result, grid, QAnnotateKind.INPUT)
+    held = result.tensor_type.dtype
+    return result if held == dtype else node.call("cast", result, dtype=dtype)
+
+
+def _arithmetic(node: OnnxNode, scale: Expr, dtype: str) -> Expr:
+    data = node.arg(0)
     result = node.call("cast", data, dtype=dtype)
     if node.has_input(2):
         zero = node.call("cast", _parameter(node, 2), dtype=dtype)
         result = node.call("subtract", result, _per_axis(node, zero, data))
+    scale = _per_axis(node, scale, data)
+    if scale.tensor_type.dtype != dtype:
+        scale = node.call("cast", scale, dtype=dtype)
     return node.call("multiply", result, scale)
 
 
-@from_onnx("QuantizeLinear", since=10)
+@_in_every_domain("Quantize")
 def quantize_linear(node: OnnxNode) -> Expr:
     """saturate(round_half_to_even(x / scale) + zero_point)."""
     check_zero_point(node, 2)
-    if node.has_input(2) and node.values.has_2_bits(node.proto.input[2]):
-        raise node.error("values of 2 bits are read as weights only")
-    data, parameters = node.arg(0), _parameters(node)
-    if parameters is not None:  # for the DequantizeLinear that reads it
-        found = Quantized(data, *parameters, node.attr("axis", 1))
-        node.values.quantized[node.proto.output[0]] = found
+    data, grid = node.arg(0), _grid(node)
+    if grid is not None and data.tensor_type.dtype in ("float32", "float16"):
+        return quantized(node, node.proto.output[0], data, grid)
     scale = _per_axis(node, _parameter(node, 1), data)
     target = "uint8"
     if node.has_input(2):
@@ -107,6 +151,109 @@ def quantize_linear(node: OnnxNode) -> Expr:
     low, high = integer_range(target)
     clipped = node.call("clip", result, a_min=float(low), a_max=float(high))
     return node.call("cast", clipped, dtype=target)
+
+
+def quantized(node: OnnxNode, name: str, data: Expr, grid: Grid) -> Expr:
+    """The integers of ``data`` on a grid, remembered as tensor ``name`` with the real values."""
+    stored = all(map(node.values.is_stored, node.proto.input))
+    kind = QAnnotateKind.WEIGHT if stored else QAnnotateKind.INPUT
+    real = _call(node, data, grid, kind)
+    return _codes(node, name, Quantized(data, real, grid))
+
+
+def _codes(node: OnnxNode, name: str, held: Quantized) -> Expr:
+    node.values.quantized[name] = held
+    data, real, grid = held
+    if grid.scale.ndim:
+        scale = node.const(grid.scale, real.tensor_type.dtype)
+        units = node.call("round_even", node.call("divide", real, _per_axis(node, scale, data)))
+    else:  # at the scale 1 a module has them as integers
+        units = node.times(real, 1 / float(grid.scale))
+        units = _call(
+            node, units, grid._replace(scale=np.ones((), np.float32)), QAnnotateKind.INPUT
+        )
+    zero = _per_axis(node, node.const(grid.zero_point, "int32"), data)
+    low, high = _bounds(grid)  # known, so that no sum leaves its dtype
+    whole = node.call("clip", node.call("cast", units, dtype="int32"), a_min=low, a_max=high)
+    codes = node.call("add", whole, zero)
+    return node.call("cast", codes, dtype=grid.dtype)
+
+
+# What stands between QuantizeLinear and DequantizeLinear -----------------------------------------
+
+_MOVES: Final = (
+    *("Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND"),
+    *("Identity", "MaxPool", "Pad", "ReduceMax", "ReduceMin", "Reshape", "Slice", "SpaceToDepth"),
+    *("Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
+)
+"""Operators that give integers of their operands: what they do to real values as well."""
+
+
+def _scaled_product(node: OnnxNode) -> Sequence[Expr] | None:
+    """A product of integers as float, or that times constants."""
+    products, reads, result = node.values.products, node.proto.input, node.proto.output[0]
+    place = next((i for i, name in enumerate(reads) if name in products), None)
+    if place is None:
+        return None
+    times, factor = products[reads[place]], np.ones((), np.float32)
+    if node.op_type == "Cast":
+        if dtype_of(node.attr("to"), node.label) != "float32":
+            return None
+        products[result] = times
+    else:
+        known = node.known(1 - place)
+        if known is None or known.dtype != np.float32:
+            return None
+        factor = known
+    real = times(factor)
+    return None if real is None else [real]
+
+
+def carried(node: OnnxNode, convert: Callable[[OnnxNode], Sequence[Expr]]) -> Sequence[Expr] | None:
+    """The integers that a node between QuantizeLinear and DequantizeLinear gives, by the real
+    values that it moves or limits; None for any other node."""
+    values, proto = node.values, node.proto
+    if values.products and proto.op_type in ("Cast", "Mul"):
+        return _scaled_product(node)
+    held = [values.quantized[name] for name in proto.input if name in values.quantized]
+    if (
+        not held
+        or held[0].grid.scale.ndim
+        or any(not one.grid.equals(held[0].grid) for one in held)
+    ):
+        return None
+    grid = held[0].grid
+    if proto.op_type == "Clip" and len(proto.output) == 1:
+        limits = [node.known(index) for index in range(1, node.num_inputs) if node.has_input(index)]
+        if len(limits) != 2 or limits[0] is None or limits[1] is None:
+            return None
+        low, high = max(grid.low, int(limits[0])), min(grid.high, int(limits[1]))
+        limited = grid._replace(low=low, high=high)
+        return [quantized(node, proto.output[0], held[0].data, limited)]
+    nearest = proto.op_type == "Resize" and node.attr("mode", "nearest") == "nearest"
+    if not (proto.op_type in _MOVES or nearest):
+        return None
+    moved = onnx.NodeProto()
+    moved.CopyFrom(proto)
+    for index, name in enumerate(proto.input):
+        if name in values.quantized:
+            moved.input[index] = f"{name} as real"
+            values.bind(moved.input[index], values.quantized[name].real, [name])
+    if proto.op_type == "Pad":
+        filled = node.known(2) if node.has_input(2) else np.zeros((), np.int64)
+        if filled is None:
+            return None
+        number = (int(filled.reshape(())) - int(grid.zero_point)) * grid.scale
+        name = f"{proto.output[0]} is filled"
+        values.bind(name, node.scalar_like(float(number), held[0].real))
+        moved.input[2:3] = [name]
+    found = convert(replace(node, proto=moved))
+    return [
+        _codes(node, name, Quantized(real, real, grid))
+        if is_float(real.tensor_type.dtype)
+        else real
+        for name, real in zip(proto.output, found)
+    ]
 
 
 @from_onnx("MatMulNBits", domain="com.microsoft")
@@ -137,119 +284,113 @@ def _unpacked(rows: Array, nbit: int, count: int) -> Array:
     return np.asarray(numbers.reshape(len(rows), -1)[:, :count])
 
 
+# Points and weights ------------------------------------------------------------------------------
+
 SIMULATED_QUANTIZE = "relay.op.annotation.simulated_quantize"
-_INT8 = (-128, 127)
-# 256 levels, counted from the zero point, which is one of them.
-_ONE_BYTE = (-255, 255)
 # Bounds are float32: 2^31 - 1 is not one, 2^31 is never reached by an int32.
 _INT32 = (-(2.0**31), 2.0**31)
 
 
-def fake_quantized(node: OnnxNode) -> Expr | None:
-    """A DequantizeLinear as simulated_quantize, or None where it is none."""
-    parameters = _parameters(node)
-    if parameters is None:
-        return None
-    scale, zero_point = parameters
-    stored = node.known(0)
-    if stored is not None:
-        return _weight(node, stored, scale, zero_point)
-    source = node.values.quantized.get(node.proto.input[0])
-    bounds = _bounds(zero_point, _ONE_BYTE)
-    if source is None or bounds is None or source.data.tensor_type.dtype != "float32":
-        return None
-    same_axis = scale.ndim == 0 or source.axis == node.attr("axis", 1)
-    if not (
-        same_axis
-        and np.array_equal(source.scale, scale)
-        and np.array_equal(source.zero_point, zero_point)
-        and source.zero_point.dtype == zero_point.dtype
-    ):
-        return None
-    return _call(node, source.data, scale, bounds, QAnnotateKind.INPUT)
-
-
-def _parameters(node: OnnxNode) -> tuple[Array, Array] | None:
-    """Scale and zero point where they are constant: one, or one for each channel."""
+def _grid(node: OnnxNode) -> Grid | None:
+    """Scale, zero point and range where they are constant: one, or one for each channel."""
     scale = node.known(1)
-    if scale is None or scale.dtype != np.float32 or node.attr("block_size", 0):
+    if scale is None or scale.dtype.kind != "f" or node.attr("block_size", 0):
         return None
+    scale = scale.astype(np.float32)
     if scale.ndim > 1 or not (np.isfinite(scale) & (scale > 0)).all():
         return None
+    zero_point = node.known(2)
     if node.has_input(2):
-        zero_point = node.known(2)
-        if zero_point is None or zero_point.dtype.kind not in "iu":
+        if zero_point is None:
             return None
+        dtype, narrow = str(zero_point.dtype), node.values.has_2_bits(node.proto.input[2])
+        zero_point = zero_point.astype(np.int64)
     else:
-        stored = node.known(0) if node.op_type == "DequantizeLinear" else None
-        dtype = stored.dtype if stored is not None else np.dtype(np.uint8)
-        if dtype.kind not in "iu" or node.attr("output_dtype", 0):
-            return None
-        zero_point = np.zeros(scale.shape, dtype)
-    if zero_point.shape != scale.shape:
+        dtype, narrow = "uint8", False
+        if node.op_type.endswith("DequantizeLinear"):
+            dtype, narrow = (
+                node.arg(0).tensor_type.dtype,
+                node.values.has_2_bits(node.proto.input[0]),
+            )
+        elif node.attr("output_dtype", 0):
+            dtype = dtype_of(node.attr("output_dtype"), node.label)
+        zero_point = np.zeros(scale.shape, np.int64)
+    if dtype not in (*_QUANTIZED, "int32") or zero_point.shape != scale.shape:
         return None
     if scale.shape == (1,):
         scale, zero_point = scale.reshape(()), zero_point.reshape(())
-    return scale, zero_point
+    low, high = integer_range(dtype)
+    if narrow:
+        low, high = (low // 4, high // 4) if low else (0, 3)
+    return Grid(scale, zero_point, node.attr("axis", 1), dtype, low, high)
 
 
-def _bounds(zero_point: Array, widest: tuple[int, int]) -> tuple[float, float] | None:
-    """Lowest and highest integer minus the zero point, where they lie in ``widest``; else None."""
-    low, high = integer_range(str(zero_point.dtype))
-    zeros = np.unique(zero_point)
-    if len(zeros) != 1:
+def _point(node: OnnxNode, grid: Grid) -> Expr | None:
+    """The real value of integers that a QuantizeLinear gave; at another scale, stored anew."""
+    source = node.values.quantized.get(node.proto.input[0])
+    if source is None or not np.array_equal(source.grid.zero_point, grid.zero_point):
         return None
-    low, high = low - int(zeros[0]), high - int(zeros[0])
-    return (float(low), float(high)) if low >= widest[0] and high <= widest[1] else None
-
-
-def _weight(node: OnnxNode, stored: Array, scale: Array, zero_point: Array) -> Expr | None:
-    bounds = _bounds(zero_point, _INT8)
-    if stored.dtype == np.int32 and not zero_point.any():
-        bounds = _INT32
-    if bounds is None or not np.issubdtype(stored.dtype, np.integer):
+    if source.grid.equals(grid):
+        return source.real
+    if grid.scale.ndim:
         return None
-    axis = _axis(node, stored.ndim, scale)
+    limited = grid._replace(low=source.grid.low, high=source.grid.high)
+    factor = float(grid.scale) / float(source.grid.scale)
+    return _call(node, node.times(source.real, factor), limited, QAnnotateKind.INPUT)
+
+
+def _weight(node: OnnxNode, stored: Array, grid: Grid) -> Expr | None:
+    if not np.issubdtype(stored.dtype, np.integer):
+        stored = stored.astype(np.int64)
+    axis = _axis(node, stored.ndim, grid)
     shape = [1] * stored.ndim
     if axis is not None:
         shape[axis] = -1
-        if stored.shape[axis] != scale.size:
+        if stored.shape[axis] != grid.scale.size:
             return None
-    centred = stored.astype(np.int64) - zero_point.astype(np.int64).reshape(shape or ())
-    values = centred.astype(np.float32) * scale.reshape(shape or ())
-    if not np.array_equal(_simulated(values, scale, bounds, axis), values):
+    centred = stored.astype(np.int64) - grid.zero_point.reshape(shape or ())
+    values = centred.astype(np.float32) * grid.scale.reshape(shape or ())
+    if not np.array_equal(_simulated(values, grid, axis), values):
         return None
-    weight = node.weight(0, "dequantized", lambda _: values)
+    digest = hashlib.sha256(repr(grid.axis).encode() + grid.scale.tobytes())
+    digest.update(grid.zero_point.tobytes())  # integers may be shared, and their scales differ
+    weight = node.weight(0, f"dequantized_{digest.hexdigest()[:8]}", lambda _: values)
     assert weight is not None
-    return _call(node, weight, scale, bounds, QAnnotateKind.WEIGHT)
+    return _call(node, weight, grid, QAnnotateKind.WEIGHT)
 
 
-def _axis(node: OnnxNode, rank: int, scale: Array) -> int | None:
-    return node.axis(node.attr("axis", 1), rank) if scale.ndim else None
+def _bounds(grid: Grid) -> tuple[float, float]:
+    """Lowest and highest integer minus the zero points."""
+    if grid.dtype == "int32" and not grid.zero_point.any():
+        return _INT32
+    zeros = grid.zero_point
+    return float(grid.low - zeros.max()), float(grid.high - zeros.min())
 
 
-def _simulated(values: Array, scale: Array, bounds: tuple[float, float], axis: int | None) -> Array:
+def _axis(node: OnnxNode, rank: int, grid: Grid) -> int | None:
+    return node.axis(grid.axis, rank) if grid.scale.ndim else None
+
+
+def _simulated(values: Array, grid: Grid, axis: int | None) -> Array:
     """What simulated_quantize makes of the values: others, where a tiny scale is rounded away."""
     op = Op.get(SIMULATED_QUANTIZE)
     assert op.attrs_type is not None
     attrs = op.attrs_type.make(kind=int(QAnnotateKind.WEIGHT), rounding="round_even", axis=axis)
-    arrays = [values, scale, *(np.asarray(bound, np.float32) for bound in bounds)]
+    arrays = [values, grid.scale, *(np.asarray(bound, np.float32) for bound in _bounds(grid))]
     out_type = TensorType(values.shape, str(values.dtype))
     return FNumpyCompute.require(op)(attrs, arrays, out_type)[0]
 
 
-def _call(
-    node: OnnxNode, data: Expr, scale: Array, bounds: tuple[float, float], kind: QAnnotateKind
-) -> Expr:
-    low, high = (node.const(np.float32(bound)) for bound in bounds)
+def _call(node: OnnxNode, data: Expr, grid: Grid, kind: QAnnotateKind) -> Expr:
+    low, high = (node.const(np.float32(bound)) for bound in _bounds(grid))
     return node.call(
         SIMULATED_QUANTIZE,
         data,
-        node.const(scale),
+        node.const(grid.scale),
         low,
         high,
         kind=int(kind),
         rounding="round_even",
-        axis=_axis(node, node.rank(data), scale),
-        given=kind == QAnnotateKind.INPUT and scale.ndim == 0,
+        axis=_axis(node, node.rank(data), grid),
+        given=kind == QAnnotateKind.INPUT and grid.scale.ndim == 0,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -100,8 +101,13 @@ def same_as_onnx(proto: onnx.ModelProto, inputs: dict[str, Array]) -> None:
     np.testing.assert_array_equal(found, wanted)
 
 
-@pytest.mark.parametrize("scale", [np.nan, np.inf, -0.5])
-@pytest.mark.parametrize("name", ["QuantizeLinear", "DequantizeLinear", "a pair", "QLinearConv"])
+@pytest.mark.parametrize(
+    ("name", "scale"),
+    [
+        *product(("QuantizeLinear", "DequantizeLinear", "a pair"), (np.nan, np.inf, -0.5)),
+        ("QLinearConv", -0.5),  # ONNX does not say what integer a NaN becomes
+    ],
+)
 def test_a_scale_that_no_quantizer_writes(name: str, scale: float) -> None:
     nodes, inputs = QUANTIZED[name]
     constants = {**CONSTANTS, "s": np.float32(scale), "z": np.uint8(3)}

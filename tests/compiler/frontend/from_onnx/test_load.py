@@ -339,7 +339,7 @@ def test_what_has_no_static_form_is_told_with_what_to_do() -> None:
     assert "end the model in front of NonZero" in str(error.value.fix)
 
 
-@pytest.mark.parametrize("name", ["QGemm", "QLinearAdd", "DynamicQuantizeMatMul", "MatMulBnb4"])
+@pytest.mark.parametrize("name", ["QAttention", "DynamicQuantizeMatMul", "MatMulBnb4"])
 def test_a_quantized_format_of_onnxruntime_is_refused_with_the_two_that_are_read(name: str) -> None:
     own = helper.make_node(name, ["x"], ["y"], name="fc", domain="com.microsoft")
     with pytest.raises(OnnxImportError, match=f"com.microsoft::{name} \\(node 'fc'\\)") as error:

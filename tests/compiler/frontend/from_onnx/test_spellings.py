@@ -1,0 +1,58 @@
+"""Files in which other tools hold integers are read as given, whatever their spelling."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import qsearch
+from compiler import evaluate
+from compiler.frontend.from_onnx.load import load
+from compiler.quantize import given_note, prerequisite_optimize
+from tests.compiler.frontend.from_onnx.spellings import SPELLINGS, feeds_of, wanted
+
+EQUAL_DB = 60.0
+FEW, ONE_STEP_DB = 0.015, 45.0
+"""Outputs that may be one step away."""
+ROUNDED_BIASES = {
+    "torch fake_quantize 7 bits": 45.0,
+    "torch per tensor": 40.0,
+    "bfloat16 scales": 45.0,
+}
+"""Whose biases are no multiples of the products' scale: the accumulator rounds them."""
+WEIGHTS_ONLY = ("com.microsoft MatMulNBits",)
+
+
+def decibels(found: np.ndarray, exact: np.ndarray) -> float:
+    error = np.square(found.astype(np.float64) - exact).sum()
+    power = np.square(exact.astype(np.float64)).sum()
+    return float(10 * np.log10(power / error)) if error else 200.0
+
+
+@pytest.mark.parametrize("name", [name for name in SPELLINGS if name not in WEIGHTS_ONLY])
+def test_a_quantized_file_becomes_a_module_of_the_same_integers(name: str) -> None:
+    model = SPELLINGS[name]()
+    feeds = feeds_of(model, 8, seed=9)
+    module = qsearch.quantize(model, feeds_of(model, 4, seed=5)).module
+    found = np.concatenate([evaluate(module, feed)[0] for feed in feeds])
+    exact = wanted(name, feeds)
+    assert found.shape == exact.shape
+    # A sum next to a half may go to the other side: by a bias in float, or a table's own rounding.
+    differ = np.mean(np.abs(found.astype(np.float64) - exact) > 1e-4)
+    few = EQUAL_DB if differ > FEW else ONE_STEP_DB
+    assert decibels(found, exact) >= ROUNDED_BIASES.get(name, few)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("onnxruntime QDQ u8 u8 per channel", "scales of its weights are kept;"),
+        ("int8 zero points by channel", "scales of its weights are kept;"),
+        ("onnxruntime QOperator u8 s8", "its 6 quantize points"),
+        ("matmul blocks int8", "except the weights of '/matmul_3' (16 bits): one scale a channel"),
+        ("int16 points and weights", "'/conv_4' (12 bits)"),
+    ],
+)
+def test_the_note_names_the_weights_that_are_rounded_again(name: str, said: str) -> None:
+    mod, params = load(SPELLINGS[name]().SerializeToString())
+    assert said in given_note(prerequisite_optimize(mod, params, 3, simplify=True))
