@@ -20,7 +20,7 @@ from compiler.quantize._sequential_rounding import MOST_PRODUCTS, sequential_pro
 from compiler.quantize.calibration.channel_stats import ChannelStats
 from compiler.quantize.calibration.input_sample import batch_size
 from compiler.quantize.calibration.weighted_calls import weight_of, weighted_calls
-from compiler.quantize.wide_inputs import wide_inputs
+from compiler.quantize.wide_inputs import left_in_float, wide_inputs
 
 SMOOTH_ALPHA: Final = 0.75
 _SELDOM: Final = 1024
@@ -65,16 +65,17 @@ def choose(
             module without weights.
         gain: asked of what is chosen but for smoothing, where it decides; nothing unless given.
     Returns:
-        ``QConfig.recommended()`` with the decisions. A model that brings its quantize points along
-        keeps the recommended configuration.
+        ``QConfig.recommended()`` with the decisions. For a model that brings points along
+        these are about what it leaves in float.
     Source: Xiao et al., "SmoothQuant", 2023 (smoothing); Nagel et al., "Data-free quantization
     through weight equalization and bias correction", 2019 (the mean error of weights).
     """
     given = given_points(module).count
     if given:
-        return QConfig.recommended(), (
-            Decision("calibrate_mode", "percentile", f"the model brings {given} ranges along"),
-        )
+        found = [Decision("calibrate_mode", "max", f"the model brings {given} ranges along")]
+        if layers := left_in_float(module):
+            found.append(Decision("layers", layers, "the model leaves in float what they read"))
+        return QConfig.recommended(**{one.field: one.value for one in found}), tuple(found)
     decisions = [
         Decision("calibrate_mode", "mse", "the range with the least squared error of each tensor"),
         Decision(

@@ -16,7 +16,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import Sequential
 from compiler.ir.ty import integer_range
 from compiler.ir.walk import nodes_of
-from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
+from compiler.ops.annotation.attach_simulated_quantize import is_given, quantize_kind
 from compiler.ops.annotation.wide_point import residual_stream
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.layer_choices import OTHERS, POINT_BITS, SCORES, SUMS, TABLES, WIDE_BITS
@@ -153,6 +153,23 @@ def wide_inputs(module: IRModule) -> WideInputs:
     fewer = any(all(map(_is_computed, call.args)) for call in products)
     fields: dict[str, int | str] = {"dtype_input": "int16", "nbit_input": WIDE_BITS - fewer}
     return WideInputs(found, tuple(why), searched, further, fields)
+
+
+def left_in_float(module: IRModule) -> _Layers:
+    """More bits for what layers and tables read, where a model that brings quantization points
+    along has none: nearly the float that it computes there.
+
+    Args:
+        module: result of ``prerequisite_optimize``.
+    """
+    marked, found = _Marked.of(module), _Layers()
+    calls = {name: call for call, name in marked.layers.items()}
+    for point, readers in marked.points.items():
+        for name in () if is_given(point) else readers:
+            nbit = marked.bits_of(calls[name]) if name in calls else POINT_BITS.get(name, (0,))[-1]
+            if nbit:
+                found[name] = {"nbit_input": nbit}
+    return found
 
 
 def _is_computed(factor: Expr) -> bool:

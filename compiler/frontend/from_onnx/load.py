@@ -55,12 +55,17 @@ def load(
         the weights by parameter name (initializer name), mapped where external data has their
         form. Outputs are one tensor or a tuple.
     Raises:
-        OnnxImportError: the file is missing, damaged or not ONNX; operators or attributes that are
-            not supported (all of them in one message); a dimension without a value. An unknown
-            leading dimension is taken as 1.
+        OnnxImportError: the file is missing, damaged, not ONNX, or an exact export; operators or
+            attributes that are not supported (all of them in one message); a dimension without a
+            value. An unknown leading dimension is taken as 1.
     """
     mapped: dict[str, Array] = {}
     model = read_model(source, max_bytes, mapped=mapped)
+    if any((one.key, one.value) == ("qsearch.form", "onnx") for one in model.metadata_props):
+        raise OnnxImportError(
+            "the file holds the exact integers of a module, as arithmetic and no layers",
+            fix="give the .qmod that it was exported from, or its float model",
+        )
     opsets = _opsets(model)
     model = inline_functions(model)
     shapes = InputShapes(dict(dims or {}), dict(input_shapes or {}), keep_dynamic)

@@ -57,7 +57,7 @@ from compiler.qtypes.layer_choices import WIDE_BITS
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.qtypes.report import BORDER_OPS
 from compiler.quantize.calibration.bias_room import add_operands, range_for_bias, weights_with_bias
-from compiler.quantize.calibration.given_grid import given_grid
+from compiler.quantize.calibration.given_grid import given_grid, room_of
 from compiler.quantize.calibration.point_bits import (
     TABULATED,
     chosen_bits,
@@ -144,6 +144,10 @@ class _Bound:
     steps: tuple[int, int] | None = None
 
 
+_FINER: Final = 9
+"""Bits by which a bias that a quantized model holds in float is finer than the sum that it is added
+to: a runtime adds it in float, and with no more 2 % of the results go to another integer."""
+
 _BEYOND: Final = 1.25
 """How far results of 8 bits reach beyond what calibration has seen: few values are seen of them,
 and at a limit the largest answers are equal. Of 96 small networks with 64 samples four gain 4 to
@@ -201,7 +205,8 @@ class _Binder:
             else:
                 for bias, other in add_operands(node):
                     if bias in waiting:
-                        scales[bias] = self._bind_bias(bias, scales.get(other), consumer.get(bias))
+                        beside = scales.get(other), other
+                        scales[bias] = self._bind_bias(bias, *beside, consumer.get(bias))
                 rule = FQDomScale.get(node.op)
                 if rule is not None:
                     operands = tuple(scales.get(arg) for arg in node.args)
@@ -373,13 +378,31 @@ class _Binder:
         self.bound[point] = _Bound(range_s, scale, steps=steps)
         return scale
 
-    def _bind_bias(self, point: Expr, scale: DomScale | None, consumer: Call | None) -> DomScale:
+    def _finer_bits(self, product: Expr) -> int:
+        """How many bits finer than a product the sum with its bias may be."""
+        weight = product.args[1] if isinstance(product, Call) and len(product.args) > 1 else None
+        if not isinstance(weight, Call) or weight not in self.bound:
+            return 0
+        scale, data = self.bound[weight].scale, weight.args[0]
+        if not isinstance(data, Constant):
+            return 0
+        axis = None if scale.trailing is None else data.data.ndim - scale.trailing - 1
+        assert isinstance(product, Call)
+        room = room_of(data.data, axis, scale.values, product, self.qconfig)
+        return min(max(int(room), 1).bit_length() - 1, _FINER)
+
+    def _bind_bias(
+        self, point: Expr, scale: DomScale | None, product: Expr, consumer: Call | None
+    ) -> DomScale:
         assert isinstance(point, Call)
         if scale is not None and not scale.wide and self.qconfig.for_tflm:
             scale = beside_constant(scale)
         if scale is None or not scale.wide:
             return self._bind_weight(point, None, consumer)
         data = _constant(point, consumer)
+        if self.keeps_grids and not _whole(data.data, scale):
+            finer = self._finer_bits(product)
+            scale = DomScale(np.ldexp(scale.values, -finer), scale.trailing, scale.wide)
         levels = 2.0 ** (bits(self.qconfig.dtype_activation) - 1)
         if scale.trailing is not None:
             shape = (scale.values.size, *(1,) * scale.trailing)
@@ -424,6 +447,17 @@ def _scale_of(
     scale = chosen_scale(plain, qconfig)
     reach = range_s if (scale == plain).all() else as_scale(scale.astype(np.float64) * levels)
     return reach, DomScale(scale, trailing)
+
+
+def _whole(bias: NDArray[np.float32], scale: DomScale) -> bool:
+    """Whether a bias is a multiple of a scale, but for the rounding of float32."""
+    values = scale.values
+    if scale.trailing is not None:
+        values = values.reshape(-1, *(1,) * scale.trailing)
+    units = bias.astype(np.float64) / values
+    return bool(
+        (np.abs(units - np.rint(units)) <= np.maximum(np.abs(units) * 2.0**-21, 2**-6)).all()
+    )
 
 
 def _vector_point(point: Call, bound: _Bound, constants: tuple[Constant, ...]) -> Call:

@@ -25,10 +25,7 @@ def given_grid(
         axis: of the channels; None for one scale.
         consumer: the product that reads them, and beside them data behind a point.
     """
-    rows = np.abs(channel_rows(weight, axis).astype(np.float64))
-    largest = rows.max(axis=1, initial=0.0)
-    terms = (rows.sum(axis=1) / np.where(largest > 0, largest, 1)).max(initial=1.0)
-    room = 2.0 ** (bits(qconfig.dtype_activation) - 2) / (_reach(consumer, qconfig) * terms)
+    room = room_of(weight, axis, None, consumer, qconfig)
     grid = range_on_wide_grid(weight, axis)
     if grid is not None and max(-grid.low, grid.high) <= max(room, 128):
         return grid
@@ -36,6 +33,25 @@ def given_grid(
     limit = 2 ** (nbit - 1) - 1
     range_s = weight_range(weight, "max", nbit, axis, "a weight", None)
     return OwnGrid(range_s, nbit, -limit, limit, exact=False)
+
+
+def room_of(
+    weight: NDArray[np.float32],
+    axis: int | None,
+    scale: NDArray[np.float32] | None,
+    consumer: Call | None,
+    qconfig: QConfig,
+) -> float:
+    """How many times the sums of a product fit into half of the accumulator.
+
+    Args:
+        scale: of the weights; None counts the largest of each channel as 1.
+    """
+    rows = np.abs(channel_rows(weight, axis).astype(np.float64))
+    largest = rows.max(axis=1, initial=0.0)
+    units = np.where(largest > 0, largest, 1) if scale is None else scale
+    terms = (rows.sum(axis=1) / units).max(initial=1.0)
+    return float(2.0 ** (bits(qconfig.dtype_activation) - 2) / (_reach(consumer, qconfig) * terms))
 
 
 def _reach(consumer: Call | None, qconfig: QConfig) -> float:

@@ -24,10 +24,11 @@ import onnx
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import Converter, from_onnx
 from compiler.frontend.from_onnx.values import Grid, Quantized, dtype_of
-from compiler.ir.expr import Expr, Op
+from compiler.ir.expr import Call, Expr, Op, Var, is_op_call
 from compiler.ir.ty import TensorType, integer_range, is_float
 from compiler.ops.number_format import Array
 from compiler.ops.rules.numpy_compute import FNumpyCompute
+from compiler.ops.tensor.clip import ClipAttrs
 from compiler.qtypes.qconfig import QAnnotateKind
 
 MICROSOFT: Final = "com.microsoft"
@@ -155,10 +156,29 @@ def quantize_linear(node: OnnxNode) -> Expr:
 
 def quantized(node: OnnxNode, name: str, data: Expr, grid: Grid) -> Expr:
     """The integers of ``data`` on a grid, remembered as tensor ``name`` with the real values."""
+    data, grid = _limited_by_point(data, grid)
     stored = all(map(node.values.is_stored, node.proto.input))
     kind = QAnnotateKind.WEIGHT if stored else QAnnotateKind.INPUT
     real = _call(node, data, grid, kind)
     return _codes(node, name, Quantized(data, real, grid))
+
+
+def _limited_by_point(data: Expr, grid: Grid) -> tuple[Expr, Grid]:
+    """A relu or clip between an input of the model and a point becomes the point's own limits: as
+    an operator on integers it would ask for a point in front."""
+    base = data
+    while isinstance(base, Call) and is_op_call(base, "nn.relu", "clip", "multiply", "reshape"):
+        base = base.args[0]
+    while isinstance(base, Var) and not grid.scale.ndim and isinstance(data, Call):
+        if not is_op_call(data, "nn.relu", "clip"):
+            break
+        low, high = 0.0, np.inf
+        if is_op_call(data, "clip"):
+            low, high = ClipAttrs.of(data).a_min, ClipAttrs.of(data).a_max
+        ends = np.clip(np.rint(np.array([low, high]) / grid.scale), *_bounds(grid)).astype(int)
+        lowest, highest = (int(end + grid.zero_point) for end in ends)
+        data, grid = data.args[0], grid._replace(low=lowest, high=highest)
+    return data, grid
 
 
 def _codes(node: OnnxNode, name: str, held: Quantized) -> Expr:

@@ -1,0 +1,73 @@
+"""Files that qsearch exports come back as the integers that they hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import qsearch
+import qsearch.models
+from compiler import evaluate
+from compiler.errors import OnnxImportError
+from compiler.runtime.artifact import QModule
+from qsearch.modules.export import Qdq
+from tests.compiler.frontend.from_onnx.test_spellings import EQUAL_DB, decibels
+
+DIGITS = Path(qsearch.models.__file__).parent
+
+
+def pixels(split: str, count: int) -> np.ndarray[Any, Any]:
+    with np.load(DIGITS / f"digits_{split}.npz") as file:
+        return np.asarray(file["input"][:count, None], np.float32)
+
+
+@pytest.fixture(scope="module")
+def modules() -> dict[str, QModule]:
+    calib = [{"input": image} for image in pixels("calib", 16)]
+    asked = {"8 bits": None, "4 bits": "auto,nbit_weight=4", "an NPU": "auto,for=ryzenai"}
+    model = DIGITS / "digits_cnn.onnx"
+    return {name: qsearch.quantize(model, calib, config) for name, config in asked.items()}
+
+
+def written(module: QModule, to: Any, folder: Path) -> Path:
+    module.save(folder / "m.qmod")
+    return Path(qsearch.export(folder / "m.qmod", to, out=folder / "e.onnx").files[0])
+
+
+@pytest.mark.parametrize(
+    ("which", "to"),
+    [
+        ("8 bits", Qdq("onnxruntime", opset=17)),
+        ("8 bits", Qdq("onnxruntime", opset=25)),
+        ("8 bits", Qdq("onnxruntime", reduce_range=True)),
+        ("8 bits", Qdq("openvino", wide_sums=True)),
+        ("8 bits", Qdq("tensorrt")),
+        ("4 bits", Qdq("onnxruntime", opset=21)),
+        ("4 bits", Qdq("tensorrt", opset=17)),
+        ("an NPU", Qdq("ryzenai")),
+        ("an NPU", Qdq("qnn")),
+    ],
+    ids=str,
+)
+def test_a_qdq_export_given_to_compile_is_the_same_integers(
+    modules: dict[str, QModule], which: str, to: Qdq, tmp_path: Path
+) -> None:
+    path = written(modules[which], to, tmp_path)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(path, options)
+    again = qsearch.quantize(path, [{"input": image} for image in pixels("calib", 16)])
+    feeds = [{"input": image} for image in pixels("dev", 32)]
+    found = np.concatenate([evaluate(again.module, feed)[0] for feed in feeds])
+    wanted = np.concatenate([session.run(None, feed)[0] for feed in feeds])
+    assert decibels(found, wanted) >= EQUAL_DB
+
+
+def test_an_exact_export_is_refused_by_name(modules: dict[str, QModule], tmp_path: Path) -> None:
+    path = written(modules["8 bits"], "onnx", tmp_path)
+    with pytest.raises(OnnxImportError, match="exact integers of a module"):
+        qsearch.quantize(path, [{"input": image} for image in pixels("calib", 2)])
