@@ -16,37 +16,31 @@ import logging
 import math
 import os
 import socket
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from compiler.errors import CompilerError
 from qsearch.errors import ConflictError, SearchFailedError
-from qsearch.notifying import BEST
-from qsearch.progress import TRIALS
 from qsearch.search.context import TIMEOUT, Budget, Control, StudyContext
 from qsearch.search.known_trials import KnownTrials
 from qsearch.search.running_trials import RunningTrials, await_workers
 from qsearch.search.scoring import failed
 from qsearch.search.stages import StageTracker
-from qsearch.search.trial_queue import PATIENT, SETTLED, TrialQueue
+from qsearch.search.trial_news import TrialNews
+from qsearch.search.trial_queue import TrialQueue
 from qsearch.search.trying import TRY, wishes
-from qsearch.settings import AUTO_PATIENCE
-from qsearch.store.leases import BEAT_S, LEASE_S, LeaseMonitor, heartbeat
+from qsearch.store.leases import LeaseMonitor, OtherDrivers, heartbeat
 from qsearch.store.records import (
-    TRIED,
     TRIED_BATCH,
     CommandKind,
-    DriverRecord,
     Ended,
     NewTrial,
     StudyState,
     Trial,
 )
 from workers.errors import BrokenRunError
-from workers.metrics.registry import by_option
 from workers.process import code_version
 
 if TYPE_CHECKING:
@@ -59,10 +53,7 @@ log = logging.getLogger("qsearch.search.driver")
 
 
 SPACE_EXHAUSTED: Final = "space exhausted"
-OUT_OF_PATIENCE: Final = "nothing better"
 STOPPED: Final = "stopped on request"
-DIFFERS: Final = "scores_differ"
-"""Kind of the event of a trial whose outputs are not those of the exact reference."""
 _POLL_S: Final = 1.0
 _IDLE_S: Final = 0.2
 
@@ -90,19 +81,19 @@ class Driver:
     stages: StageTracker | None = None
     leases: LeaseMonitor = field(default_factory=LeaseMonitor)
     keep_failed: bool = False
-    finished_here: int = 0
-    """Trials that this run finished."""
+    news: TrialNews = field(init=False)
     worker_cpu_s: float = 0.0
     """CPU seconds that workers spent on them."""
-    _begun: float = math.inf
-    _estimated: bool = False
-    _me: int = 0
     _paused: bool = False
-    _others: int = 0
+    _others: OtherDrivers = field(init=False)
     _seen_command: int = 0
     _seen_wishes: set[int] = field(default_factory=set)
     _looked: float = -math.inf
-    _watched: float = -math.inf
+
+    def __post_init__(self) -> None:
+        asked = self.budget, self.control, self.stages
+        self.news = TrialNews(self.context, self.queue, *asked)
+        self._others = OtherDrivers(self.rows, self.study_id, self.leases)
 
     @property
     def rows(self) -> Repository:
@@ -118,6 +109,11 @@ class Driver:
     def trials(self) -> KnownTrials:
         """What is known of the study's trials."""
         return self.queue.trials
+
+    @property
+    def finished_here(self) -> int:
+        """Trials that this run finished."""
+        return self.news.finished_here
 
     def run(self) -> str | None:
         """Finish the study's trials; why it stopped early, or None.
@@ -152,11 +148,10 @@ class Driver:
     def _joined(self) -> Iterator[None]:
         """Work on the study while the block runs."""
         name = f"{socket.gethostname()}:{os.getpid()}"
-        self._me = self.rows.join(
-            self.study_id, name, code_version(), self.context.pool.num_workers
-        )
+        workers = self.context.pool.num_workers
+        me = self._others.me = self.rows.join(self.study_id, name, code_version(), workers)
         try:
-            with heartbeat(self.rows, self._me):
+            with heartbeat(self.rows, me):
                 yield
         except BrokenRunError as error:
             error.add_note(self._standing())
@@ -165,8 +160,8 @@ class Driver:
             if len(self.running):
                 self.context.pool.cancel_all()
                 self.running.clear()
-            self.rows.requeue([self._me])
-            self.rows.end_drivers([self._me])
+            self.rows.requeue([me])
+            self.rows.end_drivers([me])
 
     def _standing(self) -> str:
         """How many trials are finished and which were interrupted, for the error message."""
@@ -178,28 +173,18 @@ class Driver:
     def _load(self) -> None:
         """Read the study's trials, and requeue those of dead drivers."""
         self._seen_command = self.rows.news_of(self.study_id).command
-        if not self.rows.shared:
-            # We hold the lock of the database: every other driver, of any study, is gone.
-            others = self.rows.drivers_of(None, running=True)
-            self._requeue([driver for driver in others if driver.id != self._me])
-        drivers = self.rows.drivers_of(self.study_id, running=True)
-        self._others = len(drivers) - 1
-        self._retry_failed(drivers)
+        if self._others.meet() and not self.keep_failed:
+            self._retry_failed()
         self.trials.note_all(self.rows.trials_of(self.study_id))
-        self.queue.load(alone=not self._others)
+        self.queue.load(alone=not self._others.count)
         self._grow()
         self._take_wishes()
         if self.trials.finished < self.budget.trials:
             await_workers(self.context.pool, self.context.progress, self._stops)
-        self.context.progress.phase(TRIALS, self.budget.trials, self.trials.finished)
-        self._begun = time.monotonic()
+        self.news.begin()
 
-    def _retry_failed(self, drivers: Sequence[DriverRecord]) -> None:
+    def _retry_failed(self) -> None:
         """Queue what failed in earlier runs again; of drivers that begin together one does."""
-        now = time.time()
-        alive = [driver.id for driver in drivers if now - driver.beat_at < LEASE_S]
-        if self.keep_failed or self._me != min(alive, default=self._me):
-            return
         count = self.rows.retry_failed(self.study_id, self.budget.trials)
         if count:
             told = f"{count} failed trial{'s' if count > 1 else ''}"
@@ -226,15 +211,8 @@ class Driver:
                     if self.queue.exhausted:
                         return SPACE_EXHAUSTED
                     if self.queue.out_of_patience:
-                        return self._out_of_patience()
+                        return self.news.out_of_patience()
                 self.control.stop.wait(_IDLE_S)  # others run what is left, or the study is paused
-
-    def _out_of_patience(self) -> str:
-        if self.budget.patience != AUTO_PATIENCE:
-            return f"{OUT_OF_PATIENCE} in {self.budget.patience} trials"
-        if "size" in self.queue.sampler.objective.minimize:
-            return f"the smallest size is bracketed, and {SETTLED} more trials are not smaller"
-        return f"{OUT_OF_PATIENCE} in {PATIENT} trials"
 
     # what runs -----------------------------------------------------------------------------------
 
@@ -245,7 +223,7 @@ class Driver:
         Where a batch must end before the next begins, other drivers find nothing in reserve here.
         """
         workers = self.context.pool.num_workers
-        shares = self._others and self.queue.sampler.spec.needs_history
+        shares = self._others.count and self.queue.sampler.spec.needs_history
         return workers + (0 if shares else max(3, workers // 4))
 
     @property
@@ -268,7 +246,7 @@ class Driver:
             return False
         claims = self.rows.claim_trials(
             self.study_id,
-            self._me,
+            self._others.me,
             room,
             below=self.budget.trials,
             held=self.running.ids,
@@ -355,58 +333,11 @@ class Driver:
         """Note and report trials that ended here."""
         before = self.trials.best
         for trial in self.trials.note_all(trials):
-            outcome = trial.outcome
-            self.finished_here += 1
-            why = f": {outcome.failure}" if outcome.failure is not None else ""
-            if trial.number in self.running.differing:
-                self._tell_differing(trial)
-            log.info("trial %d %s %s%s", trial.number, outcome.state, outcome.score or "", why)
-            if self.stages is not None and trial.stage != TRIED:
-                self.stages.begin(trial.stage)
-            self.context.progress.advance(1, self._best_note(trial.stage))
-            self._estimate()
-            self.control.on_trial(trial)
+            self.news.ended(trial, trial.number in self.running.differing)
         best = self.trials.best
         if best is not None and best is not before:
-            name = self.context.study.name
-            told = f"{name}: {self._best_note()}"
-            self.control.tell(BEST, told, trial=best.number, score=dict(best.outcome.score or {}))
+            self.news.new_best(best)
         self.running.forget_roundings(None if best is None else best.number)
-
-    def _tell_differing(self, trial: Trial) -> None:
-        """Say that an executor computed other integers than the reference."""
-        failure = trial.outcome.failure
-        told = "" if failure is None else f"{failure.what} ({failure.where}); {failure.fix}"
-        self.rows.add_event(self.study_id, DIFFERS, trial=trial.number, data={"error": told})
-        self.context.progress.message(f"warning: trial {trial.number}: {told}")
-
-    def _estimate(self) -> None:
-        """Say how long the other trials will take, once each worker has ended one."""
-        done, left = self.finished_here, self.budget.trials - self.trials.finished
-        if self._estimated or left <= 0 or done < self.context.pool.num_workers:
-            return
-        self._estimated = True
-        took = time.monotonic() - self._begun
-        seconds = took / done * left
-        told = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
-        first = f"the first {done} took" if done > 1 else "the first took"
-        self.context.progress.message(
-            f"estimate: {told} for the {left} other trials, as {first} {took:.1f} s"
-        )
-
-    def _best_note(self, stage: str | None = None) -> str:
-        best = self.trials.best
-        if best is None or best.outcome.score is None:
-            return ""
-        plan, objective = self.queue.sampler.plan, self.queue.sampler.objective
-        where, score = f"{stage} stage, " if stage and plan is not None else "", best.outcome.score
-        found = objective.described(score)
-        most = self.trials.most
-        value = objective.shown(score)
-        luck = ""
-        if objective.decides(score) != objective.metric and value is not None and most > value:
-            luck = f"; {by_option(objective.metric).formatted(most)} elsewhere is luck"
-        return f"{where}best {found} (trial {best.number}{luck})"
 
     # others --------------------------------------------------------------------------------------
 
@@ -430,9 +361,7 @@ class Driver:
                 news.unfinished,
             ):
                 self._sync()
-            if now - self._watched >= BEAT_S:
-                self._watched = now
-                self._watch_others()
+            self._others.watch(now)
         return None
 
     def _obey(self) -> CommandKind | None:
@@ -483,17 +412,6 @@ class Driver:
         numbers = [trial.number + 1 for trial in self._tried if not trial.finished]
         self.budget.trials = max(self.budget.trials, max(numbers, default=0))
 
-    def _watch_others(self) -> None:
-        """Find drivers that died, and count those of this study that live."""
-        # Of all studies: the same work as ours is not begun while a dead driver holds it.
-        running = self.rows.drivers_of(None, running=True)
-        drivers = [driver for driver in running if driver.id != self._me]
-        dead = set(self.leases.expired(drivers))
-        self._requeue([driver for driver in drivers if driver.id in dead])
-        self._others = sum(
-            driver.study_id == self.study_id for driver in drivers if driver.id not in dead
-        )
-
     def _sync(self) -> None:
         """Take in what other drivers stored and finished."""
         trials, before = self.trials, self.trials.finished
@@ -504,14 +422,4 @@ class Driver:
             found = self.rows.trials_by_number(self.study_id, sorted(ended))
             trials.note_all(found)
         if trials.finished > before:
-            self.context.progress.advance(trials.finished - before, self._best_note())
-
-    def _requeue(self, dead: Sequence[DriverRecord]) -> None:
-        """Queue the trials of dead drivers again, with the same parameters."""
-        for study_id in {driver.study_id for driver in dead}:
-            ids = [driver.id for driver in dead if driver.study_id == study_id]
-            requeued = self.rows.requeue(ids)
-            self.rows.end_drivers(ids)
-            if requeued:
-                log.warning("%d trials of %d dead drivers wait again", requeued, len(ids))
-                self.rows.add_event(study_id, "requeued", data={"trials": requeued})
+            self.context.progress.advance(trials.finished - before, self.news.best_note())

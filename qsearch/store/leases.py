@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from qsearch.errors import StoreError
@@ -87,3 +89,60 @@ class LeaseMonitor:
             still[driver.id] = (driver.beat, stood + passed if beat == driver.beat else 0.0)
         self._still = still
         return [driver for driver, (_, stood) in still.items() if stood >= self._lease_s]
+
+
+@dataclass(slots=True)
+class OtherDrivers:
+    """Drivers beside one's own: those that died leave their trials to others.
+
+    Args:
+        repository: the store.
+        study_id: of the study that one drives.
+        monitor: tells which drivers are dead.
+    """
+
+    repository: Repository
+    study_id: int
+    monitor: LeaseMonitor
+    me: int = 0
+    """Id of one's own driver, once it has joined the study."""
+    count: int = 0
+    """Drivers that work on the study beside one's own."""
+    _watched: float = -math.inf
+
+    def meet(self) -> bool:
+        """Look around before the first trial; True where one's own driver is the first alive."""
+        now = time.time()
+        if not self.repository.shared:
+            # We hold the lock of the database: every other driver, of any study, is gone.
+            self._requeue(self._others())
+        drivers = self.repository.drivers_of(self.study_id, running=True)
+        self.count = len(drivers) - 1
+        alive = [driver.id for driver in drivers if now - driver.beat_at < LEASE_S]
+        return self.me == min(alive, default=self.me)
+
+    def watch(self, now: float) -> None:
+        """Find drivers that died, and count those of this study that live, once a beat."""
+        if now - self._watched < BEAT_S:
+            return
+        self._watched = now
+        # Of all studies: the same work as ours is not begun while a dead driver holds it.
+        drivers = self._others()
+        dead = set(self.monitor.expired(drivers))
+        self._requeue([driver for driver in drivers if driver.id in dead])
+        alive = (driver for driver in drivers if driver.id not in dead)
+        self.count = sum(driver.study_id == self.study_id for driver in alive)
+
+    def _others(self) -> list[DriverRecord]:
+        drivers = self.repository.drivers_of(None, running=True)
+        return [driver for driver in drivers if driver.id != self.me]
+
+    def _requeue(self, dead: Sequence[DriverRecord]) -> None:
+        """Queue the trials of dead drivers again, with the same parameters."""
+        for study_id in {driver.study_id for driver in dead}:
+            ids = [driver.id for driver in dead if driver.study_id == study_id]
+            requeued = self.repository.requeue(ids)
+            self.repository.end_drivers(ids)
+            if requeued:
+                log.warning("%d trials of %d dead drivers wait again", requeued, len(ids))
+                self.repository.add_event(study_id, "requeued", data={"trials": requeued})

@@ -1,0 +1,120 @@
+"""What people are told of trials: the log, progress, the store, callbacks and webhooks."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from qsearch.notifying import BEST
+from qsearch.progress import TRIALS
+from qsearch.search.context import Budget, Control, StudyContext
+from qsearch.search.stages import StageTracker
+from qsearch.search.trial_queue import PATIENT, SETTLED, TrialQueue
+from qsearch.settings import AUTO_PATIENCE
+from qsearch.store.records import TRIED, Trial
+from workers.metrics.registry import by_option
+
+log = logging.getLogger("qsearch.search.driver")
+
+DIFFERS: Final = "scores_differ"
+"""Kind of the event of a trial whose outputs are not those of the exact reference."""
+OUT_OF_PATIENCE: Final = "nothing better"
+
+
+@dataclass(slots=True)
+class TrialNews:
+    """Tells of trials that ended in this run.
+
+    Args:
+        context: the study.
+        queue: knows its trials.
+        budget: trials that are wanted.
+        control: callbacks and webhooks.
+        stages: told which stage has begun.
+    """
+
+    context: StudyContext
+    queue: TrialQueue
+    budget: Budget
+    control: Control
+    stages: StageTracker | None
+    finished_here: int = 0
+    _begun: float = math.inf
+    _estimated: bool = False
+
+    def begin(self) -> None:
+        """Count from the trials that are finished already."""
+        finished = self.queue.trials.finished
+        self.context.progress.phase(TRIALS, self.budget.trials, finished)
+        self._begun = time.monotonic()
+
+    def ended(self, trial: Trial, differs: bool) -> None:
+        """Tell of one trial; ``differs``: an executor computed other integers than the reference.
+
+        The first trials of each worker tell how long the others will take.
+        """
+        outcome = trial.outcome
+        self.finished_here += 1
+        why = f": {outcome.failure}" if outcome.failure is not None else ""
+        if differs:
+            self._differing(trial)
+        log.info("trial %d %s %s%s", trial.number, outcome.state, outcome.score or "", why)
+        if self.stages is not None and trial.stage != TRIED:
+            self.stages.begin(trial.stage)
+        self.context.progress.advance(1, self.best_note(trial.stage))
+        self._estimate()
+        self.control.on_trial(trial)
+
+    def new_best(self, best: Trial) -> None:
+        """Tell that a trial is the best one now."""
+        told = f"{self.context.study.name}: {self.best_note()}"
+        self.control.tell(BEST, told, trial=best.number, score=dict(best.outcome.score or {}))
+
+    def out_of_patience(self) -> str:
+        """Say why no trial follows that could be better."""
+        if self.budget.patience != AUTO_PATIENCE:
+            return f"{OUT_OF_PATIENCE} in {self.budget.patience} trials"
+        if "size" in self.queue.sampler.objective.minimize:
+            return f"the smallest size is bracketed, and {SETTLED} more trials are not smaller"
+        return f"{OUT_OF_PATIENCE} in {PATIENT} trials"
+
+    def best_note(self, stage: str | None = None) -> str:
+        """Describe the best trial so far, "" before there is one."""
+        best = self.queue.trials.best
+        if best is None or best.outcome.score is None:
+            return ""
+        plan, objective = self.queue.sampler.plan, self.queue.sampler.objective
+        where, score = f"{stage} stage, " if stage and plan is not None else "", best.outcome.score
+        found = objective.described(score)
+        most = self.queue.trials.most
+        value = objective.shown(score)
+        luck = ""
+        if objective.decides(score) != objective.metric and value is not None and most > value:
+            luck = f"; {by_option(objective.metric).formatted(most)} elsewhere is luck"
+        return f"{where}best {found} (trial {best.number}{luck})"
+
+    def _differing(self, trial: Trial) -> None:
+        """Say that an executor computed other integers than the reference."""
+        failure = trial.outcome.failure
+        told = "" if failure is None else f"{failure.what} ({failure.where}); {failure.fix}"
+        self.context.repository.add_event(
+            self.context.study_id, DIFFERS, trial=trial.number, data={"error": told}
+        )
+        self.context.progress.message(f"warning: trial {trial.number}: {told}")
+
+    def _estimate(self) -> None:
+        """Say how long the other trials will take, once each worker has ended one."""
+        done, left = self.finished_here, self.budget.trials - self.queue.trials.finished
+        if self._estimated or left <= 0 or done < self.context.pool.num_workers:
+            return
+        self._estimated = True
+        took = time.monotonic() - self._begun
+        seconds = took / done * left
+        told = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+        first = f"the first {done} took" if done > 1 else "the first took"
+        self.context.progress.message(
+            f"estimate: {told} for the {left} other trials, as {first} {took:.1f} s"
+        )
