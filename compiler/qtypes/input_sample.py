@@ -35,9 +35,8 @@ class InputSample:
         kept = tuple(sorted(known)[: self.most])
         return InputSample(self.most, kept, tuple(known[digest] for digest in kept))
 
-    def within(self, elements: int) -> InputSample:
-        """The sample of so many values of the inputs at most, one run at least."""
-        kept = max(elements // max(sum(array.size for array in self.runs[0]), 1), 1)
+    def first(self, kept: int) -> InputSample:
+        """The sample of so many runs at most."""
         return replace(self, digests=self.digests[:kept], runs=self.runs[:kept])
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from compiler.quantize._registration import (
         register_realize_function as register_realize_function,
     )
-    from compiler.quantize._sequential_rounding import sequential_products as sequential_products
+    from compiler.quantize._sequential_rounding import sequential_seconds as sequential_seconds
     from compiler.quantize._smoothing import smooth as smooth
     from compiler.quantize.calibration.activation_scales import (
         activation_scales as activation_scales,

@@ -12,7 +12,7 @@ transformers", 2022, sections 3 and 4.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import scipy  # loads its parts when they are first used
@@ -22,6 +22,7 @@ from compiler.quantize.calibration.kernels.choice import choose_kernels
 from compiler.quantize.calibration.kernels.numpy_kernels import on_grid
 
 Floats = NDArray[np.float64]
+Products = NDArray[np.floating[Any]]
 
 _DAMPING: Final = 0.01
 """Part of the mean diagonal that is added to it, against data that say too little."""
@@ -29,12 +30,13 @@ _DAMPING: Final = 0.01
 _BLOCK: Final = 64
 
 
-def reconstructed(rows: Floats, gram: Floats, ends: tuple[int, int]) -> Floats:
+def reconstructed(rows: Floats, gram: Products, ends: tuple[int, int]) -> Floats:
     """Whole numbers of a grid for the weights of one or more groups.
 
     Args:
         rows: weights in units of their scale, (groups, outputs, taps).
-        gram: products of columns, (groups, taps, taps), symmetric, no negative eigenvalues.
+        gram: products of columns, (groups, taps, taps), symmetric, no negative eigenvalues. Its
+            dtype is that of the products of matrices.
         ends: smallest and largest number of the grid.
     Returns:
         (groups, outputs, taps).
@@ -42,51 +44,53 @@ def reconstructed(rows: Floats, gram: Floats, ends: tuple[int, int]) -> Floats:
     hessian = damped(gram)
     order = np.argsort(-np.diagonal(hessian, axis1=1, axis2=2), axis=1, kind="stable")
     columns = np.broadcast_to(order[:, None, :], rows.shape)
-    rows = np.ascontiguousarray(np.take_along_axis(rows, columns, axis=2))
-    groups, taps = order.shape
-    places = (order[:, :, None] * taps + order[:, None, :]).reshape(groups, -1)
-    hessian = np.take_along_axis(hessian.reshape(groups, -1), places, 1).reshape(hessian.shape)
+    rows = np.take_along_axis(rows, columns, axis=2)
+    hessian = np.stack([one[some].take(some, axis=1) for one, some in zip(hessian, order)])
     found = _made_up_for(rows, hessian, ends)
     nearest = on_grid(rows, ends)
     # Of errors a and b of a row, a H a - b H b is (a - b) H (a + b).
-    more = np.einsum("gok,gok->go", (nearest - found) @ hessian, 2 * rows - found - nearest)
+    more = np.einsum(
+        "gok,gok->go", (nearest - found).astype(gram.dtype) @ hessian, 2 * rows - found - nearest
+    )
     result = np.empty_like(found)
     np.put_along_axis(result, columns, np.where(more[:, :, None] >= 0, nearest, found), axis=2)
     return result
 
 
-def damped(gram: Floats, part: float = _DAMPING) -> Floats:
+def damped(gram: Products, part: float = _DAMPING) -> Products:
     """The products with a part of each group's mean diagonal added to its diagonal."""
     diagonal = np.diagonal(gram, axis1=1, axis2=2)
     mean = diagonal.mean(axis=1)
     # A group that has seen zeros only: every choice is as good, so the nearest is taken.
-    extra = np.where(mean > 0, part * mean, 1.0)
-    return gram + extra[:, None, None] * np.eye(gram.shape[1])
-
-
-def _made_up_for(rows: Floats, hessian: Floats, ends: tuple[int, int]) -> Floats:
-    """Round column by column; later columns compensate the error of earlier ones."""
-    taps, kernels = rows.shape[2], choose_kernels()
-    factor = _inverse_factor(hessian)
-    free = rows.copy()
-    found = np.empty_like(rows)
-    for first in range(0, taps, _BLOCK):
-        some = slice(first, min(first + _BLOCK, taps))
-        own = np.ascontiguousarray(factor[:, some, some])
-        found[:, :, some], errors = kernels.round_columns(
-            np.ascontiguousarray(free[:, :, some]), own, ends
-        )
-        free[:, :, some.stop :] -= errors @ factor[:, some, some.stop :]
+    found = gram.copy()
+    np.einsum("gkk->gk", found)[:] += np.where(mean > 0, part * mean, 1.0)[:, None]
     return found
 
 
-def _inverse_factor(hessian: Floats) -> Floats:
+def _made_up_for(rows: Floats, hessian: Products, ends: tuple[int, int]) -> Floats:
+    """Round column by column; later columns compensate the error of earlier ones."""
+    taps, kernels = rows.shape[2], choose_kernels()
+    factor = _inverse_factor(hessian).astype(hessian.dtype)
+    free = rows.astype(hessian.dtype)
+    found = np.empty_like(rows)
+    for first in range(0, taps, _BLOCK):
+        some = slice(first, min(first + _BLOCK, taps))
+        values, own = (
+            np.ascontiguousarray(part, np.float64)
+            for part in (free[:, :, some], factor[:, some, some])
+        )
+        found[:, :, some], errors = kernels.round_columns(values, own, ends)
+        free[:, :, some.stop :] -= errors.astype(free.dtype) @ factor[:, some, some.stop :]
+    return found
+
+
+def _inverse_factor(hessian: Products) -> Floats:
     """Upper triangular U with U^T U the inverse, of each group.
 
     With rows and columns in reverse order, U is the inverse of the Cholesky factor: a quarter of
     the work of inverting the products themselves.
     """
-    lower = np.linalg.cholesky(hessian[:, ::-1, ::-1])
+    lower = np.linalg.cholesky(hessian[:, ::-1, ::-1].astype(np.float64))
     found = np.empty_like(lower)
     for group, one in enumerate(lower):
         found[group] = scipy.linalg.lapack.dtrtri(one.T)[0].T[::-1, ::-1]

@@ -30,9 +30,9 @@ shrinkage approach to large-scale covariance matrix estimation", 2005 (the diago
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import scipy  # loads its parts when they are first used
@@ -45,6 +45,7 @@ from compiler.ir.rebuild import substitute
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.input_columns import InputColumns
+from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.channel_ranges import FloatSide, RoundedWeight, narrowed
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind
@@ -67,12 +68,26 @@ Piece = tuple[int, Words]
 _DAMPING: Final = 0.2
 _ROWS: Final = 1 << 13
 _ROWS_OF_A_TAP: Final = 64
-"""Positions that one layer is fitted to: so many for each tap, and at most ``_ROWS``."""
+_WORDS: Final = 1 << 23
+_FEW_ROWS: Final = 64
+"""Positions that one layer is fitted to: so many for each tap, at most ``_ROWS``, and as many as
+all taps of all groups read so many words, but a few. EfficientNet-Lite0 with eight times as many
+words: 0.1 dB more, 2 CPU seconds more."""
+_PRODUCTS: Final = 5 * 10**10
+"""Networks of more have half of ``_ROWS``: EfficientNet-Lite0 is as good, and faster by 1 s."""
 _FEW_RUNS: Final = 16
 _TOGETHER: Final = 2048
 _ELEMENTS: Final = 1 << 23
 _INPUTS: Final = 1 << 23
 """Values of the inputs in the runs for weights of 8 bits; fewer bits use the whole sample."""
+_IMAGES: Final = 256
+"""Of a sample."""
+_FEW_TAPS: Final = 640
+"""So many are solved in float64, more in float32, which takes half of the time."""
+_MULTIPLICATIONS: Final = 1 << 37
+"""Of the network in all runs, where there are more than ``_FEW_RUNS``."""
+_A_SECOND: Final = 25e9
+"""Multiplications in a CPU second."""
 _FEW_LEVELS: Final = 127
 """Of 8 bits; the largest number of fewer bits is below it."""
 
@@ -100,7 +115,7 @@ def round_sequentially(
         )
     main: Function = simulated["main"]
     few = any(_has_few_levels(call.args[1]) for call, _ in weighted_calls(main))
-    runs = PrefixRuns(main, sample if few else sample.within(_INPUTS))
+    runs = PrefixRuns(main, sample.first(_most_runs(main, few)))
     biases = biases_of(main) if correct_biases else {}
     if fitting is not None and found.ranges is None:
         found.weights.clear()  # they depend on the ranges
@@ -108,6 +123,7 @@ def round_sequentially(
     calls = [call for call, _ in weighted_calls(main)]
     places = zip(range(len(calls)), column_rules(main), run.channel_ranges, strict=True)
     layers = dict(zip(calls, places, strict=True))
+    most = _most_rows(main)
     fitted: frozenset[Expr] = frozenset()
     if fitting is not None and found.ranges is None:
         fitted = fitting.points
@@ -127,8 +143,8 @@ def round_sequentially(
         if held.is_whole:
             continue  # a grid that came with the model
         if place not in known:
-            runs.advance(call, _runs_for(rule))
-            seen = _Seen.of(runs, call.args[0], rule, units_of(one), found.float_side)
+            runs.advance(call, _runs_for(rule, most))
+            seen = _Seen.of(runs, call.args[0], rule, most, units_of(one), found.float_side)
             known[place] = _rounded(held, seen, bias is not None)
         levels, error = known[place].levels, known[place].mean_error
         runs.replaced[point] = held.point_of(levels)
@@ -146,29 +162,49 @@ def round_sequentially(
     return with_body(bound, substitute(bound["main"].body, replaced))
 
 
-MOST_PRODUCTS: Final = 5 * 10**10
-"""A few CPU seconds. Beyond, ranges are not fitted: EfficientNet-Lite0 gains 0.1 dB, and a module
-takes 15 CPU seconds more."""
+MOST_SECONDS: Final = 120
+"""CPU seconds that sequential rounding may take where nobody asks for it."""
+FITTING_SECONDS: Final = 2
+"""Of networks whose rounding takes longer, ranges are not fitted: EfficientNet-Lite0 gains nothing
+on other images, and a module takes 9 CPU seconds more."""
 
 
-def sequential_products(mod: IRModule) -> int:
-    """About how many multiplications ``round_sequentially`` takes for a prepared module."""
-    total = 0
-    for rule in column_rules(mod["main"]):
+def sequential_seconds(mod: IRModule) -> float:
+    """About how many CPU seconds ``round_sequentially`` takes for a prepared module."""
+    main: Function = mod["main"]
+    work, most = 2 * min(_most_runs(main), _IMAGES) * _multiplications(main), _most_rows(main)
+    for (call, _), rule in zip(weighted_calls(main), column_rules(main), strict=True):
         if rule is not None:
-            groups, taps = rule.channels.shape
-            total += 2 * groups * taps * taps * min(_ROWS, _ROWS_OF_A_TAP * taps)
-    return total
+            groups, taps = blocked(rule)
+            outputs = call.args[1].tensor_type.num_elements // rule.channels.size
+            work += _products(rule, most) + groups * taps * taps * (4 * outputs + taps)
+    return work / _A_SECOND
+
+
+def _multiplications(main: Function) -> int:
+    """Of one run of the network."""
+    calls = (node for node in nodes_of(main) if isinstance(node, Call))
+    shapes = ((call, FQProductShape.get(call.op)) for call in calls)
+    return sum(call.tensor_type.num_elements * rule(call).terms for call, rule in shapes if rule)
+
+
+def _most_runs(main: Function, whole_sample: bool = False) -> int:
+    """Runs that layers are fitted to at most."""
+    values = sum(param.tensor_type.num_elements for param in main.params)
+    most = max(_MULTIPLICATIONS // max(_multiplications(main), 1), _FEW_RUNS)
+    return most if whole_sample else min(most, max(_INPUTS // max(values, 1), 1))
 
 
 def _rounded(held: PointRows, seen: _Seen, centred: bool) -> RoundedWeight:
     """Levels, of deviations from the mean if centred, and then the mean error they leave."""
-    rows = cut_rows(held.rows, seen.products.shape[1])
-    hessian = seen.shrunk(_Seen.gram, centred)
-    cross = seen.shrunk(_Seen.cross, centred)
+    taps = seen.unit.shape[1]
+    rows = cut_rows(held.rows, taps)
+    dtype: type[Any] = np.float64 if taps <= _FEW_TAPS else np.float32
+    hessian, cross = (seen.shrunk(of, centred).astype(dtype) for of in ("products", "crossed"))
+    (solve,) = scipy.linalg.get_lapack_funcs(("posv",), (hessian,))
     moved = rows.copy()
-    for row, one, wanted in zip(moved, damped(hessian, _DAMPING), rows @ cross):
-        row += scipy.linalg.lapack.dposv(one.T, wanted.T)[1].T
+    for row, one, wanted in zip(moved, damped(hessian, _DAMPING), rows.astype(dtype) @ cross):
+        row += solve(one.T, wanted.T)[1].T
     signs, ends = np.ones((*moved.shape[:2], 1)), (-held.limit, held.limit)
     if held.own_scales and held.limit < _FEW_LEVELS:
         ends = (-held.limit - 1, held.limit)
@@ -207,31 +243,25 @@ class _Seen:
     """What one layer reads in both networks.
 
     Attributes:
-        products: int64 (groups, taps, taps): sums over all positions of products of what two taps
-            read in the quantized network, in units of the taps.
-        crossed: the same of what the float network reads more, and of what the quantized network
-            reads.
-        sums: int64 (2, groups, taps): of what each tap reads in the quantized network, and of what
-            the float network reads more.
-        count: positions.
+        halves: sums over every second run.
         unit: float64 (groups, taps): what a step of each tap stands for.
-        halves: the same of every second run; none where there is one run.
     """
 
-    products: NDArray[np.int64]
-    crossed: NDArray[np.int64]
-    sums: NDArray[np.int64]
-    count: int
+    halves: tuple[_Sums, _Sums]
     unit: Floats
-    halves: tuple[_Seen, ...] = ()
 
     @staticmethod
     def of(
-        runs: PrefixRuns, data: Expr, rule: InputColumns, units: Floats, kept: FloatSide | None
+        runs: PrefixRuns,
+        data: Expr,
+        rule: InputColumns,
+        most: int,
+        units: Floats,
+        kept: FloatSide | None,
     ) -> _Seen:
         halves = _Sums.of(rule), _Sums.of(rule)
-        positions, used = math.prod(rule.images), min(runs.count, _runs_for(rule))
-        stride = -(-positions * used // _rows_for(rule))
+        positions, used = math.prod(rule.images), min(runs.count, _runs_for(rule, most))
+        stride = -(-positions * used // _rows_for(rule, most))
         some = [slice(number % stride, None, stride) for number in range(used)]
         shape = data.tensor_type.concrete_shape
         as_columns = rule.channels.size * positions // stride < math.prod(shape)
@@ -247,66 +277,56 @@ class _Seen:
             read = rule.columns(channel_steps(values, units, rule.data_axis), part)
             pieces = held if isinstance(held, list) else rule.columns(held, part)
             halves[number % 2].add(read, pieces)
-        channels = rule.channels.reshape(halves[0].sums.shape[1:])
-        one, other = (sums.seen(units[channels]) for sums in halves)
-        if not other.count:
-            return one
-        products, crossed = one.products + other.products, one.crossed + other.crossed
-        both_sums, count = one.sums + other.sums, one.count + other.count
-        return _Seen(products, crossed, both_sums, count, one.unit, (one, other))
+        for sums in halves:
+            sums.finish()
+        return _Seen(halves, units[rule.channels.reshape(halves[0].sums.shape[1:])])
 
-    def shrunk(self, of: Callable[[_Seen, bool], Floats], centred: bool) -> Floats:
-        """A matrix whose deviations of different taps count as far as both halves confirm them."""
-        found = of(self, True)
-        if self.halves:
-            one, other = (of(half, True) for half in self.halves)
-            most = np.maximum(_off_diagonal(found, found), np.finfo(np.float64).tiny)
-            share = np.clip(_off_diagonal(one, other) / most, 0.0, 1.0)
-            kept = np.einsum("gkk->gk", found).copy()
-            found *= share[:, None, None]
-            np.einsum("gkk->gk", found)[:] = kept
-        return found if centred else found + (of(self, False) - of(self, True))
+    def shrunk(self, of: Literal["products", "crossed"], centred: bool) -> NDArray[np.float32]:
+        """The mean of Y Y^T, or of (X - Y) Y^T, (groups, taps, taps); of deviations if centred.
 
-    def gram(self, centred: bool) -> Floats:
-        """The mean of Y Y^T in real units, (groups, taps, taps); of deviations if centred."""
-        return self._means(self.products, self.sums[0], centred)
-
-    def cross(self, centred: bool) -> Floats:
-        """The same of (X - Y) Y^T."""
-        return self._means(self.crossed, self.sums[1], centred)
-
-    def _means(self, products: NDArray[np.int64], sums: NDArray[np.int64], centred: bool) -> Floats:
-        count = max(self.count, 1)
-        means = products / count
-        if centred:
-            means -= (sums / count)[:, :, None] * (self.sums[0] / count)[:, None, :]
-        means *= self.unit[:, :, None]
-        means *= self.unit[:, None, :]
-        return np.asarray(means)
+        Units are those of the largest tap of each group: in float32, squares could overflow.
+        """
+        one, other = self.halves
+        read, more = np.stack([one.sums, other.sums], axis=1)
+        return choose_kernels().shrunk(
+            (getattr(one, of), getattr(other, of)),
+            (read if of == "products" else more, read),
+            (one.count, other.count),
+            self.unit / self.unit.max(axis=1, keepdims=True),
+            of == "products",
+            centred,
+        )
 
     def mean_error(self, rows: Floats, levels: Floats) -> Floats:
         """What the mean output is too large by, (groups, outputs), in units of the scale."""
-        means = self.sums / max(self.count, 1) * self.unit
+        one, other = self.halves
+        means = (one.sums + other.sums) / max(one.count + other.count, 1) * self.unit
         read, more = means.reshape(2, len(rows), -1)
         got = np.einsum("gok,gk->go", levels - rows, read)
         return np.asarray(got - np.einsum("gok,gk->go", rows, more))
 
 
-def _rows_for(rule: InputColumns) -> int:
+def _most_rows(main: Function) -> int:
+    """Positions that a layer of a network is fitted to at most."""
+    products = sum(_products(rule, _ROWS) for rule in column_rules(main) if rule is not None)
+    return _ROWS if products <= _PRODUCTS else _ROWS // 2
+
+
+def _products(rule: InputColumns, most: int) -> int:
+    groups, taps = blocked(rule)
+    return 2 * groups * taps * taps * _rows_for(rule, most)
+
+
+def _rows_for(rule: InputColumns, most: int) -> int:
     """Positions that a layer is fitted to."""
-    return min(_ROWS, _ROWS_OF_A_TAP * blocked(rule)[1])
+    words = max(_WORDS // rule.channels.size, _FEW_ROWS)
+    return min(most, _ROWS_OF_A_TAP * blocked(rule)[1], words)
 
 
-def _runs_for(rule: InputColumns) -> int:
+def _runs_for(rule: InputColumns, most: int) -> int:
     """Runs that have them. Whole runs are left out first, but not below a few: neighbouring
     positions are alike."""
-    return max(_FEW_RUNS, _rows_for(rule) // math.prod(rule.images))
-
-
-def _off_diagonal(one: Floats, other: Floats) -> Floats:
-    """The sum of products of the elements of two matrices but those of their diagonals."""
-    whole = np.einsum("gij,gij->g", one, other)
-    return np.asarray(whole - np.einsum("gii,gii->g", one, other))
+    return max(_FEW_RUNS, _rows_for(rule, most) // math.prod(rule.images))
 
 
 @dataclass(slots=True, eq=False)
@@ -316,7 +336,13 @@ class _Sums:
     Attributes:
         rule: how the layer reads its data.
         blocks: of the taps of a group.
-        products, crossed, sums, count: as of ``_Seen``.
+        products: int64 (groups, taps, taps): sums over all positions of products of what two taps
+            read in the quantized network, in units of the taps; only their lower triangle counts.
+        crossed: the same of what the float network reads more, and of what the quantized network
+            reads.
+        sums: int64 (2, groups, taps): of what each tap reads in the quantized network, and of what
+            the float network reads more.
+        count: positions.
     """
 
     rule: InputColumns
@@ -337,9 +363,9 @@ class _Sums:
     def add(self, read: Iterable[Piece], wanted: Iterable[Piece]) -> None:
         """One run: columns of the quantized network, and of the float one, in whole steps."""
         for (first, one), (_, other) in zip(read, wanted, strict=True):
-            self._hold(first, one, other - one)
+            self._hold(first, one, other)
 
-    def _hold(self, first: int, read: Words, more: Words) -> None:
+    def _hold(self, first: int, read: Words, wanted: Words) -> None:
         groups, taps, positions = len(read) * self.blocks, self.sums.shape[2], read.shape[2]
         self.count += positions if first == 0 else 0
         enough = min(_TOGETHER, -(-_ELEMENTS // (groups * taps)))
@@ -350,17 +376,16 @@ class _Sums:
         if positions > both.shape[3]:
             room = -(-max(enough, positions) // PADDED) * PADDED
             both = np.zeros((2, groups, padded_taps(taps), room), np.int16)
-        for columns, held in zip((read, more), both, strict=True):
-            held[:, :taps, filled : filled + positions] = columns.reshape(groups, taps, positions)
+        read, wanted = (each.reshape(groups, taps, positions) for each in (read, wanted))
+        held, more = both[:, :, :taps, filled : filled + positions]
+        held[:] = read
+        np.subtract(wanted, read, out=more)
         self._waiting[first] = both, filled + positions
 
-    def seen(self, unit: Floats) -> _Seen:
-        """What was added, columns that still wait included."""
+    def finish(self) -> None:
+        """Multiply the columns that still wait."""
         for first in list(self._waiting):
             self._multiply(first)
-        lower = np.tril(self.products)
-        products = lower + np.tril(lower, -1).transpose(0, 2, 1)
-        return _Seen(products, self.crossed, self.sums, self.count, unit)
 
     def _multiply(self, first: int) -> None:
         both, filled = self._waiting.get(first, (np.empty(0, np.int16), 0))

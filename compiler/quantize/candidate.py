@@ -53,7 +53,7 @@ from compiler.quantize._own_points import own_points
 from compiler.quantize._range_fitting import RangeFitting
 from compiler.quantize._rescaling import rescaled
 from compiler.quantize._rewriting import rewritten
-from compiler.quantize._sequential_rounding import MOST_PRODUCTS, sequential_products
+from compiler.quantize._sequential_rounding import FITTING_SECONDS, sequential_seconds
 from compiler.quantize.calibration.bias_room import with_own_biases
 from compiler.quantize.calibration.bind_scales import (
     bind_scales,
@@ -243,7 +243,7 @@ def build_candidate(
     if qconfig.partition_conversions == "fully_integral":
         refuse_overflows(annotated)
     annotated, activation_scales = own_points(annotated, run.qconfig, activation_scales)
-    fits = qconfig.sequential and sequential_products(mod) <= MOST_PRODUCTS
+    fits = qconfig.sequential and sequential_seconds(mod) <= FITTING_SECONDS
     ranges, joined = shared_ranges(annotated, run.qconfig, activation_scales, fits)
     of_whole = run.qconfig.with_whole_weights()
     if not fits or ranges is None or not len(ranges):

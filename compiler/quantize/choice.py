@@ -16,7 +16,7 @@ from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize._channel_groups import find_groups
 from compiler.quantize._given_points import given_points
-from compiler.quantize._sequential_rounding import MOST_PRODUCTS, sequential_products
+from compiler.quantize._sequential_rounding import MOST_SECONDS, sequential_seconds
 from compiler.quantize.calibration.channel_stats import ChannelStats
 from compiler.quantize.calibration.input_sample import batch_size
 from compiler.quantize.calibration.weighted_calls import weight_of, weighted_calls
@@ -95,7 +95,7 @@ def choose(
                 "mse",
                 f"'max' would cut the largest weight of each of {channels} channels by 1/128",
             ),
-            _rounding(samples, sequential_products(module) > MOST_PRODUCTS),
+            _rounding(samples, sequential_seconds(module)),
         ]
     wide = wide_inputs(module)
     why = "no layer multiplies: more bits cost little"
@@ -139,13 +139,16 @@ def _smoothing(
     return Decision("smooth_alpha", None, told + seldom)
 
 
-def _rounding(samples: int, large: bool) -> Decision:
+def _rounding(samples: int, seconds: float) -> Decision:
     """Sequentially where there are enough samples to fit to, and where it does not take long."""
     value, means = "corrected", "biases make up for the means that rounded weights move"
     if samples < _ENOUGH:
         why = f"{means}; {samples} sample is too few to fit weights to, {_ENOUGH} are enough"
-    elif large:
-        why = f"{means}; sequential rounding of so many weights takes long"
+    elif seconds > MOST_SECONDS:
+        why = (
+            f"{means}; sequential rounding gains 1 to 6 dB in most networks and takes about "
+            f"{seconds:.0f} CPU seconds here: --qconfig auto,weight_rounding=sequential"
+        )
     else:
         value = "sequential"
         why = f"weights and ranges layer by layer, fitted to what reads them on {samples} samples"

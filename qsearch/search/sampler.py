@@ -73,7 +73,8 @@ def first_points(space: Space, start: QConfig, chosen: QConfig | None = None) ->
     """Points tried before the sampler proposes: ``chosen``, ``start``, then good guesses.
 
     Args:
-        chosen: what the statistics suggest; fields that the space lacks are left out.
+        chosen: what the statistics suggest, costly choices too; fields that the space lacks are
+            left out.
     Raises:
         SearchError: ``start`` is not a point of the space.
     """
@@ -86,8 +87,9 @@ def first_points(space: Space, start: QConfig, chosen: QConfig | None = None) ->
     del points[1 + _GUESSES :]
     if chosen is not None:
         usual, fields = QConfig.recommended().to_dict(), chosen.to_dict()
+        choices = {p.name: p.choices for p in space.parameters}
         decided = {name: value_in(fields, name) for name in known}
-        fitting = {n: v for n, v in decided.items() if v in known[n] and v != value_in(usual, n)}
+        fitting = {n: v for n, v in decided.items() if v in choices[n] and v != value_in(usual, n)}
         first = space.effective({**points[0], **fitting})
         points = [first, *(point for point in points if point != first)]
     return points
@@ -185,7 +187,7 @@ class StudySampler:
     ) -> None:
         self._guesses = first_points(space, start, chosen)
         if spec.sampler != AUTO:
-            self._guesses = self._guesses[:1]
+            self._guesses = [space.without_costly(self._guesses[0])]
         self._plain = start
         self.space = space
         self.objective = objective
@@ -228,7 +230,8 @@ class StudySampler:
                 assert stage is not None
                 self._tell(stage, trial)
                 if not of_layers:
-                    self._best = self.objective.best(filter(None, (self._best, trial)))
+                    if not self.space.is_costly(trial.params):
+                        self._best = self.objective.best(filter(None, (self._best, trial)))
                     if self.spec.sampler == AUTO:
                         paid = trial if self._bases is None else self._bases.paid(trial)
                         self._refinement.note(paid)
@@ -299,11 +302,15 @@ class StudySampler:
             stage.study.tell(asked, frozen.values, state=frozen.state)
 
     def _costly(self, stage: _StageSampler, place: int, seen: _Seen) -> Proposal | None:
-        """The best trial with a costly choice, where it is its turn; Optuna does not see it."""
-        auto = self.spec.sampler == AUTO and stage.name == GLOBAL
-        if not auto or place not in _COSTLY_AT or self._best is None:
+        """A guess with a costly choice, or the best trial with one, where it is its turn; Optuna
+        does not see it."""
+        points = self._guesses[place : place + 1]
+        if self.spec.sampler != AUTO or stage.name != GLOBAL:
             return None
-        points = self.space.with_costly(self._best.params)
+        if place in _COSTLY_AT and self._best is not None:
+            points = self.space.with_costly(self._best.params)
+        elif not any(map(self.space.is_costly, points)):
+            return None
         proposals = (self._proposal(stage, point) for point in points)
         return next((one for one in proposals if one.config_hash not in seen), None)
 

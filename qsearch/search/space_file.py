@@ -42,10 +42,10 @@ from compiler.quantize import (
     FLOAT_BITS,
     build_candidate,
     given_points,
-    sequential_products,
+    sequential_seconds,
     without_data,
 )
-from compiler.quantize._sequential_rounding import MOST_PRODUCTS
+from compiler.quantize._sequential_rounding import MOST_SECONDS
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 from compiler.quantize.wide_inputs import WideInputs, wide_inputs, with_room_for_sums
 from compiler.targets.engine.library import is_available, load_library
@@ -373,9 +373,11 @@ _QDQ_BITS: Final = (2, 4, 8)
 FASTER_BITS: Final = (4, 8)
 """Those that layers may choose where only time counts."""
 _OF_SIZE: Final = ("size", "bit_operations", "flash")
-_MOST_PRODUCTS_OF_A_TRIAL: Final = 2 * 10**11
-"""Of sequential rounding, about 20 CPU seconds: of each trial where layers choose their bits, else
-of few trials (``Parameter.costly``)."""
+_SECONDS_OF_EACH: Final = 2
+"""CPU seconds of sequential rounding in each trial; where it takes longer, it is a choice of few
+trials (``Parameter.costly``) …"""
+_SECONDS_OF_LAYERS: Final = 20
+"""… but where layers choose their bits, each trial takes as long, or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,7 +437,7 @@ def searched_space(
         if here and weighted and not bits and not fields:
             names = faster_layers(module)
             bits = FASTER_BITS if names else ()
-        products = sequential_products(module)
+        seconds = sequential_seconds(module)
         # Units of accelerators take 8 bits, a quantized model those of its points.
         given = bool(fields) or settings.hw is not None or bool(given_points(module).count)
         wide = WideInputs() if given else wide_inputs(module)
@@ -448,10 +450,9 @@ def searched_space(
             choices["partition_conversions"] = ("fully_integral", "enabled", "disabled")
         if not weighted:
             choices |= UNWEIGHTED
-        elif products > _MOST_PRODUCTS_OF_A_TRIAL:
+        elif seconds > (_SECONDS_OF_LAYERS if counts else MOST_SECONDS):
             choices["weight_rounding"] = ("corrected",)
-        costly = weighted and products > MOST_PRODUCTS and not counts
-        costly = costly and products <= _MOST_PRODUCTS_OF_A_TRIAL
+        costly = weighted and _SECONDS_OF_EACH < seconds <= MOST_SECONDS and not counts
         points = [{name: nbit} for name, nbit in wide.searched.items()]
         # A table of 12 bits is as large as a small layer, values of 15 take two bytes.
         dear = ([TABLES, SCORES] if counts else []) + ([OTHERS] if "ram" in costs else [])

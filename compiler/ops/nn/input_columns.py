@@ -50,10 +50,12 @@ def conv2d_columns(call: Call) -> InputColumns:
         step = max(_PIECE_BYTES // (8 * most * taps), 1)
         padded = pad_spatial(data.transpose(data_axes), attrs.padding, 0)
         reads = reads_of(padded.shape[3], some.start, some.stop, some.step)
+        plain = padded.shape[2:] == size and taps == inputs
         for flat in padded.reshape(*padded.shape[:2], -1):
             for first in range(0, groups, step):
                 part = flat[first * inputs : (first + step) * inputs]
-                yield first, part.take(reads, axis=1).reshape(-1, taps, positions)
+                read = part[:, some] if plain else part.take(reads, axis=1)
+                yield first, read.reshape(-1, taps, positions)
 
     def rows(weight: Array) -> Array:
         return weight.transpose(kernel_axes).reshape(groups, outputs // groups, taps)

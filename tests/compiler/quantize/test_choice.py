@@ -64,6 +64,28 @@ def test_what_is_predicted_to_gain_is_smoothed_and_over_few_samples_what_gains_m
     assert (f"{gain:.1f} dB" in why) == ("one sample" not in why) == (samples > 1)
 
 
+def test_a_wide_network_is_rounded_sequentially() -> None:
+    rng = np.random.default_rng(2)
+    x, weight = relay.var("x", (1, 4096)), rng.normal(size=(8, 4096)).astype(np.float32)
+    module = relay.module(relay.op.nn.dense(x, relay.const(weight)))
+    data = [{"x": rng.normal(size=(1, 4096)).astype(np.float32)} for _ in range(4)]
+    qconfig, _ = Calibration(module, data).choose()
+    assert qconfig.weight_rounding == "sequential"
+
+
+@pytest.mark.parametrize(("seconds", "rounding"), [(119, "sequential"), (300, "corrected")])
+def test_rounding_that_takes_minutes_is_named_with_its_gain_and_its_option(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, rounding: str
+) -> None:
+    monkeypatch.setattr("compiler.quantize.choice.sequential_seconds", lambda _: seconds)
+    rng = np.random.default_rng(2)
+    qconfig, decisions = Calibration(two_layers(rng, 1.0), batches(rng)).choose()
+    (why,) = (d.why for d in decisions if d.field == "weight_rounding")
+    assert qconfig.weight_rounding == rounding
+    named = "300 CPU seconds" in why and "auto,weight_rounding=sequential" in why and " dB " in why
+    assert named == (rounding == "corrected")
+
+
 @pytest.mark.parametrize(("spread", "alpha"), [(1.0, None), (100.0, 0.75)])
 def test_uneven_channels_are_smoothed_even_over_few_samples_and_even_ones_are_not(
     spread: float, alpha: float | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -201,6 +202,49 @@ def test_products_are_those_of_two_taps(kernels: Kernels, taps: int, positions: 
     np.testing.assert_array_equal(np.tril(products - 1), lower)
     np.testing.assert_array_equal(crossed - 1, np.einsum("gkp,glp->gkl", more, read))
     np.testing.assert_array_equal(sums - 1, [read.sum(2), more.sum(2)])
+
+
+@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("counts", [(30, 40), (40, 0)])
+@pytest.mark.parametrize("taps", [1, 3, 70])
+def test_shrunk_products_count_as_far_as_both_halves_confirm_them(
+    taps: int, counts: tuple[int, int], symmetric: bool, centred: bool
+) -> None:
+    rng = np.random.default_rng(taps)
+    units = rng.uniform(0.01, 0.1, (2, taps))
+    shared = rng.normal(0, 400, (2, taps, 1))
+    read = [drawn_words(rng, (taps, n)) // 2 + shared.astype(np.int16) for n in counts]
+    more = read if symmetric else [drawn_words(rng, (taps, n)) for n in counts]
+    wide = [(one.astype(np.int64), other.astype(np.int64)) for one, other in zip(more, read)]
+    products = [np.einsum("gkp,glp->gkl", one, other) for one, other in wide]
+    halves = (np.tril(products[0]), np.tril(products[1])) if symmetric else tuple(products)
+    sums = tuple(np.stack([each[k].sum(2) for each in wide]) for k in (0, 1))
+    every = [
+        kernels.shrunk(halves, sums, counts, units, symmetric, centred)  # type: ignore[arg-type]
+        for kernels in (Kernels(), choose_kernels())
+    ]
+    np.testing.assert_array_equal(*every)
+
+    def covariance(one: Any, other: Any) -> Any:
+        apart = [x - x.mean(2, keepdims=True) for x in (one, other)]
+        return np.einsum("gkp,glp->gkl", *apart) * units[:, :, None] * units[:, None] / one.shape[2]
+
+    whole = [np.concatenate([each[k] for each in wide], axis=2) for k in (0, 1)]
+    wanted = covariance(*whole)
+    if counts[1]:
+        alone = np.eye(taps, dtype=bool)
+        off, one, other = (
+            np.where(alone, 0, each) for each in (wanted, *(covariance(*each) for each in wide))
+        )
+        common, most = ((x * y).sum(axis=(1, 2)) for x, y in ((one, other), (off, off)))
+        share = np.clip(common / np.maximum(most, 1e-300), 0, 1)[:, None, None]
+        wanted = np.where(alone, wanted, share * off)
+    if not centred:
+        means = [each.mean(2) * units for each in whole]
+        wanted = wanted + means[0][:, :, None] * means[1][:, None, :]
+    # float32 results of sums that may cancel
+    np.testing.assert_allclose(every[0], wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
 
 
 def test_errors_of_grids_are_those_of_float32_operations(kernels: Kernels) -> None:

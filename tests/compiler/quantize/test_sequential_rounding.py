@@ -26,6 +26,7 @@ from compiler.quantize import (
     quantize,
 )
 from compiler.quantize import _prefix_runs as prefix_runs
+from compiler.quantize._sequential_rounding import _most_runs
 from compiler.quantize.calibration.input_sample import sample_inputs
 from tests.compiler.quantize.candidates import assert_same_integers, calibrated, const, sqnr_db
 
@@ -147,11 +148,12 @@ def test_few_bits_use_the_whole_sample_and_eight_bits_a_part_of_it() -> None:
     x = relay.var("x", (1, 1 << 19))
     dense = relay.op.nn.dense(x, relay.const(np.ones((1, 1 << 19), "f4")))
     images = [{"x": np.full((1, 1 << 19), value, np.float32)} for value in range(40)]
-    whole = sample_inputs(relay.module(relay.Function([x], dense)), images)
-    part = whole.within(1 << 23)
-    assert (len(whole.runs), len(part.runs)) == (32, 16)
-    assert part.digests == whole.digests[:16]
-    assert len(whole.within(1).runs) == 1
+    whole_module = relay.module(relay.Function([x], dense))
+    whole = sample_inputs(whole_module, images)
+    main = whole_module["main"]
+    eight, few = (whole.first(_most_runs(main, all_of_it)) for all_of_it in (False, True))
+    assert (len(whole.runs), len(eight.runs), len(few.runs)) == (32, 16, 32)
+    assert eight.digests == whole.digests[:16]
 
 
 @pytest.mark.slow

@@ -127,6 +127,25 @@ def test_the_last_of_16_trials_is_the_best_one_with_a_costly_choice(
     assert len({t.config_hash for t in trials}) == len(trials)
 
 
+def test_the_first_trial_has_the_costly_choice_of_the_statistics() -> None:
+    space, spec = default_space(costly=True), SamplerSpec("auto", 5, 4)
+    chosen = START.with_overrides(weight_rounding="sequential", calibrate_mode="mse")
+    current, trials = StudySampler(space, START, Objective("sqnr"), spec, None, chosen), []
+    for batch in range(5):
+        new = [ended(p, len(trials) + i) for i, p in enumerate(current.propose(batch))]
+        current.add_history(new)
+        trials += new
+    costly = [t.number for t in trials if space.is_costly(t.params)]
+    assert costly[0] == 0
+    assert trials[0].params["calibrate_mode"] == "mse"
+    assert costly[1:] in ([], [15])
+    assert len({t.config_hash for t in trials}) == len(trials) == 20
+    (first,) = StudySampler(
+        space, START, Objective("sqnr"), SamplerSpec("tpe", 5, 1), None, chosen
+    ).propose(0)
+    assert not space.is_costly(first.params)
+
+
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
 def test_samplers_without_stages_propose_no_costly_choice(sampler: str) -> None:
     space, trials = default_space(costly=True), list[Trial]()

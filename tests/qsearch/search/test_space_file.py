@@ -351,20 +351,22 @@ def test_the_written_space_fits_other_models(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("width", "size_counts", "there", "costly"),
+    ("seconds", "size_counts", "there", "costly"),
     [
-        (16, False, True, False),
-        (2048, False, True, True),
-        (2048, True, True, False),
-        (4096, False, False, False),
-        (4096, True, False, False),
+        (1.0, False, True, False),
+        (5.0, False, True, True),
+        (5.0, True, True, False),
+        (60.0, False, True, True),
+        (60.0, True, False, False),
+        (200.0, False, False, False),
     ],
 )
 def test_a_large_network_is_rounded_sequentially_in_few_trials_or_where_it_decides(
-    width: int, size_counts: bool, there: bool, costly: bool
+    monkeypatch: pytest.MonkeyPatch, seconds: float, size_counts: bool, there: bool, costly: bool
 ) -> None:
-    weight = relay.const(np.ones((2, width, 1, 1), np.float32))
-    data = relay.var("x", (1, width, 4, 4))
+    monkeypatch.setattr("qsearch.search.space_file.sequential_seconds", lambda _: seconds)
+    weight = relay.const(np.ones((2, 16, 1, 1), np.float32))
+    data = relay.var("x", (1, 16, 4, 4))
     module = relay.module(relay.Function([data], relay.op.nn.conv2d(data, weight)))
     settings = resolve({"minimize": ["size"]} if size_counts else {}).settings
     space = searched_space(settings, module, "top1").space

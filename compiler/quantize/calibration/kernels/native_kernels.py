@@ -49,6 +49,7 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "group_terms": (_Array, _Array, _INT, _Array, _INT, _INT, *[_Array] * 4),
     "steps": (_Array, *[_LONG] * 3, _Array, _Array),
     "products": (_Array, _Array, *[_LONG] * 4, *[_Array] * 4),
+    "shrunk": (*[_Array] * 6, _LONG, _LONG, _INT, _INT, _Array, _Array),
     "grid_errors": (_Array, _LONG, _LONG, _Array, _FLOAT, _Array),
     "round_columns": (_Array, _Array, *[_LONG] * 3, _DOUBLE, _DOUBLE, _Array, _Array),
 }
@@ -148,6 +149,22 @@ class NativeKernels(Kernels):
         self._library.qs_products(
             *both, groups, taps, both.shape[3], padded, products, crossed, *sums
         )
+
+    def shrunk(
+        self,
+        halves: tuple[I64, I64],
+        sums: tuple[I64, I64],
+        counts: tuple[int, int],
+        unit: F64,
+        symmetric: bool,
+        centred: bool,
+    ) -> F32:
+        out = np.empty(halves[0].shape, np.float32)
+        numbers, work = np.array(counts, np.int64), np.empty(6 * unit.shape[1])
+        self._library.qs_shrunk(
+            *halves, *sums, numbers, unit, *unit.shape, symmetric, centred, work, out
+        )
+        return out
 
     def grid_errors(self, magnitudes: F32, scale: F32, levels: float, out: F32) -> None:
         self._library.qs_grid_errors(magnitudes, *magnitudes.shape, scale, levels, out)

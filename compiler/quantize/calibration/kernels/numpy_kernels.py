@@ -31,6 +31,7 @@ _BLOCK = 1 << 16
 # Logarithms taken at a time: their operands stay in cache.
 _TERMS = 8192
 _TINY = 1e-300
+_LEAST = np.finfo(np.float64).tiny
 _SERIES = (*(1.0 / k for k in range(21, 2, -2)), 1.0)
 
 
@@ -185,6 +186,47 @@ class Kernels:
         crossed += (more @ across).astype(np.int64)
         for total, values in zip(sums, (read, more), strict=True):
             total += values.sum(axis=2).astype(np.int64)
+
+    def shrunk(
+        self,
+        halves: tuple[I64, I64],
+        sums: tuple[I64, I64],
+        counts: tuple[int, int],
+        unit: F64,
+        symmetric: bool,
+        centred: bool,
+    ) -> F32:
+        """The mean products of taps (groups, taps, taps) over two parts of the data, in real units.
+        Deviations from the mean count between different taps as far as both parts confirm them.
+
+        Args:
+            halves: sums of products of each part; of symmetric ones the lower triangle counts.
+            sums: (2, groups, taps), of the first and of the second tap of a product in each part.
+            counts: positions of each part; without a second one deviations count as they are.
+            unit: (groups, taps), real units of a tap.
+            centred: only deviations from the mean.
+        """
+        last = np.arange(unit.shape[1])
+        lower = last[:, None] > last
+        apart = lower if symmetric else lower | lower.T
+        means, moments = [], []
+        parts = (*halves, halves[0] + halves[1])
+        left, right = ((*each, each[0] + each[1]) for each in sums)
+        for k, count in enumerate((*counts, sum(counts))):
+            inverse = 1.0 / max(count, 1)
+            one, other = left[k] * inverse * unit, right[k] * inverse * unit
+            moments.append(one[:, :, None] * other[:, None, :])
+            means.append(parts[k] * inverse * unit[:, :, None] * unit[:, None, :] - moments[k])
+        common, most = (
+            np.add.accumulate((one * other)[:, apart], axis=1)[:, -1:].sum(1)
+            for one, other in (means[:2], (means[2], means[2]))
+        )
+        share = np.clip(common / np.maximum(most, _LEAST), 0.0, 1.0)
+        share = share if counts[1] else np.ones_like(share)
+        found = means[2].astype(np.float32).astype(np.float64)
+        found *= np.where(np.eye(unit.shape[1], dtype=bool), 1.0, share[:, None, None])
+        found = np.asarray(found if centred else found + moments[2], np.float32)
+        return np.where(lower.T, found.transpose(0, 2, 1), found) if symmetric else found
 
     def grid_errors(self, magnitudes: F32, scale: F32, levels: float, out: F32) -> None:
         """out[r, k] = what ``magnitudes`` (rows, columns) lose on a grid, 0 to ``levels`` times the

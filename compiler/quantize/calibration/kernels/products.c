@@ -10,6 +10,7 @@
 
 #define TO_WHOLE 6755399441055744.0 /* 1.5 * 2^52: adding it rounds halves to even, as rint does */
 
+#define TINY 2.2250738585072014e-308 /* the least normal number */
 #define LIMIT 2896.0 /* Products of words, and of one with a difference of two, are below 2^24. */
 
 /* out = rint(x / unit) within LIMIT, unit of each channel; x, out: (outer, channels, inner).
@@ -131,6 +132,65 @@ void qs_products(const int16_t *one, const int16_t *other, int64_t groups, int64
         }
         one += lines * length;
         other += lines * length;
+    }
+}
+
+/* out[g][k][l] = the mean product of two taps over both parts of the data, in real units. Deviations
+ * from the mean of different taps are multiplied by what both parts have in common. one, other:
+ * (groups, taps, taps), symmetric ones lower triangles; left, right: (2, groups, taps), the sums of
+ * the taps; work: 6 taps.
+ */
+void qs_shrunk(const int64_t *one, const int64_t *other, const int64_t *left, const int64_t *right,
+               const int64_t *counts, const double *unit, int64_t groups, int64_t taps,
+               int32_t symmetric, int32_t centred, double *work, float *out) {
+    int64_t all = groups * taps;
+    double inverse[3], *mean = work + 3 * taps;
+    for (int part = 0; part < 3; part++) {
+        int64_t count = part < 2 ? counts[part] : counts[0] + counts[1];
+        inverse[part] = 1.0 / (double)(count > 1 ? count : 1);
+    }
+    for (int64_t g = 0; g < groups; g++, left += taps, right += taps, unit += taps) {
+        double common = 0.0, most = 0.0;
+        for (int64_t l = 0; l < taps; l++) {
+            work[l] = (double)right[l] * inverse[0] * unit[l];
+            work[taps + l] = (double)right[all + l] * inverse[1] * unit[l];
+            work[2 * taps + l] = (double)(right[l] + right[all + l]) * inverse[2] * unit[l];
+        }
+        for (int64_t k = 0; k < taps; k++, one += taps, other += taps) {
+            int64_t end = symmetric ? k + 1 : taps;
+            double *a = mean, *b = mean + taps, *both = mean + 2 * taps, by = unit[k];
+            double of_a = (double)left[k] * inverse[0] * by;
+            double of_b = (double)left[all + k] * inverse[1] * by;
+            double of_both = (double)(left[k] + left[all + k]) * inverse[2] * by;
+            float *to = out + k * taps;
+            for (int64_t l = 0; l < end; l++) {
+                a[l] = (double)one[l] * inverse[0] * by * unit[l] - of_a * work[l];
+                b[l] = (double)other[l] * inverse[1] * by * unit[l] - of_b * work[taps + l];
+                both[l] = (double)(one[l] + other[l]) * inverse[2] * by * unit[l] -
+                          of_both * work[2 * taps + l];
+                to[l] = (float)both[l];
+            }
+            a[k] = both[k] = 0.0;
+            for (int64_t l = 0; l < end; l++) {
+                common += a[l] * b[l];
+                most += both[l] * both[l];
+            }
+        }
+        double share = counts[1] ? common / (most > TINY ? most : TINY) : 1.0;
+        share = share < 1.0 ? share > 0.0 ? share : 0.0 : 1.0;
+        for (int64_t first = 0; first < taps; first += NEAR)
+            for (int64_t k = 0; k < taps; k++) {
+                double of_both =
+                    centred ? 0.0 : (double)(left[k] + left[all + k]) * inverse[2] * unit[k];
+                int64_t end = symmetric && k < first + NEAR ? k + 1 : first + NEAR;
+                for (int64_t l = first; l < end && l < taps; l++) {
+                    double value = (double)out[k * taps + l] * (k == l ? 1.0 : share);
+                    float whole = (float)(value + of_both * work[2 * taps + l]);
+                    out[k * taps + l] = whole;
+                    if (symmetric) out[l * taps + k] = whole;
+                }
+            }
+        out += taps * taps;
     }
 }
 
