@@ -8,6 +8,7 @@ implementation of the package onnx on float64; what that lacks runs in onnxrunti
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -30,7 +31,7 @@ from compiler.judgement.layers import (
     given,
 )
 from compiler.ops.number_format import Array
-from compiler.targets.ort.session import OrtExecutor
+from compiler.targets.ort.session import MOST_S, OrtExecutor
 
 FOLDED: Final = ("QuantizeLinear", "Clip", "Identity", "Transpose", "Reshape", "Squeeze", "Cast")
 """Operators of constants that ``Network`` computes when it is read."""
@@ -54,17 +55,21 @@ class Evaluation:
     ties: dict[str, int] = field(default_factory=dict)
 
 
-def evaluate(network: Network, inputs: Mapping[str, Array]) -> Evaluation:
+def evaluate(network: Network, inputs: Mapping[str, Array], whole: bool = False) -> Evaluation:
     """Run the network once.
 
+    Args:
+        whole: keep all values; else those that no quantization point holds are dropped once read.
     Raises:
-        EvaluationError: an operator has no exact evaluation, or a value is too large.
+        EvaluationError: an operator has no exact evaluation, or a run takes more than MOST_S.
     """
     found = Evaluation(dict(network.constants))
+    begun = time.monotonic()
     for name, value in inputs.items():
         found.values[name] = _widened(np.asarray(value))
     products = {product.name: product for product in network.products}
-    for node in network.nodes:
+    last = {name: place for place, node in enumerate(network.nodes) for name in node.input}
+    for place, node in enumerate(network.nodes):
         if node.output and node.output[0] in network.constants:
             continue
         taken = [found.values.get(name) if name else None for name in node.input]
@@ -76,6 +81,15 @@ def evaluate(network: Network, inputs: Mapping[str, Array]) -> Evaluation:
         for name, value in zip(node.output, made):
             if name:
                 found.values[name] = value
+        for name in node.input:
+            held = whole or network.kept(name) or name in network.constants
+            if last[name] == place and not held and name in found.values:
+                del found.values[name]
+        if time.monotonic() - begun > MOST_S:
+            raise EvaluationError(f"exact evaluation takes more than {MOST_S} s a sample")
+    for name, value in found.values.items():
+        if value.dtype == np.int64 and name not in network.constants and network.kept(name):
+            found.values[name] = value.astype(np.int32)
     return found
 
 
@@ -340,13 +354,15 @@ def _by_reference(network: Network, node: onnx.NodeProto, taken: Values) -> list
             return [_widened(np.asarray(v)) for v in ReferenceEvaluator(model).run(None, feeds)]
         except (NotImplementedError, AttributeError, RuntimeError, TypeError, ValueError):
             pass  # no implementation, or none of float64
-    narrowed = {
-        name: value.astype(np.float32) if value.dtype == np.float64 else value
-        for name, value in feeds.items()
-    }
+    narrowed: dict[str, Array] = {}
+    for place, value in feeds.items():
+        dtype = network.dtype_of(node.input[int(place)])
+        is_byte = value.dtype == np.int64 and dtype in ("int8", "uint8", "int32")
+        is_real = value.dtype == np.float64
+        narrowed[place] = value.astype(dtype if is_byte else "float32" if is_real else value.dtype)
     for info in model.graph.input:
-        kind = helper.np_dtype_to_tensor_dtype(narrowed[info.name].dtype)
-        info.type.tensor_type.elem_type = kind
+        element = helper.np_dtype_to_tensor_dtype(narrowed[info.name].dtype)
+        info.type.tensor_type.elem_type = element
     try:
         executor = OrtExecutor(model, optimize=False, limited=True, folds=False)
         return [_widened(value) for value in executor.run(narrowed)]

@@ -229,6 +229,7 @@ class Network:
                 self.live.update(node.output)
         self._fold()
         self.products = [p for node in self.nodes if (p := self._product(node)) is not None]
+        self.operands = {n for p in self.products for n in (p.data_name, p.weight_name)}
 
     def _fold(self) -> None:
         """Compute integers of constant weights: QuantizeLinear, Clip and moves of constants."""
@@ -357,6 +358,14 @@ class Network:
             held = None
         return Grid(dtype, steps, held, axis, low, high)
 
+    def kept(self, name: str) -> bool:
+        """Whether a value is an output, or the integers of a point or of a product's operand."""
+        node = self.writer.get(name)
+        written = (
+            node is not None and node.op_type in (QUANTIZE, DYNAMIC) and name == node.output[0]
+        )
+        return written or name in self.outputs or name in self.operands
+
     def point_of(self, name: str) -> onnx.NodeProto | None:
         """The DequantizeLinear that writes a value."""
         node = self.writer.get(name)
@@ -455,7 +464,7 @@ def read_network(source: str | os.PathLike[str] | bytes) -> Network:
     """
     network = Network(inline_functions(read_model(source)))
     ops = {node.op_type for node in network.nodes}
-    if not ops & {QUANTIZE, DEQUANTIZE, DYNAMIC, "MatMulInteger", "ConvInteger"}:
+    if not any("uantize" in op or op.endswith("Integer") or op == "QAttention" for op in ops):
         raise OnnxImportError(
             "the file holds no integers: no QuantizeLinear, DequantizeLinear, QLinearConv or the "
             "like",

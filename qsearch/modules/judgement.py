@@ -23,7 +23,7 @@ from compiler.errors import CodegenError, CompilerError, EvaluationError
 from compiler.frontend.from_onnx.model_file import read_model
 from compiler.judgement.exact import Evaluation, evaluate
 from compiler.judgement.float_model import Loss, compare_grids
-from compiler.judgement.layers import QUANTIZE, Network, read_network
+from compiler.judgement.layers import DYNAMIC, QUANTIZE, Network, read_network
 from compiler.judgement.machines import EXACT, MACHINES, RULES, Row, differs, machines, reasons
 from compiler.judgement.overflow import OPEN, PROVED, Claim, overflow, with_witnesses
 from compiler.ops.number_format import Array
@@ -465,7 +465,7 @@ def _points(network: Network) -> list[str]:
     return [
         node.output[0]
         for node in network.nodes
-        if node.op_type == QUANTIZE and node.output[0] in own & network.live
+        if node.op_type in (QUANTIZE, DYNAMIC) and node.output[0] in own & network.live
     ]
 
 

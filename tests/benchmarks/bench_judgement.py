@@ -129,7 +129,7 @@ def chain(rng: np.random.Generator) -> Chain:
 def _values(made: Chain) -> list[NDArray[Any]]:
     """Values of the input and behind every Relu, over all samples."""
     network = read_plain(made.float_file())
-    runs = [evaluate(network, {"x": sample}).values for sample in made.samples]
+    runs = [evaluate(network, {"x": sample}, whole=True).values for sample in made.samples]
     names = ["x", *(f"y{i}" for i in range(len(made.kinds)))]
     return [np.concatenate([run[name] for run in runs]) for name in names]
 

@@ -119,3 +119,29 @@ def test_a_graph_within_a_node_has_no_exact_evaluation() -> None:
 def test_a_float_model_is_refused() -> None:
     with pytest.raises(OnnxImportError, match="holds no integers"):
         read_network(packed([node("Relu", ["x"], ["y"])], [1], {}))
+
+
+def test_an_lstm_of_com_microsoft_runs_in_onnxruntime_alone(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    constants = {
+        "w": rng.normal(0, 0.5, (1, 16, 3)).astype(np.float32),
+        "r": rng.normal(0, 0.5, (1, 16, 4)).astype(np.float32),
+    }
+    lstm = node("LSTM", ["x", "w", "r"], ["y", "", ""], name="lstm", hidden_size=4)
+    plain = tmp_path / "f.onnx"
+    plain.write_bytes(packed([lstm], [5, 1, 3], constants))
+    quantize_dynamic(plain, tmp_path / "q.onnx", op_types_to_quantize=["LSTM"])
+    x = rng.normal(0, 1, (5, 1, 3)).astype(np.float32)
+    network = read_network(tmp_path / "q.onnx")
+    (theirs,) = runtime(str(tmp_path / "q.onnx"), {"x": x})
+    np.testing.assert_allclose(evaluate(network, {"x": x}).values["y"], theirs, rtol=0, atol=1e-6)
+
+
+def test_values_are_dropped_once_read_and_integers_of_points_kept() -> None:
+    network = read_network(dense(random_weights(8, 4, 60)))
+    inputs = {"x": np.ones((1, 8), np.float32)}
+    kept, whole = evaluate(network, inputs).values, evaluate(network, inputs, whole=True).values
+    assert {"q", "p", "y"} <= kept.keys()
+    assert "f" not in kept
+    assert "f" in whole
+    np.testing.assert_array_equal(kept["y"], whole["y"])
