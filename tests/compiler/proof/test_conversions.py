@@ -226,6 +226,10 @@ HONEST = {
         f"{ROUNDED.replace('VALUE', '%x')})",
         HONEST_OUT,
     ),
+    "a wider integer": (
+        HONEST_IN,
+        '  multiply(cast(cast(%r0, dtype="int64"), dtype="float32"), SCALAR)',
+    ),
     "what a clip leaves": (
         rounded("multiply(clip(%x, a_min=-1f, a_max=1f), VECTOR)"),
         HONEST_OUT,

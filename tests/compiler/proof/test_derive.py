@@ -106,6 +106,12 @@ def test_a_changed_edge_or_attribute_is_not_what_was_recorded(
     assert [f.check for f in found][:1] == ["record"]
 
 
+def test_the_record_of_conversions_holds_their_numbers_to_the_last_bit(integral: IRModule) -> None:
+    other = changed(integral, r"multiply\(%x, [^)]*\)", "multiply(%x, 42f)")
+    before, after = (set(derive_static(mod).conversions) for mod in (integral, other))
+    assert any(line.endswith(float(42).hex()) for line in after - before)
+
+
 def test_a_module_has_the_same_contents_however_often_it_was_written_and_read(
     integral: IRModule,
 ) -> None:

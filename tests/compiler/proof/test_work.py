@@ -50,6 +50,12 @@ def test_products_count_their_multiplications() -> None:
     assert work_of(op.nn.dense(y, weight(3, 7), out_dtype="int32"), y).macs == 5 * 3 * 7
 
 
+def test_a_loop_repeats_what_its_body_computes_and_holds_it_once() -> None:
+    body = Work(macs=2, units=7, steps=5, calls=1, c_text=9)
+    assert body.repeated(3) == replace(body, macs=6, units=21, calls=3)
+    assert body.repeated(10**30).units < 10**30
+
+
 def test_windows_and_other_operators_count_as_units() -> None:
     x = relay.var("x", (1, 1, 8, 8), "int8")
     pool = work_of(op.nn.max_pool2d(x, pool_size=(2, 4), strides=(2, 4)), x)
