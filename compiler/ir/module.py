@@ -18,6 +18,10 @@ from compiler.text_output import html_table
 BaseFunc = Any
 
 
+INTEGER_WEIGHTS: Final = "integer_weights"
+"""Attribute of a module whose weights came as integers."""
+
+
 class IRModule:
     """Functions by GlobalVar, in name order. Every ``with_*`` method returns a new module.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from compiler.ir.expr import Call, Constant, Expr, Function
-from compiler.ir.module import IRModule
+from compiler.ir.module import INTEGER_WEIGHTS, IRModule
 from compiler.ir.ty import bits
 from compiler.ir.walk import mentions, nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import SQ, is_given
@@ -41,18 +41,21 @@ class GivenPoints:
 
 def given_note(mod: IRModule) -> str:
     """A sentence on how the points and weights of a module before annotation are used; "" where it
-    has no points."""
+    has neither points nor weights that came as integers."""
     found = given_points(mod)
-    if found.count == 0:
+    if found.count == 0 and INTEGER_WEIGHTS not in mod.attrs:
         return ""
     zeros = f", {found.with_zero_point} of them with a zero point" if found.with_zero_point else ""
     rounded = [f"{name!r} ({nbit} bits)" for name, nbit in ungiven_weights(mod).items()]
     names = ", ".join(rounded[:_NAMED]) + ", …" * (len(rounded) > _NAMED)
     but = f", except the weights of {names}: one scale a channel does not hold them, or the sums "
     but += "of their bits leave int32, so they are rounded again"
+    but = but if rounded else ""
+    if found.count == 0:
+        return f"the weights of the model are integers already: their scales are kept{but}"
     return (
         f"the model is quantized already: its {found.count} quantize points{zeros} and the "
-        f"scales of its weights are kept{but if rounded else ''}; calibrate_mode, weight_scale and "
+        f"scales of its weights are kept{but}; calibrate_mode, weight_scale and "
         "bits count only for what it leaves in float"
     )
 
@@ -89,14 +92,14 @@ def ungiven_weights(mod: IRModule) -> dict[str, int]:
         mod: before annotation, or result of ``mark``.
     """
     names, found = named_layers(mod["main"]), {}
-    qconfig = for_given_points(mod, QConfig.recommended())
+    qconfig, given = for_given_points(mod, QConfig.recommended()), bool(given_points(mod).count)
     for call, _ in weighted_calls(mod["main"]):
         weight, axis = weight_of(call), FQProductShape.require(call.op)(call).weight_axis
         if weight is None or range_on_grid(weight.data, 8, axis) is not None:
             continue
         grid = given_grid(weight.data, axis, call, qconfig)
         if not grid.exact:
-            found[names[call]] = grid.nbit
+            found[names[call]] = grid.nbit if given else qconfig.nbit_weight
     return found
 
 

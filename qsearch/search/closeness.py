@@ -7,7 +7,7 @@ model, float parts included.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from compiler.frontend.from_onnx.model_file import read_model
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
+from compiler.quantize import given_points
 from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.runtime.artifact import QModule
 from compiler.runtime.pipeline import Pipeline
@@ -28,6 +29,7 @@ from workers.metrics.sqnr import Sqnr, worst_output
 
 KEY: Final = "closeness"
 """Key of the provenance of a module: ``Closeness.to_dict``."""
+_BYTES: Final = ("int8", "uint8")
 COMPARED: Final = 8
 """The number of samples that ``Closeness.of`` compares."""
 CLOSE_DB: Final = 20.0
@@ -50,11 +52,14 @@ class Closeness:
         sqnr_db: in dB; None where the outputs are equal.
         output: name of the worst of several outputs; "" for an only one.
         samples: the number of samples that were compared.
+        to: what the outputs are close to: "float", or "the given file" of a model that is quantized
+            already.
     """
 
     sqnr_db: float | None
     output: str
     samples: int
+    to: str = "float"
 
     @staticmethod
     def of(
@@ -89,14 +94,18 @@ class Closeness:
                 ]
                 for outputs in (exact, rounded)
             )
-        return Closeness.between(exact, rounded, names, len(samples))
+        to = "the given file" if given_points(model).count else "float"
+        found = Closeness.between(exact, rounded, names, len(samples))
+        return None if found is None else replace(found, to=to)
 
     @staticmethod
     def between(
         exact: Sequence[Outputs], rounded: Sequence[Outputs], names: Sequence[str], samples: int
     ) -> Closeness | None:
         """Compare outputs that are there already, run after run."""
-        places = [place for place, out in enumerate(exact[0]) if out.dtype.kind == "f"]
+        # Integers of one byte are those of a QuantizeLinear: labels and indices have more.
+        kinds = [out.dtype.kind == "f" or out.dtype in _BYTES for out in exact[0]]
+        places = [place for place, compared in enumerate(kinds) if compared]
         metric = Sqnr()
         state = metric.init()
         for wanted, found in zip(exact, rounded, strict=True):
@@ -124,11 +133,11 @@ class Closeness:
         worst = f" (output {self.output!r}, the worst)" if self.output else ""
         told = f"{figure}{worst} on {self.samples} samples of the {data}"
         if self.close:
-            return f"close to float: {told}"
+            return f"close to {self.to}: {told}"
         told += f"; most is lost at {point}" if point else ""
         return (
-            f"far from float: {told}; `qsearch insight --qconfig auto` names the layers that lose, "
-            "--until and --from leave parts in float"
+            f"far from {self.to}: {told}; `qsearch insight --qconfig auto` names the layers that "
+            "lose, --until and --from leave parts in float"
         )
 
     def to_dict(self) -> dict[str, Any]:

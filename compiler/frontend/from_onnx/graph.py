@@ -51,7 +51,7 @@ def import_graph(
     opsets: Mapping[str, int],
     inputs: InputShapes,
     mapped: Mapping[str, Array],
-) -> tuple[Function, dict[str, Array]]:
+) -> tuple[Function, dict[str, Array], bool]:
     """The graph as a function of its inputs and weights.
 
     Args:
@@ -60,7 +60,8 @@ def import_graph(
         inputs: values for unknown dimensions.
         mapped: initializers whose data the graph lacks.
     Returns:
-        function whose parameters are the graph inputs, then the weights; and the weights by name.
+        function whose parameters are the graph inputs, then the weights; the weights by name; and
+        whether some of these are stored as integers.
     Raises:
         OnnxImportError: unsupported operators (all of them in one message), an unknown dimension,
             nodes whose types do not fit, or nodes that read each other in a circle.
@@ -73,7 +74,8 @@ def import_graph(
     params = bind_inputs(graph, inputs, values)
     _convert_nodes(graph, opsets, values, unsupported)
     body = _outputs(graph, values)
-    return Function((*params, *values.param_vars), body), values.params
+    main = Function((*params, *values.param_vars), body)
+    return main, values.params, values.integer_weights
 
 
 def _unsupported(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> OnnxImportError | None:

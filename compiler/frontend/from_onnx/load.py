@@ -28,7 +28,7 @@ from compiler.frontend.from_onnx.opsets import (
 from compiler.ir.garbage import collector_rests
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.loops import closed
-from compiler.ir.module import IRModule
+from compiler.ir.module import INTEGER_WEIGHTS, IRModule
 from compiler.ops.number_format import Array
 
 
@@ -69,8 +69,9 @@ def load(
     opsets = _opsets(model)
     model = inline_functions(model)
     shapes = InputShapes(dict(dims or {}), dict(input_shapes or {}), keep_dynamic)
-    main, params = import_graph(model.graph, opsets, shapes, mapped)
-    return closed(infer_module(IRModule({"main": main}))), params
+    main, params, integers = import_graph(model.graph, opsets, shapes, mapped)
+    attrs = {INTEGER_WEIGHTS: 1} if integers else None
+    return closed(infer_module(IRModule({"main": main}, attrs=attrs))), params
 
 
 def _opsets(model: onnx.ModelProto) -> dict[str, int]:

@@ -71,6 +71,7 @@ class GraphValues:
     it (transposed, reshaped) takes its name where it is the only reader. ``quantized`` remembers
     results of QuantizeLinear by tensor name, ``products`` those of MatMulInteger and ConvInteger
     as functions of a constant factor, which give the product times it in real numbers.
+    ``integer_weights`` is set where weights are stored as integers.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class GraphValues:
         self._attrs: dict[tuple[type[Attrs], str], Attrs] = {}
         self._types: dict[tuple[tuple[int, ...], str], TensorType] = {}
         self.quantized: dict[str, Quantized] = {}
+        self.integer_weights = False
         self.products: dict[str, Callable[[Array], Expr | None]] = {}
 
     def attrs(self, kind: type[Attrs], given: dict[str, Any]) -> Attrs:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from compiler.errors import CalibrationError
 from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, Var, describe, is_op_call
 from compiler.ir.inference.infer_type import infer_module
-from compiler.ir.module import IRModule
+from compiler.ir.module import INTEGER_WEIGHTS, IRModule
 from compiler.ir.rebuild import substitute
 from compiler.ir.ty import bits
 from compiler.ir.walk import nodes_of
@@ -122,7 +122,10 @@ def bind_scales(
     bits_of = chosen_bits(main, context.qconfig, read_by)
     tabulated = {point for point, readers in read_by.items() if readers in TABULATED}
     points = quantize_points(annotated)
-    binder = _Binder(context.qconfig, nodes_of(main), points, activation_ranges, bits_of, tabulated)
+    binder = _Binder(
+        *(context.qconfig, nodes_of(main), points, activation_ranges, bits_of, tabulated),
+        INTEGER_WEIGHTS in annotated.attrs,
+    )
     replaced = binder.replacements()
     context.report.points.clear()
     for point in points:
@@ -180,6 +183,7 @@ class _Binder:
     ranges: Sequence[float] | NDArray[np.float32] | None
     bits_of: Mapping[Expr, int]
     tabulated: Collection[Expr]
+    stored: bool
     bound: dict[Expr, _Bound] = field(default_factory=dict)
     keeps_grids: bool = False
 
@@ -365,12 +369,14 @@ class _Binder:
             range_s, axis = as_scale(max(-own[0], own[1])), None
         if range_s is not None and at_least is not None and np.any(range_s < at_least):
             range_s = None
-        if range_s is None and self.keeps_grids:
-            range_s = range_on_grid(data.data, nbit, axis)
         steps = None
-        if range_s is None and self.keeps_grids:
-            grid = given_grid(data.data, axis, consumer, self.qconfig)
-            range_s, nbit, steps = grid.range_s, grid.nbit, (grid.low, grid.high)
+        if range_s is None and own is None and (self.keeps_grids or self.stored):
+            range_s = range_on_grid(data.data, nbit, axis)
+            grid = None
+            if range_s is None:
+                grid = given_grid(data.data, axis, consumer, self.qconfig)
+            if grid is not None and (grid.exact or self.keeps_grids):
+                range_s, nbit, steps = grid.range_s, grid.nbit, (grid.low, grid.high)
         if range_s is None:
             range_s = weight_range(data.data, mode, nbit, axis, name, at_least)
         trailing = None if axis is None else data.data.ndim - axis - 1

@@ -27,6 +27,8 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 KINDS = {
     "int4": (TensorProto.INT4, 4, -8, None, 21),
     "uint4": (TensorProto.UINT4, 4, 0, 5, 21),
+    "int8": (TensorProto.INT8, 8, -128, None, 21),
+    "uint8": (TensorProto.UINT8, 8, 0, 100, 21),
     "int2": (TensorProto.INT2, 2, -2, None, 25),
     "uint2": (TensorProto.UINT2, 2, 0, 1, 25),
 }

@@ -105,6 +105,7 @@ def dequantize_linear(node: OnnxNode) -> Expr:
     if node.attr("output_dtype", 0):
         dtype = dtype_of(node.attr("output_dtype"), node.label)
     stored, grid = node.known(0), _grid(node)
+    node.values.integer_weights |= stored is not None and stored.dtype != np.int32
     result = None
     if grid is not None and stored is not None:
         result = _weight(node, stored, grid)
@@ -284,6 +285,7 @@ def matmul_nbits(node: OnnxNode) -> Expr:
     if node.has_input(4) or nbit not in (2, 4, 8):
         raise node.error(f"weights of {nbit} bits, in an order of their own or not, are not read")
     stored = node.require_known(1, "the weight").reshape(rows, -1)
+    node.values.integer_weights = True
     scale = node.require_known(2, "the scales").reshape(rows, blocks).astype(np.float32)
     zero = np.full((rows, blocks), 1 << (nbit - 1), np.float32)
     if node.has_input(3):

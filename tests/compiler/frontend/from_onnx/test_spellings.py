@@ -44,6 +44,7 @@ def test_a_quantized_file_becomes_a_module_of_the_same_integers(name: str) -> No
         ("onnxruntime QOperator u8 s8", "its 6 quantize points"),
         ("matmul blocks int8", "except the weights of '/matmul_3' (16 bits): one scale a channel"),
         ("int16 points and weights", "'/conv_4' (12 bits)"),
+        ("com.microsoft MatMulNBits", "except the weights of '/matmulnbits_0' (8 bits)"),
     ],
 )
 def test_the_note_names_the_weights_that_are_rounded_again(name: str, said: str) -> None:
