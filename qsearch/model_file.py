@@ -1,4 +1,4 @@
-"""Which model: a file, or one of those shipped inside the package with their data."""
+"""Models on disk, and those shipped with the package: found, cut and imported."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class ModelSource:
 
     @property
     def content(self) -> Path | bytes:
-        """What an importer is given: the path, the bytes of a file that stands alone, or a core."""
+        """Source for an importer: the path, the bytes of a file that stands alone, or a core."""
         return self.original if self.parts is None else self.parts.core
 
     @property
@@ -107,7 +107,7 @@ class ModelSource:
 
     @property
     def sha256(self) -> str:
-        """Of the file as it was found."""
+        """Digest of the file as it was found."""
         return self.contents.sha256
 
     def check_unchanged(self) -> None:

@@ -76,7 +76,7 @@ class DataSource:
 
     @property
     def fields(self) -> Mapping[str, Any] | None:
-        """Of the preprocess file; raises as ``read_preprocess``."""
+        """Fields of the preprocess file; raises as ``read_preprocess``."""
         if isinstance(self.preprocess, Mapping):
             return self.preprocess
         return read_preprocess(self.preprocess)

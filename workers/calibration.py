@@ -84,7 +84,7 @@ class CalibrationActor:
         )
 
     def _key(self, request: CalibrationRequest) -> tuple[Any, ...]:
-        """Of the network that the steps "ranges" and "histograms" share."""
+        """Key of the network that the steps "ranges" and "histograms" share."""
         return (
             self._values.key(request.blob),
             json.dumps(dict(request.qconfig), sort_keys=True),

@@ -69,7 +69,7 @@ class Builder:
         self._float_sides: LRUCache[FloatSide] = LRUCache(1)
 
     def runnable(self, build: Build) -> tuple[Runnable, float]:
-        """What was asked for, and the CPU seconds spent on it now (0: it was held).
+        """Candidate that was asked for, and CPU seconds spent on it now (0: it was held).
 
         Raises:
             CompilerError: it cannot be quantized, realised or exported.
@@ -132,7 +132,7 @@ class Builder:
 
 
 def _executor(candidate: Candidate, evaluator: EvaluatorName) -> Executor:
-    """What runs a candidate; without the engine another executor gives the same bits."""
+    """Executor of a candidate; without the engine another one gives the same bits."""
     if evaluator == "simulated":
         return float_executor(candidate.simulated)
     if candidate.integer is None:

@@ -224,7 +224,7 @@ class _Evaluation:
                 )
 
     def asked_costs(self, collapsed: bool) -> dict[str, float]:
-        """What the request asks of what ships: its cost on an accelerator, its memory, its time.
+        """Measure what the request asks of the module: cost on an accelerator, memory, time.
 
         Args:
             collapsed: the candidate is not timed.
@@ -271,7 +271,7 @@ class _Evaluation:
         return batch
 
     def _given(self, batch: ModelBatch, outputs: Rows) -> _Given:
-        """What metrics take of one run."""
+        """Arguments of metrics from one run."""
         first = batch.start - self._request.samples.start
         reference = self._reference and tuple(
             rows[first : first + batch.count] for rows in self._reference
@@ -302,7 +302,7 @@ class _Evaluation:
 
 
 def _joined(runs: Sequence[_Given]) -> _Given:
-    """What metrics take of several runs; their calls cost more than their sums."""
+    """Arguments of metrics from several runs; their calls cost more than their sums."""
     if len(runs) == 1:
         return runs[0]
     outputs, references, labels = zip(*runs, strict=True)

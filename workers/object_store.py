@@ -85,5 +85,5 @@ class ObjectStore:
 
     @staticmethod
     def key(given: Any) -> str:
-        """What identifies the value, without fetching it."""
+        """Key of the value, without fetching it."""
         return given.key if isinstance(given, Handle) else content_key(given)

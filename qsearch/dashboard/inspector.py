@@ -146,7 +146,7 @@ TASKS: Final[dict[str, Callable[..., dict[str, Any]]]] = {
     "zip": about_zip,
     "unpack": unpack_images,
 }
-"""What is asked for -> who answers, from the file and the other words of the question."""
+"""Question -> function that answers it, from the file and the other words of the question."""
 
 
 def serve() -> None:

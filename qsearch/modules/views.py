@@ -1,4 +1,4 @@
-"""What ``--hw`` shows: the groups of a model on a described accelerator, with or without data."""
+"""Views of a model or module: text, drawings, groups on an accelerator, differences of two."""
 
 from __future__ import annotations
 
@@ -300,7 +300,7 @@ def _artifact(path: PathLike) -> QModule | None:
 
 
 def _ends(pipeline: Pipeline) -> CutAt:
-    """Where a model was cut into the float parts of a module."""
+    """Cut of a model into the float parts of a module."""
     given = {port.name for port in pipeline.whole.inputs}
     return CutAt(
         until=[port.name for port in pipeline.core.outputs],

@@ -107,7 +107,7 @@ class Driver:
 
     @property
     def trials(self) -> KnownTrials:
-        """What is known of the study's trials."""
+        """Trials of the study, as they are known here."""
         return self.queue.trials
 
     @property
@@ -228,7 +228,7 @@ class Driver:
 
     @property
     def _all_busy(self) -> bool:
-        """Whether more trials are in the pool than workers."""
+        """True where more trials are in the pool than workers."""
         return len(self.running) > self.context.pool.num_workers
 
     def _fill(self) -> bool:

@@ -23,20 +23,20 @@ class _Rival:
     costs: tuple[float, ...]
 
     def replaces(self, other: _Rival) -> bool:
-        """Whether this one is the better rival wherever the other may be one."""
+        """True where this one is the better rival wherever the other may be one."""
         if self.trial.batch > other.trial.batch or self.rank <= other.rank:
             return False
         return all(mine <= theirs for mine, theirs in zip(self.costs, other.costs))
 
 
 def _reaches(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    """Whether one is as good in every objective."""
+    """True where one is as good in every objective."""
     return all(a >= b for a, b in zip(one, other))
 
 
 @dataclass(slots=True)
 class KnownTrials:
-    """What the driver knows of the trials.
+    """Trials of a study, as a driver knows them.
 
     Attributes:
         objective: says which trial is the best.
@@ -128,7 +128,7 @@ class KnownTrials:
             self._rivals = [*(held for held in self._rivals if not new.replaces(held)), new]
 
     def before(self, batch: int) -> list[Trial]:
-        """Of the complete trials of earlier batches within all limits, those that may be the best.
+        """Complete trials of earlier batches within all limits that may be the best.
 
         The best of all that cost no more than a given trial is among them, whatever it costs.
         """
@@ -155,7 +155,7 @@ class KnownTrials:
         return [self.by_number[trial] for trial in sorted(self._batches.get(number, ()))]
 
     def batch_ended(self, number: int) -> bool:
-        """Whether every trial of the batch, and there is one, is finished."""
+        """True where the batch has trials and all are finished."""
         return self._open.get(number) == 0
 
     @property

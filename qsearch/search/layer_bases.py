@@ -22,7 +22,7 @@ _BESIDE_WEIGHTS: Final = "weight_granularity"
 
 @dataclass(slots=True)
 class LayerBases:
-    """What trials have told of bits of single layers.
+    """Bases for bits of single layers, and what trials have told of them.
 
     Args:
         plan: bits of single layers; its limit of bytes is that of all weights.

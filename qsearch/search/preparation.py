@@ -1,4 +1,4 @@
-"""What a study is made of, before anything is stored or run: model, data, space, objective.
+"""Parts of a study, before anything is stored or run: model, data, space, objective.
 
 ``spec`` names all that decides which trials are made and what they score. Two runs with equal
 specs are one study; what only decides how long it takes (workers, pool, trials) is not in it.
@@ -201,7 +201,7 @@ def _refuse_quantized(opened: OpenedModel) -> None:
 
 
 def _metric(asked: str | None, data: PreparedData, has_labels: bool) -> str:
-    """What is maximised; without ``--metric`` top-1 where there are labels, else SQNR."""
+    """Metric to maximise; without ``--metric`` top-1 where there are labels, else SQNR."""
     metric = asked or ("top1" if has_labels else "sqnr")
     label_note(data, asked)
     if metric == "top1" and not has_labels:
@@ -223,7 +223,7 @@ def _metric(asked: str | None, data: PreparedData, has_labels: bool) -> str:
 
 
 def _spec(study: PreparedStudy, evaluator: str) -> dict[str, Any]:
-    """What decides the trials and their scores, as plain values."""
+    """Plain values that decide the trials and their scores."""
     settings = study.settings
     spec: dict[str, Any] = {
         "model_sha256": study.source.sha256,
@@ -326,7 +326,7 @@ def _warnings(
 
 
 def _float_warning(diagnosis: Diagnosis, start: QConfig) -> tuple[str, ...]:
-    """What the diagnosis knows before calibration of a model that is not fully integral."""
+    """Warning of a model that is not fully integral, before calibration."""
     if diagnosis.fully_integral:
         return ()
     causes = [

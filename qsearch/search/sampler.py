@@ -151,12 +151,12 @@ class SamplerSpec:
 
     @property
     def enumerates(self) -> bool:
-        """Whether the space is visited in order."""
+        """True where the space is visited in order."""
         return self.enumerate_all or self.sampler == "grid"
 
     @property
     def needs_history(self) -> bool:
-        """Whether a batch depends on how earlier ones ended; if not, none waits for another."""
+        """True where a batch depends on how earlier ones ended; else none waits for another."""
         return self.waits or not (self.enumerates or self.sampler in HISTORY_FREE)
 
 
@@ -213,7 +213,7 @@ class StudySampler:
 
     @property
     def bracketed(self) -> bool:
-        """As of ``LayerBases``; where layers do not differ there are no budgets."""
+        """True where no smaller budget of bits is left to try, or layers do not differ."""
         return self._bases is None or self._bases.bracketed
 
     def add_pending(self, trials: Iterable[Trial]) -> None:

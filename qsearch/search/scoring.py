@@ -155,7 +155,7 @@ class Scorer:
         return self.whole.build.evaluator if integral else "simulated"
 
     def is_checked(self, number: int) -> bool:
-        """Whether the reference runs beside this trial: the first, and one of eight by the seed."""
+        """True where the reference runs beside it: for the first, and one of eight by the seed."""
         return number == 0 or (number + self.seed) % CHECKED_ONE_OF == 0
 
     def requests(
@@ -179,7 +179,7 @@ class Scorer:
         return split(request, self.parts)
 
     def build(self, qconfig: QConfig, scales: tuple[float, ...] | None) -> Build:
-        """What runs for a configuration with its activation ranges."""
+        """Build of a configuration with its activation ranges."""
         fields = qconfig.to_dict()
         channels = self.channels(qconfig) if self.channels and qconfig.needs_channels else None
         return replace(
@@ -225,7 +225,7 @@ class Scorer:
 
 
 def costs_of(parts: Sequence[EvaluationResult]) -> dict[str, float]:
-    """What a candidate costs, in the words of a score.
+    """Costs of a candidate, in the words of a score.
 
     The first part knows; of times the shortest counts: what runs beside makes them longer.
     """
@@ -283,7 +283,7 @@ def score_of(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]
 
 
 def _accuracies() -> list[Measure]:
-    """What candidates are scored by, costs left out."""
+    """Measures that candidates are scored by, costs left out."""
     return [m for m in known_measures() if m.option and not m.smaller_is_better]
 
 

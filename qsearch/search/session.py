@@ -292,7 +292,7 @@ class Session:
         return parts_of(len(prepared.evaluation.samples), prepared.run_samples)
 
     def _plan_layers(self, scorer: Scorer, scales: tuple[float, ...] | None) -> LayerPlan | None:
-        """What the stage of the layers is built on; None where there is no such stage."""
+        """Measure what the stage of the layers is built on; None where there is no such stage."""
         prepared, layers = self._prepared, self._prepared.layers
         if layers is None:
             why = "layers do not differ in this search; see --space, --minimize and --max-size"

@@ -1,4 +1,4 @@
-"""What a module file holds, and what the store keeps beside it for the pages of a study.
+"""Contents of a module file, and what the store keeps beside it for the pages of a study.
 
 The first calibration inputs are stored as well, so that any trial can be examined later.
 """
@@ -53,7 +53,7 @@ _MAX_BYTES: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shipped:
-    """What a configuration makes of a model.
+    """Module that a configuration makes of a model.
 
     Attributes:
         module: partitioned where the configuration says so.
@@ -169,7 +169,7 @@ def provenance_of(
 
 
 def recorded_proof(module: IRModule) -> dict[str, Any] | None:
-    """What holds of a fully integral module for every input; None where float is left in it."""
+    """Record of the static proof of a fully integral module; None where float is left in it."""
     from compiler.proof.derive import derive_static
     from compiler.proof.record import record_of
 
@@ -209,7 +209,7 @@ def sample_inputs(data: PreparedData, inputs: Sequence[InputSpec]) -> dict[str, 
 def runs_of(
     kept: Mapping[str, NDArray[Any]], names: Sequence[str]
 ) -> list[dict[str, NDArray[Any]]]:
-    """What ``sample_inputs`` gave, as inputs by name, run after run."""
+    """Inputs by name, run after run, from what ``sample_inputs`` gave."""
     runs = len(kept) // max(len(names), 1)
     return [
         {name: kept[f"{run}.{place}"] for place, name in enumerate(names)} for run in range(runs)

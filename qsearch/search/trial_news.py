@@ -1,4 +1,4 @@
-"""What people are told of trials: the log, progress, the store, callbacks and webhooks."""
+"""News of trials for people: the log, progress, the store, callbacks and webhooks."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ _LESS_ROUNDS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """What the written module scores, run as users run it.
+    """Score of the written module, run as users run it.
 
     Attributes:
         score: as for trials.
@@ -72,7 +72,7 @@ class Emitted:
     closeness: Closeness | None = None
 
     def report(self) -> dict[str, Any]:
-        """As ``--json`` prints it."""
+        """Plain values, as ``--json`` prints them."""
         told = asdict(self)
         del told["cpu_s"]
         return {**told.pop("score"), **told}
@@ -104,7 +104,7 @@ class Winner:
         self._built: tuple[str, Candidate] | None = None
         self._written: tuple[tuple[str, str | None], QModule] | None = None
         self.roundings: dict[int, Mapping[str, NDArray[Any]]] = {}
-        """What workers found when they rounded the weights of trials, by number."""
+        """Rounded weights that workers found, by number of the trial."""
         self.float_ops: tuple[str, ...] = ()
         """Operators that stayed in float, each with the reason."""
         self.cpu_s = 0.0

@@ -38,7 +38,7 @@ BUSY_TIMEOUT_MS = 5_000
 CONNECT_TIMEOUT_S = 10
 
 SCHEMA: Final = "0004"
-"""What this version makes and reads; a change of ``models.py`` gives it another number."""
+"""Schema that this version makes and reads; a change of ``models.py`` gives it another number."""
 
 # Any number that no other program uses for its advisory locks.
 _SCHEMA_LOCK: Final = 0x71735F6D6967
@@ -254,7 +254,7 @@ def unreachable(url: URL, error: BaseException, waited_s: float = 0.0) -> StoreE
 def _sqlite_trouble(
     url: URL, error: BaseException, text: str, waited_s: float
 ) -> StoreError | None:
-    """What SQLite's own error code tells of the file."""
+    """Error for what SQLite's own code tells of the file."""
     code = _sqlite_code(error)
     if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return StoreError(
@@ -328,7 +328,7 @@ def _on_sqlite_begin(connection: Connection) -> None:
 
 
 def _is_current(engine: Engine, url: URL, create: bool) -> bool:
-    """Whether the schema is there; False means that it may be made.
+    """True where the schema is there; False means that it may be made.
 
     Raises:
         StoreError: it is another version's, or missing and not to be made.
