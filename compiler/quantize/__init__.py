@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from compiler.qtypes.report import PointRecord as PointRecord
     from compiler.qtypes.report import QuantizeReport as QuantizeReport
     from compiler.quantize._bias_correction import correct_biases as correct_biases
+    from compiler.quantize._channel_groups import fields_without_effect as fields_without_effect
     from compiler.quantize._conversion_ops import has_only_conversion_ops as has_only_conversion_ops
     from compiler.quantize._cost import FLOAT_BITS as FLOAT_BITS
     from compiler.quantize._cost import LayerCost as LayerCost

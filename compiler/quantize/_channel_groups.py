@@ -27,6 +27,7 @@ from compiler.ir.walk import nodes_of
 from compiler.ops.rules.channel_factors import RESULT, Absorber, ChannelFactors, FQChannelFactors
 from compiler.quantize._layers import tied_tables
 from compiler.quantize._rewriting import rewritten
+from compiler.quantize.calibration.weighted_calls import weighted_calls
 
 Factors = NDArray[np.float64]
 
@@ -151,6 +152,13 @@ def find_groups(main: Function) -> ChannelGroups:
         finder.visit(node)
     finder.freeze(main.body)
     return finder.groups()
+
+
+def fields_without_effect(mod: IRModule) -> frozenset[str]:
+    """The fields of a QConfig that change nothing in a prepared module."""
+    group_of = find_groups(mod["main"]).group_of
+    smooths = any(call.args[0] in group_of for call, _ in weighted_calls(mod["main"]))
+    return frozenset(() if smooths else ("smooth_alpha",))
 
 
 class _Finder:

@@ -7,7 +7,7 @@ first configuration of the study.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
@@ -51,6 +51,8 @@ _EXPLORES_FROM: Final = 16
 """Trial from which on TPE proposes: of fewer trials it learns nothing."""
 _COSTLY_AT: Final = (15, 63, 255)
 """Places of trials that are the best one with a costly choice: the last of 16, two further ones."""
+_AGAIN: Final = 32
+"""Proposals of a batch whose modules were tried already; then it ends."""
 _FINE: Final[Params] = {"calibrate_mode": "mse", "weight_scale": "mse"}
 _ASYMMETRIC: Final[Params] = {**_FINE, "activation_scheme": "asymmetric"}
 _REPAIRING: Final[Params] = {**_ASYMMETRIC, "weight_rounding": "sequential"}
@@ -67,6 +69,9 @@ smoothing, other models gain from sequential rounding. A guess has the most bits
 for what layers read. The last ones are for spaces without sequential rounding."""
 _GUESSES: Final = 3
 """Trials that the surrogate proposes gain more than further guesses."""
+
+
+WorkOf = Callable[[QConfig], str | None]
 
 
 def first_points(space: Space, start: QConfig, chosen: QConfig | None = None) -> list[Params]:
@@ -218,13 +223,14 @@ class StudySampler:
 
     def add_pending(self, trials: Iterable[Trial]) -> None:
         """Say that these configurations are on their way and must not be proposed again."""
-        self._seen.update(trial.config_hash for trial in trials)
+        for trial in trials:
+            self._seen.update((trial.config_hash, trial.work_hash))
 
     def add_history(self, trials: Iterable[Trial]) -> None:
         """Tell how the trials of batches ended, in order of their numbers."""
         with quiet_optuna():
             for trial in trials:
-                self._seen.add(trial.config_hash)
+                self._seen.update((trial.config_hash, trial.work_hash))
                 of_layers = trial.stage == LAYERS and self._layers is not None
                 stage = self._layers if of_layers else self._global
                 assert stage is not None
@@ -245,17 +251,21 @@ class StudySampler:
             return GLOBAL
         return GLOBAL if (batch - warm) % 3 == 2 else LAYERS
 
-    def propose(self, batch: int) -> list[Proposal]:
-        """The proposals of batch number ``batch``; fewer than a batch when the space ends."""
+    def propose(self, batch: int, work_of: WorkOf = lambda _: None) -> list[Proposal]:
+        """The proposals of batch number ``batch``; fewer than a batch when the space ends.
+
+        Args:
+            work_of: the hash of a configuration's work; of equal ones, only the first is proposed.
+        """
         if self.spec.enumerates:
             return self._enumerated()
         stages = [self._global]
         if self._layers is not None:
             stages.insert(0 if self.stage_of(batch) == LAYERS else 1, self._layers)
         # A stage that has nothing new leaves its turn to the other.
-        return next(filter(None, (self._asked_of(stage, batch) for stage in stages)), [])
+        return next(filter(None, (self._asked_of(stage, batch, work_of) for stage in stages)), [])
 
-    def _asked_of(self, stage: _StageSampler, batch: int) -> list[Proposal]:
+    def _asked_of(self, stage: _StageSampler, batch: int, work_of: WorkOf) -> list[Proposal]:
         seen = _Seen(self._seen)
         proposals: list[Proposal] = []
         place = stage.told if self.spec.needs_history else batch * self.spec.batch_size
@@ -267,7 +277,8 @@ class StudySampler:
             if self.spec.sampler in HISTORY_FREE:
                 stage.asked.clear()
                 stage.study = new_study(self.objective)
-            for slot in range(self.spec.batch_size):
+            slot = again = 0
+            while slot < self.spec.batch_size and again < _AGAIN:
                 proposal = self._costly(stage, place + slot, seen)
                 bases = self._bases if stage.name == LAYERS else None
                 kinds = [None] if bases is None else bases.kinds_at(place + slot)
@@ -285,6 +296,15 @@ class StudySampler:
                 if proposal is None:
                     break
                 seen.now.add(proposal.config_hash)
+                work = work_of(proposal.qconfig)
+                if work in seen:
+                    again += 1
+                    if proposal.config_hash in stage.asked:
+                        asked = stage.asked.pop(proposal.config_hash)
+                        stage.study.tell(asked, state=TrialState.FAIL)
+                    continue
+                seen.now.update([work] if work else ())
+                slot += 1
                 proposals.append(proposal)
         return proposals
 

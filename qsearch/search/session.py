@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.errors import CalibrationError, CompilerError
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import Calibration
+from compiler.quantize import Calibration, fields_without_effect
 from compiler.runtime.interface import KEY as INTERFACE
 from compiler.runtime.pipeline import AFTER, BEFORE
 from compiler.targets.c.cores import CORES
@@ -389,7 +389,8 @@ class Session:
             prepared.space, prepared.start, prepared.objective, spec, plan, chosen
         )
         queue = TrialQueue(
-            context, trials, sampler, self._calibration, work_key(prepared), self._budget
+            *(context, trials, sampler, self._calibration, work_key(prepared), self._budget),
+            fields_without_effect(prepared.module),
         )
         prunes, roundings = pruner if alpha > 0 else None, self._winner.roundings
         running = RunningTrials(context.pool, scorer, prunes, roundings)

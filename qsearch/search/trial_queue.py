@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ class TrialQueue:
         work_key: all else that decides a score beside the configuration (model, data, code,
             evaluator).
         budget: how many trials the study shall have, and the patience.
+        without_effect: fields of the configuration that change nothing in the module.
     """
 
     context: StudyContext
@@ -45,6 +46,7 @@ class TrialQueue:
     scales: Calibration
     work_key: Mapping[str, Any]
     budget: Budget
+    without_effect: Collection[str] = ()
     exhausted: bool = False
     """The space has nothing that was not tried."""
     _next_batch: int = 0
@@ -166,12 +168,6 @@ class TrialQueue:
         key = config_hash(whole)
         if any(trial.config_hash == key for trial in self.trials.by_number.values()):
             return None
-        try:
-            scales = self.scales_for(qconfig)
-        except BrokenRunError:
-            raise
-        except CompilerError:
-            scales = None  # told when the trial is run
         space = self.sampler.space
         try:
             point = space.params_of(qconfig)
@@ -183,7 +179,7 @@ class TrialQueue:
             params=point,
             qconfig=whole,
             config_hash=key,
-            work_hash=self._work_hash(whole, scales),
+            work_hash=self._work_of(qconfig),
             stage=TRIED,
         )
 
@@ -226,29 +222,31 @@ class TrialQueue:
         stored = {row.config_hash for row in self.trials.batch(batch)}
         room = self.budget.trials - self.trials.next_number
         new: list[NewTrial] = []
-        for proposal in self.sampler.propose(batch):
+        for proposal in self.sampler.propose(batch, self._work_of):
             if proposal.config_hash in stored or len(new) == room:
                 continue
-            qconfig, scales = proposal.qconfig, None
-            fields = qconfig.to_dict()
-            try:
-                scales = self.scales_for(qconfig)
-            except BrokenRunError:
-                raise
-            except CompilerError:
-                pass  # told when the trial is run
             new.append(
                 NewTrial(
                     number=self.trials.next_number + len(new),
                     batch=batch,
                     params=proposal.params,
-                    qconfig=fields,
+                    qconfig=proposal.qconfig.to_dict(),
                     config_hash=proposal.config_hash,
-                    work_hash=self._work_hash(fields, scales),
+                    work_hash=self._work_of(proposal.qconfig),
                     stage=proposal.stage,
                 )
             )
         return new
+
+    def _work_of(self, qconfig: QConfig) -> str:
+        scales = None
+        try:
+            scales = self.scales_for(qconfig)
+        except BrokenRunError:
+            raise
+        except CompilerError:
+            pass  # told when the trial is run
+        return self._work_hash(qconfig.to_dict(), scales)
 
     def _work_hash(self, fields: Mapping[str, Any], scales: tuple[float, ...] | None) -> str:
         """Equal for configurations that make the same module: ranges count, not their origin.
@@ -256,6 +254,8 @@ class TrialQueue:
         On few samples, the maximum and a high percentile are often the same number.
         """
         decides = canonical_fields(fields)
+        for name in self.without_effect:
+            decides.pop(name, None)
         if scales is not None:
             for name in ("calibrate_mode", "percentile"):
                 decides.pop(name, None)

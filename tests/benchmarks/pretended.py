@@ -55,10 +55,10 @@ class TimedSampler(StudySampler):
 
     cpu_s = 0.0
 
-    def propose(self, batch: int) -> Any:
+    def propose(self, *args: Any) -> Any:
         begin = time.thread_time()
         try:
-            return super().propose(batch)
+            return super().propose(*args)
         finally:
             self.cpu_s += time.thread_time() - begin
 

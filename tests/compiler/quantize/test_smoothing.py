@@ -17,6 +17,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
 from compiler.quantize import (
     channel_stats,
+    fields_without_effect,
     prerequisite_optimize,
     smooth,
 )
@@ -184,8 +185,10 @@ def test_smoothing_with_alpha_one_evens_out_the_activation() -> None:
 def test_a_clip_that_does_not_commute_with_factors_stops_them() -> None:
     mod = chain(np.random.default_rng(3), a_min=0.0, a_max=6.0)
     assert smoothed(mod) is mod
+    assert fields_without_effect(mod) == {"smooth_alpha"}
     relu = chain(np.random.default_rng(3), a_min=0.0, a_max=float("inf"))
     assert smoothed(relu) is not relu
+    assert fields_without_effect(relu) == frozenset()
 
 
 def test_inputs_and_results_keep_their_units() -> None:
@@ -198,6 +201,7 @@ def test_inputs_and_results_keep_their_units() -> None:
     )
     assert find_groups(mod["main"]).sizes == ()
     assert smoothed(mod) is mod
+    assert fields_without_effect(mod) == {"smooth_alpha"}
 
 
 def test_a_residual_stream_is_one_group() -> None:

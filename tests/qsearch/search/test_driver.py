@@ -177,6 +177,7 @@ def search(
     progress: Progress | None = None,
     keep_failed: bool = False,
     patience: int | str | None = None,
+    without_effect: tuple[str, ...] = (),
 ) -> str | None:
     study = repository.find_study(name) or repository.create_study(
         NewStudy(name, "m.onnx", "a" * 64, {}, "b" * 64, 3, trials, "c" * 16)
@@ -192,7 +193,9 @@ def search(
         SamplerSpec("auto", 3, batch_size=4, enumerate_all=space.size(trials + 1) <= trials),
     )
     known = KnownTrials(objective)
-    queue = TrialQueue(context, known, sampler, scales or Scales(), {"code": code}, budget)
+    queue = TrialQueue(
+        context, known, sampler, scales or Scales(), {"code": code}, budget, without_effect
+    )
     build = Build(b"", {}, None, "engine")
     whole = EvaluationRequest(build, DatasetRef("npz"), Range(0, 300), ("agreement",), ())
     scorer = Scorer(whole, score_of)
@@ -348,6 +351,35 @@ def test_configurations_with_equal_ranges_are_one_piece_of_work(repository: Repo
     for trial in trials:
         same = next(t for t in trials if t.work_hash == trial.work_hash)
         assert trial.outcome.score == same.outcome.score
+
+
+def test_no_two_trials_of_a_search_make_one_module(repository: Repository) -> None:
+    pool = FakePool()
+    scales = Scales(equal=("max", "mse", "kl_divergence", "percentile"))
+    search(repository, pool, scales=scales, trials=40, without_effect=("smooth_alpha",))
+    trials = trials_of(repository)
+    assert len({trial.work_hash for trial in trials}) == len(trials) == 40
+    assert not any(trial.outcome.from_store for trial in trials)
+    story_of_one = story(repository)
+    search(
+        repository,
+        FakePool(),
+        scales=scales,
+        trials=24,
+        name="twice",
+        code="v2",
+        without_effect=("smooth_alpha",),
+    )
+    search(
+        repository,
+        FakePool(),
+        scales=scales,
+        trials=40,
+        name="twice",
+        code="v2",
+        without_effect=("smooth_alpha",),
+    )
+    assert story(repository, "twice") == story_of_one
 
 
 class Phases(SilentProgress):
