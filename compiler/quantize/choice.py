@@ -16,7 +16,11 @@ from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize._channel_groups import find_groups
 from compiler.quantize._given_points import given_points
-from compiler.quantize._sequential_rounding import MOST_SECONDS, sequential_seconds
+from compiler.quantize._sequential_rounding import (
+    FITTING_SECONDS,
+    MOST_SECONDS,
+    sequential_seconds,
+)
 from compiler.quantize.calibration.channel_stats import ChannelStats
 from compiler.quantize.calibration.input_sample import batch_size
 from compiler.quantize.calibration.weighted_calls import weight_of, weighted_calls
@@ -151,5 +155,6 @@ def _rounding(samples: int, seconds: float) -> Decision:
         )
     else:
         value = "sequential"
-        why = f"weights and ranges layer by layer, fitted to what reads them on {samples} samples"
+        fitted = "weights" if seconds > FITTING_SECONDS else "weights and ranges"
+        why = f"{fitted} layer by layer, fitted to what reads them on {samples} samples"
     return Decision("weight_rounding", value, why)
