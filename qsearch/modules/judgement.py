@@ -21,6 +21,7 @@ import onnxruntime
 
 from compiler.errors import CodegenError, CompilerError, EvaluationError
 from compiler.frontend.from_onnx.model_file import read_model
+from compiler.frontend.from_onnx.runtime_warnings import runtime_warnings
 from compiler.judgement.exact import Evaluation, evaluate
 from compiler.judgement.float_model import Loss, compare_grids
 from compiler.judgement.layers import DYNAMIC, QUANTIZE, Network, read_network
@@ -251,7 +252,7 @@ class Judgement:
     def lines(self) -> list[str]:
         """The report before its table."""
         lines = [f"{self.path}: {'REFUTED' if self.refuted else 'nothing refuted'}"]
-        lines.append(f"{self.form}, opset {self.opset}, {len(self.rows)} layers")
+        lines.append(f"{self.form}, opset {self.opset}, layers: {len(self.rows)}")
         lines.append("overflow")
         proved = [c for c in self.claims if c.verdict == PROVED]
         if proved:
@@ -259,13 +260,14 @@ class Judgement:
             share = 100 * max(-near.low, near.high) / 2**31
             lines.append(
                 f"  proved   {len(proved)} accumulators and biases are within int32; the nearest "
-                f"is {near.layer}, {share:.2g} % of it"
+                f"is {near.layer}, {share:.3g} % of it"
             )
         others = [c for c in self.claims if c.verdict != PROVED]
         for claim in others[:_SHOWN]:
             word = "REFUTED" if claim.refuted else "open"
             where = " at the layer" if claim.verdict.endswith("layer") else ""
-            lines.append(f"  {word:<8} {claim.layer}, {claim.what}{where}: {claim.detail}")
+            more = "; --json has the input" if claim.witness is not None else ""
+            lines.append(f"  {word:<8} {claim.layer}, {claim.what}{where}: {claim.detail}{more}")
         if len(others) > _SHOWN:
             lines.append(f"  and {len(others) - _SHOWN} more; all are in the JSON")
         return lines
@@ -384,6 +386,8 @@ def judge(
         for p in network.products
         if p.weights is None and p.data_name in run.values
     }
+    # OrtExecutor runs without this optimizer.
+    notes += [told for told in runtime_warnings(source.path) if "Pad_Fusion" in told]
     zeros = [{s.name: np.zeros(s.shape, s.dtype) for s in specs}]
     claims = with_witnesses(network, overflow(network, terms), taken or zeros)
     ops = {node.op_type for node in network.model.graph.node}

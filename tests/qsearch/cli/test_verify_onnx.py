@@ -144,3 +144,15 @@ def test_an_operator_that_nobody_knows_leaves_the_rest_judged(
     assert "Strange" in str(found["notes"])
     cells = {r["layer"]: r["cells"]["x86 AVX2"] for r in found["machines"]}  # type: ignore[attr-defined]
     assert cells == {"layer": "can saturate", "strange": "not examined"}
+
+
+def test_an_input_that_overflows_is_shown_in_the_json(tmp_path: Path, capfd: Output) -> None:
+    bias = np.array([0, 2**31 - 100], np.int32)
+    file = saved(tmp_path / "m.onnx", dense(np.full((16, 2), -100, np.int8), bias))
+    assert run(["verify", file]) == 1
+    shown = capfd.readouterr().out
+    assert "REFUTED  layer, accumulator: an input of the network makes the accumulator" in shown
+    assert "--json has the input" in shown
+    claims = judged(file, capfd, code=1)["overflow"]
+    (claim,) = (c for c in claims if c["verdict"] == "refuted")  # type: ignore[attr-defined]
+    assert len(claim["witness"]["x"]["values"][0]) == 16
