@@ -75,8 +75,6 @@ def _int(values: Any, dtype: str = "int64") -> Array:
     return np.asarray(values, dtype)
 
 
-_ROWS = _int([9, 16, 12])[:, None] + 28
-_HALF = (np.int64(1) << _ROWS) >> 1
 _IMAGES = np.random.default_rng(2).integers(-128, 128, (2, 3, 4, 4))
 
 ENGINE: dict[str, Case] = {
@@ -100,16 +98,13 @@ ENGINE: dict[str, Case] = {
     ),
     "ties along an axis that is not the channels'": Case(
         """  %0 = nn.dense(%q, WEIGHT, out_dtype="int32");
-  %1 = multiply(cast(add(%0, BIAS), dtype="int64"), 805306368i64);
-  %2 = add(%1, where(less(%1, 0i64), BELOW, HALF));
-  right_shift(%2, BITS)""",
+  qnn.requantize(add(%0, BIAS), FACTOR, SHIFT, rounding="away", out_dtype="int64")""",
         {"q": _int([[-128, 0], [-128, -128], [127, 1]], "int8")},
         {
             "WEIGHT": _int([[1, 0], [100, 27], [2, 0]], "int8"),
             "BIAS": _int([[[0], [5], [5]]], "int32"),
-            "BELOW": _HALF - 1,
-            "HALF": _HALF,
-            "BITS": _ROWS,
+            "FACTOR": _int([3 << 28] * 3, "int32"),
+            "SHIFT": _int([-6, -13, -9], "int32"),
         },
     ),
     "a rounded product of more than 32 bits": Case(

@@ -92,7 +92,8 @@ def _largest_along(item: Any, axis: int | None) -> Any:
 
 
 ENGINE = "compiler.targets.engine"
-_SHIFTED_OUT = "np.where((multiplier == POWER_OF_TWO) & (1 - shift >= bits(dtype)), 0, multiplier)"
+_SHIFTED_OUT = "multiplier = np.where(powers & (amounts >= bits(dtype)), 0, multiplier)"
+_WHOLE = 'if shifted or (ties == "up" and powers.any() and bits(dtype) == 64):'
 _DENSE = "out = dense_view(planner, step, item, stored, row_major=True)"
 _WANTED = """planner.define(step, item)
     item.stored = stored
@@ -101,27 +102,16 @@ _BATCH = Defect(f"{ENGINE}.windows", "reduce", {_DENSE: _WANTED})
 
 DEFECTS: dict[str, Defect] = {
     "an unsigned value, shifted by all its bits": Defect(
-        f"{ENGINE}.rules",
-        "_rescale",
-        {
-            _SHIFTED_OUT: "multiplier",
-            "    right = 1 - int(shift[multiplier == POWER_OF_TWO].min(initial=1))": "    right = "
-            "min(1 - int(shift[multiplier == POWER_OF_TWO].min(initial=1)), bits(dtype) - 1)",
-        },
+        f"{ENGINE}.rounding", "rescale", {_SHIFTED_OUT: "pass"}
     ),
     "a power of two of int64 that int32 does not hold": Defect(
-        f"{ENGINE}.rules", "_rescale", {"bits(dtype) == 64 and powers.any()": "False"}
+        f"{ENGINE}.rounding", "rescale", {_WHOLE: "if False:"}
     ),
     "an average of a window of padding": Defect(
         f"{ENGINE}.windows", "pool", {"if count or not reached:": "if count:"}
     ),
     "ties along an axis that is not the channels'": Defect(
         f"{ENGINE}.rounding", "largest_along", _largest_along
-    ),
-    "a rounded product of more than 32 bits": Defect(
-        f"{ENGINE}.rounding",
-        "rounded_product",
-        {" or int(most.max()) * int(factor.max()) >= _MOST:": ":"},
     ),
     "a mean of a batch in front of a window": _BATCH,
     "a sum of a batch in front of a window": _BATCH,

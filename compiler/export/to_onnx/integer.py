@@ -4,7 +4,7 @@
     nn.matmul, nn.batch_matmul               MatMul; MatMulInteger
     fixed_point_multiply(x: int32)           Mul, Add 1/2, Floor in float64 where it is exact; else
                                              Mul, Add, BitShift right on uint64, Cast int32
-    clip(fixed_point_multiply(x))            Mul, Round, Clip in float32 where that is the same
+    qnn.requantize(x, low, high)             Mul, Round, Clip in float32 where that is the same
     anything that is no word of core         its body
 
 Nothing is approximated: what a float dtype does not hold, by the bounds of ``compiler.ranges``, is

@@ -24,6 +24,7 @@ from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
 from compiler.ir.ty import NARROW_DTYPES, is_float, is_integer
 from compiler.ops.number_format import Array
+from compiler.ops.qnn.requantize import OP as REQUANTIZE
 from compiler.ops.rules.float_product import EXACT
 from compiler.ranges.analysis import RangeContext, analyse_step, analyse_word
 
@@ -182,15 +183,30 @@ class IntegerEmitter(Emitter):
             self._exact = True
             self._emit_word(step)
             return
-        words, results = words_of(step)
+        words, results = words_of(step, (REQUANTIZE,))
         for word in words:
-            self._exact = analyse_word(word, self._ranges)
+            if word.name != REQUANTIZE:  # which emits words
+                self._exact = analyse_word(word, self._ranges)
             self._emit_word(word)
         for value, made in zip(step.results, results):
-            self._held[value] = self.held(made)
-            if made in self._sums:
-                self._sums.add(value)
-            self._ranges.set(value, self._ranges.of(made))
+            self.alias(value, made)
+        forget(words, step)
+
+    def alias(self, value: Value, made: Value) -> None:
+        """Say that a value is another one."""
+        self._held[value] = self.held(made)
+        if made in self._sums:
+            self._sums.add(value)
+        self._ranges.set(value, self._ranges.of(made))
+
+    def skip(self, step: Step, held: Held | None = None) -> None:
+        """Bound what a step computes without a node; ``held`` is its result."""
+        words, (made,) = words_of(step)
+        for word in words:
+            analyse_word(word, self._ranges)
+        self._ranges.set(step.result, self._ranges.of(made))
+        if held is not None:
+            self._held[step.result] = held
         forget(words, step)
 
     def _emit_word(self, word: Step) -> None:

@@ -207,12 +207,13 @@ def requantize_body(step: Step, words: Words) -> Value | None:
     attrs, factors = step.attrs, factors_in(step)
     if factors is None:
         return None
+    return finished(scaled_sum(summed(step, factors, words), factors, attrs, words), attrs, words)
+
+
+def summed(step: Step, factors: Factors, words: Words) -> Value:
+    """The data with bias and relu."""
     x = biased(step.args[0], factors.bias, words)
-    if attrs.relu:
-        x = words.word("nn.relu", [x], shape_of(x), x.type.dtype)
-    return finished(
-        _scaled(words.cast(x, attrs.compute_dtype), factors, attrs, words), attrs, words
-    )
+    return words.word("nn.relu", [x], shape_of(x), x.type.dtype) if step.attrs.relu else x
 
 
 def biased(x: Value, bias: Array, words: Words) -> Value:
@@ -246,8 +247,9 @@ def requantize_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
     return (axis_layout if len(call.args) > 1 else data_layout)(call, orders)
 
 
-def _scaled(x: Value, factors: Factors, attrs: RequantizeAttrs, words: Words) -> Value:
+def scaled_sum(x: Value, factors: Factors, attrs: RequantizeAttrs, words: Words) -> Value:
     """The fixed-point product in ``compute_dtype``, of powers of two a shift."""
+    x = words.cast(x, attrs.compute_dtype)
     multiplier, shift, _ = factors
     dtype, shape, down = x.type.dtype, shape_of(x), 1 - shift
 

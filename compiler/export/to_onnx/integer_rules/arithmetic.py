@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from compiler.export.to_onnx.convert.reduce import extremum_in, position_in
 from compiler.export.to_onnx.integer_emitter import FToInteger, Held, IntegerEmitter
-from compiler.export.to_onnx.integer_rules.fixed_point import limited_product
 from compiler.export.to_onnx.ordered import extreme
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import is_integer
@@ -60,9 +59,6 @@ def _clipped(step: Step, e: IntegerEmitter, work: str) -> Held | None:
     if e.exact_dtype(e.reach(inner.args)) != work:
         return None
     least, most = e.ends(low)[0], e.ends(high)[0]
-    product = limited_product(source, least, most, e)
-    if product is not None:
-        return Held(product, "float32")
     limits = [e.scalar(end, work) for end in (least, most)]
     return Held(e.node("Clip", [e.widened(source, work), *limits]), work)
 

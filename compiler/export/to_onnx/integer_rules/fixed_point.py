@@ -8,13 +8,27 @@ BitShift knows unsigned integers only, and fills with zeros. A signed value is f
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.core.legalize import forget
+from compiler.core.words import Words
 from compiler.export.to_onnx.integer_emitter import SINGLE, FToInteger, Held, IntegerEmitter
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import bits
 from compiler.ops.number_format import Array
+from compiler.ops.qnn.requantize import OP as REQUANTIZE
+from compiler.ops.qnn.requantize import (
+    Factors,
+    RequantizeAttrs,
+    factors_in,
+    finished,
+    limits_of,
+    scaled_sum,
+    summed,
+)
 from compiler.ops.rules.float_product import same_as_float_product
 
 _HALF_TURN = -(1 << 63)
@@ -154,29 +168,53 @@ def _vanishes(step: Step, multiplier: Array, amount: Array) -> NDArray[np.bool_]
 _SHORT = ("float32", "int8", "uint8", "int16", "uint16")
 
 
-def limited_product(value: Value, low: int, high: int, e: IntegerEmitter) -> str | None:
-    """A fixed-point product in [low, high] as a float32 one, rounded to even, where all of them are
-    the same; None where they are not, and for other values."""
-    step = value.producer
-    while step is not None and step.name == "cast" and e.held(value) == e.held(step.args[0]):
-        value = step.args[0]
-        step = value.producer
-    factors = None if step is None else fixed_point_factors(step)
-    if step is None or factors is None or not e.held(value).dtype.startswith("float"):
-        return None  # the product may wrap
-    data, (multiplier, amount) = step.args[0], factors
-    short = e.held(data).dtype in _SHORT and e.reach([data]) < SINGLE
-    if not short or multiplier.min(initial=0) < 0 or _vanishes(step, multiplier, amount).any():
+@FToInteger.register(REQUANTIZE)
+def requantize(step: Step, e: IntegerEmitter) -> Held:
+    """The words of its body; a product that is limited as a float32 one, rounded to even, where all
+    of them are the same."""
+    attrs, factors = step.attrs, factors_in(step)
+    if factors is None:
+        raise e.refuse(step, "its multipliers, shifts or biases are computed", "fold them")
+    words = Words(step)
+    x = summed(step, factors, words)
+    front = len(words.steps)
+    scaled = scaled_sum(x, factors, attrs, words)
+    clip = len(words.steps)
+    made = finished(scaled, attrs, words)
+    for word in words.steps[:front]:
+        e.emit(word)
+    product, done = _limited_product(x, factors, attrs, e), front
+    if product is not None:
+        for word in words.steps[front:clip]:
+            e.skip(word)
+        e.skip(words.steps[clip], Held(product, "float32"))
+        done = clip + 1
+    for word in words.steps[done:]:
+        e.emit(word)
+    e.alias(step.result, made)
+    forget(words.steps, step)
+    return e.held(step.result)
+
+
+def _limited_product(
+    x: Value, factors: Factors, attrs: RequantizeAttrs, e: IntegerEmitter
+) -> str | None:
+    """The clip of a product by float32 nodes; None where they are not the same."""
+    limits, reach = limits_of(attrs), e.reach([x])
+    ties: Any = attrs.rounding
+    short = e.held(x).dtype in _SHORT and reach < SINGLE
+    if limits is None or not short or ties == "floor":
         return None
-    axis = getattr(step.attrs, "axis", 0)
-    ends = e.ends_along(data, axis, multiplier.size)
+    multiplier, amount, _ = factors
+    if reach * factors.scale.max(initial=0) >= 1 << 30:
+        return None  # the product may wrap
+    ends = e.ends_along(x, attrs.axis % max(len(x.type.shape), 1), multiplier.size)
     flat = multiplier.reshape(-1), 31 - amount.reshape(-1)
-    if not same_as_float_product(*flat, "up", *ends, (low, high)).all():
+    if not same_as_float_product(*flat, ties, *ends, limits).all():
         return None
     factor = _real(multiplier, amount, "float32", e)
-    product = e.node("Mul", [e.apart(data, "float32"), factor])
-    rounded = e.node("Round", [product])
-    return e.node("Clip", [rounded, e.scalar(low, "float32"), e.scalar(high, "float32")])
+    rounded = e.node("Round", [e.node("Mul", [e.apart(x, "float32"), factor])])
+    return e.node("Clip", [rounded, *(e.scalar(end, "float32") for end in limits)])
 
 
 def _real(multiplier: Array, amount: Array, dtype: str, e: IntegerEmitter) -> str:

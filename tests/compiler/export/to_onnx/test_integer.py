@@ -21,7 +21,8 @@ from compiler.ir.expr import Expr
 from compiler.ir.module import IRModule
 from compiler.ir.ty import integer_range
 from compiler.ops.rules.fixed_point import multiplier_and_shift
-from compiler.ops.rules.float_product import nearest_float_factors
+from compiler.ops.rules.float_product import Ties, nearest_float_factors
+from compiler.ops.rules.integer_calls import requantize
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.pipeline import evaluate
 from compiler.proof.derive import derive_static
@@ -423,25 +424,29 @@ def test_products_are_float_where_every_sum_is_exact(largest: int, dense: bool) 
     assert bool(kinds & {"ConvInteger", "MatMulInteger"}) != floats
 
 
-@given(st.integers(0, 1 << 20), st.sampled_from(["int32", "int64"]), st.booleans())
+@given(st.integers(0, 1 << 20), st.sampled_from(["up", "away", "even"]), st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_a_limited_product_is_right_at_every_operand(seed: int, dtype: str, rows: bool) -> None:
+def test_a_limited_product_is_right_at_every_operand(seed: int, ties: Ties, rows: bool) -> None:
     """Every operand within its limits; factors that a float32 product replaces, and others."""
     rng = np.random.default_rng(seed)
     reach = int(rng.choice([300, 5000, 60_000]))
     low, high = (0, 255) if rng.random() < 0.5 else (-128, 127)
     x = relay.var("x", (3, 2 * reach + 1), "int32")
-    held = op.cast(op.clip(x, a_min=-reach, a_max=reach), dtype=dtype)
+    held = op.clip(x, a_min=-reach, a_max=reach)
     factor = np.exp(rng.uniform(np.log(1e-4), np.log(2), 3)).astype(np.float32)
     if rng.random() < 0.5:
-        factor = nearest_float_factors(factor, "up", (-reach, reach), (low, high))
+        factor = nearest_float_factors(factor, ties, (-reach, reach), (low, high))
     multiplier, shift = multiplier_and_shift(factor)
-    if rows:
-        m, s = constant(multiplier), constant(shift)
-        scaled = op.fixed_point_multiply_per_axis(held, m, s, axis=0)
-    else:
-        scaled = op.fixed_point_multiply(held, multiplier=int(multiplier[0]), shift=int(shift[0]))
-    body = op.cast(op.clip(op.cast(scaled, dtype="int32"), a_min=low, a_max=high), dtype="int16")
+    vectors = [multiplier, shift] if rows else []
+    one = {} if rows else {"multiplier": int(multiplier[0]), "shift": int(shift[0])}
+    ends: dict[str, Any] = {
+        "rounding": ties,
+        "axis": 0,
+        "low": low,
+        "high": high,
+        "out_dtype": "int16",
+    }
+    body = requantize(held, *vectors, **one, **ends)
     data = np.broadcast_to(np.arange(-reach, reach + 1, dtype=np.int32), (3, 2 * reach + 1))
     assert_same_bits(module([x], body), {"x": data.copy()})
 
@@ -459,7 +464,7 @@ def test_every_operator_that_realisation_emits_has_an_integer_form() -> None:
     replaced |= {"sqrt"}  # isqrt of more bits
     emitted = set(FQRealizeRewrite.names()) - replaced
     assert (emitted | arithmetic | tables) - WORDS - set(FBody.names()) == set()
-    assert set(FToInteger.names()) == WORDS
+    assert set(FToInteger.names()) == WORDS | {"qnn.requantize"}
 
 
 @pytest.mark.parametrize("divisor", [7, -7, [[1], [-3], [0]]])
