@@ -169,15 +169,15 @@ class Product:
         assert matrix is not None
         return np.resize(values.reshape(-1), len(matrix))
 
-    def multiplier(self, channel: int) -> tuple[float, float, float] | None:
-        """Scales of data, weight and result for one row of ``matrix``; None where one is open."""
-        scales = (self.data.scale, self.weight.scale, self.result.scale if self.result else None)
-        data, weight, result = scales
-        if data is None or weight is None or result is None or data.size != 1 or result.size != 1:
+    def scales(self) -> tuple[float, Array, float] | None:
+        """Scales of data, of each row of ``matrix`` and of the result; None where one is open."""
+        data, weight = self.data.scale, self.weight.scale
+        result = None if self.result is None else self.result.scale
+        if data is None or weight is None or result is None or not data.size == result.size == 1:
             return None
         if attribute(self.node, "alpha", 1.0) != 1.0:
             return None
-        return float(data.item()), float(self.by_output(weight)[channel]), float(result.item())
+        return float(data.item()), self.by_output(weight), float(result.item())
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:

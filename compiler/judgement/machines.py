@@ -371,6 +371,10 @@ def _rows(product: Product, data: Array) -> Iterable[tuple[slice, Array]]:
 # Ties -------------------------------------------------------------------------------------------
 
 
+_TRIED: Final = 64
+"""Accumulators whose operands are looked for."""
+
+
 def smallest_tie(product: Product) -> dict[str, Any] | None:
     """The accumulator nearest to 0 whose rescaled value stands between two integers, if reachable.
 
@@ -391,34 +395,30 @@ def smallest_tie(product: Product) -> dict[str, Any] | None:
     zero = int(result.zero.item())
     only_positive = "Relu" in product.between
     found: dict[str, Any] | None = None
-    known: dict[tuple[float, ...], tuple[Fraction, int]] = {}
-    for channel in range(len(weights)):
-        scales = product.multiplier(channel)
-        if scales is None or not all(np.isfinite(s) and s > 0 for s in scales):
-            return None
-        if scales not in known:
-            data, weight, out = map(Fraction, scales)
-            known[scales] = _tie_step(data * weight / out)
-        scale, step = known[scales]
-        if not step:
-            continue
-        for sum_ in (step, -step):
+    scales = product.scales()
+    if scales is None:
+        return None
+    unit = Fraction(scales[0]) / Fraction(scales[2])
+    tried = 0
+    for channel, each in enumerate(scales[1].tolist()):
+        scale, step = _tie_step(unit * Fraction(each))
+        for sum_ in (step, -step) if step else ():
             value = sum_ * scale
             inside = result.low - zero < value < result.high - zero
             reached = lows[channel] <= sum_ <= highs[channel] and inside
             if not reached or (sum_ < 0 and only_positive):
                 continue
+            tried += 1
             operands = operands_of(weights[channel], sum_ - int(bias[channel]), least, most)
-            better = found is None or (operands is not None and found["operands"] is None)
-            if better:
+            if found is None or operands is not None:
                 found = {
                     "channel": channel,
                     "accumulator": sum_,
                     "value": float(value),
                     "operands": None if operands is None else operands.tolist(),
                 }
-        if found is not None and found["operands"] is not None:
-            break
+            if operands is not None or tried == _TRIED:
+                return found
     return found
 
 
