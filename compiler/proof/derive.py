@@ -34,7 +34,6 @@ _RESCALING = (
     "qnn.requantize",
     "fixed_point_multiply",
     "fixed_point_multiply_per_axis",
-    "fixed_point_rescale",
     "multiply",
     "left_shift",
     "right_shift",

@@ -230,13 +230,12 @@ def _inverse(step: Step, place: int) -> Callable[[Array], Array] | None:
     if step.name == "fixed_point_multiply" and place == 0:
         one = np.ldexp(float(max(step.attrs.multiplier, 1)), step.attrs.shift - 31)
         return lambda points: points / one
-    if step.name in ("fixed_point_multiply_per_axis", "fixed_point_rescale") and place == 0:
+    if step.name == "fixed_point_multiply_per_axis" and place == 0:
         many, amounts = (arg.data for arg in step.args[1:])
         if many is None or amounts is None:
             return None
         shape = [1] * (rank + 1)
-        if step.attrs.axis is not None:
-            shape[1 + step.attrs.axis % rank] = -1
+        shape[1 + step.attrs.axis % rank] = -1
         signs = np.where(many == 0, 1, many).astype(np.float64)
         factors = np.ldexp(signs, np.clip(amounts - 31, -1000, 1000)).reshape(shape)
         return lambda points: points / factors

@@ -75,7 +75,7 @@ _UNITS = {
     9: "sum mean nn.global_avg_pool2d transpose layout_transform argmax argmin",
     16: "where take gather scatter_nd",
     20: "fixed_point_multiply fixed_point_multiply_per_axis left_shift right_shift",
-    60: "fixed_point_rescale qnn.requantize",
+    60: "qnn.requantize",
     48: "lookup sort argsort",
     110: "nn.integer_softmax nn.integer_standardize",
     # Nothing is computed: a view, or a copy at most.

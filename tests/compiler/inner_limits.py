@@ -257,7 +257,12 @@ def scaled(g: Growing) -> None:
         size = (1,) if axis is None else (ty.concrete_shape[axis],)
         factors = g.constant("int32", size, lambda: int(g.rng.integers(1 << 30, 1 << 31)))
         exponents = g.constant("int32", size, lambda: int(g.rng.integers(-31, 2)))
-        g.add(lambda: op.fixed_point_rescale(x, factors, exponents, axis=axis))
+        how: dict[str, Any] = {"rounding": "tflm", "compute_dtype": "int32", "out_dtype": "int32"}
+        if axis is not None:
+            g.add(lambda: op_call("qnn.requantize", x, factors, exponents, axis=axis, **how))
+            return
+        how |= {"multiplier": int(factors.data[0]), "shift": int(exponents.data[0])}
+        g.add(lambda: op_call("qnn.requantize", x, **how))
         return
     least = g.pick(-36, -20, -10, -6)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,7 @@ from compiler.export.to_tflite.values import (
 )
 from compiler.ir.dataflow import Value
 from compiler.ir.ty import TensorType, integer_range
-from compiler.ops.rules.fixed_point import SUM_SHIFT, tflm_multiplier
-from compiler.ops.tensor.fixed_point_rescale import rescaled
+from compiler.ops.rules.fixed_point import SUM_SHIFT, rescaled_by_tflm, tflm_multiplier
 
 _ACTIVATIONS = {"NONE": 0, "RELU": 1, "RELU6": 3}
 _MOST_FINER = 64
@@ -109,7 +109,10 @@ class TfliteEmitter(TensorWriter):
     def _wide(self, form: Form, ty: TensorType) -> Tensor | None:
         if isinstance(form, Scaled):
             narrow = self.fitting(form, ty)
-            return None if narrow is None else self._wide(narrow, ty)
+            if narrow is not None:
+                return self._wide(narrow, ty)
+            centred = self.fitting(replace(form, zero=0), ty)  # int16 takes no zero point
+            return None if centred is None else self.moved_by(centred, centred.offset + form.zero)
         if isinstance(form, Sum) and form.name == "MUL":
             lhs, rhs = (self._raw(Raw(s.source, s.source.zero)) for s in (form.lhs, form.rhs))
             return self.limited(self.arithmetic("MUL", lhs, rhs), form.low, form.high)
@@ -347,7 +350,7 @@ def _same_products(double: float, single: float, lhs: Tensor, rhs: Tensor) -> bo
     held = (np.arange(-128, 128) - side.grid.zero for side in (lhs, rhs))
     products = np.unique(np.multiply.outer(*held))
     ours, theirs = (
-        rescaled(products, *tflm_multiplier(np.asarray(real))) for real in (double, single)
+        rescaled_by_tflm(products, *tflm_multiplier(np.asarray(real))) for real in (double, single)
     )
     # Beyond 255 every result ends at a limit of 8 bits.
     return bool((np.clip(ours, -255, 255) == np.clip(theirs, -255, 255)).all())

@@ -22,7 +22,6 @@ from compiler.export.to_tflite.values import ANY, Padded, Raw, Tensor
 from compiler.ir.dataflow import SCAN, Step, dataflow
 from compiler.ir.module import IRModule
 from compiler.ir.ty import integer_range
-from compiler.ops.qnn.inlined import inlined_module
 
 IO: Final = ("int8", "int16", "uint8", "float")
 """What a file may take and give."""
@@ -66,7 +65,7 @@ def to_tflite(
     """
     if io is not None and io not in IO:
         raise TfliteExportError(f"unknown type of inputs {io!r}", fix=legal_names(io, IO))
-    flow = dataflow(inlined_module(mod), "quantized_main", TFLITE)
+    flow = dataflow(mod, "quantized_main", TFLITE)
     graph = TfliteEmitter(FileWriter(), fully_connected)
     taken: dict[str, int] = {}
     takes: dict[str, tuple[float, int]] = {}

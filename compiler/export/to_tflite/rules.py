@@ -1,16 +1,16 @@
 """What each operator of an integer module is in a LiteRT file; ``FToTflite`` holds a rule for each.
 
-    nn.conv2d(x, w) + bias, clip, fixed_point_rescale, clip, cast      CONV_2D, DEPTHWISE_CONV_2D
+    qnn.requantize(nn.conv2d(x, w))                                    CONV_2D, DEPTHWISE_CONV_2D
     nn.dense(x, w)                                                     CONV_2D of 1x1
-    nn.global_avg_pool2d(x * count), fixed_point_rescale               DEPTHWISE_CONV_2D with ones
-    mean(x * count), fixed_point_rescale                               the same, or CONV_2D
-    fixed_point_rescale(x << 20) + fixed_point_rescale(y << 20), ...   ADD, SUB
-    fixed_point_rescale(x)                                             QUANTIZE
-    fixed_point_rescale(x * y)                                         MUL
+    qnn.requantize(nn.global_avg_pool2d(x * count))                    DEPTHWISE_CONV_2D with ones
+    qnn.requantize(mean(x * count))                                    the same, or CONV_2D
+    qnn.requantize(x << 20) + qnn.requantize(y << 20), ...             ADD, SUB
+    qnn.requantize(x)                                                  QUANTIZE
+    qnn.requantize(x * y)                                              MUL
     lookup(x, table)                                                   CAST, ADD of 128, GATHER
     nn.fixed_point_softmax(x)                                          SOFTMAX
-    nn.batch_matmul(x, y), fixed_point_rescale                         BATCH_MATMUL
-    fixed_point_rescale(sum(int16))                                    MEAN
+    qnn.requantize(nn.batch_matmul(x, y))                              BATCH_MATMUL
+    qnn.requantize(sum(int16))                                         MEAN
     take(x, known places)                                              GATHER
 
 What is none of these and wide (int32) is a tensor of int32: ADD, SUB, MUL, MAXIMUM, MINIMUM, and
@@ -26,6 +26,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from compiler.core.words import Words, shape_of
 from compiler.export.to_tflite.emitter import TfliteEmitter
 from compiler.export.to_tflite.file import Grid
 from compiler.export.to_tflite.tensors import MOST_BROADCAST
@@ -45,11 +46,21 @@ from compiler.export.to_tflite.values import (
 )
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
-from compiler.ir.ty import integer_range
+from compiler.ir.ty import TensorType, integer_range
 from compiler.ops.nn.avg_pool2d import window_counts
 from compiler.ops.nn.fixed_point_softmax import exponentials
+from compiler.ops.number_format import Array
+from compiler.ops.qnn.requantize import (
+    OP,
+    TFLM,
+    Factors,
+    biased,
+    factors_in,
+    finished,
+    requantize_body,
+)
 from compiler.ops.reduce.axes import axes_of
-from compiler.ops.tensor.fixed_point_rescale import rescaled
+from compiler.ops.rules.fixed_point import rescaled_by_tflm
 
 TfliteRule = Callable[[Step, TfliteEmitter], Form | None]
 
@@ -147,15 +158,17 @@ def add(step: Step, graph: TfliteEmitter) -> Form | None:
         lhs, rhs = rhs, lhs
     form = graph.form(lhs)
     if isinstance(form, Product) and rhs.data is not None:
-        return _with_bias(form, rhs)
+        return _with_bias(form, rhs.data)
     moved = number_of(rhs)
+    if isinstance(form, Raw) and moved and form.zero - moved == form.source.zero:
+        return replace(form, zero=form.source.zero)
     if isinstance(form, Raw) and _counts(form) and moved is not None:
         form = _as_scaled(form)
     if isinstance(form, Scaled) and moved is not None:
         return replace(form, zero=form.zero + moved)
     if isinstance(form, Raw) and rhs.data is not None and moved is None:
         own = _as_product(form, graph)
-        biased = None if own is None else _with_bias(own, rhs)
+        biased = None if own is None else _with_bias(own, rhs.data)
         if biased is not None:
             return biased
     return _sum("ADD", step, graph) or _arithmetic("ADD", step, graph)
@@ -163,8 +176,10 @@ def add(step: Step, graph: TfliteEmitter) -> Form | None:
 
 @FToTflite.register("subtract")
 def subtract(step: Step, graph: TfliteEmitter) -> Form | None:
-    """A tensor without its zero point, or the difference of two."""
+    """A tensor without its zero point, a bias below 0, or the difference of two."""
     form, zero = graph.form(step.args[0]), number_of(step.args[1])
+    if isinstance(form, Product) and zero is not None:
+        return _with_bias(form, np.asarray(-zero))
     if isinstance(form, Scaled) and zero is not None and zero == form.zero:
         form = _as_raw(step.args[0], graph)
     if isinstance(form, Raw) and form.factor == 1 and zero is not None:
@@ -189,9 +204,8 @@ def _as_product(form: Raw, graph: TfliteEmitter) -> Product | None:
     return _sums(form, source, (1, 1, 1, channels), laid, depthwise=True)
 
 
-def _with_bias(form: Product, bias: Value) -> Product | None:
-    assert bias.data is not None
-    added = bias.data.astype(np.int64)
+def _with_bias(form: Product, bias: Array) -> Product | None:
+    added = bias.astype(np.int64)
     if added.size != 1 and not added.shape[-1] == added.size == form.bias.size:
         return None  # not one for each channel
     added = added.reshape(-1)
@@ -262,19 +276,49 @@ def _limits(step: Step) -> tuple[Ints | None, Ints | None]:
     return (limit, None) if step.name == "maximum" else (None, limit)
 
 
-@FToTflite.register("fixed_point_rescale")
-def rescale(step: Step, graph: TfliteEmitter) -> Form | None:
-    """The way back of a wide value, or one side of a sum on its way there."""
-    form, attrs = graph.form(step.args[0]), step.attrs
-    numbers = [arg.data for arg in step.args[1:]]
-    if any(data is None for data in numbers):
+@FToTflite.register(OP)
+def requantize(step: Step, graph: TfliteEmitter) -> Form | None:
+    """Bias, relu and casts in front of the product, limits, zero point and cast behind it."""
+    attrs, factors = step.attrs, factors_in(step)
+    front, behind = Words(step), Words(step)
+    if factors is None or attrs.rounding not in TFLM:
+        whole = requantize_body(step, front)
+        if not isinstance(whole, Value) or not _write(front, graph):
+            return None
+        return graph.form(whole)
+    data = biased(step.args[0], factors.bias, front)
+    if attrs.relu:
+        data = front.word("nn.relu", [data], shape_of(data), data.type.dtype)
+    data = front.cast(data, attrs.compute_dtype)
+    form = _rescaled(data, factors, step, graph) if _write(front, graph) else None
+    if form is None:
         return None
-    multiplier, shift = (np.asarray(data, np.int64) for data in numbers)
+    scaled = Value(TensorType(step.result.type.shape, attrs.compute_dtype))
+    graph.bind(scaled, form)
+    result = finished(scaled, attrs, behind)
+    return graph.form(result) if _write(behind, graph) else None
+
+
+def _write(words: Words, graph: TfliteEmitter) -> bool:
+    """False where one of the words has no form."""
+    for word in words.steps:
+        rule = FToTflite.get(word.op)
+        form = None if rule is None else rule(word, graph)
+        if form is None:
+            return False
+        graph.bind(word.result, form)
+    return True
+
+
+def _rescaled(data: Value, factors: Factors, step: Step, graph: TfliteEmitter) -> Form | None:
+    """The way back of a wide value, or one side of a sum on its way there."""
+    form, once, quant = graph.form(data), step.attrs.rounding == "tflm_once", step.result.quant
+    multiplier, shift = factors.multiplier.reshape(-1), factors.shift.reshape(-1)
     rank = len(step.result.type.concrete_shape)
-    if attrs.axis is not None and attrs.axis % rank != rank - 1:
+    if factors.multiplier.ndim and step.attrs.axis % rank != rank - 1:
         return None
     source: Product | Matmul | Total | Sum | Raw | Tensor | None
-    if isinstance(form, Raw) and (multiplier.size > 1 or attrs.once):
+    if isinstance(form, Raw) and (multiplier.size > 1 or once):
         source = _as_product(form, graph)
     elif isinstance(form, Raw) and form.zero == form.source.zero and form.factor == 1:
         source = form
@@ -283,16 +327,15 @@ def rescale(step: Step, graph: TfliteEmitter) -> Form | None:
     elif isinstance(form, (Product, Matmul, Total, Sum)):
         source = form
     else:
-        source = graph.wide(step.args[0])
-    if source is None or attrs.once != (isinstance(source, (Product, Matmul)) and source.once):
+        source = graph.wide(data)
+    if source is None or once != (isinstance(source, (Product, Matmul)) and source.once):
         return None
-    quant = step.result.quant
     made = Scaled(source, multiplier, shift, 0.0 if quant is None else quant.scale)
     if not isinstance(source, (Product, Sum)):
         return made
     bounds: list[Ints | None] = []
     for limit in (source.low, source.high):
-        after = None if limit is None else rescaled(limit, multiplier, shift, attrs.once)
+        after = None if limit is None else rescaled_by_tflm(limit, multiplier, shift, once)
         bounds.append(after if after is None or np.ptp(after) else after[:1])
     if bounds[0] is not None and bounds[0].size > 1:
         made, bounds[0] = replace(made, floor=bounds[0]), None

@@ -22,12 +22,11 @@ from numpy.typing import NDArray
 
 from compiler.ir.expr import Constant, Expr
 from compiler.ops.op_call import op_call
-from compiler.ops.rules.fixed_point import multiplier_and_shift
+from compiler.ops.rules.fixed_point import multiplier_and_shift, requantized
 from compiler.ops.rules.integer_calls import (
     add,
     cast,
     clip,
-    fixed_point_rescale,
     left_shift,
     multiply,
     scalar,
@@ -124,7 +123,7 @@ def _taken(entries: _Reals, place: Expr) -> Expr:
 
 def _rescale(data: Expr, log_factor: int, scale: float) -> Expr:
     multiplier, shift = multiplier_and_shift(np.asarray(2.0**log_factor))
-    return worth(fixed_point_rescale(data, multiplier, shift, None), scale)
+    return worth(requantized(data, multiplier, shift, None, 0, "tflm", "int32"), scale)
 
 
 def _scaled(data: Expr, log_factor: int, scale: float) -> Expr:
@@ -137,6 +136,6 @@ def _mean(data: Expr, axis: int, count: int, scale: float, bits: int = 0) -> Exp
     one, shift = (int(part) for part in multiplier_and_shift(np.asarray(2.0**bits)))
     more = count.bit_length() - 1
     factor = np.array((one << more) // count)
-    scaled = fixed_point_rescale(total, factor, np.array(shift - more), None)
+    scaled = requantized(total, factor, np.array(shift - more), None, 0, "tflm", "int32")
     scaled = worth(scaled, math.ldexp(scale, -bits))
     return cast(clip(scaled, -(1 << 15), (1 << 15) - 1), "int16")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from compiler.ir.ty import integer_range
 from compiler.ir.walk import mentions, nodes_of
 from compiler.ops.qnn.requantize import (
     OP,
+    RequantizeAttrs,
     biased,
     factors_in,
     finished,
@@ -30,12 +31,16 @@ _NARROW = ("int8", "uint8", "int16", "uint16", "int32")
 _HIGH = 32
 
 
-def inlined_module(mod: IRModule) -> IRModule:
-    """A typed module without requantizations: the calls of their bodies instead."""
+def inlined_module(mod: IRModule, kept: Container[str] = ()) -> IRModule:
+    """A typed module without requantizations: the calls of their bodies instead.
+
+    Args:
+        kept: roundings of those that stay.
+    """
     made = mod
     for var, function in mod.functions.items():
         if isinstance(function, Function) and mentions(function, (OP,)):
-            made = made.with_function(var.name_hint, inlined(function))
+            made = made.with_function(var.name_hint, inlined(function, kept=kept))
     return mod if made is mod else infer_module(made)
 
 
@@ -90,13 +95,15 @@ def _largest(data: Expr) -> int | None:
     return size
 
 
-def inlined(fn: Function, high_half: bool = False) -> Function:
+def inlined(fn: Function, high_half: bool = False, kept: Container[str] = ()) -> Function:
     """A typed function without requantizations: their bodies, or ``high_half``, in their places."""
     if not mentions(fn, (OP,)):
         return fn
 
     def new_form(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
-        return _spelled(node, new, high_half) if is_op_call(node, OP) else None
+        if not is_op_call(node, OP) or RequantizeAttrs.of(node).rounding in kept:
+            return None
+        return _spelled(node, new, high_half)
 
     return fn.with_fields(body=rebuilt(nodes_of(fn), new_form)[fn.body])
 

@@ -32,8 +32,13 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.tensor.fixed_point_multiply import POWER_OF_TWO, scaled
 
 OP: Final = "qnn.requantize"
-ROUNDINGS: Final = ("up", "away", "even", "floor")
-"""Halves go upward, away from zero, or to the even neighbour; "floor" rounds all downward."""
+ROUNDINGS: Final = ("up", "away", "even", "floor", "tflm", "tflm_once")
+"""Halves go upward, away from zero, or to the even neighbour; "floor" rounds all downward. "tflm"
+rounds twice in int32: x * 2^max(shift, 0) * multiplier * 2^-31 with halves upward, and that times
+2^min(shift, 0) with halves away from zero (TensorFlow Lite, MultiplyByQuantizedMultiplier), and
+"tflm_once" as "up", by multipliers of 15 digits: TFLM's products of int16."""
+TFLM: Final = ("tflm", "tflm_once")
+_UP: Final = ("up", "tflm_once")
 _MOST_RIGHT: Final = 32
 """|product| <= 2^62, so from a shift by 63 on the added half decides alone."""
 
@@ -100,6 +105,7 @@ def requantize(types: Types, attrs: RequantizeAttrs) -> Type:
     vectors = types[1:]
     legal = attrs.rounding in ROUNDINGS and attrs.compute_dtype in ("int32", "int64")
     legal = legal and 0 <= attrs.multiplier < 1 << 31 and -63 <= attrs.shift <= 63
+    legal = legal and (attrs.rounding, attrs.compute_dtype) != ("tflm", "int64")
     if not legal or not -(1 << 31) <= attrs.bias < 1 << 31:
         raise TypeInferenceError(
             f"{OP}: {attrs}",
@@ -141,16 +147,21 @@ def limits_of(attrs: RequantizeAttrs) -> tuple[int, int] | None:
 
 def shifts_only(multiplier: Array, shift: Array, rounding: str, dtype: str) -> bool:
     """True if all factors are powers of two, and shifts of a dtype in one direction."""
-    if rounding == "away" or (multiplier != POWER_OF_TWO).any():
+    if rounding in ("away", *TFLM) or (multiplier != POWER_OF_TWO).any():
         return False
     return bool((shift >= 1).all() or ((shift <= 1).all() and (1 - shift < bits(dtype)).all()))
 
 
 def rescaled(x: Array, multiplier: Array, shift: Array, rounding: str) -> Array:
     """x * multiplier * 2^(shift - 31), rounded, in the dtype of x."""
-    if rounding == "up":
+    if rounding in _UP:
         result: Array = scaled(x, multiplier, shift)
         return result
+    if rounding == "tflm":
+        wide = np.left_shift(x.astype(np.int64), np.maximum(shift, 0)).astype(np.int32)
+        product = np.right_shift(wide * multiplier + (1 << 30), 31).astype(np.int32)
+        down = np.maximum(-shift, 0).astype(np.int32)
+        return _halves(product, down, "away").astype(x.dtype)
     if shifts_only(multiplier, shift, rounding, str(x.dtype)):
         if (shift >= 1).all():
             return np.asarray(np.left_shift(x, (shift - 1).astype(x.dtype)))
@@ -260,14 +271,20 @@ def scaled_sum(x: Value, factors: Factors, attrs: RequantizeAttrs, words: Words)
         if (down <= 0).all():
             return words.binary("left_shift", x, along(-down)) if down.any() else x
         return _shifted(x, down, attrs.rounding, words)
-    if attrs.rounding == "up":
-        if not multiplier.ndim:
-            one = {"multiplier": int(multiplier), "shift": int(shift)}
-            return words.word("fixed_point_multiply", [x], shape, dtype, **one)
-        vectors = [along(each.reshape(-1), "int32") for each in (multiplier, shift)]
-        axis = attrs.axis % len(shape)
-        many = [x, *vectors]
-        return words.word("fixed_point_multiply_per_axis", many, shape, dtype, axis=axis)
+    if attrs.rounding in _UP:
+        return _product(x, multiplier, shift, attrs.axis, words)
+    if attrs.rounding == "tflm":
+        left, right = np.maximum(shift, 0), np.maximum(-shift, 0)
+        x = words.binary("left_shift", x, along(left)) if left.any() else x
+        product = _product(x, multiplier, np.zeros_like(shift), attrs.axis, words)
+        if not right.any():
+            return product
+        below = words.binary("right_shift", product, 31)
+        if not right.all():
+            below = words.binary("bitwise_and", below, along(np.where(right > 0, -1, 0)))
+        half = np.where(right > 0, np.left_shift(np.int64(1), np.maximum(right, 1) - 1), 0)
+        moved = words.add(words.add(product, along(half)), below)
+        return words.binary("right_shift", moved, along(right))
     left, right = np.maximum(shift, 0), np.minimum(np.maximum(-shift, 0), _MOST_RIGHT) + 31
     wide = words.cast(x, "int64")
     if left.any():
@@ -282,6 +299,17 @@ def scaled_sum(x: Value, factors: Factors, attrs: RequantizeAttrs, words: Words)
     else:
         result = _shifted(product, right, attrs.rounding, words)
     return words.cast(words.cast(result, "int32"), dtype)
+
+
+def _product(x: Value, multiplier: Array, shift: Array, axis: int, words: Words) -> Value:
+    """x * multiplier * 2^(shift - 31) with halves upward, one factor or one for each channel."""
+    dtype, shape = x.type.dtype, shape_of(x)
+    if not multiplier.ndim:
+        one = {"multiplier": int(multiplier), "shift": int(shift)}
+        return words.word("fixed_point_multiply", [x], shape, dtype, **one)
+    many = [x, *(words.constant(each.reshape(-1), "int32") for each in (multiplier, shift))]
+    name = "fixed_point_multiply_per_axis"
+    return words.word(name, many, shape, dtype, axis=axis % len(shape))
 
 
 def _shifted(x: Value, down: Array, rounding: str, words: Words) -> Value:

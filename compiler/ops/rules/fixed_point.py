@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.expr import Call, Expr
+from compiler.ops.qnn.requantize import TFLM, rescaled
 from compiler.ops.rules.float_product import Ties
-from compiler.ops.rules.integer_calls import fixed_point_rescale, requantize
+from compiler.ops.rules.integer_calls import requantize
 from compiler.ops.tensor.fixed_point_multiply import POWER_OF_TWO
 
 Ints = NDArray[np.int64]
@@ -48,24 +49,6 @@ def multiplier_and_shift(factor: NDArray[Any]) -> tuple[Ints, Ints]:
     return multiplier, exponent
 
 
-def scaled_by_tflm(
-    data: Expr,
-    factor: NDArray[np.float64],
-    trailing: int | None,
-    rank: int,
-    once: bool = False,
-) -> Call:
-    """``data * factor`` as TFLM rounds it; ``data`` are int32.
-
-    Args:
-        factor: rank 0, or one factor per channel.
-        trailing, rank: as of ``scaled``.
-        once: as it rounds products of int16.
-    """
-    axis = None if trailing is None else rank - trailing - 1
-    return fixed_point_rescale(data, *tflm_multiplier(factor, once), axis, once)
-
-
 def tflm_multiplier(factor: NDArray[np.float64], once: bool = False) -> tuple[Ints, Ints]:
     """``multiplier_and_shift``; (0, 0) for factors so small that the shift is below -31.
 
@@ -77,6 +60,13 @@ def tflm_multiplier(factor: NDArray[np.float64], once: bool = False) -> tuple[In
     if once:
         multiplier = np.minimum((multiplier + (1 << 15)) >> 16, (1 << 15) - 1) << 16
     return np.where(gone, 0, multiplier), np.where(gone, 0, shift)
+
+
+def rescaled_by_tflm(values: Ints, multiplier: Ints, shift: Ints, once: bool = False) -> Ints:
+    """The product with the numbers of ``tflm_multiplier``; with ``once`` in more than 32 bits."""
+    if not once:
+        return rescaled(values, multiplier, shift, "tflm")
+    return (values * multiplier + (np.int64(1) << (30 - shift))) >> (31 - shift)
 
 
 def scaled(
@@ -111,7 +101,7 @@ def requantized(
 ) -> Call:
     """``scaled`` by multiplier * 2^(shift - 31); ``ties`` as ``qnn.requantize`` has them."""
     shift = np.where(multiplier == 0, 0, np.maximum(shift, -63))
-    exact = ties in ("up", "floor") or bool((multiplier == POWER_OF_TWO).all())
+    exact = ties in ("up", "floor", *TFLM) or bool((multiplier == POWER_OF_TWO).all())
     work = dtype if exact and ties != "away" else "int64"
     kinds = {"rounding": ties, "compute_dtype": work, "out_dtype": dtype}
     if trailing is None:

@@ -39,28 +39,6 @@ def requantize(data: Expr, *vectors: NDArray[Any], **attrs: Any) -> Call:
     return op_call("qnn.requantize", data, *fields, **attrs)
 
 
-def fixed_point_rescale(
-    data: Expr,
-    multiplier: NDArray[Any],
-    shift: NDArray[Any],
-    axis: int | None,
-    once: bool = False,
-) -> Call:
-    """data (int32) times multiplier * 2^(shift - 31), rounded twice, or once.
-
-    Args:
-        axis: of the data, along which factors vary; None for one factor.
-    """
-    return op_call(
-        "fixed_point_rescale",
-        data,
-        Constant(np.asarray(multiplier, np.int32).reshape(-1)),
-        Constant(np.asarray(shift, np.int32).reshape(-1)),
-        axis=axis,
-        once=once,
-    )
-
-
 def worth(call: Call, scale: float, zero_point: int = 0) -> Call:
     """A call whose integers stand for (integer - zero_point) * scale; scale is a float32."""
     return call.with_fields(quant=Quant(float(np.float32(scale)), zero_point))

@@ -23,7 +23,7 @@ from compiler.ops.rules.fixed_point import (
     exact_log2,
     multiplier_and_shift,
     requantized,
-    scaled_by_tflm,
+    rescaled_by_tflm,
     tflm_multiplier,
     within_contract,
 )
@@ -41,7 +41,6 @@ from compiler.ops.rules.realize import (
 )
 from compiler.ops.rules.table import RealTable
 from compiler.ops.tensor.fixed_point_multiply import POWER_OF_TWO
-from compiler.ops.tensor.fixed_point_rescale import rescaled as rescaled_by_tflm
 from compiler.qtypes.qconfig import QConfig
 
 
@@ -240,6 +239,8 @@ class _Step:
 
     @property
     def _ties(self) -> str:
+        if self.for_tflm:
+            return "tflm_once" if self.once else "tflm"
         if self.shifts is None:
             return TIES[self.qconfig.rounding]
         if not self.qconfig.round_for_shift:
@@ -249,9 +250,9 @@ class _Step:
     def _product(self, rank: int, bounds: tuple[float, float] | None) -> QRealizeIntExpr:
         value = self.value
         if self.for_tflm:
-            whole = cast_if_needed(value, "int32")
-            scaled_up = scaled_by_tflm(whole, self.factor, value.trailing, rank, self.once)
-            return self._finish(self._worth(scaled_up), "int32", bounds)
+            multiplier, shift = tflm_multiplier(self.factor, self.once)
+            work = "int64" if self.once else "int32"
+            return self._scaled(value.data, shift, work, rank, bounds, multiplier)
         data: Expr = value.data
         factor = self.factor
         if not within_contract(value.bound, factor):

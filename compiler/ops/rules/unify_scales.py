@@ -25,7 +25,7 @@ from compiler.ops.rules.fixed_point import (
     exact_log2,
     requantized,
     scaled,
-    scaled_by_tflm,
+    tflm_multiplier,
     within_contract,
 )
 from compiler.ops.rules.integer_calls import (
@@ -135,7 +135,8 @@ def _rounded_apart(ref_call: Call, operands: Pair, qconfig: QConfig) -> tuple[Pa
         value = _as_accumulator(ref_arg, operand, acc, qconfig)
         raised = left_shift(value.data, scalar(shift, acc))
         factor = np.asarray(float(value.scale.values) / (2 * largest))
-        data = scaled_by_tflm(raised, factor, None, rank_of(ref_arg))
+        rank, multiplier = rank_of(ref_arg), tflm_multiplier(factor)
+        data = requantized(raised, *multiplier, None, rank, "tflm", acc)
         result.append(integers(data, scale, acc, value.bounds_of))
     require_fits(result[0].bound + result[1].bound, acc, ref_call)
     return (result[0], result[1]), scale

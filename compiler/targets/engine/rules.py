@@ -7,7 +7,7 @@ import numpy as np
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import bits, integer_range
 from compiler.ops.number_format import aligned_vector
-from compiler.ops.qnn.requantize import bias_dtype, factors_of, held_limits
+from compiler.ops.qnn.requantize import TFLM, bias_dtype, factors_of, held_limits
 from compiler.ops.tensor.clip import integer_bound
 from compiler.targets.engine.packing import POWER_OF_TWO
 from compiler.targets.engine.planner import Planner, general, rule
@@ -72,7 +72,7 @@ def requantize(planner: Planner, step: Step, args: list[Item]) -> bool:
     """A bias, a relu, a product, a clip and a zero point, in the dtypes of the body."""
     attrs, x = step.attrs, args[0]
     vectors = [arg.data for arg in args[1:] if arg.data is not None]
-    if len(vectors) + 1 < len(args):
+    if len(vectors) + 1 < len(args) or attrs.rounding in TFLM:
         return False
     dtype, shape = attrs.compute_dtype, x.shape
     multiplier, shift, bias = factors_of(attrs, vectors, len(shape))

@@ -15,6 +15,7 @@ from compiler.ir.expr import Expr
 from compiler.ir.module import IRModule
 from compiler.ir.ty import integer_range
 from compiler.ops.nn.integer_standardize import output_bound
+from compiler.ops.rules.integer_calls import requantize
 from compiler.pipeline import evaluate
 from compiler.proof.ranges import Ranges, analyse
 from compiler.ranges.rules import movement
@@ -279,8 +280,9 @@ def test_bounds_of_a_conjunction_hold_all_that_it_gives(ends: tuple[int, int, in
 
 def test_a_factor_of_each_channel_may_shift_some_channels_only() -> None:
     x = relay.var("x", (1, 2), "int32")
-    factors = constant([1 << 30, 1 << 30]), constant([0, -1])
-    mod = module([x], op.fixed_point_rescale(x, *factors, axis=1))
+    how = {"rounding": "tflm", "compute_dtype": "int32", "out_dtype": "int32"}
+    factors = np.array([1 << 30, 1 << 30]), np.array([0, -1])
+    mod = module([x], requantize(x, *factors, axis=1, **how))
     low, high = result(mod, (-1000, 1000))
     assert -502 <= low <= -500
     assert 500 <= high <= 502

@@ -172,15 +172,11 @@ def test_a_value_that_a_word_of_another_operator_equals_is_not_given() -> None:
     """Half of the sum is a result, and the first word of a quarter of it."""
     mod = whole_module(
         """  %0 = sum(cast(%q, dtype="int32"), axis=[1], keepdims=True);
-  %1 = fixed_point_rescale(%0, WHOLE, LEFT);
-  %2 = fixed_point_rescale(%0, WHOLE, RIGHT);
+  %1 = qnn.requantize(%0, shift=0, rounding="tflm", compute_dtype="int32", out_dtype="int32");
+  %2 = qnn.requantize(%0, shift=-3, rounding="tflm", compute_dtype="int32", out_dtype="int32");
   subtract(clip(%1, a_min=-9f, a_max=9f), clip(%2, a_min=-9f, a_max=9f))""",
         {"q": np.zeros((24, 32), np.int8)},
-        {
-            "WHOLE": np.array([1 << 30], np.int32),
-            "LEFT": np.array([0], np.int32),
-            "RIGHT": np.array([-3], np.int32),
-        },
+        {},
     )
     assert findings(mod) == []
 

@@ -223,7 +223,8 @@ def test_tflite_rounds_every_requantization_twice_and_gives_8_bits(scheme: str) 
     final = candidate_of(mod, config, data).partitioned
     assert final is not None
     counted = operators(final)
-    assert counted["fixed_point_rescale"]
+    assert counted["qnn.requantize"]
+    assert 'rounding="tflm"' in text(final)
     assert not any(counted[name] for name in PRODUCTS)
     assert "int32" not in str(final["dequantize_outputs"].params[0].checked_type)
 

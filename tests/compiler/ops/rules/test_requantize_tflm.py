@@ -1,4 +1,4 @@
-"""fixed_point_rescale against TensorFlow Lite's own formula, in every form."""
+"""qnn.requantize with TFLM's roundings against TensorFlow Lite's own formula, in every form."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from compiler import relay
 from compiler.errors import TypeInferenceError
 from compiler.export.to_onnx.integer import to_integer_onnx
 from compiler.ops.rules.fixed_point import tflm_multiplier
+from compiler.ops.rules.integer_calls import requantize
 from compiler.pipeline import evaluate
 from compiler.targets.ort.integer_executor import OrtExecutor
 from tests.needs import NEEDS_C
@@ -54,10 +55,13 @@ def test_every_form_computes_what_tflite_writes(per_axis: bool, once: bool, exec
     multipliers = tflm_multiplier(reals, once)[0].astype(np.int32)
     data = np.repeat(numbers(rng, 2000)[:, None], shifts.size, axis=1)
     x = relay.var("x", data.shape, "int32")
-    factor = relay.const(multipliers), relay.const(shifts)
-    axis = {"axis": 1} if per_axis else {}
-    axis |= {"once": True} if once else {}
-    mod = relay.module(relay.Function([x], relay.op.fixed_point_rescale(x, *factor, **axis)))
+    how = {"rounding": "tflm_once" if once else "tflm", "out_dtype": "int32"}
+    how |= {"compute_dtype": "int64" if once else "int32"}
+    if per_axis:
+        made = requantize(x, multipliers, shifts, axis=1, **how)
+    else:
+        made = requantize(x, multiplier=int(multipliers[0]), shift=int(shifts[0]), **how)
+    mod = relay.module(relay.Function([x], made))
     if executor == "integer":
         (found,) = OrtExecutor(to_integer_onnx(mod)).run({"x": data})
     else:
@@ -70,7 +74,12 @@ def test_every_form_computes_what_tflite_writes(per_axis: bool, once: bool, exec
 
 
 def test_a_factor_for_each_of_other_channels_is_refused() -> None:
-    x = relay.var("x", (2, 3), "int32")
-    two = relay.const(np.zeros(2, np.int32))
+    x, two = relay.var("x", (2, 3), "int32"), np.zeros(2, np.int32)
     with pytest.raises(TypeInferenceError):
-        relay.module(relay.Function([x], relay.op.fixed_point_rescale(x, two, two, axis=1)))
+        relay.module(relay.Function([x], requantize(x, two, two, axis=1)))
+
+
+def test_two_roundings_in_64_bits_are_refused() -> None:
+    x = relay.var("x", (2, 3), "int32")
+    with pytest.raises(TypeInferenceError, match="compute_dtype int32"):
+        relay.module(relay.Function([x], requantize(x, rounding="tflm")))
