@@ -336,6 +336,8 @@ def _saturates(product: Product, run: Evaluation) -> bool:
         return False
     data = run.values[product.data_name] + (128 if product.data.dtype == "int8" else 0)
     for part, rows in _rows(product, data):
+        if not rows.size:
+            continue
         mine = pairs[part].astype(np.float32)
         taken = rows[np.linspace(0, len(rows) - 1, min(len(rows), _ROWS)).astype(int)]
         odd = taken.shape[-1] % 2

@@ -129,3 +129,10 @@ def test_float_parts_and_ranges_of_a_batch_may_differ() -> None:
     assert found["product"].cells["TFLM"] == UNKNOWN
     for row in each(found.values()):
         assert set(row.cells.values()) <= {EXACT, MAY, UNKNOWN}
+
+
+def test_a_sample_without_rows_saturates_nothing() -> None:
+    constants = {"w": np.full((8, 4), 127, np.int8)}
+    product = node("MatMulInteger", ["x", "w"], ["y"], name="layer")
+    made = packed([product], ["n", 8], constants, dtype=TensorProto.UINT8, out=TensorProto.INT32)
+    assert rows(read_network(made), np.zeros((0, 8), np.uint8))["layer"].samples == 0
