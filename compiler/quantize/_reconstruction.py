@@ -44,7 +44,7 @@ def reconstructed(rows: Floats, gram: Products, ends: tuple[int, int]) -> Floats
     hessian = damped(gram)
     order = np.argsort(-np.diagonal(hessian, axis1=1, axis2=2), axis=1, kind="stable")
     columns = np.broadcast_to(order[:, None, :], rows.shape)
-    rows = np.take_along_axis(rows, columns, axis=2)
+    rows = np.stack([one.take(some, axis=1) for one, some in zip(rows, order)])
     hessian = np.stack([one[some].take(some, axis=1) for one, some in zip(hessian, order)])
     found = _made_up_for(rows, hessian, ends)
     nearest = on_grid(rows, ends)

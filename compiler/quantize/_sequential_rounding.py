@@ -124,6 +124,7 @@ def round_sequentially(
     places = zip(range(len(calls)), column_rules(main), run.channel_ranges, strict=True)
     layers = dict(zip(calls, places, strict=True))
     most = _most_rows(main)
+    shared: tuple[tuple[Any, ...], _Seen | None] = (), None  # queries, keys and values read alike
     fitted: frozenset[Expr] = frozenset()
     if fitting is not None and found.ranges is None:
         fitted = fitting.points
@@ -144,7 +145,13 @@ def round_sequentially(
             continue  # a grid that came with the model
         if place not in known:
             runs.advance(call, _runs_for(rule, most))
-            seen = _Seen.of(runs, call.args[0], rule, most, units_of(one), found.float_side)
+            same = call.args[0], call.op, call.attrs, call.args[1].tensor_type.shape[1:]
+            if shared[0] != same:
+                shared = (), None  # one at a time: sums of many taps are large
+                kept = found.float_side
+                shared = same, _Seen.of(runs, call.args[0], rule, most, units_of(one), kept)
+            seen = shared[1]
+            assert seen is not None
             known[place] = _rounded(held, seen, bias is not None)
         levels, error = known[place].levels, known[place].mean_error
         runs.replaced[point] = held.point_of(levels)

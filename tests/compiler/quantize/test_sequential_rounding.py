@@ -26,7 +26,7 @@ from compiler.quantize import (
     quantize,
 )
 from compiler.quantize import _prefix_runs as prefix_runs
-from compiler.quantize._sequential_rounding import _most_runs
+from compiler.quantize._sequential_rounding import _most_runs, _Seen
 from compiler.quantize.calibration.input_sample import sample_inputs
 from tests.compiler.quantize.candidates import assert_same_integers, calibrated, const, sqnr_db
 
@@ -221,6 +221,26 @@ def test_little_memory_fits_to_fewer_samples(monkeypatch: pytest.MonkeyPatch) ->
     assert counts[4:] == sorted(counts[4:])
     assert counts[-1] == 30  # what the dense layer reads is small
     assert few is not grown
+
+
+def test_layers_that_read_one_tensor_share_its_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(8)
+    x = relay.var("x", (1, 5, 6))
+    query, key, value = (relay.op.nn.dense(x, const(rng, 6, 6)) for _ in range(3))
+    narrow = relay.op.nn.dense(relay.op.add(relay.op.add(query, key), value), const(rng, 4, 6))
+    mod = prerequisite_optimize(relay.module(relay.Function([x], narrow)), None, 3)
+    data = [{"x": rng.normal(1, 1, (1, 5, 6)).astype(np.float32)} for _ in range(4)]
+    measured: list[Any] = []
+    of = _Seen.of
+
+    def counted(*args: Any) -> Any:
+        measured.append(args[1])
+        return of(*args)
+
+    monkeypatch.setattr(_Seen, "of", staticmethod(counted))
+    made = candidate_of(mod, SEQUENTIAL, data)
+    assert len(made.context.rounded.weights) == 4
+    assert len(measured) == 2
 
 
 def test_a_chain_of_many_layers_takes_one_walk() -> None:
