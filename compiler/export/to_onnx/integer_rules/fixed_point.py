@@ -203,7 +203,7 @@ def _limited_product(
     limits, reach = limits_of(attrs), e.reach([x])
     ties: Any = attrs.rounding
     short = e.held(x).dtype in _SHORT and reach < SINGLE
-    if limits is None or not short or ties == "floor":
+    if limits is None or not short or ties not in ("up", "away", "even"):
         return None
     multiplier, amount, _ = factors
     if reach * factors.scale.max(initial=0) >= 1 << 30:
