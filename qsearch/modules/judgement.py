@@ -397,6 +397,8 @@ def judge(
     rows = machines(network, runs)
     losses: list[Loss] = []
     if against is not None:
+        if given.data is None:
+            notes.append("synthetic data may reach what real ones do not: --eval gives real ones")
         try:
             losses = compare_grids(network, find_model(against).path, taken)
         except (CodegenError, EvaluationError) as error:
