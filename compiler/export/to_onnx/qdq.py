@@ -44,7 +44,6 @@ from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.ir.ty import is_float, is_integer
 from compiler.ops.qnn.inlined import inlined_module
-from compiler.ops.qnn.requantize import TFLM
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.ranges.analysis import ranges_of
 
@@ -101,7 +100,7 @@ def to_qdq_onnx(
         raise OnnxExportError(f"unknown runtime {runtime!r}", fix=legal_names(runtime, RUNTIMES))
     to = RUNTIMES[runtime]
     as_it_is = wide_sums or to.npu
-    flow = dataflow(inlined_module(mod, kept=TFLM), "main", ONNX)
+    flow = dataflow(inlined_module(mod, bare=True), "main", ONNX)
     narrow: dict[Step, Levels] = {}
     clips: set[Step] = set()
     last = last_products(flow.steps)

@@ -33,7 +33,6 @@ from compiler.export.to_onnx.qdq_patterns import (
     IDENTITIES,
     Floats,
     fixed_point_factor,
-    half_up_chain,
 )
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import integer_range, is_integer
@@ -420,11 +419,6 @@ def _requantized(value: Value) -> Iterator[tuple[Floats, Value]]:
         factor = fixed_point_factor(user)
         if factor is not None:
             yield factor, user.result
-        elif user.name == "add":
-            for reader in _readers(user.result):
-                chain = half_up_chain(reader)
-                if chain is not None:
-                    yield chain[1], reader.result
 
 
 def clip_limits(step: Step) -> tuple[int, int] | None:

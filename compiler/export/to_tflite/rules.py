@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from compiler.core.words import Words, shape_of
+from compiler.core.words import Words
 from compiler.export.to_tflite.emitter import TfliteEmitter
 from compiler.export.to_tflite.file import Grid
 from compiler.export.to_tflite.tensors import MOST_BROADCAST
@@ -54,10 +54,10 @@ from compiler.ops.qnn.requantize import (
     OP,
     TFLM,
     Factors,
-    biased,
     factors_in,
     finished,
     requantize_body,
+    summed,
 )
 from compiler.ops.reduce.axes import axes_of
 from compiler.ops.rules.fixed_point import rescaled_by_tflm
@@ -286,10 +286,7 @@ def requantize(step: Step, graph: TfliteEmitter) -> Form | None:
         if not isinstance(whole, Value) or not _write(front, graph):
             return None
         return graph.form(whole)
-    data = biased(step.args[0], factors.bias, front)
-    if attrs.relu:
-        data = front.word("nn.relu", [data], shape_of(data), data.type.dtype)
-    data = front.cast(data, attrs.compute_dtype)
+    data = front.cast(summed(step, factors, front), attrs.compute_dtype)
     form = _rescaled(data, factors, step, graph) if _write(front, graph) else None
     if form is None:
         return None

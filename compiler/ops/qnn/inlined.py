@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -17,13 +17,14 @@ from compiler.ir.ty import integer_range
 from compiler.ir.walk import mentions, nodes_of
 from compiler.ops.qnn.requantize import (
     OP,
+    TFLM,
     RequantizeAttrs,
     biased,
     factors_in,
     finished,
     limits_of,
-    requantize_body,
     shifts_only,
+    spelled,
 )
 from compiler.ops.rules.product_shape import FQProductShape
 
@@ -31,16 +32,17 @@ _NARROW = ("int8", "uint8", "int16", "uint16", "int32")
 _HIGH = 32
 
 
-def inlined_module(mod: IRModule, kept: Container[str] = ()) -> IRModule:
+def inlined_module(mod: IRModule, bare: bool = False) -> IRModule:
     """A typed module without requantizations: the calls of their bodies instead.
 
     Args:
-        kept: roundings of those that stay.
+        bare: their products stay requantizations, without other fields; those that round as TFLM
+            does stay whole.
     """
     made = mod
     for var, function in mod.functions.items():
         if isinstance(function, Function) and mentions(function, (OP,)):
-            made = made.with_function(var.name_hint, inlined(function, kept=kept))
+            made = made.with_function(var.name_hint, inlined(function, bare=bare))
     return mod if made is mod else infer_module(made)
 
 
@@ -95,20 +97,20 @@ def _largest(data: Expr) -> int | None:
     return size
 
 
-def inlined(fn: Function, high_half: bool = False, kept: Container[str] = ()) -> Function:
+def inlined(fn: Function, high_half: bool = False, bare: bool = False) -> Function:
     """A typed function without requantizations: their bodies, or ``high_half``, in their places."""
     if not mentions(fn, (OP,)):
         return fn
 
     def new_form(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
-        if not is_op_call(node, OP) or RequantizeAttrs.of(node).rounding in kept:
+        if not is_op_call(node, OP) or (bare and RequantizeAttrs.of(node).rounding in TFLM):
             return None
-        return _spelled(node, new, high_half)
+        return _spelled(node, new, high_half, bare)
 
     return fn.with_fields(body=rebuilt(nodes_of(fn), new_form)[fn.body])
 
 
-def _spelled(call: Call, new: Mapping[Expr, Expr], high_half: bool) -> Expr | None:
+def _spelled(call: Call, new: Mapping[Expr, Expr], high_half: bool, bare: bool) -> Expr | None:
     data, *vectors = call.args
     known = [Value(v.tensor_type, data=v.data) for v in vectors if isinstance(v, Constant)]
     assert isinstance(call.op, Op)
@@ -118,7 +120,7 @@ def _spelled(call: Call, new: Mapping[Expr, Expr], high_half: bool) -> Expr | No
         return None
     words = Words(step)
     made = _high_half(step, words, data) if high_half else None
-    result = made or requantize_body(step, words)
+    result = made or spelled(step, words, bare and step.attrs.rounding != "floor")
     assert isinstance(result, Value)
     nodes: dict[Value, Expr] = {step.args[0]: new[data]}
     for word in words.steps:

@@ -215,10 +215,26 @@ def held_limits(attrs: RequantizeAttrs) -> tuple[int, int] | None:
 @FBody.register(requantize)
 def requantize_body(step: Step, words: Words) -> Value | None:
     """A sum, a relu, a fixed-point product or a shift, a clip, a sum and a cast."""
+    return spelled(step, words)
+
+
+def spelled(step: Step, words: Words, bare: bool = False) -> Value | None:
+    """The body; None where multipliers, shifts or biases are computed.
+
+    Args:
+        bare: the product is a requantization without other fields.
+    """
     attrs, factors = step.attrs, factors_in(step)
     if factors is None:
         return None
-    return finished(scaled_sum(summed(step, factors, words), factors, attrs, words), attrs, words)
+    x = summed(step, factors, words)
+    if not bare:
+        return finished(scaled_sum(x, factors, attrs, words), attrs, words)
+    x, dtype = words.cast(x, attrs.compute_dtype), attrs.compute_dtype
+    names = ("multiplier", "shift", "axis", "rounding", "compute_dtype")
+    how = {name: getattr(attrs, name) for name in names} | {"out_dtype": dtype}
+    vectors = step.args[1:3] if len(step.args) > 2 else ()
+    return finished(words.word(OP, [x, *vectors], shape_of(x), dtype, **how), attrs, words)
 
 
 def summed(step: Step, factors: Factors, words: Words) -> Value:

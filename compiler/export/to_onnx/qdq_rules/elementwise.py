@@ -16,15 +16,11 @@ from compiler.export.to_onnx.qdq_emitter import (
     of_operand,
     scaled,
 )
-from compiler.export.to_onnx.qdq_patterns import (
-    Floats,
-    fixed_point_factor,
-    half_up_chain,
-    nearest_chain,
-)
+from compiler.export.to_onnx.qdq_patterns import Floats, fixed_point_factor
 from compiler.export.to_onnx.qdq_sums import clip_limits, narrowed_sides
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import integer_range, is_integer
+from compiler.ops.qnn.requantize import OP
 
 
 @FToQdq.register("cast")
@@ -163,11 +159,13 @@ def clip(step: Step, graph: QdqEmitter) -> Real | None:
     return None if real is None or limits is None else real.limited(*limits)
 
 
-@FToQdq.register("fixed_point_multiply", "fixed_point_multiply_per_axis")
+@FToQdq.register(OP, "fixed_point_multiply", "fixed_point_multiply_per_axis")
 def fixed_point_multiply(step: Step, graph: QdqEmitter) -> Real | None:
     """One factor for the whole tensor, or one per channel."""
-    factor = fixed_point_factor(step)
-    return None if factor is None else _scaled_by(step.args[0], factor, graph)
+    factor, real = fixed_point_factor(step), _free(step.args[0], graph)
+    if factor is None or real is None or factor.min() <= 0:
+        return None
+    return real.times(_short(factor, step.args[0]))
 
 
 @FToQdq.register("left_shift")
@@ -182,25 +180,13 @@ def left_shift(step: Step, graph: QdqEmitter) -> Real | None:
 
 @FToQdq.register("right_shift")
 def right_shift(step: Step, graph: QdqEmitter) -> Real | None:
-    """Chains that round to nearest are factors; a plain shift rounds down, half a level lower."""
-    chain = nearest_chain(step)
-    if chain is None and (graph.runtime.npu or not graph.wide_sums):
-        chain = half_up_chain(step)  # its addend would hide the 8 bit tensor of a sum
-    if chain is not None:
-        return _scaled_by(*chain, graph)
+    """A plain shift rounds down, half a level lower."""
     amount, real = step.args[1].data, _free(step.args[0], graph)
     if amount is None or real is None:
         return None
     bits = amount.astype(np.float64)
     half = np.where(bits > 0, 0.5, 0.0)
     return real.times(np.exp2(-_short(bits, step.args[0]))).plus(-_short(half, step.args[0]))
-
-
-def _scaled_by(value: Value, factor: Floats, graph: QdqEmitter) -> Real | None:
-    real = _free(value, graph)
-    if real is None or factor.min() <= 0:
-        return None
-    return real.times(_short(factor, value))
 
 
 def move(step: Step, graph: QdqEmitter) -> Real | None:

@@ -77,6 +77,17 @@ def test_every_form_computes_what_tflite_writes(
     np.testing.assert_array_equal(found, np.clip(wanted, *limits))
 
 
+@pytest.mark.parametrize("shift", [-2, -7])
+def test_the_exact_onnx_rounds_twice_in_front_of_limits(shift: int) -> None:
+    data, x = np.arange(-600, 601).astype(np.int16), relay.var("x", (1201,), "int16")
+    how = {"rounding": "tflm", "compute_dtype": "int32", "low": -128, "high": 127}
+    made = requantize(x, multiplier=3 << 29, shift=shift, **how)
+    mod = relay.module(relay.Function([x], made))
+    (found,) = OrtExecutor(to_integer_onnx(mod)).run({"x": data})
+    wanted = [as_tflite_writes_it(v, 3 << 29, shift) for v in data.tolist()]
+    np.testing.assert_array_equal(found, np.clip(wanted, -128, 127))
+
+
 def test_a_factor_for_each_of_other_channels_is_refused() -> None:
     x, two = relay.var("x", (2, 3), "int32"), np.zeros(2, np.int32)
     with pytest.raises(TypeInferenceError):
