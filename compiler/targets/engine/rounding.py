@@ -17,6 +17,7 @@ from compiler.targets.engine.values import Item, constant, constants
 
 _MOST = 1 << 62
 """Beyond every product and sum that 64 bits hold for sure."""
+_MOST_UP = 63
 _DOWN = 31
 """Bits by which 32 bits are shifted at most."""
 
@@ -35,20 +36,21 @@ def rescale(
         ties: as ``qnn.requantize`` has them.
         dtype: in which it is computed.
     """
+    if x.data is not None:
+        return None
     shifted = shifts_only(*factors, ties, dtype)
-    if shifted and (factors[1] == 1).all():
-        return x
-    if shifted and ties == "floor" and (factors[1] <= 1).all():
+    if shifted and (factors[1] >= 1).all():
+        return _raised(planner, x, factors[1] - 1, dtype)
+    if shifted and ties == "floor":
         return _lowered(planner, x, 1 - factors[1])
     multiplier, shift = (each.reshape(-1) for each in factors)
     along: int | None = axis
     if all((each == each[:1]).all() for each in (multiplier, shift)):
         multiplier, shift, along = multiplier[:1], shift[:1], None
-    rounds = not shifted or shift.min() < 1
-    if (rounds and ties == "floor") or x.data is not None or not _fits(x, multiplier, shift, dtype):
+    if ties == "floor" or not _fits(x, multiplier, shift, dtype):
         return None
     amounts = 1 - shift
-    if shifted and rounds and ties == "up" and along is None and x.low < 0:  # half joins a bias
+    if shifted and ties == "up" and along is None and x.low < 0:  # half joins a bias
         half = planner.compose("ADD", (x, constant(1 << int(amounts[0]) - 1)))
         return _lowered(planner, half, amounts)
     powers = multiplier == POWER_OF_TWO
@@ -81,6 +83,13 @@ def _fits(x: Item, multiplier: Array, shift: Array, dtype: str) -> bool:
     most = max(-x.low, x.high)
     left = int(max(shift.max(), 0))
     return most < 1 << 32 and most * int(multiplier.max()) << left < _MOST
+
+
+def _raised(planner: Planner, x: Item, up: Array, dtype: str) -> Item | None:
+    """x << up in a dtype, which programs load as a multiple."""
+    if not up.any() or up.max() > _MOST_UP:
+        return None if up.any() else x
+    return planner.wrapped(planner.compose("LEFT", (x, constants(up))), dtype, x.shape)
 
 
 def _lowered(planner: Planner, x: Item, down: Array) -> Item:
