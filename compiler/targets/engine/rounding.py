@@ -17,7 +17,6 @@ from compiler.targets.engine.values import Item, constant, constants
 
 _MOST = 1 << 62
 """Beyond every product and sum that 64 bits hold for sure."""
-_MOST_UP = 63
 _DOWN = 31
 """Bits by which 32 bits are shifted at most."""
 
@@ -86,10 +85,13 @@ def _fits(x: Item, multiplier: Array, shift: Array, dtype: str) -> bool:
 
 
 def _raised(planner: Planner, x: Item, up: Array, dtype: str) -> Item | None:
-    """x << up in a dtype, which programs load as a multiple."""
-    if not up.any() or up.max() > _MOST_UP:
-        return None if up.any() else x
-    return planner.wrapped(planner.compose("LEFT", (x, constants(up))), dtype, x.shape)
+    """x << up in a dtype, as a multiple that programs apply while they load; None for others."""
+    if not up.any():
+        return x
+    if not x.fits_int32 or up.max() >= _DOWN:
+        return None
+    times = constants(np.left_shift(np.int64(1), up.astype(np.int64)))
+    return planner.wrapped(planner.compose("MUL", (x, times)), dtype, x.shape)
 
 
 def _lowered(planner: Planner, x: Item, down: Array) -> Item:
