@@ -47,6 +47,7 @@ _FLOAT_ATTRS = {
     "clip": ("a_min", "a_max"),
     "image.resize2d": ("cubic_alpha",),
     "nn.upsampling": ("scale_h", "scale_w"),
+    "nn.fixed_point_softmax": ("scale",),  # for LiteRT files; no integer depends on it
 }
 
 _PLAIN = (Call, Constant, Function, Let, Op, Tuple, TupleGetItem, Var)
