@@ -247,6 +247,21 @@ def test_shrunk_products_count_as_far_as_both_halves_confirm_them(
     np.testing.assert_allclose(every[0], wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
 
 
+def test_taps_that_do_not_vary_have_no_deviations(kernels: Kernels) -> None:
+    """Means of products less products of means leave noise, which no Cholesky factor takes."""
+    words, counts = np.array([32767, 31991, -29999], np.int64), (801, 799)
+    products = np.tril(words[:, None] * words)[None]
+    found = kernels.shrunk(
+        tuple(count * products for count in counts),  # type: ignore[arg-type]
+        (*[np.stack([count * words[None] for count in counts])] * 2,),  # type: ignore[arg-type]
+        counts,
+        np.full((1, 3), 0.3),
+        True,
+        True,
+    )
+    np.testing.assert_array_equal(found, np.zeros((1, 3, 3)))
+
+
 def test_errors_of_grids_are_those_of_float32_operations(kernels: Kernels) -> None:
     rng = np.random.default_rng(5)
     magnitudes = np.abs(rng.normal(0, 1, (5, 77))).astype(np.float32)

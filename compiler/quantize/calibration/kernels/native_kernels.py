@@ -160,7 +160,7 @@ class NativeKernels(Kernels):
         centred: bool,
     ) -> F32:
         out = np.empty(halves[0].shape, np.float32)
-        numbers, work = np.array(counts, np.int64), np.empty(6 * unit.shape[1])
+        numbers, work = np.array(counts, np.int64), np.empty(3 * unit.shape[1])
         self._library.qs_shrunk(
             *halves, *sums, numbers, unit, *unit.shape, symmetric, centred, work, out
         )

@@ -209,14 +209,15 @@ class Kernels:
         last = np.arange(unit.shape[1])
         lower = last[:, None] > last
         apart = lower if symmetric else lower | lower.T
-        means, moments = [], []
         parts = (*halves, halves[0] + halves[1])
         left, right = ((*each, each[0] + each[1]) for each in sums)
+        means = []
         for k, count in enumerate((*counts, sum(counts))):
             inverse = 1.0 / max(count, 1)
-            one, other = left[k] * inverse * unit, right[k] * inverse * unit
-            moments.append(one[:, :, None] * other[:, None, :])
-            means.append(parts[k] * inverse * unit[:, :, None] * unit[:, None, :] - moments[k])
+            # Differences of integers, exact below 2^16 positions: data that do not vary have none.
+            apart_from = parts[k] * count - left[k][:, :, None] * right[k][:, None, :]
+            means.append(apart_from * (inverse * inverse) * unit[:, :, None] * unit[:, None, :])
+        one, other = left[2] * inverse * unit, right[2] * inverse * unit
         common, most = (
             np.add.accumulate((one * other)[:, apart], axis=1)[:, -1:].sum(1)
             for one, other in (means[:2], (means[2], means[2]))
@@ -225,7 +226,9 @@ class Kernels:
         share = share if counts[1] else np.ones_like(share)
         found = means[2].astype(np.float32).astype(np.float64)
         found *= np.where(np.eye(unit.shape[1], dtype=bool), 1.0, share[:, None, None])
-        found = np.asarray(found if centred else found + moments[2], np.float32)
+        if not centred:
+            found = found + one[:, :, None] * other[:, None, :]
+        found = np.asarray(found, np.float32)
         return np.where(lower.T, found.transpose(0, 2, 1), found) if symmetric else found
 
     def grid_errors(self, magnitudes: F32, scale: F32, levels: float, out: F32) -> None:

@@ -138,36 +138,31 @@ void qs_products(const int16_t *one, const int16_t *other, int64_t groups, int64
 /* out[g][k][l] = the mean product of two taps over both parts of the data, in real units. Deviations
  * from the mean of different taps are multiplied by what both parts have in common. one, other:
  * (groups, taps, taps), symmetric ones lower triangles; left, right: (2, groups, taps), the sums of
- * the taps; work: 6 taps.
+ * the taps; work: 3 taps. Deviations are differences of integers, exact below 2^16 positions: data
+ * that do not vary have none.
  */
 void qs_shrunk(const int64_t *one, const int64_t *other, const int64_t *left, const int64_t *right,
                const int64_t *counts, const double *unit, int64_t groups, int64_t taps,
                int32_t symmetric, int32_t centred, double *work, float *out) {
-    int64_t all = groups * taps;
-    double inverse[3], *mean = work + 3 * taps;
+    int64_t all = groups * taps, number[3] = {counts[0], counts[1], counts[0] + counts[1]};
+    double inverse[3], square[3];
     for (int part = 0; part < 3; part++) {
-        int64_t count = part < 2 ? counts[part] : counts[0] + counts[1];
-        inverse[part] = 1.0 / (double)(count > 1 ? count : 1);
+        inverse[part] = 1.0 / (double)(number[part] > 1 ? number[part] : 1);
+        square[part] = inverse[part] * inverse[part];
     }
     for (int64_t g = 0; g < groups; g++, left += taps, right += taps, unit += taps) {
         double common = 0.0, most = 0.0;
-        for (int64_t l = 0; l < taps; l++) {
-            work[l] = (double)right[l] * inverse[0] * unit[l];
-            work[taps + l] = (double)right[all + l] * inverse[1] * unit[l];
-            work[2 * taps + l] = (double)(right[l] + right[all + l]) * inverse[2] * unit[l];
-        }
         for (int64_t k = 0; k < taps; k++, one += taps, other += taps) {
             int64_t end = symmetric ? k + 1 : taps;
-            double *a = mean, *b = mean + taps, *both = mean + 2 * taps, by = unit[k];
-            double of_a = (double)left[k] * inverse[0] * by;
-            double of_b = (double)left[all + k] * inverse[1] * by;
-            double of_both = (double)(left[k] + left[all + k]) * inverse[2] * by;
+            int64_t of_a = left[k], of_b = left[all + k], of_both = of_a + of_b;
+            double *a = work, *b = work + taps, *both = work + 2 * taps, by = unit[k];
             float *to = out + k * taps;
             for (int64_t l = 0; l < end; l++) {
-                a[l] = (double)one[l] * inverse[0] * by * unit[l] - of_a * work[l];
-                b[l] = (double)other[l] * inverse[1] * by * unit[l] - of_b * work[taps + l];
-                both[l] = (double)(one[l] + other[l]) * inverse[2] * by * unit[l] -
-                          of_both * work[2 * taps + l];
+                int64_t to_a = right[l], to_b = right[all + l], read = one[l] + other[l];
+                a[l] = (double)(one[l] * number[0] - of_a * to_a) * square[0] * by * unit[l];
+                b[l] = (double)(other[l] * number[1] - of_b * to_b) * square[1] * by * unit[l];
+                both[l] = (double)(read * number[2] - of_both * (to_a + to_b)) * square[2] * by *
+                          unit[l];
                 to[l] = (float)both[l];
             }
             a[k] = both[k] = 0.0;
@@ -178,6 +173,8 @@ void qs_shrunk(const int64_t *one, const int64_t *other, const int64_t *left, co
         }
         double share = counts[1] ? common / (most > TINY ? most : TINY) : 1.0;
         share = share < 1.0 ? share > 0.0 ? share : 0.0 : 1.0;
+        for (int64_t l = 0; l < taps; l++)
+            work[l] = (double)(right[l] + right[all + l]) * inverse[2] * unit[l];
         for (int64_t first = 0; first < taps; first += NEAR)
             for (int64_t k = 0; k < taps; k++) {
                 double of_both =
@@ -185,7 +182,7 @@ void qs_shrunk(const int64_t *one, const int64_t *other, const int64_t *left, co
                 int64_t end = symmetric && k < first + NEAR ? k + 1 : first + NEAR;
                 for (int64_t l = first; l < end && l < taps; l++) {
                     double value = (double)out[k * taps + l] * (k == l ? 1.0 : share);
-                    float whole = (float)(value + of_both * work[2 * taps + l]);
+                    float whole = (float)(value + of_both * work[l]);
                     out[k * taps + l] = whole;
                     if (symmetric) out[l * taps + k] = whole;
                 }
