@@ -96,7 +96,7 @@ _KEYWORDS: dict[type[Expr], str] = {**REF_WORD_OF, Match: "match"}
 
 
 def details_of(node: Expr, text: str) -> dict[str, str]:
-    """What a click on a node shows: its text, type, source, scale and attributes, one a line."""
+    """Describe a node for a click: its text, type, source, scale and attributes, one a line."""
     detail = {"text": text, "type": type_text(node.checked_type_or_none)}
     if node.span is not None:
         detail["span"] = str(node.span)

@@ -359,7 +359,7 @@ class Network:
         return Grid(dtype, steps, held, axis, low, high)
 
     def kept(self, name: str) -> bool:
-        """Whether a value is an output, or the integers of a point or of a product's operand."""
+        """True if a value is an output, or the integers of a point or of a product's operand."""
         node = self.writer.get(name)
         written = (
             node is not None and node.op_type in (QUANTIZE, DYNAMIC) and name == node.output[0]

@@ -1,4 +1,4 @@
-"""Where kernels of other processors and runtimes give other answers from the same int8 file.
+"""Rules for kernels of processors and runtimes that answer differently from one int8 file.
 
 ``pair_sums`` gives the integers of onnxruntime 1.31 on an emulated AVX2 processor, in
 convolutions of 9 shapes and products of 3 (``tests/benchmarks/avx2_only.py`` runs it there).
@@ -447,7 +447,7 @@ def operands_of(weights: Array, wanted: int, least: int, most: int) -> Array | N
 
 
 def differs(rows: Iterable[Row]) -> bool:
-    """Whether some machine may give other integers."""
+    """True if some machine may give other integers."""
     return any(set(row.cells.values()) - {EXACT} or "batch" in row.rules for row in rows)
 
 

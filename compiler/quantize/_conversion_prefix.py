@@ -88,7 +88,7 @@ class _Cuts:
 
 
 def _quant_of(value: Expr) -> Quant | None:
-    """What the integers stand for that a conversion ends in."""
+    """The scale and zero point of the integers that a conversion ends in."""
     while isinstance(value, Call) and value.quant is None and len(value.args) == 1:
         value = value.args[0]
     return value.quant

@@ -86,7 +86,7 @@ class QuantizeAnnotate(RunPass, FunctionPass):
 
 
 def _pointed(fn: Function) -> frozenset[Expr]:
-    """What several points of the model store, and nothing else reads: it needs no point before."""
+    """Values that only points of the model read: they need no point in front of these."""
     points = {point.operands()[1] for point in points_of(fn)}
     others = {
         arg for node in nodes_of(fn) if points and not is_given(node) for arg in node.operands()

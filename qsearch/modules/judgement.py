@@ -98,7 +98,7 @@ class Cure:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What an int8 file is shown to be.
+    """The judgement of an int8 file.
 
     Attributes:
         path: of the file.

@@ -533,7 +533,7 @@ def _mixed(space: Space) -> QConfig:
 
 
 def described_space(settings: Settings, module: IRModule, model: str, fully_integral: bool) -> str:
-    """What a search of a prepared module with these settings searches, as the text of a file.
+    """The space that a search of a prepared module with these settings has, as the text of a file.
 
     Args:
         fully_integral: of the diagnosis of the recommended configuration.

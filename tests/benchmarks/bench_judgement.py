@@ -190,7 +190,7 @@ def _rescale(made: Chain, layer: int) -> None:
 
 
 def is_found(data: bytes, defect: str, layer: int) -> bool:
-    """Whether the judgement names the defect at its layer; any defect for ``""``."""
+    """True if the judgement names the defect at its layer; any defect for ``""``."""
     network = read_network(data)
     claims = overflow(network, {})
     if defect in ("bias", "accumulator"):

@@ -33,7 +33,7 @@ IDENTITIES: Final = (
 
 
 def fixed_point_factor(step: Step) -> Floats | None:
-    """What a bare requantization, or a fixed-point multiplication, multiplies by; None for others
+    """The factor of a bare requantization or a fixed-point multiplication; None for others
     and what is not constant."""
     if step.name == OP:
         known = None if step.attrs.rounding in TFLM else factors_in(step)

@@ -57,7 +57,7 @@ class Grid(NamedTuple):
 
 
 class Quantized(NamedTuple):
-    """What a QuantizeLinear computed: from which data, and the real values on its grid."""
+    """A QuantizeLinear: the data that it read, and the real values on its grid."""
 
     data: Expr
     real: Expr

@@ -255,7 +255,7 @@ def biased(x: Value, bias: Array, words: Words) -> Value:
 
 
 def finished(x: Value, attrs: RequantizeAttrs, words: Words) -> Value:
-    """What stands behind the product: a clip, the zero point, a cast, the end of a kernel."""
+    """Append what follows the product: a clip, the zero point, a cast, the end of a kernel."""
     limits = limits_of(attrs)
     if limits is not None:
         low, high = map(float, limits)

@@ -456,7 +456,7 @@ def _scale_of(
 
 
 def _whole(bias: NDArray[np.float32], scale: DomScale) -> bool:
-    """Whether a bias is a multiple of a scale, but for the rounding of float32."""
+    """True if a bias is a multiple of a scale, but for the rounding of float32."""
     values = scale.values
     if scale.trailing is not None:
         values = values.reshape(-1, *(1,) * scale.trailing)

@@ -57,7 +57,7 @@ def picked(
 
 
 def _picks(func: PrimFunc, table: Buffer, form: Form) -> bool:
-    """Whether a function reads a table at places that it computes from data."""
+    """True if a function reads a table at places that it computes from data."""
     if form.axis is not None or form.bits > _MOST_BITS or table.size * form.bits >= 1 << 31:
         return False
     largest = ((1 << form.bits) - 1) << form.shift

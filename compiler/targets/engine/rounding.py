@@ -72,7 +72,7 @@ def rescale(
 
 
 def _fits(x: Item, multiplier: Array, shift: Array, dtype: str) -> bool:
-    """Whether dtypes hold all products, and what powers of two add their half to."""
+    """True if dtypes hold all products, and what powers of two add their half to."""
     if not multiplier.size or shift.max() > 30 or shift.min() < -64:
         return False
     right = 1 - int(shift[multiplier == POWER_OF_TWO].min(initial=1))
@@ -103,7 +103,7 @@ def _lowered(planner: Planner, x: Item, down: Array) -> Item:
 
 
 def _reaches_half(most: Array, factor: Array, amounts: Array) -> bool:
-    """Whether ``x * factor * 2^-amounts`` can be a half for some |x| up to ``most``."""
+    """True if ``x * factor * 2^-amounts`` can be a half for some |x| up to ``most``."""
     lowest = np.where(factor > 0, factor & -factor, 1)
     odd = np.left_shift(np.int64(1), np.clip(amounts, 1, 63) - 1) // lowest
     reached = most.reshape(odd.shape if most.size > 1 else ()) >= odd

@@ -157,7 +157,7 @@ def _reshaped(planner: Planner, item: Item, shape: tuple[int, ...]) -> Item:
 
 @rule("right_shift")
 def right_shift(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """By constant numbers of bits."""
+    """Shift by constant numbers of bits."""
     data, count = args[0], args[1].as_scalar()
     if data.shape != step.results[0].type.concrete_shape:
         return planner.elementwise(step, "RIGHT", (data, count))

@@ -1,4 +1,4 @@
-"""What a driver knows of its trials, in whatever order they end."""
+"""A driver knows its trials, in whatever order they end."""
 
 from __future__ import annotations
 

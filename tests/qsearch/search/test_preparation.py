@@ -1,4 +1,4 @@
-"""What a study is: which data it is calibrated and scored on."""
+"""A study names the data that it is calibrated and scored on."""
 
 from __future__ import annotations
 

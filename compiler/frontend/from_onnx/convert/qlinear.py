@@ -30,12 +30,12 @@ Triple = tuple[int, int, int]
 """Inputs that hold integers, their scale and their zero point."""
 
 _OPSET: Final = 17
-"""Of the operators that are put in place: axes of a mean are an attribute."""
+"""The opset of the operators that are put in place: axes of a mean are an attribute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Where an operator on integers has its operands.
+    """The places of the operands of an operator on integers.
 
     Attributes:
         op: the float operator.

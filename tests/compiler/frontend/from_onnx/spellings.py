@@ -82,7 +82,7 @@ class Graph:
 
 
 def weights(seed: int = 0) -> dict[str, Array]:
-    """Of both networks; channels of different sizes."""
+    """Weights of both networks; channels of different sizes."""
     rng = np.random.default_rng(seed)
 
     def made(*shape: int, size: float = 0.4) -> Array:
@@ -132,7 +132,7 @@ TOKENS = (1, 6, 16)
 
 
 def elementwise_network(opset: int = 17) -> onnx.ModelProto:
-    """What the operators of com.microsoft besides products read."""
+    """The network that holds operators of com.microsoft besides products."""
     g, rng = Graph(opset), np.random.default_rng(4)
     weight = rng.normal(0, 0.4, (8, 3, 3, 3)).astype(np.float32)
     a = g.add("LeakyRelu", g.add("Conv", "x", g.store(weight), pads=[1] * 4), alpha=0.1)
@@ -166,7 +166,7 @@ def by_onnxruntime(
     per_channel: bool = False,
     **options: Any,
 ) -> onnx.ModelProto:
-    """Of quantize_static."""
+    """The file that quantize_static writes of the network."""
     model = network(opset)
     shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
     with tempfile.TemporaryDirectory() as folder:
@@ -461,7 +461,7 @@ def matmul_nbits() -> onnx.ModelProto:
 
 
 def optimized(model: onnx.ModelProto) -> onnx.ModelProto:
-    """As onnxruntime's optimizer fuses it: QLinearConv, QGemm, QLinearAdd, …"""
+    """A file as onnxruntime's optimizer fuses it: QLinearConv, QGemm, QLinearAdd, …"""
     with tempfile.TemporaryDirectory() as folder:
         options = onnxruntime.SessionOptions()
         level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
@@ -632,7 +632,7 @@ they please, and operators of Quark are in a library of its own."""
 
 
 def wanted(name: str, feeds: Sequence[dict[str, Array]]) -> Array:
-    """What the file of a spelling means, sample by sample."""
+    """The exact outputs of the file of a spelling, sample by sample."""
     model = SPELLINGS[TWINS.get(name, name)]()
     return np.concatenate([exactly(model, feed) for feed in feeds])
 
