@@ -64,19 +64,32 @@ class _Rows:
         for value, item in (self._items | planner.items).items():
             if item.data is None:
                 values.setdefault(item, value)
+        # An item without a value, such as one in front of a zero point, is a part of its reader's.
+        parts = dict(values)
+        waiting = list(parts.items())
+        while waiting:
+            item, value = waiting.pop()
+            for arg in () if item.chain is None else item.chain.args:
+                if arg.data is None and arg not in parts:
+                    parts[arg] = value
+                    waiting.append((arg, value))
         lying = [
-            (at, values[item], place)
+            (at, parts[item], place, item in values)
             for (item, place), actions in planner.placed.items()
-            if item in values
+            if item in parts
             and engine.last_use.get(place.buffer, -1) >= (at := engine.row_of(actions))
         ]
         lying.sort(key=lambda place: place[0])
-        self._places = [place for place in lying if place[1] in self._items]
+        self._places = [
+            (at, value, place)
+            for at, value, place, whole in lying
+            if whole and value in self._items
+        ]
         alone = [(value,) for _, value, _ in self._places]
         self.stages: Sequence[Sequence[Value]] = [*alone, results]
         within = {root for value, root in planner.equal() if value not in named}
         self._own = self._shared() - within
-        self._own -= self._computed_twice(lying)
+        self._own -= self._computed_twice([(at, value) for at, value, _, _ in lying])
 
     def _shared(self) -> set[Value]:
         """Values that lie in memory of their own, rather than being other views of such ones, are
@@ -96,13 +109,13 @@ class _Rows:
             v for v, (p, of) in moves.items() if not p or self._planner.items.get(of) not in lying
         }
 
-    def _computed_twice(self, lying: Sequence[tuple[int, Value, View]]) -> set[Value]:
+    def _computed_twice(self, lying: Sequence[tuple[int, Value]]) -> set[Value]:
         """Values that are computed on the way to one that lies in front of them and is not given,
         which then is not what the given ones make it."""
         rows = {value: at for at, value, _ in self._places}
         found: set[Value] = set()
         seen: set[Value] = set()
-        for at, start, _ in lying:
+        for at, start in lying:
             waiting = [start] if start in found or start not in self._own else []
             while waiting:
                 producer = waiting.pop().producer
