@@ -43,18 +43,22 @@ def reconstructed(rows: Floats, gram: Products, ends: tuple[int, int]) -> Floats
     """
     hessian = damped(gram)
     order = np.argsort(-np.diagonal(hessian, axis1=1, axis2=2), axis=1, kind="stable")
-    columns = np.broadcast_to(order[:, None, :], rows.shape)
+    # In place where that can be: layers of many taps are as large as all else.
     rows = np.stack([one.take(some, axis=1) for one, some in zip(rows, order)])
-    hessian = np.stack([one[some].take(some, axis=1) for one, some in zip(hessian, order)])
+    for one, some in zip(hessian, order):
+        one[:] = one[some].take(some, axis=1)
     found = _made_up_for(rows, hessian, ends)
     nearest = on_grid(rows, ends)
     # Of errors a and b of a row, a H a - b H b is (a - b) H (a + b).
-    more = np.einsum(
-        "gok,gok->go", (nearest - found).astype(gram.dtype) @ hessian, 2 * rows - found - nearest
-    )
-    result = np.empty_like(found)
-    np.put_along_axis(result, columns, np.where(more[:, :, None] >= 0, nearest, found), axis=2)
-    return result
+    apart = (nearest - found).astype(gram.dtype) @ hessian
+    rows *= 2
+    rows -= found
+    rows -= nearest
+    more = np.einsum("gok,gok->go", apart, rows)
+    np.copyto(found, nearest, where=more[:, :, None] >= 0)
+    for one, other, some in zip(rows, found, order):
+        one[:, some] = other
+    return rows
 
 
 def damped(gram: Products, part: float = _DAMPING) -> Products:
@@ -70,7 +74,7 @@ def damped(gram: Products, part: float = _DAMPING) -> Products:
 def _made_up_for(rows: Floats, hessian: Products, ends: tuple[int, int]) -> Floats:
     """Round column by column; later columns compensate the error of earlier ones."""
     taps, kernels = rows.shape[2], choose_kernels()
-    factor = _inverse_factor(hessian).astype(hessian.dtype)
+    factor = _inverse_factor(hessian)
     free = rows.astype(hessian.dtype)
     found = np.empty_like(rows)
     for first in range(0, taps, _BLOCK):
@@ -84,14 +88,14 @@ def _made_up_for(rows: Floats, hessian: Products, ends: tuple[int, int]) -> Floa
     return found
 
 
-def _inverse_factor(hessian: Products) -> Floats:
+def _inverse_factor(hessian: Products) -> Products:
     """Upper triangular U with U^T U the inverse, of each group.
 
     With rows and columns in reverse order, U is the inverse of the Cholesky factor: a quarter of
     the work of inverting the products themselves.
     """
-    lower = np.linalg.cholesky(hessian[:, ::-1, ::-1].astype(np.float64))
-    found = np.empty_like(lower)
-    for group, one in enumerate(lower):
-        found[group] = scipy.linalg.lapack.dtrtri(one.T)[0].T[::-1, ::-1]
+    found = np.empty_like(hessian)
+    for group, one in enumerate(hessian):
+        lower = np.linalg.cholesky(one[::-1, ::-1].astype(np.float64))
+        found[group] = scipy.linalg.lapack.dtrtri(lower.T, overwrite_c=1)[0].T[::-1, ::-1]
     return found

@@ -32,7 +32,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import scipy  # loads its parts when they are first used
@@ -145,14 +145,16 @@ def round_sequentially(
             continue  # a grid that came with the model
         if place not in known:
             runs.advance(call, _runs_for(rule, most))
-            same = call.args[0], call.op, call.attrs, call.args[1].tensor_type.shape[1:]
+            centred = bias is not None
+            same = call.args[0], call.op, call.attrs, call.args[1].tensor_type.shape[1:], centred
             if shared[0] != same:
-                shared = (), None  # one at a time: sums of many taps are large
+                shared = (), None  # one at a time: products of many taps are large
                 kept = found.float_side
-                shared = same, _Seen.of(runs, call.args[0], rule, most, units_of(one), kept)
+                data, units = call.args[0], units_of(one)
+                shared = same, _Seen.of(runs, data, rule, most, units, kept, centred)
             seen = shared[1]
             assert seen is not None
-            known[place] = _rounded(held, seen, bias is not None)
+            known[place] = _rounded(held, seen, centred)
         levels, error = known[place].levels, known[place].mean_error
         runs.replaced[point] = held.point_of(levels)
         if bias is not None and error is not None:
@@ -204,10 +206,10 @@ def _most_runs(main: Function, whole_sample: bool = False) -> int:
 
 def _rounded(held: PointRows, seen: _Seen, centred: bool) -> RoundedWeight:
     """Levels, of deviations from the mean if centred, and then the mean error they leave."""
-    taps = seen.unit.shape[1]
+    taps = seen.hessian.shape[1]
     rows = cut_rows(held.rows, taps)
     dtype: type[Any] = np.float64 if taps <= _FEW_TAPS else np.float32
-    hessian, cross = (seen.shrunk(of, centred).astype(dtype) for of in ("products", "crossed"))
+    hessian, cross = (each.astype(dtype, copy=False) for each in (seen.hessian, seen.cross))
     (solve,) = scipy.linalg.get_lapack_funcs(("posv",), (hessian,))
     moved = rows.copy()
     for row, one, wanted in zip(moved, damped(hessian, _DAMPING), rows.astype(dtype) @ cross):
@@ -250,12 +252,15 @@ class _Seen:
     """What one layer reads in both networks.
 
     Attributes:
-        halves: sums over every second run.
-        unit: float64 (groups, taps): what a step of each tap stands for.
+        hessian, cross: float32 (groups, taps, taps): the means of Y Y^T and of (X - Y) Y^T, of
+            deviations if centred. Units are those of the largest tap of each group: in float32,
+            squares could overflow.
+        means: float64 (2, groups, taps), of Y and of X - Y.
     """
 
-    halves: tuple[_Sums, _Sums]
-    unit: Floats
+    hessian: NDArray[np.float32]
+    cross: NDArray[np.float32]
+    means: Floats
 
     @staticmethod
     def of(
@@ -265,6 +270,7 @@ class _Seen:
         most: int,
         units: Floats,
         kept: FloatSide | None,
+        centred: bool,
     ) -> _Seen:
         halves = _Sums.of(rule), _Sums.of(rule)
         positions, used = math.prod(rule.images), min(runs.count, _runs_for(rule, most))
@@ -286,29 +292,23 @@ class _Seen:
             halves[number % 2].add(read, pieces)
         for sums in halves:
             sums.finish()
-        return _Seen(halves, units[rule.channels.reshape(halves[0].sums.shape[1:])])
-
-    def shrunk(self, of: Literal["products", "crossed"], centred: bool) -> NDArray[np.float32]:
-        """The mean of Y Y^T, or of (X - Y) Y^T, (groups, taps, taps); of deviations if centred.
-
-        Units are those of the largest tap of each group: in float32, squares could overflow.
-        """
-        one, other = self.halves
+        unit = units[rule.channels.reshape(halves[0].sums.shape[1:])]
+        one, other = halves
         read, more = np.stack([one.sums, other.sums], axis=1)
-        return choose_kernels().shrunk(
-            (getattr(one, of), getattr(other, of)),
-            (read if of == "products" else more, read),
-            (one.count, other.count),
-            self.unit / self.unit.max(axis=1, keepdims=True),
-            of == "products",
-            centred,
+        counts, common = (one.count, other.count), unit / unit.max(axis=1, keepdims=True)
+        shrunk = choose_kernels().shrunk
+        means = (one.sums + other.sums) / max(sum(counts), 1) * unit
+        hessian = shrunk(
+            (one.products, other.products), (read, read), counts, common, True, centred
         )
+        one.products = other.products = np.empty(0, np.int64)
+        crossed = one.crossed, other.crossed
+        cross = shrunk(crossed, (more, read), counts, common, False, centred)
+        return _Seen(hessian, cross, means)
 
     def mean_error(self, rows: Floats, levels: Floats) -> Floats:
         """What the mean output is too large by, (groups, outputs), in units of the scale."""
-        one, other = self.halves
-        means = (one.sums + other.sums) / max(one.count + other.count, 1) * self.unit
-        read, more = means.reshape(2, len(rows), -1)
+        read, more = self.means.reshape(2, len(rows), -1)
         got = np.einsum("gok,gk->go", levels - rows, read)
         return np.asarray(got - np.einsum("gok,gk->go", rows, more))
 
@@ -393,6 +393,7 @@ class _Sums:
         """Multiply the columns that still wait."""
         for first in list(self._waiting):
             self._multiply(first)
+        self._waiting.clear()
 
     def _multiply(self, first: int) -> None:
         both, filled = self._waiting.get(first, (np.empty(0, np.int16), 0))
