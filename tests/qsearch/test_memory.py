@@ -48,4 +48,4 @@ def test_compile_takes_less_than_six_times_the_file_beyond_what_a_small_network_
     least, peak = (int(line.split()[1]) / 1024 for line in said.splitlines() if "peak" in line)
     assert size > 60
     # Layers of 2048 taps are rounded sequentially: sums of products take twice the file.
-    assert peak - least <= 5.5 * size
+    assert peak - least <= 6 * size
