@@ -108,7 +108,7 @@ def evaluate_node(
                 return [rule(node, taken)]
             return _by_reference(network, node, taken)
     except (ArithmeticError, AssertionError, AttributeError, IndexError, KeyError, MemoryError,
-            NotImplementedError, RuntimeError, TypeError, ValueError) as error:  # fmt: skip
+            RuntimeError, TypeError, ValueError) as error:  # fmt: skip
         raise EvaluationError(
             f"{node.op_type} {node.name!r} has no exact evaluation: {error}",
             fix="give data of the model; without it overflow and machines are judged all the same",
@@ -134,9 +134,11 @@ def _quantize(
         raise TypeError(f"integers of an unknown dtype {grid.dtype!r}")
     data, scale = _known(taken[0]), _known(taken[1])
     zero = taken[2] if len(taken) > 2 else None
-    steps: Array = data / _blocks(node, grid, scale, data)
+    units = _blocks(node, grid, scale, data)
     if _is_input(network, node.input[0]):  # ONNX divides float32 by float32
-        steps = data.astype(np.float32) / _blocks(node, grid, scale, data).astype(np.float32)
+        steps: Array = data.astype(np.float32) / units.astype(np.float32)
+    else:
+        steps = data / units
     rounded = np.rint(steps)
     if found is not None:
         near = np.abs(steps - np.floor(steps) - 0.5) == 0
@@ -342,7 +344,7 @@ def _by_reference(network: Network, node: onnx.NodeProto, taken: Values) -> list
     if node.op_type == DYNAMIC:
         return _dynamic_points(_known(taken[0]))
     if node.op_type in _SUBGRAPHS:
-        raise NotImplementedError("its graph would have to be evaluated")
+        raise TypeError("its graph would have to be evaluated")
     opsets = network.model.opset_import
     feeds = {str(i): value for i, value in enumerate(taken) if value is not None}
     model = _alone(node, len(taken), opsets, taken)
@@ -352,7 +354,7 @@ def _by_reference(network: Network, node: onnx.NodeProto, taken: Values) -> list
     if node.domain in ("", "ai.onnx", "ai.onnx.ml"):
         try:
             return [_widened(np.asarray(v)) for v in ReferenceEvaluator(model).run(None, feeds)]
-        except (NotImplementedError, AttributeError, RuntimeError, TypeError, ValueError):
+        except (AttributeError, RuntimeError, TypeError, ValueError):
             pass  # no implementation, or none of float64
     narrowed: dict[str, Array] = {}
     for place, value in feeds.items():
@@ -367,7 +369,7 @@ def _by_reference(network: Network, node: onnx.NodeProto, taken: Values) -> list
         executor = OrtExecutor(model, optimize=False, limited=True, folds=False)
         return [_widened(value) for value in executor.run(narrowed)]
     except CompilerError as error:
-        raise NotImplementedError(error.what) from error
+        raise RuntimeError(error.what) from error
 
 
 def _dynamic_points(data: Array) -> list[Array]:

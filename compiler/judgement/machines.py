@@ -23,7 +23,7 @@ from compiler.judgement.layers import (
     Product,
     attribute,
 )
-from compiler.judgement.overflow import biases, centred_data, centred_weights
+from compiler.judgement.overflow import biases, centred_data, centred_weights, terms_of
 from compiler.ops.number_format import Array
 
 EXACT: Final = "exact"
@@ -240,14 +240,15 @@ def _product_row(product: Product, network: Network, runs: Sequence[Evaluation])
     mixed = product.weight.dtype == "int8" and (unsigned or not _one_type(product))
     if mixed:
         row.rules.append("amx")
-        row.pair = _saturating_pair(product)
+        pairs = _pairs(product)
+        row.pair = _saturating_pair(product, pairs)
+        if row.pair is not None:
+            row.cells |= dict.fromkeys(_PAIRED, SATURATES)
+            row.rules.append("pairs")
+            if runs:
+                row.samples = sum(_saturates(product, pairs, run) for run in runs)
     elif product.weight.dtype != product.data.dtype:
         row.cells |= dict.fromkeys(X86, UNKNOWN)
-    if row.pair is not None:
-        row.cells |= dict.fromkeys(_PAIRED, SATURATES)
-        row.rules.append("pairs")
-        if runs:
-            row.samples = sum(_saturates(product, run) for run in runs)
     if product.result is None or product.weight.dtype != "int8":
         row.cells[TFLM] = UNKNOWN
     else:
@@ -295,11 +296,10 @@ def _pairs(product: Product) -> Array | None:
     return np.pad(matrix, [(0, 0), (0, odd)]).reshape(len(matrix), -1, 2)
 
 
-def _saturating_pair(product: Product) -> dict[str, Any] | None:
+def _saturating_pair(product: Product, pairs: Array | None) -> dict[str, Any] | None:
     """The pair of products that leaves 16 bits furthest, run through the emulation."""
     if product.weights is None:
         return {"weights": [127, 127], "data": [255, 255], "exact": 64770, "saturated": 32767}
-    pairs = _pairs(product)
     if pairs is None or not pairs.size:
         return None
     tops, lows = np.maximum(pairs, 0).sum(-1) * 255, np.minimum(pairs, 0).sum(-1) * 255
@@ -329,9 +329,8 @@ _ROWS: Final = 1024
 """Rows of the data of one product, sample and group that are looked at."""
 
 
-def _saturates(product: Product, run: Evaluation) -> bool:
+def _saturates(product: Product, pairs: Array | None, run: Evaluation) -> bool:
     """A sample makes a pair of products leave 16 bits."""
-    pairs = _pairs(product)
     if pairs is None or product.data_name not in run.values:
         return False
     data = run.values[product.data_name] + (128 if product.data.dtype == "int8" else 0)
@@ -389,11 +388,9 @@ def smallest_tie(product: Product) -> dict[str, Any] | None:
         return None
     if product.bias is not None and not product.whole_bias:
         return None
-    least, most = centred_data(product)
     bias = biases(product, len(weights))
-    ends = weights * least, weights * most
-    lows = np.minimum(*ends).sum(1) + bias
-    highs = np.maximum(*ends).sum(1) + bias
+    lows, highs = (each.sum(1) + bias for each in terms_of(product, weights))
+    ends = centred_data(product)
     zero = int(result.zero.item())
     only_positive = "Relu" in product.between
     found: dict[str, Any] | None = None
@@ -411,7 +408,7 @@ def smallest_tie(product: Product) -> dict[str, Any] | None:
             if not reached or (sum_ < 0 and only_positive):
                 continue
             tried += 1
-            operands = operands_of(weights[channel], sum_ - int(bias[channel]), least, most)
+            operands = operands_of(weights[channel], sum_ - int(bias[channel]), *ends)
             if found is None or operands is not None:
                 found = {
                     "channel": channel,

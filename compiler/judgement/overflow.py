@@ -86,6 +86,13 @@ def centred_weights(product: Product) -> Array | None:
     return matrix - product.by_output(product.weight.zero)[:, None]
 
 
+def terms_of(product: Product, weights: Array) -> tuple[Array, Array]:
+    """The least and the largest (x - zx)(w - zw) of each of ``centred_weights``."""
+    least, most = centred_data(product)
+    ends = weights * least, weights * most
+    return np.minimum(*ends), np.maximum(*ends)
+
+
 def biases(product: Product, rows: int) -> Array:
     """The bias of each row of ``matrix`` in units of the accumulator; zeros where there is none."""
     if product.bias is None or product.bias.size not in (1, rows):
@@ -139,8 +146,7 @@ def _accumulator(product: Product, terms: int | None) -> Claim:
         told = f"sums of {known or 'an unknown number of'} products of two computed operands"
         return Claim(name, sums, verdict, -known * reach, known * reach, 0, told)
     bias = biases(product, len(weights))
-    products = weights * least, weights * most
-    up, down = np.maximum(*products), np.minimum(*products)
+    down, up = terms_of(product, weights)
     whole = np.stack([down.sum(1) + bias, up.sum(1) + bias])
     part_low = np.minimum(down, 0).sum(1) + np.minimum(bias, 0)
     part_high = np.maximum(up, 0).sum(1) + np.maximum(bias, 0)

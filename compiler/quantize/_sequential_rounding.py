@@ -81,11 +81,11 @@ _ELEMENTS: Final = 1 << 23
 _INPUTS: Final = 1 << 23
 """Values of the inputs in the runs for weights of 8 bits; fewer bits use the whole sample."""
 _IMAGES: Final = 256
-"""Of a sample."""
+"""A sample of the inputs has at most so many."""
 _FEW_TAPS: Final = 640
 """So many are solved in float64, more in float32, which takes half of the time."""
 _MULTIPLICATIONS: Final = 1 << 37
-"""Of the network in all runs, where there are more than ``_FEW_RUNS``."""
+"""All runs of a network have at most so many, where they are more than ``_FEW_RUNS``."""
 _A_SECOND: Final = 25e9
 """Multiplications in a CPU second."""
 _FEW_LEVELS: Final = 127
@@ -174,7 +174,7 @@ def round_sequentially(
 MOST_SECONDS: Final = 120
 """CPU seconds that sequential rounding may take where nobody asks for it."""
 FITTING_SECONDS: Final = 2
-"""Of networks whose rounding takes longer, ranges are not fitted: EfficientNet-Lite0 gains nothing
+"""Ranges are not fitted where rounding takes longer: EfficientNet-Lite0 gains nothing
 on other images, and a module takes 9 CPU seconds more."""
 
 
@@ -191,7 +191,7 @@ def sequential_seconds(mod: IRModule) -> float:
 
 
 def _multiplications(main: Function) -> int:
-    """Of one run of the network."""
+    """Count the multiplications of one run of the network."""
     calls = (node for node in nodes_of(main) if isinstance(node, Call))
     shapes = ((call, FQProductShape.get(call.op)) for call in calls)
     return sum(call.tensor_type.num_elements * rule(call).terms for call, rule in shapes if rule)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -365,19 +365,19 @@ def judge(
         described = opened.described
         try:
             # Limited in time and memory, before our own evaluation: anybody wrote the file.
-            first = _session(network, False, 1)
+            first, plain = _session(network, False, 1), []
             begun = time.monotonic()
             for batch in Batches(opened, specs, samples):
                 if runs and time.monotonic() - begun > _MOST_S:
                     break
-                first.run(batch)
+                plain.append(dict(zip(first.output_names, first.run(batch))))
                 runs.append(evaluate(network, batch))
                 taken.append(batch)
-            measured = [
-                _measured(network, taken, runs, optimized, threads)
-                for optimized in (False, True)
-                for threads in (1, 2)
-            ]
+            measured.append(_measured(network, plain, runs, False, 1))
+            for optimized, threads in ((False, 2), (True, 1), (True, 2)):
+                session = _session(network, optimized, threads)
+                found = (dict(zip(session.output_names, session.run(each))) for each in taken)
+                measured.append(_measured(network, found, runs, optimized, threads))
         except (CodegenError, EvaluationError) as error:
             notes.append(f"not measured: {error.what}")
     terms = {
@@ -486,18 +486,16 @@ def _session(network: Network, optimized: bool, threads: int) -> OrtExecutor:
 
 def _measured(
     network: Network,
-    inputs: Sequence[Mapping[str, Array]],
+    outputs: Iterable[Mapping[str, Array]],
     runs: Sequence[Evaluation],
     optimized: bool,
     threads: int,
 ) -> Measured:
-    session = _session(network, optimized, threads)
     points = _points(network)
     differing = elements = integers = of = steps = 0
     largest = 0.0
     firsts: set[int] = set()
-    for values, run in zip(inputs, runs):
-        found = dict(zip(session.output_names, session.run(values)))
+    for found, run in zip(outputs, runs):
         for name in network.outputs:
             theirs = found[name].astype(np.float64)
             far = np.abs(theirs - run.values[name])

@@ -25,7 +25,7 @@ from compiler.targets.c.program import Program, Step, Value
 T = TypeVar("T")
 
 _MOST_BITS = 17
-"""Of numbers that three bytes hold, wherever they begin."""
+"""Three bytes hold numbers of so many bits, wherever these begin."""
 
 
 def picked(
