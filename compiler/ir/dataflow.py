@@ -105,6 +105,8 @@ class Form:
 
 SCAN = "scan"
 """The operator whose first argument is a function."""
+UNROLL_INNER = "write the steps of the inner loop one after another"
+"""Cure for a loop within a loop, which only the text of a module can hold."""
 
 LISTED = Form("dataflow", DataflowError)
 
@@ -315,7 +317,11 @@ class _Flattener:
         if not isinstance(body, Function):
             raise self._no_form(node)
         if mentions(body, (SCAN,)):
-            raise self.form.error(f"a loop within a loop has no {self.form.name} form")
+            raise self.form.error(
+                f"a loop within a loop has no {self.form.name} form",
+                fix=UNROLL_INNER,
+                span=node.span,
+            )
         result = self._step(node, Op.get(SCAN), node.args[1:], scope)
         step = self.steps[-1]
         step.body = flatten_function(body, self.mod, self.single, replace(self.form, tuples=True))

@@ -19,7 +19,7 @@ from math import prod
 from typing import Any
 
 from compiler.errors import CompilerError, LoweringError
-from compiler.ir.dataflow import SCAN
+from compiler.ir.dataflow import SCAN, UNROLL_INNER
 from compiler.ir.expr import (
     Call,
     Constant,
@@ -73,7 +73,8 @@ def lifted(mod: IRModule) -> IRModule:
 
     def called(call: Call, body: Function, *groups: Sequence[Expr]) -> Expr:
         if mentions(body, (SCAN,)):
-            raise LoweringError("a loop within a loop has no C form", span=call.span)
+            what = "a loop within a loop has no C form"
+            raise LoweringError(what, fix=UNROLL_INNER, span=call.span)
         name = next(f"loop_{n}" for n in count(len(functions)) if f"loop_{n}" not in mod)
         functions[name] = body
         return call.with_fields(args=(GlobalVar(name), *(Tuple(tuple(group)) for group in groups)))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from compiler.errors import CompilerError, EvaluationError
 from compiler.ir.adt import Constructor, Pattern, PatternConstructor, PatternTuple, PatternVar
+from compiler.ir.dataflow import UNROLL_INNER
 from compiler.ir.expr import Expr, Function, GlobalVar, Op, Var, describe
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.loops import closed
@@ -172,7 +173,7 @@ class _Machine:
             EvaluationError: such a function calls another one so.
         """
         if self._inner:
-            raise EvaluationError("a loop within a loop is not evaluated")
+            raise EvaluationError("a loop within a loop is not evaluated", fix=UNROLL_INNER)
         inner = _Machine(self._plan_of, self._kernel, self._tap, inner=True)
         return inner.run(closure.plan, args, closure.captured)
 

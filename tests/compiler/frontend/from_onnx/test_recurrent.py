@@ -294,9 +294,10 @@ def test_a_loop_within_a_loop_is_refused() -> None:
     inner = relay.Tuple((relay.TupleGetItem(loop(alone, outer), 0),))
     mod = relay.module(relay.TupleGetItem(loop(relay.Function((outer,), inner), zeros), 0))
     for form in (EngineExecutor, CExecutor, analyse, to_integer_onnx):
-        with pytest.raises(CompilerError, match="a loop within a loop"):
+        with pytest.raises(CompilerError, match="a loop within a loop") as caught:
             form(mod, "main")
-    with pytest.raises(CompilerError, match="a loop within a loop"):
+        assert caught.value.fix
+    with pytest.raises(CompilerError, match=r"a loop within a loop[\s\S]*fix: write the steps"):
         evaluate(mod, {})
 
 
