@@ -53,8 +53,8 @@ from compiler.passes.select_by_place import SelectByPlace as SelectByPlace
 from compiler.passes.simplify_expr import SimplifyExpr as SimplifyExpr
 from compiler.passes.simplify_inference import SimplifyInference as SimplifyInference
 from compiler.passes.split_concat import SplitConcat as SplitConcat
-from compiler.quantize.calibration.quantize_calibrate import QuantizeCalibrate as QuantizeCalibrate
-from compiler.quantize.correct_rounding import CorrectRounding as CorrectRounding
 from compiler.quantize.quantize_annotate import QuantizeAnnotate as QuantizeAnnotate
+from compiler.quantize.quantize_calibrate import QuantizeCalibrate as QuantizeCalibrate
 from compiler.quantize.quantize_partition import QuantizePartition as QuantizePartition
 from compiler.quantize.quantize_realize import QuantizeRealize as QuantizeRealize
+from compiler.quantize.weight_rounding.correct_rounding import CorrectRounding as CorrectRounding

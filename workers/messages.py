@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from compiler.quantize.calibration.measurement import Step
-    from compiler.quantize.calibration.rescaled_tensors import CountedTensor
+    from compiler.quantize.smoothing.rescaled_tensors import CountedTensor
 
 EvaluatorName = Literal["engine", "simulated", "float", "reference"]
 """What computes the outputs.

@@ -21,8 +21,8 @@ from compiler.qtypes.qconfig import QAnnotateKind, QConfig, kind2str
 from compiler.quantize import activation_scales, build_candidate, point_names
 from compiler.quantize.calibration.channel_stats import ChannelStats
 from compiler.quantize.calibration.collect_stats import Batch, ExecutorFactory, float_executor
-from compiler.quantize.calibration.modes import calibrate_modes
 from compiler.quantize.calibration.stats import CalibrationStats
+from compiler.quantize.scales.modes import calibrate_modes
 from compiler.runtime.exact_executor import exact_executor
 from compiler.span import onnx_nodes
 

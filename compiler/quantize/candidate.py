@@ -39,37 +39,43 @@ from compiler.qtypes.channel_ranges import Rounding
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 from compiler.qtypes.report import QuantizeReport
-from compiler.quantize._cost import ModuleCost, module_cost
-from compiler.quantize._given_points import for_given_points
-from compiler.quantize._integer_inputs import (
+from compiler.quantize.bits.cost import ModuleCost, module_cost
+from compiler.quantize.bits.own_points import own_points
+from compiler.quantize.bits.point_bits import own_range
+from compiler.quantize.calibration.channel_stats import ChannelStats
+from compiler.quantize.conversions.partition_conversions import (
+    integer_dtypes,
+    partition_conversions,
+)
+from compiler.quantize.layers import named_weights, require_known, unmarked
+from compiler.quantize.preparation.integer_inputs import (
     bounded_counts,
     bounded_inputs,
     refuse_overflows,
     whole_counts,
 )
-from compiler.quantize._layers import named_weights, require_known, unmarked
-from compiler.quantize._masks import bounded_masks
-from compiler.quantize._own_points import own_points
-from compiler.quantize._range_fitting import RangeFitting
-from compiler.quantize._rescaling import rescaled
-from compiler.quantize._rewriting import rewritten
-from compiler.quantize._sequential_rounding import FITTING_SECONDS, sequential_seconds
-from compiler.quantize.calibration.bias_room import with_own_biases
-from compiler.quantize.calibration.bind_scales import (
+from compiler.quantize.preparation.masks import bounded_masks
+from compiler.quantize.quantize_annotate import QuantizeAnnotate
+from compiler.quantize.quantize_partition import QuantizePartition
+from compiler.quantize.quantize_realize import QuantizeRealize
+from compiler.quantize.rewriting import rewritten
+from compiler.quantize.scales.bias_room import with_own_biases
+from compiler.quantize.scales.bind_scales import (
     bind_scales,
     bound_grid,
     measured_points,
     results_of,
 )
-from compiler.quantize.calibration.channel_stats import ChannelStats
-from compiler.quantize.calibration.point_bits import own_range
-from compiler.quantize.calibration.shared_ranges import shared_ranges
-from compiler.quantize.calibration.weighted_calls import weighted_calls
-from compiler.quantize.conversions import integer_dtypes, partition_conversions
-from compiler.quantize.correct_rounding import corrected
-from compiler.quantize.quantize_annotate import QuantizeAnnotate
-from compiler.quantize.quantize_partition import QuantizePartition
-from compiler.quantize.quantize_realize import QuantizeRealize
+from compiler.quantize.scales.given_points import for_given_points
+from compiler.quantize.scales.range_fitting import RangeFitting
+from compiler.quantize.scales.shared_ranges import shared_ranges
+from compiler.quantize.smoothing.rescaling import rescaled
+from compiler.quantize.weight_rounding.correct_rounding import corrected
+from compiler.quantize.weight_rounding.sequential_rounding import (
+    FITTING_SECONDS,
+    sequential_seconds,
+)
+from compiler.quantize.weighted_calls import weighted_calls
 from compiler.span import onnx_nodes
 
 RECOGNIZE = ("SelectByPlace", "RecoverLayerNorm", "RecoverRmsNorm", "OutlineFormulas")

@@ -14,17 +14,17 @@ from typing import Any, Final
 
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize._channel_groups import find_groups
-from compiler.quantize._given_points import given_points
-from compiler.quantize._sequential_rounding import (
+from compiler.quantize.bits.wide_inputs import left_in_float, wide_inputs
+from compiler.quantize.calibration.channel_stats import ChannelStats
+from compiler.quantize.calibration.input_sample import batch_size
+from compiler.quantize.scales.given_points import given_points
+from compiler.quantize.smoothing.channel_groups import find_groups
+from compiler.quantize.weight_rounding.sequential_rounding import (
     FITTING_SECONDS,
     MOST_SECONDS,
     sequential_seconds,
 )
-from compiler.quantize.calibration.channel_stats import ChannelStats
-from compiler.quantize.calibration.input_sample import batch_size
-from compiler.quantize.calibration.weighted_calls import weight_of, weighted_calls
-from compiler.quantize.wide_inputs import left_in_float, wide_inputs
+from compiler.quantize.weighted_calls import weight_of, weighted_calls
 
 SMOOTH_ALPHA: Final = 0.75
 _SELDOM: Final = 1024

@@ -21,11 +21,14 @@ from compiler.ops.rules.never_negative import never_negative
 from compiler.ops.rules.zero_point import may_have_zero_point
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.qtypes.report import MARKER_OPS, OPERAND_FLOAT, CallRecord, float_calls
-from compiler.quantize._first_calls import converted_inputs
-from compiler.quantize._integer_inputs import overflowing
 from compiler.quantize.calibration.flow import Calibration, without_data
 from compiler.quantize.candidate import mark
-from compiler.quantize.conversions import integer_dtypes, partition_conversions
+from compiler.quantize.conversions.partition_conversions import (
+    integer_dtypes,
+    partition_conversions,
+)
+from compiler.quantize.first_calls import converted_inputs
+from compiler.quantize.preparation.integer_inputs import overflowing
 from compiler.span import onnx_nodes
 
 CONVERSION = "conversion"

@@ -46,11 +46,11 @@ from compiler.ops.rules.annotate import (
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind
 from compiler.qtypes.report import OPERAND_FLOAT, call_places
-from compiler.quantize._first_calls import first_calls
-from compiler.quantize._given_points import points_of
-from compiler.quantize._layers import choices_of, tied_tables
-from compiler.quantize._masks import mask_values
-from compiler.quantize._run_context import RunPass, context_or_new
+from compiler.quantize.first_calls import first_calls
+from compiler.quantize.layers import choices_of, tied_tables
+from compiler.quantize.preparation.masks import mask_values
+from compiler.quantize.run_context import RunPass, context_or_new
+from compiler.quantize.scales.given_points import points_of
 
 
 @register_pass("QuantizeAnnotate", opt_level=1, required=("InferType",))

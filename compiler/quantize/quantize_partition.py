@@ -26,7 +26,7 @@ from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.static_shapes import require_static
 from compiler.ops.rules.integer_calls import border
 from compiler.ops.rules.partition import FQPartitionRewrite
-from compiler.quantize._run_context import RunPass, context_or_new
+from compiler.quantize.run_context import RunPass, context_or_new
 
 
 @register_pass("QuantizePartition", opt_level=1, required=("InferType",))

@@ -26,9 +26,9 @@ from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr
 from compiler.ops.rules.zero_point import plainly, zero_point_answer
 from compiler.passes.inline_requantize import InlineRequantize
 from compiler.qtypes.report import OPERAND_FLOAT, call_places
-from compiler.quantize._run_context import RunPass, context_or_new
-from compiler.quantize.calibration.bind_scales import bound_grid
-from compiler.quantize.calibration.point_bits import keeps_scale
+from compiler.quantize.bits.point_bits import keeps_scale
+from compiler.quantize.run_context import RunPass, context_or_new
+from compiler.quantize.scales.bind_scales import bound_grid
 from compiler.ranges.expressions import ExpressionRanges
 
 

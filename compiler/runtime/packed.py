@@ -2,9 +2,9 @@
 
 An array is a header (dtype, bits, shift, axis, shape, low), the signs, and the numbers: number i
 stands in the bits from i * bits on, the lowest first, and is ``(number << shift) + low``. Rows of
-weights hold -2^(b-1) … 2^(b-1)-1 *or all of them negated* (``quantize/_sequential_rounding.py``),
-and take b bits: a bit per place of ``axis`` says which rows are negated. Floats and bools take the
-bits of their dtype.
+weights hold -2^(b-1) … 2^(b-1)-1 *or all of them negated* (``sequential_rounding.py``), and take b
+bits: a bit per place of ``axis`` says which rows are negated. Floats and bools take the bits of
+their dtype.
 """
 
 from __future__ import annotations

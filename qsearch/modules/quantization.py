@@ -12,7 +12,7 @@ from compiler.ir.blob import module_sha256
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, Decision
-from compiler.quantize.wide_inputs import with_room_for_sums
+from compiler.quantize.bits.wide_inputs import with_room_for_sums
 from compiler.runtime.artifact import QModule
 from qsearch.data import Batches
 from qsearch.errors import SettingsError

@@ -16,7 +16,7 @@ from compiler.frontend.cut import last_function
 from compiler.frontend.cut_graph import Graph
 from compiler.frontend.from_onnx.model_file import read_model
 from compiler.quantize import Calibration
-from compiler.quantize.wide_inputs import with_room_for_sums
+from compiler.quantize.bits.wide_inputs import with_room_for_sums
 from compiler.runtime.artifact import QModule
 from qsearch.data import Batches
 from qsearch.progress import Progress

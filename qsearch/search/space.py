@@ -17,7 +17,7 @@ import numpy as np
 
 from compiler.qtypes.options import options_of
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize.calibration.modes import calibrate_modes
+from compiler.quantize.scales.modes import calibrate_modes
 from qsearch.data import content_hash
 from qsearch.errors import SearchError
 

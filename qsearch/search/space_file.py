@@ -45,9 +45,9 @@ from compiler.quantize import (
     sequential_seconds,
     without_data,
 )
-from compiler.quantize._sequential_rounding import MOST_SECONDS
-from compiler.quantize.calibration.weighted_calls import weighted_calls
-from compiler.quantize.wide_inputs import WideInputs, wide_inputs, with_room_for_sums
+from compiler.quantize.bits.wide_inputs import WideInputs, wide_inputs, with_room_for_sums
+from compiler.quantize.weight_rounding.sequential_rounding import MOST_SECONDS
+from compiler.quantize.weighted_calls import weighted_calls
 from compiler.targets.engine.library import is_available, load_library
 from compiler.targets.npu import NPUS
 from qsearch.config import read_config_file

@@ -22,9 +22,9 @@ from compiler.frontend.from_onnx.load import load
 from compiler.quantize import QConfig, activation_scales, mark, prerequisite_optimize
 from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.quantize.calibration.collectors import HistogramCollector, RangeCollector
-from compiler.quantize.calibration.kernels.choice import KERNELS_VARIABLE, choose_kernels
 from compiler.quantize.calibration.measurement import LocalData, merged_channels
 from compiler.quantize.calibration.profile_function import profile_function
+from compiler.quantize.kernels.choice import KERNELS_VARIABLE, choose_kernels
 from workers.batching import model_batches
 from workers.datasets.registry import input_specs, open_dataset
 from workers.messages import DatasetRef, Range

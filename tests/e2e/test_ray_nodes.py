@@ -32,7 +32,7 @@ HERE = Path(__file__).parent
 RUNNERS = HERE.parent / "workers" / "pool"
 MODE = """
 import numpy as np
-from compiler.quantize.calibration.modes import calibrate_modes
+from compiler.quantize.scales.modes import calibrate_modes
 from beside import SHARE
 
 calibrate_modes.register("nearly_all")(lambda stats, qconfig, nbit: SHARE * stats.largest)

@@ -20,7 +20,7 @@ from qsearch.model_file import find_model
 
 MODES = """
 import numpy as np
-from compiler.quantize.calibration.modes import calibrate_modes
+from compiler.quantize.scales.modes import calibrate_modes
 from beside import SHARE
 
 

@@ -17,7 +17,7 @@ from compiler.quantize import (
     channel_stats,
     mark,
 )
-from compiler.quantize._prefix_runs import PrefixRuns
+from compiler.quantize.weight_rounding.prefix_runs import PrefixRuns
 from compiler.runtime.executor import Executor
 from qsearch.search.pruner import LOOKS
 from qsearch.search.scoring import merge, split

@@ -71,7 +71,7 @@ def test_a_file_that_is_edited_after_its_import_ends_the_run(tmp_path: Path, nam
         ("import no_such_module\n", "ModuleNotFoundError", "line 1: import no_such"),
         ("import numpy\nnumpy.zeros(-1)\n", "ValueError: negative", "line 2: numpy.zeros"),
         (
-            "from compiler.quantize.calibration.modes import calibrate_modes\n"
+            "from compiler.quantize.scales.modes import calibrate_modes\n"
             "calibrate_modes.register('max')(lambda *_: 1)\n",
             "'max' is registered twice",
             "line 2: calibrate_modes.register",

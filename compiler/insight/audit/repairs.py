@@ -39,12 +39,12 @@ from compiler.ops.rules.dom_scale import SMALLEST_RANGE, chosen_scale
 from compiler.qtypes.layer_choices import POINT, SCORES, TABLES, WIDE_BITS
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize import Calibration, Candidate, measured_points, point_names, takes_bits
-from compiler.quantize.calibration.bind_scales import bound_grid
+from compiler.quantize.bits.point_bits import Readers, point_readers
+from compiler.quantize.bits.wide_inputs import TABLE_BITS
 from compiler.quantize.calibration.collect_stats import Batch, float_executor
-from compiler.quantize.calibration.point_bits import Readers, point_readers
-from compiler.quantize.calibration.uneven_grid import Sidedness
 from compiler.quantize.choice import SMOOTH_ALPHA
-from compiler.quantize.wide_inputs import TABLE_BITS
+from compiler.quantize.scales.bind_scales import bound_grid
+from compiler.quantize.scales.uneven_grid import Sidedness
 from compiler.runtime.exact_executor import exact_executor
 
 _log = logging.getLogger("compiler.insight.audit")

@@ -1,1 +1,1 @@
-"""Where scales come from: statistics of the float network and the modes that read them."""
+"""Run the float network on data, and keep the statistics of quantization points and channels."""

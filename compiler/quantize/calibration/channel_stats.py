@@ -21,7 +21,7 @@ from compiler.ir.module import IRModule
 from compiler.ops.op_call import op_call
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.qtypes.input_sample import InputSample
-from compiler.quantize.calibration.weighted_calls import weighted_calls
+from compiler.quantize.weighted_calls import weighted_calls
 
 _UNIT: Final = 2.0**30
 """Means are summed in units of 2^-30 …"""

@@ -12,12 +12,6 @@ from numpy.typing import NDArray
 from compiler.errors import CalibrationError
 from compiler.qtypes.options import options_of
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize.calibration.kernels.choice import choose_kernels
-from compiler.quantize.calibration.kernels.numpy_kernels import (
-    UPPER_COUNTERS,
-    key_value,
-    order_key,
-)
 from compiler.quantize.calibration.order_statistics import BucketCounts, KeyCounter
 from compiler.quantize.calibration.stats import (
     NUM_BINS,
@@ -27,6 +21,12 @@ from compiler.quantize.calibration.stats import (
     bin_edges,
     bins_of,
     percentile_rank,
+)
+from compiler.quantize.kernels.choice import choose_kernels
+from compiler.quantize.kernels.numpy_kernels import (
+    UPPER_COUNTERS,
+    key_value,
+    order_key,
 )
 
 DEFAULT_PERCENTILES: Final[tuple[float, ...]] = options_of(QConfig)["percentile"].searched

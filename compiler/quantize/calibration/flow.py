@@ -22,12 +22,7 @@ from compiler.lru_cache import LRUCache
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.layer_choices import layer_choices
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize._given_points import given_points
-from compiler.quantize._prerequisite import Params, prerequisite_optimize
-from compiler.quantize._rescaling import rescaled
-from compiler.quantize._run_context import context_or_new
-from compiler.quantize.calibration.activation_scales import activation_scales
-from compiler.quantize.calibration.bind_scales import measured_points
+from compiler.quantize.bits.predicted_error import predicted_sqnr_db
 from compiler.quantize.calibration.channel_stats import ChannelStats
 from compiler.quantize.calibration.collect_stats import Batch, require_reiterable
 from compiler.quantize.calibration.measurement import (
@@ -42,7 +37,6 @@ from compiler.quantize.calibration.measurement import (
     with_sample,
 )
 from compiler.quantize.calibration.profile_function import profile_function
-from compiler.quantize.calibration.rescaled_tensors import CommonReading, rescaled_tensors
 from compiler.quantize.calibration.statistics_store import (
     CHANNELS,
     SCALES,
@@ -55,10 +49,16 @@ from compiler.quantize.calibration.statistics_store import (
     statistics_fields,
 )
 from compiler.quantize.calibration.stats import CalibrationStats, PointMap
-from compiler.quantize.calibration.weighted_calls import weighted_calls
 from compiler.quantize.candidate import Candidate, build_candidate, mark
 from compiler.quantize.choice import SMOOTH_ALPHA, Decision, choose
-from compiler.quantize.predicted_error import predicted_sqnr_db
+from compiler.quantize.preparation.prerequisite import Params, prerequisite_optimize
+from compiler.quantize.run_context import context_or_new
+from compiler.quantize.scales.activation_scales import activation_scales
+from compiler.quantize.scales.bind_scales import measured_points
+from compiler.quantize.scales.given_points import given_points
+from compiler.quantize.smoothing.rescaled_tensors import CommonReading, rescaled_tensors
+from compiler.quantize.smoothing.rescaling import rescaled
+from compiler.quantize.weighted_calls import weighted_calls
 
 _VARIANTS: Final = 16
 """The number of graph variants with stored statistics; the others are measured again."""

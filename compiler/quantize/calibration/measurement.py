@@ -43,9 +43,9 @@ from compiler.quantize.calibration.collectors import (
 )
 from compiler.quantize.calibration.input_sample import sample_inputs
 from compiler.quantize.calibration.profile_function import profile_function
-from compiler.quantize.calibration.rescaled_tensors import CountedTensor, counted_points
 from compiler.quantize.calibration.stats import CalibrationStats, PointMap, merge_stats
 from compiler.quantize.candidate import mark
+from compiler.quantize.smoothing.rescaled_tensors import CountedTensor, counted_points
 from compiler.runtime.executor import Executor
 
 Step = Literal["channels", "sample", "ranges", "histograms"]

@@ -37,7 +37,7 @@ from compiler.ops.tensor.formula import varying_part
 from compiler.ops.tensor.unary_formula import UnaryFormulaAttrs
 from compiler.qtypes.qconfig import QAnnotateKind, kind2str
 from compiler.qtypes.report import BORDER_OPS, MARKER_OPS
-from compiler.quantize.calibration.point_bits import Readers, point_readers
+from compiler.quantize.bits.point_bits import Readers, point_readers
 from compiler.quantize.calibration.stats import PointMap
 
 _NEAR = 16.0

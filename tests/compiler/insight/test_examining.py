@@ -23,8 +23,8 @@ from compiler.quantize import (
     mark,
     prerequisite_optimize,
 )
-from compiler.quantize.calibration.modes import calibrate_modes
 from compiler.quantize.calibration.stats import CalibrationStats
+from compiler.quantize.scales.modes import calibrate_modes
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.compiler import networks as models
 from tests.compiler.frontend.from_onnx.test_load import imported

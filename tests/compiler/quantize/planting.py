@@ -8,8 +8,8 @@ from typing import Any, Final
 from unittest import mock
 
 from compiler.ops.rules.dom_scale import DomScale, as_scale
-from compiler.quantize.calibration import bind_scales
-from compiler.quantize.calibration.point_bits import own_choice
+from compiler.quantize.bits.point_bits import own_choice
+from compiler.quantize.scales import bind_scales
 
 FAULTS: Final = ("halved", "constant", "4 bits", "coarse", "joined")
 

@@ -20,7 +20,7 @@ from compiler.quantize import (
     prerequisite_optimize,
     quantize,
 )
-from compiler.quantize.calibration.weighted_calls import weighted_calls
+from compiler.quantize.weighted_calls import weighted_calls
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.compiler.quantize.candidates import calibrated
 

@@ -27,7 +27,7 @@ from compiler.quantize import (
     quantize,
     quantize_points,
 )
-from compiler.quantize.calibration.weight_scale import weight_range
+from compiler.quantize.scales.weight_scale import weight_range
 from tests.compiler.quantize.candidates import assert_same_integers, calibrated
 from tests.each import each
 

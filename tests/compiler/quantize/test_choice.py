@@ -23,10 +23,10 @@ from compiler.quantize import (
     prerequisite_optimize,
     quantize,
 )
-from compiler.quantize.calibration.point_bits import input_bits, point_readers
+from compiler.quantize.bits.point_bits import input_bits, point_readers
+from compiler.quantize.bits.predicted_error import predicted_sqnr_db
+from compiler.quantize.bits.wide_inputs import wide_inputs
 from compiler.quantize.candidate import mark
-from compiler.quantize.predicted_error import predicted_sqnr_db
-from compiler.quantize.wide_inputs import wide_inputs
 from tests.compiler.frontend.from_onnx.test_load import imported
 from tests.compiler.frontend.from_onnx.test_recurrent import weights, whole
 from tests.compiler.quantize.candidates import assert_same_integers, const, sqnr_db

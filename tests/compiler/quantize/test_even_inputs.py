@@ -15,7 +15,7 @@ from compiler.ir.module import IRModule
 from compiler.proof.derive import derive_static
 from compiler.qtypes.layer_choices import OTHERS, WIDE_BITS
 from compiler.quantize import Calibration, QConfig, prerequisite_optimize
-from compiler.quantize._even_inputs import even_inputs
+from compiler.quantize.preparation.even_inputs import even_inputs
 from compiler.runtime.exact_executor import executor_named
 from compiler.targets.npu.profiles import PROFILES
 from compiler.targets.reference.executor import ReferenceExecutor

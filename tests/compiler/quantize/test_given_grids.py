@@ -18,7 +18,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.walk import nodes_of
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import prerequisite_optimize
-from compiler.quantize.calibration.weight_grid import range_on_few_levels, range_on_grid
+from compiler.quantize.scales.weight_grid import range_on_few_levels, range_on_grid
 from tests.each import each
 
 ROWS, COLUMNS = 12, 64

@@ -16,7 +16,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.walk import mentions
 from compiler.proof.derive import derive_static
 from compiler.quantize import QConfig, diagnose, prerequisite_optimize
-from compiler.quantize._integer_inputs import bounded_inputs, overflowing, whole_counts
+from compiler.quantize.preparation.integer_inputs import bounded_inputs, overflowing, whole_counts
 from compiler.ranges.analysis import ranges_of
 from compiler.runtime.exact_executor import executor_named
 from compiler.targets.reference.executor import ReferenceExecutor

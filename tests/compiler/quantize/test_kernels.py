@@ -11,8 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from compiler.errors import CodegenError
-from compiler.quantize.calibration.kernels.choice import choose_kernels
-from compiler.quantize.calibration.kernels.numpy_kernels import (
+from compiler.quantize.calibration.stats import bin_edges
+from compiler.quantize.kernels.choice import choose_kernels
+from compiler.quantize.kernels.numpy_kernels import (
     MOST_STEPS,
     PADDED,
     UPPER_COUNTERS,
@@ -22,7 +23,6 @@ from compiler.quantize.calibration.kernels.numpy_kernels import (
     order_key,
     padded_taps,
 )
-from compiler.quantize.calibration.stats import bin_edges
 from tests.each import each
 from tests.needs import skip
 
@@ -83,7 +83,7 @@ def test_histogram_follows_the_float32_edges_exactly(kernels: Kernels, largest: 
 COUNTED = """
 import resource, sys
 import numpy as np
-from compiler.quantize.calibration.kernels.choice import choose_kernels
+from compiler.quantize.kernels.choice import choose_kernels
 from compiler.quantize.calibration.stats import bin_edges
 resource.setrlimit(resource.RLIMIT_CPU, (5, 5))
 kernels, largest = choose_kernels(sys.argv[1]), np.float32(sys.argv[2])

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError, CodegenError
-from compiler.quantize.calibration.kernels.choice import choose_kernels
-from compiler.quantize.calibration.kernels.numpy_kernels import Kernels
-from compiler.quantize.calibration.kl_divergence import find_scale_by_kl, kl_candidate
 from compiler.quantize.calibration.stats import NUM_BINS, bin_edges
+from compiler.quantize.kernels.choice import choose_kernels
+from compiler.quantize.kernels.numpy_kernels import Kernels
+from compiler.quantize.scales.kl_divergence import find_scale_by_kl, kl_candidate
 from tests.needs import skip
 
 ZERO_BIN = NUM_BINS // 2

@@ -18,7 +18,7 @@ from compiler.quantize import (
     QConfig,
     prerequisite_optimize,
 )
-from compiler.quantize._masks import bounded_masks
+from compiler.quantize.preparation.masks import bounded_masks
 from tests.compiler.quantize.candidates import Batch, assert_same_integers, calibrated, sqnr_db
 
 op = relay.op

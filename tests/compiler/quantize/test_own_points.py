@@ -23,7 +23,7 @@ from compiler.quantize import (
     prerequisite_optimize,
     quantize_points,
 )
-from compiler.quantize.calibration.bind_scales import bound_grid
+from compiler.quantize.scales.bind_scales import bound_grid
 from tests.compiler.quantize.candidates import assert_same_integers, calibrated
 
 NETWORK = """

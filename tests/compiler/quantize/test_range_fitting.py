@@ -26,8 +26,8 @@ from compiler.quantize import (
     prerequisite_optimize,
     quantize_points,
 )
+from compiler.quantize.bits.wide_inputs import wide_inputs
 from compiler.quantize.calibration.collect_stats import float_executor
-from compiler.quantize.wide_inputs import wide_inputs
 from tests.compiler.frontend.from_onnx.test_load import imported
 from tests.compiler.frontend.from_onnx.test_recurrent import weights, whole
 from tests.compiler.quantize.candidates import assert_same_integers, calibrated, const
@@ -36,7 +36,7 @@ WIDE = {SUMS: {"nbit_input": 16}}
 SEQUENTIAL = QConfig.recommended(
     weight_rounding="sequential", calibrate_mode="max", weight_scale="mse"
 )
-FITTING = "compiler.quantize._range_fitting"
+FITTING = "compiler.quantize.scales.range_fitting"
 Batches = list[dict[str, Any]]
 
 

@@ -14,18 +14,18 @@ from compiler import relay
 from compiler.ir.module import IRModule
 from compiler.qtypes.layer_choices import SUMS
 from compiler.quantize import Calibration, QConfig, channel_stats, prerequisite_optimize
-from compiler.quantize._channel_groups import ChannelGroups, Factors, find_groups
-from compiler.quantize.calibration import rescaled_tensors as module
 from compiler.quantize.calibration.collect_stats import ExecutorFactory, float_executor
 from compiler.quantize.calibration.measurement import LocalData, Measurement, Statistics
 from compiler.quantize.calibration.profile_function import profile_function
-from compiler.quantize.calibration.rescaled_tensors import (
+from compiler.quantize.calibration.statistics_store import STATISTICS, statistics_fields
+from compiler.quantize.candidate import mark
+from compiler.quantize.smoothing import rescaled_tensors as module
+from compiler.quantize.smoothing.channel_groups import ChannelGroups, Factors, find_groups
+from compiler.quantize.smoothing.rescaled_tensors import (
     CommonReading,
     CountedTensor,
     rescaled_tensors,
 )
-from compiler.quantize.calibration.statistics_store import STATISTICS, statistics_fields
-from compiler.quantize.candidate import mark
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.compiler.quantize.test_smoothing import SHAPE, C, chain, network, weight
 from tests.each import each

@@ -25,9 +25,9 @@ from compiler.quantize import (
     prerequisite_optimize,
     quantize,
 )
-from compiler.quantize import _prefix_runs as prefix_runs
-from compiler.quantize._sequential_rounding import _most_runs, _Seen
 from compiler.quantize.calibration.input_sample import sample_inputs
+from compiler.quantize.weight_rounding import prefix_runs
+from compiler.quantize.weight_rounding.sequential_rounding import _most_runs, _Seen
 from tests.compiler.quantize.candidates import assert_same_integers, calibrated, const, sqnr_db
 
 SEQUENTIAL = QConfig.recommended(
@@ -171,7 +171,7 @@ def test_one_number_more_in_each_row_errs_less(monkeypatch: pytest.MonkeyPatch) 
         return found
 
     signed = np.array([errors(seed) for seed in range(6, 8)])
-    monkeypatch.setattr("compiler.quantize._sequential_rounding._FEW_LEVELS", 0)
+    monkeypatch.setattr("compiler.quantize.weight_rounding.sequential_rounding._FEW_LEVELS", 0)
     three, four, eight = (signed / [errors(seed) for seed in range(6, 8)]).T
     assert np.exp(np.log(three).mean()) < 0.85
     assert np.exp(np.log(four).mean()) < 1.0

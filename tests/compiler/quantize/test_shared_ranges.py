@@ -20,8 +20,8 @@ from compiler.quantize import (
     mark,
     prerequisite_optimize,
 )
-from compiler.quantize.calibration.bind_scales import measured_points
-from compiler.quantize.calibration.shared_ranges import shared_ranges
+from compiler.quantize.scales.bind_scales import measured_points
+from compiler.quantize.scales.shared_ranges import shared_ranges
 from tests.compiler.quantize.candidates import assert_same_integers, calibrated, const
 
 MEASURED = QConfig.recommended(calibrate_mode="max", activation_scheme="unsigned")

@@ -21,7 +21,7 @@ from compiler.quantize import (
     prerequisite_optimize,
     smooth,
 )
-from compiler.quantize._channel_groups import find_groups
+from compiler.quantize.smoothing.channel_groups import find_groups
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.each import each
 

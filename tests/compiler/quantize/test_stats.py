@@ -10,12 +10,8 @@ from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
-from compiler.quantize.calibration.activation_scales import activation_scales
 from compiler.quantize.calibration.collectors import HistogramCollector, RangeCollector
-from compiler.quantize.calibration.kl_divergence import find_scale_by_kl
 from compiler.quantize.calibration.measurement import Measurement
-from compiler.quantize.calibration.modes import find_scale_by_percentile
-from compiler.quantize.calibration.mse import mse_threshold
 from compiler.quantize.calibration.order_statistics import KeyCounter
 from compiler.quantize.calibration.stats import (
     NUM_BINS,
@@ -26,6 +22,10 @@ from compiler.quantize.calibration.stats import (
     merge_stats,
     percentile_rank,
 )
+from compiler.quantize.scales.activation_scales import activation_scales
+from compiler.quantize.scales.kl_divergence import find_scale_by_kl
+from compiler.quantize.scales.modes import find_scale_by_percentile
+from compiler.quantize.scales.mse import mse_threshold
 
 INPUT, ACTIVATION = int(QAnnotateKind.INPUT), int(QAnnotateKind.ACTIVATION)
 PERCENTILES = (0.5, 0.9, 0.999, 0.99999)

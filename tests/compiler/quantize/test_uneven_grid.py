@@ -13,11 +13,11 @@ from compiler.ir.expr import Call, Expr
 from compiler.ops.annotation.attach_simulated_quantize import attach_simulated_quantize
 from compiler.qtypes.qconfig import QAnnotateKind
 from compiler.quantize import QConfig
-from compiler.quantize.calibration.modes import two_sided_range
-from compiler.quantize.calibration.mse import mse_ends, mse_threshold
 from compiler.quantize.calibration.order_statistics import BucketCounts
 from compiler.quantize.calibration.stats import NUM_BINS, TensorStats
-from compiler.quantize.calibration.uneven_grid import Sidedness
+from compiler.quantize.scales.modes import two_sided_range
+from compiler.quantize.scales.mse import mse_ends, mse_threshold
+from compiler.quantize.scales.uneven_grid import Sidedness
 
 ASYMMETRIC = QConfig(activation_scheme="asymmetric")
 

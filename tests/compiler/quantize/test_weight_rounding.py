@@ -26,8 +26,8 @@ from compiler.quantize import (
     prerequisite_optimize,
     quantize,
 )
-from compiler.quantize._reconstruction import reconstructed
-from compiler.quantize.calibration.weighted_calls import weighted_calls
+from compiler.quantize.weight_rounding.reconstruction import reconstructed
+from compiler.quantize.weighted_calls import weighted_calls
 from compiler.targets.ort.session import OrtExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.compiler.quantize.candidates import const
@@ -96,8 +96,8 @@ def test_what_rounding_found_travels_as_arrays_and_nothing_is_fitted_again(
     made = calibration.candidate(config)
     arrays = made.context.rounded.to_arrays()
     assert all(levels.dtype == np.int8 for name, levels in arrays.items() if "levels" in name)
-    monkeypatch.delattr("compiler.quantize._sequential_rounding.reconstructed")
-    monkeypatch.delattr("compiler.quantize._range_fitting.RangeFitting.fit")
+    monkeypatch.delattr("compiler.quantize.weight_rounding.sequential_rounding.reconstructed")
+    monkeypatch.delattr("compiler.quantize.scales.range_fitting.RangeFitting.fit")
     run = QuantizeContext(config, rounded=Rounding.from_arrays(arrays))
     again = calibration.candidate(config, run)
     assert made.partitioned is not None

@@ -15,7 +15,7 @@ from compiler import relay
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.pipeline import evaluate
-from compiler.quantize.conversions import fuse_partitions
+from compiler.quantize.conversions.partition_conversions import fuse_partitions
 from compiler.runtime.artifact import QModule
 from qsearch.cli.main import run
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import qsearch
-from compiler.quantize import _sequential_rounding
-from compiler.quantize._reconstruction import reconstructed
+from compiler.quantize.weight_rounding import sequential_rounding
+from compiler.quantize.weight_rounding.reconstruction import reconstructed
 from qsearch.data import prepare_data
 from qsearch.search import shipped
 from workers.datasets.protocol import InputSpec
@@ -40,7 +40,7 @@ def test_the_weights_of_the_winner_are_rounded_once(
         fitted.append(args)
         return reconstructed(*args)
 
-    monkeypatch.setattr(_sequential_rounding, "reconstructed", counted)
+    monkeypatch.setattr(sequential_rounding, "reconstructed", counted)
     space = {"fields": {"weight_rounding": ["sequential"], "calibrate_mode": ["max"]}}
     out = tmp_path / "run"
     qsearch.launch("digits", trials=1, space=space, pool="inline", out=out)

@@ -18,7 +18,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.walk import mentions
 from compiler.pipeline import tflite_file
 from compiler.quantize import Calibration, QConfig, prerequisite_optimize
-from compiler.quantize.wide_inputs import with_room_for_sums
+from compiler.quantize.bits.wide_inputs import with_room_for_sums
 from compiler.targets.reference.executor import ReferenceExecutor
 from compiler.targets.tflite.interpreters import JUDGES, FileJudge, interpreter
 from tests.needs import missing

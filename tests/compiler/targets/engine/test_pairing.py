@@ -13,7 +13,7 @@ from compiler.errors import PlanError
 from compiler.ir.expr import Expr
 from compiler.ir.module import IRModule
 from compiler.proof.steps import check_forms
-from compiler.quantize.conversions import partition_conversions
+from compiler.quantize.conversions.partition_conversions import partition_conversions
 from compiler.targets.engine import planner
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.engine.library import ISA_VARIABLE, available_isas, load_library

@@ -1,0 +1,1 @@
+"""Choose the bits of quantization points and layers, and count what they cost."""

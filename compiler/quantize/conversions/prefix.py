@@ -1,0 +1,133 @@
+"""partition_prefix: cut the conversions of inputs to integers off the front of a function.
+
+    before                                   quantize_inputs            quantized_main
+    %0 = clip(round(%x * 16f), -127, 127);   let %x1 = cast(clip(…));   fn (%x: int8) {
+    nn.conv2d(cast(%0, "int8"), w)           (%x1,)                       nn.conv2d(%x, w) }
+
+The cut is at the casts from float to integer nearest to the inputs: everything below them is a
+conversion of inputs and constants. Equal conversions give one parameter of the core.
+Source: PrefixCutter in Relay v0.10 quantize/_partition_conversions.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import chain, count
+from typing import Any
+
+from compiler.ir.analysis import free_vars
+from compiler.ir.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    Let,
+    Op,
+    Quant,
+    Tuple,
+    TupleGetItem,
+    Var,
+)
+from compiler.ir.rebuild import substitute
+from compiler.ir.ty import holds_float
+from compiler.ir.walk import nodes_of, post_order
+from compiler.quantize.conversions.operators import converts_one, is_integer_tensor, rounds
+
+
+@dataclass(slots=True)
+class _Cuts:
+    """Where the prefix ends, found in one walk.
+
+    Attributes:
+        known: conversions of one input each, and constants that they read, with numbers: equal
+            values have equal ones.
+        cut: number → the first conversion to integers that has it.
+        cut_of: every conversion to integers with the first equal one.
+    """
+
+    params: frozenset[Expr]
+    known: dict[Expr, int] = field(default_factory=dict)
+    numbers: dict[Any, int] = field(default_factory=dict)
+    cut: dict[int, Expr] = field(default_factory=dict)
+    cut_of: dict[Expr, Expr] = field(default_factory=dict)
+    rounded: set[Expr] = field(default_factory=set)
+
+    def visit(self, node: Expr) -> None:
+        """Classify a node whose operands have been visited."""
+        key = self._key(node)
+        if key is None:
+            return
+        number = self.numbers.setdefault(key, len(self.numbers))
+        if isinstance(node, Call) and (rounds(node) or not self.rounded.isdisjoint(node.args)):
+            self.rounded.add(node)
+        if isinstance(node, Call) and _becomes_integer(node):
+            self.cut_of[node] = self.cut.setdefault(number, node)
+        else:
+            self.known[node] = number
+
+    def _key(self, node: Expr) -> Any:
+        """What the value depends on; None when it is no conversion."""
+        if isinstance(node, Var):
+            return ("input", node) if node in self.params else None
+        if isinstance(node, TupleGetItem):
+            whole = self.known.get(node.tuple)
+            return None if whole is None else ("field", whole, node.index)
+        if not isinstance(node, Call) or not converts_one(node, self.rounded):
+            return None
+        assert isinstance(node.op, Op)
+        if any(arg not in self.known for arg in node.args if not isinstance(arg, Constant)):
+            return None
+        return ("call", node.op.name, node.attrs, *map(self._number_of, node.args))
+
+    def _number_of(self, value: Expr) -> int:
+        """Of a known value, or of a constant: only those that conversions read are hashed."""
+        if isinstance(value, Constant) and value not in self.known:
+            key = ("constant", str(value.data.dtype), value.data.shape, value.data.tobytes())
+            self.known[value] = self.numbers.setdefault(key, len(self.numbers))
+        return self.known[value]
+
+
+def _quant_of(value: Expr) -> Quant | None:
+    """The scale and zero point of the integers that a conversion ends in."""
+    while isinstance(value, Call) and value.quant is None and len(value.args) == 1:
+        value = value.args[0]
+    return value.quant
+
+
+def _becomes_integer(call: Call) -> bool:
+    return is_integer_tensor(call.checked_type) and any(
+        holds_float(arg.checked_type) for arg in call.args
+    )
+
+
+def split_prefix(main: Function) -> tuple[Function, Function]:
+    """(quantize_inputs, the rest as a function of what quantize_inputs returns).
+
+    quantize_inputs takes all parameters of ``main`` in their order and always returns a tuple;
+    inputs that the rest reads unconverted are passed on.
+    """
+    cuts = _Cuts(frozenset(main.params))
+    for node in nodes_of(main):
+        cuts.visit(node)
+    sources: dict[Expr, Expr] = {**cuts.cut_of, **{param: param for param in main.params}}
+    core_nodes = post_order(main.body, lambda node: () if node in sources else node.operands())
+    taken: set[str] = set()
+    core_vars: dict[Expr, Var] = {}
+    lets: list[tuple[Var, Expr]] = []
+    fields: list[Expr] = []
+    for source in dict.fromkeys(sources[node] for node in core_nodes if node in sources):
+        (read,) = free_vars(source)
+        hint = read.name_hint
+        numbered = (f"{hint}_{number}" for number in count(1))
+        name = next(each for each in chain((hint,), numbered) if each not in taken)
+        taken.add(name)
+        core_vars[source] = Var(name, source.checked_type, quant=_quant_of(source))
+        if source is not read:
+            lets.append((Var(hint), source))
+        fields.append(source if source is read else lets[-1][0])
+    replaced = {node: core_vars[one] for node, one in sources.items() if one in core_vars}
+    core = Function(tuple(core_vars.values()), substitute(main.body, replaced), main.ret_type)
+    result: Expr = Tuple(tuple(fields))
+    for let_var, value in reversed(lets):
+        result = Let(let_var, value, result)
+    return Function(main.params, result), core

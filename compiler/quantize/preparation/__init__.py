@@ -1,0 +1,1 @@
+"""Rewrite the float module into the form that partition and annotate expect."""

@@ -1,0 +1,183 @@
+"""Columns of a table get the scale that the first layer gives them, before they are quantized.
+
+    before                              after, a per column a power of two
+    nn.dense(%x, w)                     nn.dense(multiply(%x, a), w / a)
+
+Features come in units of their own (rooms, inhabitants), and one step of the largest would be all
+that is left of the others. A layer that was trained on them has weights that even this out: behind
+the factors a column counts as much as it changes the sums. The factors stay real, in
+``quantize_inputs``: a scale per column. Powers of two change no bit of the float model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, is_op_call
+from compiler.ir.module import IRModule
+from compiler.ir.walk import behind, mentions, nodes_of
+from compiler.ops.op_call import op_call
+from compiler.qtypes.channel_ranges import ChannelRanges
+from compiler.qtypes.report import MARKER_OPS
+from compiler.quantize.rewriting import rewritten
+from compiler.quantize.scales.weight_grid import range_on_few_levels
+from compiler.quantize.weighted_calls import weighted_calls
+
+Columns = NDArray[np.float32]
+DataOf = Callable[[Expr, Columns, Mapping[Expr, Expr]], Expr]
+"""What a layer reads: from its data, the factors, and the new forms of nodes."""
+
+_UNEVEN: Final = 16
+"""Largest by smallest weight of the columns, from which more than 4 of 8 bits may be lost."""
+_UNREAD: Final = 2.0**-20
+_LARGEST: Final = 60
+"""Exponent of a factor; float32 has 127."""
+_MOST_COLUMNS: Final = 256
+"""Of a table. Wider inputs are signals, whose values have one unit."""
+_AFFINE: Final = ("add", "subtract", "multiply", "divide", "reshape", "expand_dims", "squeeze")
+
+
+def even_inputs(mod: IRModule) -> IRModule:
+    """The module with factors for the columns that ``nn.dense`` reads of inputs, or itself.
+
+    Args:
+        mod: float, typed; constants folded.
+    """
+    main: Function = mod["main"]
+    if not mentions(main, ("nn.dense",)):
+        return mod
+    factors = _found(main, _factors)
+    return _with_layers(mod, factors, _scaled, -1.0) if factors else mod
+
+
+def with_one_scale(
+    mod: IRModule, ranges: Sequence[ChannelRanges]
+) -> tuple[IRModule, Sequence[ChannelRanges]]:
+    """The module with the factors of columns in the weights again, and ``ranges`` of its layers."""
+    main: Function = mod["main"]
+    held = _found(main, _held)
+    if not held:
+        return mod, ranges
+    calls = (call for call, _ in weighted_calls(main))
+    told = [
+        one.times(1 / held[call].astype(np.float64)) if call in held else one
+        for call, one in zip(calls, ranges)
+    ]
+    return _with_layers(mod, held, _plain, 1.0), told
+
+
+def _found(
+    main: Function, factors_of: Callable[[Expr, Collection[Expr]], Columns | None]
+) -> dict[Expr, Columns]:
+    params = frozenset(main.params)
+    found = ((node, factors_of(node, params)) for node in nodes_of(main))
+    return {node: factors for node, factors in found if factors is not None}
+
+
+def _with_layers(
+    mod: IRModule, factors: Mapping[Expr, Columns], data_of: DataOf, power: float
+) -> IRModule:
+    """The module whose layers read other data, with weights times this power of the factors."""
+
+    def made(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
+        if not isinstance(node, Call) or node not in factors:
+            return None
+        data, weight = node.args
+        assert isinstance(weight, Constant)
+        scaled = Constant(weight.data * factors[node] ** np.float32(power))
+        return node.with_fields(args=(data_of(data, factors[node], new), scaled))
+
+    return rewritten(mod, made)
+
+
+def _held(node: Expr, params: Collection[Expr]) -> Columns | None:
+    """The factors of the columns that a layer reads; None where one has none."""
+    if not is_op_call(node, "nn.dense") or not isinstance(node.operands()[2], Constant):
+        return None
+    found = []
+    for part in _parts(node.operands()[1]):
+        if not is_op_call(part, "multiply") or _source(part) not in params:
+            return None
+        factor = part.operands()[2]
+        if not isinstance(factor, Constant) or factor.data.size != part.tensor_type.shape[-1]:
+            return None
+        found.append(factor.data.reshape(-1))
+    return np.concatenate(found)
+
+
+def reads_columns(layer: Call, params: Collection[Expr]) -> bool:
+    """Whether a layer reads inputs behind a factor for each column; points may stand between."""
+    parts = _parts(behind(layer.args[0], MARKER_OPS)[1])
+    return all(_source(part) in params for part in parts) and any(map(_has_factors, parts))
+
+
+def _factors(node: Expr, params: Collection[Expr]) -> Columns | None:
+    """Of each column; None where they are even, or no columns of inputs."""
+    if not is_op_call(node, "nn.dense"):
+        return None
+    data, weight = node.args
+    if not isinstance(weight, Constant) or weight.data.dtype != np.float32:
+        return None
+    if weight.data.shape[1] > _MOST_COLUMNS:
+        return None
+    if any(_source(part) not in params for part in _parts(data)):
+        return None
+    largest = np.abs(weight.data).max(axis=0)
+    seen = largest[largest > 0]
+    if not len(seen) or not np.isfinite(seen).all() or seen.max() / _UNEVEN <= seen.min():
+        return None
+    if range_on_few_levels(weight.data, 8, 0) is not None:
+        return None  # the weights are quantized already
+    least, most = np.rint(np.log2([seen.min(), seen.max()]))
+    # What nothing reads is made small, whatever its unit, so that it widens no range.
+    powers = np.rint(np.log2(np.where(largest > 0, largest, seen.min() * _UNREAD)))
+    powers = np.clip(powers - np.floor((least + most) / 2), -_LARGEST, _LARGEST)
+    return np.asarray(np.exp2(powers), np.float32)
+
+
+def _parts(data: Expr) -> tuple[Expr, ...]:
+    """What is joined along the columns, or the one value."""
+    if is_op_call(data, "concatenate"):
+        (joined,) = data.args
+        axis = getattr(data.attrs, "axis", 0)
+        if isinstance(joined, Tuple) and axis in (-1, len(data.tensor_type.shape) - 1):
+            return joined.fields
+    return (data,)
+
+
+def _source(value: Expr) -> Expr:
+    """What is read behind arithmetic with constants."""
+    while is_op_call(value := behind(value, MARKER_OPS)[1], *_AFFINE):
+        read = [arg for arg in value.args if not isinstance(arg, Constant)]
+        if len(read) != 1:
+            break
+        (value,) = read
+    return value
+
+
+def _has_factors(value: Expr) -> bool:
+    _, value = behind(value, (*MARKER_OPS, "reshape", "expand_dims", "squeeze"))
+    return is_op_call(value, "multiply") and any(
+        isinstance(arg, Constant) and arg.data.ndim > 0 for arg in value.operands()
+    )
+
+
+def _scaled(data: Expr, factors: Columns, new: Mapping[Expr, Expr]) -> Expr:
+    parts = _parts(data)
+    ends = np.cumsum([part.tensor_type.concrete_shape[-1] for part in parts])
+    split = np.split(factors, ends[:-1])
+    return _joined(
+        [op_call("multiply", new[p], Constant(own)) for p, own in zip(parts, split, strict=True)]
+    )
+
+
+def _plain(data: Expr, factors: Columns, new: Mapping[Expr, Expr]) -> Expr:
+    return _joined([new[part.operands()[1]] for part in _parts(data)])
+
+
+def _joined(parts: Sequence[Expr]) -> Expr:
+    return parts[0] if len(parts) == 1 else op_call("concatenate", Tuple(tuple(parts)), axis=-1)

@@ -1,0 +1,1 @@
+"""Choose ranges, and bind the scales of quantization points and weights."""

@@ -1,0 +1,1 @@
+"""Move the spread between channels from activations into weights."""

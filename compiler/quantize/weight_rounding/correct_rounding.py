@@ -1,0 +1,55 @@
+"""Corrections after scales are bound: rounding of weights, then biases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from threadpoolctl import threadpool_limits
+
+from compiler.ir.loops import END
+from compiler.ir.module import IRModule
+from compiler.ir.pass_infra import ModulePass, PassContext, register_pass
+from compiler.ir.walk import mentions
+from compiler.qtypes.context import QuantizeContext
+from compiler.quantize.run_context import RunPass, context_or_new
+from compiler.quantize.scales.range_fitting import RangeFitting
+from compiler.quantize.weight_rounding.bias_correction import correct_biases
+from compiler.quantize.weight_rounding.sequential_rounding import round_sequentially
+
+
+@register_pass("CorrectRounding", opt_level=1, required=("InferType",))
+@dataclass(frozen=True, slots=True)
+class CorrectRounding(RunPass, ModulePass):
+    """Round weights, and move rounding errors into biases: ``weight_rounding``.
+
+    The run knows the data of its layers.
+    """
+
+    def run(self, mod: IRModule, ctx: PassContext) -> IRModule:
+        return corrected(mod, context_or_new(self.context))
+
+
+def corrected(
+    simulated: IRModule, run: QuantizeContext, fitting: RangeFitting | None = None
+) -> IRModule:
+    """The simulated module with ``weight_rounding`` as the QConfig asks.
+
+    Args:
+        simulated: result of ``bind_scales``.
+        run: knows the data of the layers where the QConfig needs them (``channel_ranges``);
+            otherwise nothing changes.
+        fitting: of ranges, for ``weight_rounding`` "sequential".
+    """
+    cfg, ranges = run.qconfig, run.channel_ranges
+    corrects = run.corrects_biases and cfg.bias_mode == "accumulator"
+    if not ranges or cfg.weight_rounding == "nearest":
+        return simulated
+    if cfg.sequential:
+        import scipy.linalg  # noqa: F401  what is loaded later would keep its threads
+
+        # More threads win nothing for matrices of this size and burn several times the CPU; and
+        # the last bits of a solution depend on their number.
+        with threadpool_limits(1, user_api="blas"):
+            simulated = round_sequentially(simulated, run, corrects, fitting)
+        corrects &= mentions(simulated["main"], (END,))  # the layers that are left
+    return correct_biases(simulated, ranges) if corrects else simulated

@@ -1,0 +1,101 @@
+"""Integers for the rows of a weight with the least error of the output on measured data.
+
+    minimise  (w - q)^T H (w - q)  over whole numbers q of the grid,   H = columns^T columns
+
+row by row; rounding to the nearest minimises |w - q| instead, as if all products of columns but
+their squares were 0. Columns are decided one after the other, each error being made up for by the
+columns that are still free. A row for which the nearest integers are better keeps them, so no row
+is ever worse than with them.
+Source: Frantar et al., "GPTQ: accurate post-training quantization for generative pre-trained
+transformers", 2022, sections 3 and 4.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import scipy  # loads its parts when they are first used
+from numpy.typing import NDArray
+
+from compiler.quantize.kernels.choice import choose_kernels
+from compiler.quantize.kernels.numpy_kernels import on_grid
+
+Floats = NDArray[np.float64]
+Products = NDArray[np.floating[Any]]
+
+_DAMPING: Final = 0.01
+"""Part of the mean diagonal that is added to it, against data that say too little."""
+
+_BLOCK: Final = 64
+
+
+def reconstructed(rows: Floats, gram: Products, ends: tuple[int, int]) -> Floats:
+    """Whole numbers of a grid for the weights of one or more groups.
+
+    Args:
+        rows: weights in units of their scale, (groups, outputs, taps).
+        gram: products of columns, (groups, taps, taps), symmetric, no negative eigenvalues. Its
+            dtype is that of the products of matrices.
+        ends: smallest and largest number of the grid.
+    Returns:
+        (groups, outputs, taps).
+    """
+    hessian = damped(gram)
+    order = np.argsort(-np.diagonal(hessian, axis1=1, axis2=2), axis=1, kind="stable")
+    # In place where that can be: layers of many taps are as large as all else.
+    rows = np.stack([one.take(some, axis=1) for one, some in zip(rows, order)])
+    for one, some in zip(hessian, order):
+        one[:] = one[some].take(some, axis=1)
+    found = _made_up_for(rows, hessian, ends)
+    nearest = on_grid(rows, ends)
+    # Of errors a and b of a row, a H a - b H b is (a - b) H (a + b).
+    apart = (nearest - found).astype(gram.dtype) @ hessian
+    rows *= 2
+    rows -= found
+    rows -= nearest
+    more = np.einsum("gok,gok->go", apart, rows)
+    np.copyto(found, nearest, where=more[:, :, None] >= 0)
+    for one, other, some in zip(rows, found, order):
+        one[:, some] = other
+    return rows
+
+
+def damped(gram: Products, part: float = _DAMPING) -> Products:
+    """The products with a part of each group's mean diagonal added to its diagonal."""
+    diagonal = np.diagonal(gram, axis1=1, axis2=2)
+    mean = diagonal.mean(axis=1)
+    # A group that has seen zeros only: every choice is as good, so the nearest is taken.
+    found = gram.copy()
+    np.einsum("gkk->gk", found)[:] += np.where(mean > 0, part * mean, 1.0)[:, None]
+    return found
+
+
+def _made_up_for(rows: Floats, hessian: Products, ends: tuple[int, int]) -> Floats:
+    """Round column by column; later columns compensate the error of earlier ones."""
+    taps, kernels = rows.shape[2], choose_kernels()
+    factor = _inverse_factor(hessian)
+    free = rows.astype(hessian.dtype)
+    found = np.empty_like(rows)
+    for first in range(0, taps, _BLOCK):
+        some = slice(first, min(first + _BLOCK, taps))
+        values, own = (
+            np.ascontiguousarray(part, np.float64)
+            for part in (free[:, :, some], factor[:, some, some])
+        )
+        found[:, :, some], errors = kernels.round_columns(values, own, ends)
+        free[:, :, some.stop :] -= errors.astype(free.dtype) @ factor[:, some, some.stop :]
+    return found
+
+
+def _inverse_factor(hessian: Products) -> Products:
+    """Upper triangular U with U^T U the inverse, of each group.
+
+    With rows and columns in reverse order, U is the inverse of the Cholesky factor: a quarter of
+    the work of inverting the products themselves.
+    """
+    found = np.empty_like(hessian)
+    for group, one in enumerate(hessian):
+        lower = np.linalg.cholesky(one[::-1, ::-1].astype(np.float64))
+        found[group] = scipy.linalg.lapack.dtrtri(lower.T, overwrite_c=1)[0].T[::-1, ::-1]
+    return found
