@@ -14,9 +14,9 @@ from compiler.text_output import show
 
 # Named as text: operators must not import the passes that use their rules (import layers).
 ASKING = (
-    "compiler.export.to_onnx.float_model",
-    "compiler.export.to_onnx.integer",
-    "compiler.export.to_onnx.qdq",
+    "compiler.export.to_onnx.float.model",
+    "compiler.export.to_onnx.integer.model",
+    "compiler.export.to_onnx.qdq.model",
     "compiler.ranges.analysis",
 )
 """Modules that define rule tables of their own and load what fills them."""

@@ -283,7 +283,7 @@ def _border(module: QModule) -> dict[str, str]:
 @export_formats.register("onnx")
 def export_integer_onnx(module: QModule, to: ExportTarget) -> ExportedFiles:
     """The same integers in their own dtypes: ConvInteger, MatMulInteger, BitShift."""
-    from compiler.export.to_onnx.integer import to_integer_onnx
+    from compiler.export.to_onnx.integer.model import to_integer_onnx
 
     return _written("onnx", to_integer_onnx(module.module), module, to)
 
@@ -292,8 +292,8 @@ def export_integer_onnx(module: QModule, to: ExportTarget) -> ExportedFiles:
 def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
     """Quantize and dequantize nodes, which a runtime replaces by its 8 bit kernels."""
     from compiler.export.to_onnx.narrow_weights import initializer_bytes
-    from compiler.export.to_onnx.qdq import to_qdq_onnx
-    from compiler.export.to_onnx.qdq_emitter import RUNTIMES
+    from compiler.export.to_onnx.qdq.emitter import RUNTIMES
+    from compiler.export.to_onnx.qdq.model import to_qdq_onnx
     from compiler.targets.engine.library import adds_pairs
     from compiler.targets.npu.profiles import PROFILES
     from compiler.targets.npu.rules import require
@@ -369,7 +369,7 @@ def _written(
 @export_formats.register("float")
 def export_float(module: QModule, to: ExportTarget) -> ExportedFiles:
     """A module that is not on integers (do_simulation=True), operator by operator."""
-    from compiler.export.to_onnx.float_model import to_onnx
+    from compiler.export.to_onnx.float.model import to_onnx
 
     return _written("float", to_onnx(module.module), module, to, exact=False)
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 from compiler.errors import CodegenError
-from compiler.export.to_onnx.integer import to_integer_onnx
+from compiler.export.to_onnx.integer.model import to_integer_onnx
 from compiler.runtime.exact_executor import exact_executor
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.engine.library import adds_pairs

@@ -500,7 +500,7 @@ def _refuse_without_file(
             )
     made = build_candidate(module, without_data(start), None).module
     if form in NPUS:
-        from compiler.export.to_onnx.qdq import to_qdq_onnx
+        from compiler.export.to_onnx.qdq.model import to_qdq_onnx
 
         left = to_qdq_onnx(made, form).float_ops
         if left:

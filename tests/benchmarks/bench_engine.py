@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from compiler import quantize, relay
-from compiler.export.to_onnx.float_model import to_onnx
+from compiler.export.to_onnx.float.model import to_onnx
 from compiler.frontend.from_onnx.load import load
 from compiler.ir.module import IRModule
 from compiler.targets.engine.executor import EngineExecutor

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 import qsearch
 from compiler.errors import CompilerError
-from compiler.export.to_onnx.qdq import to_qdq_onnx
+from compiler.export.to_onnx.qdq.model import to_qdq_onnx
 from compiler.ir.module import IRModule
 from compiler.pipeline import tflite_file
 from compiler.proof.replay import REPLAY_FLAGS

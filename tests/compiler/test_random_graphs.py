@@ -14,7 +14,7 @@ import compiler
 from compiler import transform
 from compiler.errors import OnnxExportError, OnnxImportError
 from compiler.export.to_onnx.emitter import FToOnnx
-from compiler.export.to_onnx.float_model import to_onnx
+from compiler.export.to_onnx.float.model import to_onnx
 from compiler.frontend.from_onnx.load import load
 from compiler.ir.analysis import post_order
 from compiler.ir.blob import ModuleBlob

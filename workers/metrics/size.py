@@ -35,7 +35,7 @@ def _c(module: IRModule, _: Candidate) -> int:
 
 def _qdq(module: IRModule, candidate: Candidate, runtime: str = "onnxruntime") -> int:
     from compiler.export.to_onnx.narrow_weights import initializer_bytes
-    from compiler.export.to_onnx.qdq import to_qdq_onnx
+    from compiler.export.to_onnx.qdq.model import to_qdq_onnx
     from compiler.targets.npu.profiles import PROFILES
     from compiler.targets.npu.rules import require
 

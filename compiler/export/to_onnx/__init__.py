@@ -1,1 +1,1 @@
-"""Writers of ONNX models: ``float_model.to_onnx`` and ``integer.to_integer_onnx``."""
+"""Writers of ONNX models: ``float/``, ``integer/`` (the same bits) and ``qdq/`` (8 bit kernels)."""

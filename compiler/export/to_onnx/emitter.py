@@ -115,7 +115,7 @@ ToOnnx = Callable[[Step, Emitter], str | Sequence[str] | None]
 rule, and a step that its rule gives None for, is written in words."""
 
 FToOnnx: OpRule[ToOnnx] = OpRule(
-    "FToOnnx", asked_by="export.to_onnx", defined_in="compiler/export/to_onnx/convert"
+    "FToOnnx", asked_by="export.to_onnx", defined_in="compiler/export/to_onnx/float/rules"
 )
 
 
@@ -179,7 +179,7 @@ def _in_words(step: Step, emitter: Emitter) -> Sequence[str]:
     if words == [step]:
         raise OnnxExportError(
             f"{step.name} has no ONNX form",
-            fix="write a rule in compiler/export/to_onnx/convert",
+            fix="write a rule in compiler/export/to_onnx/float/rules",
             span=step.span,
         )
     for word in words:

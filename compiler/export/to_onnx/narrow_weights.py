@@ -98,7 +98,7 @@ def _add_in_front(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> None:
 
 def _drop_known(graph: onnx.GraphProto) -> None:
     """Leave out names of nodes, zero points of biases, and all but one of equal scales; those of
-    rows of a MatMul keep the runtime from rounding its data (``qdq_rules/product.py``)."""
+    rows of a MatMul keep the runtime from rounding its data (``qdq/rules/product.py``)."""
     arrays = {one.name: numpy_helper.to_array(one) for one in graph.initializer}
     by_rows = {node.input[1] for node in graph.node if node.op_type == "MatMul"}
     for node in graph.node:

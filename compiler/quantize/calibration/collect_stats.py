@@ -29,7 +29,7 @@ def float_executor(mod: IRModule, *, arena: bool = True) -> Executor:
     Args:
         arena: as of ``OrtExecutor``.
     """
-    from compiler.export.to_onnx.float_model import to_onnx
+    from compiler.export.to_onnx.float.model import to_onnx
     from compiler.targets.ort.segments import SegmentedExecutor
     from compiler.targets.reference.executor import ReferenceExecutor
 

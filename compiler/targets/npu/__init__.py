@@ -3,7 +3,7 @@
 ``rules.py`` reads a file and holds the rules that several have in common; a profile is one file:
 the fields of a QConfig whose modules such files can hold, and its rules. ``broken`` gives all that
 a file breaks, ``require`` refuses one. One more profile: a file here, its name below, its
-``Runtime`` in ``export/to_onnx/qdq_emitter.py`` and its line in ``profiles.py``.
+``Runtime`` in ``export/to_onnx/qdq/emitter.py`` and its line in ``profiles.py``.
 """
 
 from typing import Final

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.export.to_onnx.integer import to_integer_onnx
+from compiler.export.to_onnx.integer.model import to_integer_onnx
 from compiler.ir.module import IRModule
 from compiler.targets.ort.session import OrtExecutor
 

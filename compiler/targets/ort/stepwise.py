@@ -20,7 +20,7 @@ from onnx import helper
 
 from compiler.export.to_onnx.emitter import ONNX
 from compiler.export.to_onnx.graph_writer import onnx_type, with_inner
-from compiler.export.to_onnx.integer import Written, integer_model
+from compiler.export.to_onnx.integer.model import Written, integer_model
 from compiler.ir.dataflow import Value, dataflow
 from compiler.ir.module import IRModule
 from compiler.ir.ty import is_float

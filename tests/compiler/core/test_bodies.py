@@ -15,7 +15,7 @@ from compiler import relay
 from compiler.core.legalize import words_of
 from compiler.core.words import WORDS
 from compiler.errors import CompilerError
-from compiler.export.to_onnx.integer_emitter import FToInteger
+from compiler.export.to_onnx.integer.emitter import FToInteger
 from compiler.ir.dataflow import Dataflow, Value, dataflow
 from compiler.ir.expr import Expr, Function, Var
 from compiler.ir.inference.infer_type import infer_module

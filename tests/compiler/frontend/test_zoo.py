@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import compiler
 from compiler import transform
-from compiler.export.to_onnx.float_model import to_onnx
+from compiler.export.to_onnx.float.model import to_onnx
 from compiler.frontend.from_onnx.load import load
 from compiler.ir.analysis import bind
 from compiler.ir.expr import Constant

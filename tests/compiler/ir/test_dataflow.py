@@ -7,7 +7,7 @@ import pytest
 
 from compiler import relay
 from compiler.errors import DataflowError
-from compiler.export.to_onnx.float_model import to_onnx
+from compiler.export.to_onnx.float.model import to_onnx
 from compiler.ir.dataflow import dataflow
 from compiler.ir.module import IRModule
 from compiler.pipeline import evaluate

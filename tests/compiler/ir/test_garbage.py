@@ -13,7 +13,7 @@ import pytest
 
 import compiler
 from compiler import transform
-from compiler.export.to_onnx.float_model import to_onnx
+from compiler.export.to_onnx.float.model import to_onnx
 from compiler.frontend.from_onnx.load import load
 from compiler.ir.garbage import collector_rests
 from compiler.proof.derive import derive_static

@@ -168,7 +168,7 @@ DEFECTS = {
         {"for arg in step.args[:moving]]": "for arg in (*step.args[1::-1], *step.args[2:moving])]"}
     ),
     "onnx: another number is compared": Defect(
-        f"{ONNX}.integer_emitter",
+        f"{ONNX}.integer.emitter",
         "IntegerEmitter.widened",
         {"value.data.astype(dtype))": "value.data.astype(dtype) - (value.data == 14_400))"},
     ),

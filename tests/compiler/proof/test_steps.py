@@ -220,7 +220,7 @@ def test_forms_that_a_large_module_has_not_are_said(monkeypatch: pytest.MonkeyPa
     """The rest is compared as ever."""
     mod = CASES[min(CASES)].mod
     monkeypatch.setattr("compiler.proof.steps.MOST_C_BYTES", 0)
-    monkeypatch.setattr("compiler.export.to_onnx.integer.MOST_BYTES", 0)
+    monkeypatch.setattr("compiler.export.to_onnx.integer.model.MOST_BYTES", 0)
     tested, found = check_forms(mod, 2, 0, built_in_c(mod, QUICK_FLAGS))
     assert found == ()
     engine, exact, in_c = tested

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from compiler import evaluate, relay
 from compiler.errors import NotFullyIntegralError
-from compiler.export.to_onnx.float_model import to_onnx
-from compiler.export.to_onnx.integer import to_integer_onnx
+from compiler.export.to_onnx.float.model import to_onnx
+from compiler.export.to_onnx.integer.model import to_integer_onnx
 from compiler.frontend.from_onnx.load import load
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, Op, is_op_call

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from compiler import relay
-from compiler.export.to_onnx.integer import to_integer_onnx
+from compiler.export.to_onnx.integer.model import to_integer_onnx
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, Function, is_op_call
 from compiler.ir.inference.infer_type import infer_module

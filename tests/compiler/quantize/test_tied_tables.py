@@ -10,8 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.helper import make_node
 
 from compiler import evaluate
-from compiler.export.to_onnx.integer import to_integer_onnx
-from compiler.export.to_onnx.qdq import to_qdq_onnx
+from compiler.export.to_onnx.integer.model import to_integer_onnx
+from compiler.export.to_onnx.qdq.model import to_qdq_onnx
 from compiler.frontend.from_onnx.load import load
 from compiler.ir.expr import Constant
 from compiler.ir.walk import nodes_of

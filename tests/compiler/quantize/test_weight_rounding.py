@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from compiler import assert_structural_equal, evaluate, relay
 from compiler.errors import CalibrationError
-from compiler.export.to_onnx.integer import to_integer_onnx
+from compiler.export.to_onnx.integer.model import to_integer_onnx
 from compiler.ir.expr import Call, Constant
 from compiler.ir.module import IRModule
 from compiler.ops.rules.input_columns import FQInputColumns, InputColumns

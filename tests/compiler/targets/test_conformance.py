@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from compiler import relay
 from compiler.errors import EvaluationError
-from compiler.export.to_onnx.float_model import to_onnx
+from compiler.export.to_onnx.float.model import to_onnx
 from compiler.ir.module import IRModule
 from compiler.pipeline import evaluate, lower
 from compiler.runtime.executor import Executor

@@ -16,7 +16,7 @@ from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config
 
 import qsearch
 from compiler.errors import OnnxExportError
-from compiler.export.to_onnx.qdq import to_qdq_onnx
+from compiler.export.to_onnx.qdq.model import to_qdq_onnx
 from compiler.runtime.artifact import QModule
 from compiler.targets.npu.profiles import PROFILES
 from compiler.targets.npu.rules import broken, require

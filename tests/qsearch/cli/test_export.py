@@ -16,7 +16,7 @@ import pytest
 from onnx import helper
 
 import qsearch
-from compiler.export.to_onnx.qdq_emitter import QdqEmitter
+from compiler.export.to_onnx.qdq.emitter import QdqEmitter
 from compiler.runtime.artifact import load_qmod
 from compiler.targets.c.toolchain import find_compiler
 from qsearch.cli.main import run

@@ -13,7 +13,7 @@ import yaml
 import qsearch
 from compiler import relay
 from compiler.errors import OnnxExportError, TfliteExportError
-from compiler.export.to_onnx.float_model import to_onnx
+from compiler.export.to_onnx.float.model import to_onnx
 from compiler.qtypes.layer_choices import OTHERS, SUMS, TABLES, layer_choices
 from compiler.qtypes.qconfig import QConfig
 from compiler.targets.engine.library import load_library

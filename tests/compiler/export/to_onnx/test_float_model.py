@@ -11,7 +11,7 @@ import pytest
 
 from compiler import relay
 from compiler.errors import OnnxExportError
-from compiler.export.to_onnx.float_model import to_onnx
+from compiler.export.to_onnx.float.model import to_onnx
 from compiler.frontend.from_onnx.load import load
 from compiler.ir.expr import Expr
 from compiler.ir.module import IRModule

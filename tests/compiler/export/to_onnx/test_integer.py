@@ -14,9 +14,9 @@ from onnx import TensorProto, helper
 from compiler import relay
 from compiler.core.words import WORDS, FBody
 from compiler.errors import OnnxExportError, TooLargeError
-from compiler.export.to_onnx.float_model import to_onnx
-from compiler.export.to_onnx.integer import to_integer_onnx
-from compiler.export.to_onnx.integer_emitter import FToInteger
+from compiler.export.to_onnx.float.model import to_onnx
+from compiler.export.to_onnx.integer.emitter import FToInteger
+from compiler.export.to_onnx.integer.model import to_integer_onnx
 from compiler.ir.expr import Expr
 from compiler.ir.module import IRModule
 from compiler.ir.ty import integer_range
@@ -611,7 +611,7 @@ def test_a_float_file_of_others_has_the_meaning_of_its_text() -> None:
 def test_a_form_larger_than_a_message_is_refused_before_it_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("compiler.export.to_onnx.integer.MOST_BYTES", 4 * 64 - 1)
+    monkeypatch.setattr("compiler.export.to_onnx.integer.model.MOST_BYTES", 4 * 64 - 1)
     x = relay.var("x", (1, 8), "int8")
     mod = module((x,), op.nn.dense(x, constant(np.ones((8, 8)), "int8"), out_dtype="int32"))
     with pytest.raises(TooLargeError, match="may take 256 bytes"):

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from compiler import relay
 from compiler.errors import ArtifactError, CodegenError, OnnxExportError
-from compiler.export.to_onnx.float_model import to_onnx
+from compiler.export.to_onnx.float.model import to_onnx
 from compiler.export.to_onnx.interface import with_batch, with_metadata, with_names
 from compiler.pipeline import evaluate
 from compiler.runtime.artifact import QModule

@@ -10,9 +10,9 @@ import pytest
 
 import qsearch
 from compiler import relay
-from compiler.export.to_onnx.float_model import to_onnx
-from compiler.export.to_onnx.one_scale import with_one_scale
-from compiler.export.to_onnx.qdq import to_qdq_onnx
+from compiler.export.to_onnx.float.model import to_onnx
+from compiler.export.to_onnx.qdq.model import to_qdq_onnx
+from compiler.export.to_onnx.qdq.one_scale import with_one_scale
 from compiler.targets.ort.session import OrtExecutor
 
 RNG = np.random.default_rng(0)

@@ -13,9 +13,9 @@ import pytest
 import qsearch
 from compiler import relay
 from compiler.errors import OnnxExportError
-from compiler.export.to_onnx.float_model import to_onnx
+from compiler.export.to_onnx.float.model import to_onnx
 from compiler.export.to_onnx.narrow_weights import initializer_bytes
-from compiler.export.to_onnx.qdq import to_qdq_onnx
+from compiler.export.to_onnx.qdq.model import to_qdq_onnx
 from compiler.ir.inference.infer_type import infer_module
 from compiler.pipeline import evaluate
 from compiler.qtypes.qconfig import QConfig

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from compiler import evaluate
-from compiler.export.to_onnx.qdq import to_qdq_onnx
+from compiler.export.to_onnx.qdq.model import to_qdq_onnx
 from compiler.qtypes.layer_choices import TABLES
 from compiler.quantize import prerequisite_optimize
 from compiler.runtime.artifact import QModule

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compiler import evaluate, relay
-from compiler.export.to_onnx.float_model import to_onnx
-from compiler.export.to_onnx.qdq import to_qdq_onnx
+from compiler.export.to_onnx.float.model import to_onnx
+from compiler.export.to_onnx.qdq.model import to_qdq_onnx
 from compiler.ir.expr import Expr
 from compiler.targets.ort.session import OrtExecutor
 

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 import compiler
 import qsearch
 from compiler import transform
-from compiler.export.to_onnx.float_model import to_onnx
+from compiler.export.to_onnx.float.model import to_onnx
 from compiler.frontend.from_onnx.load import load
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Op

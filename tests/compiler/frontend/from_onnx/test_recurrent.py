@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 
 from compiler import parse, relay, text
 from compiler.errors import CompilerError, OnnxImportError
-from compiler.export.to_onnx.integer import to_integer_onnx
+from compiler.export.to_onnx.integer.model import to_integer_onnx
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Op, is_op_call
 from compiler.ir.module import IRModule

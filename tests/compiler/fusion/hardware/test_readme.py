@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import compiler.fusion.hardware
-from compiler.export.to_onnx.float_model import to_onnx
+from compiler.export.to_onnx.float.model import to_onnx
 from compiler.fusion.hardware.conditions import conditions
 from compiler.quantize import prerequisite_optimize
 from tests.compiler.networks import residual_net

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 import compiler
 from compiler import relay
 from compiler.errors import TypeInferenceError
-from compiler.export.to_onnx.float_model import to_onnx
+from compiler.export.to_onnx.float.model import to_onnx
 from compiler.targets.ort.session import OrtExecutor
 
 

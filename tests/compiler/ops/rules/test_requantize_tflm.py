@@ -9,7 +9,7 @@ import pytest
 
 from compiler import relay
 from compiler.errors import TypeInferenceError
-from compiler.export.to_onnx.integer import to_integer_onnx
+from compiler.export.to_onnx.integer.model import to_integer_onnx
 from compiler.ops.rules.fixed_point import tflm_multiplier
 from compiler.ops.rules.integer_calls import requantize
 from compiler.pipeline import evaluate

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from compiler import evaluate, relay
-from compiler.export.to_onnx.integer import to_integer_onnx
+from compiler.export.to_onnx.integer.model import to_integer_onnx
 from compiler.ir.expr import is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.walk import nodes_of

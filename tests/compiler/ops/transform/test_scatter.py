@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 import compiler
 from compiler import relay
 from compiler.errors import TypeInferenceError
-from compiler.export.to_onnx.float_model import to_onnx
-from compiler.export.to_onnx.integer import to_integer_onnx
+from compiler.export.to_onnx.float.model import to_onnx
+from compiler.export.to_onnx.integer.model import to_integer_onnx
 from compiler.ir.dataflow import dataflow
 from compiler.ir.module import IRModule
 from compiler.ranges.analysis import ranges_of

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 from compiler import relay
 from compiler.errors import EvaluationError
-from compiler.export.to_onnx.float_model import to_onnx
+from compiler.export.to_onnx.float.model import to_onnx
 from compiler.frontend.from_onnx.load import load
 from compiler.ir.expr import Tuple
 from compiler.qtypes.qconfig import QConfig

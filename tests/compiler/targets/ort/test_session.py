@@ -8,7 +8,7 @@ import pytest
 
 from compiler import relay
 from compiler.errors import CodegenError, EvaluationError
-from compiler.export.to_onnx.float_model import to_onnx
+from compiler.export.to_onnx.float.model import to_onnx
 from compiler.pipeline import evaluate
 from compiler.runtime.executor import Executor
 from compiler.targets.ort.integer_executor import IntegerExecutor

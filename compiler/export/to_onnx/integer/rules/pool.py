@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from compiler.export.to_onnx.integer_emitter import FToInteger, Held, IntegerEmitter
+from compiler.export.to_onnx.integer.emitter import FToInteger, Held, IntegerEmitter
 from compiler.export.to_onnx.ordered import extreme, summed_along
 from compiler.export.to_onnx.windows import window_attributes
 from compiler.ir.dataflow import Step

@@ -28,8 +28,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from compiler.export.to_onnx.qdq_emitter import LEVELS, QdqEmitter, Real
-from compiler.export.to_onnx.qdq_patterns import (
+from compiler.export.to_onnx.qdq.emitter import LEVELS, QdqEmitter, Real
+from compiler.export.to_onnx.qdq.patterns import (
     IDENTITIES,
     Floats,
     fixed_point_factor,

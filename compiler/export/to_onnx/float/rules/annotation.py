@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.export.to_onnx.convert.tensor import fits_int32, rounded_half_away, rounded_small
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
+from compiler.export.to_onnx.float.rules.tensor import fits_int32, rounded_half_away, rounded_small
 from compiler.ir.dataflow import Step, Value
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 

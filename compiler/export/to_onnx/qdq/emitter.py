@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from compiler.export.to_onnx.graph_writer import OPSET, GraphWriter
-from compiler.export.to_onnx.integer_emitter import IntegerEmitter
+from compiler.export.to_onnx.integer.emitter import IntegerEmitter
 from compiler.export.to_onnx.narrow_weights import NEWEST_OPSET
-from compiler.export.to_onnx.qdq_patterns import Floats
+from compiler.export.to_onnx.qdq.patterns import Floats
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
 from compiler.ops.number_format import Array
@@ -496,5 +496,5 @@ QdqRule = Callable[[Step, QdqEmitter], Real | None]
 written in words."""
 
 FToQdq: OpRule[QdqRule] = OpRule(
-    "FToQdq", asked_by="export.to_onnx.qdq", defined_in="compiler/export/to_onnx/qdq_rules"
+    "FToQdq", asked_by="export.to_onnx.qdq", defined_in="compiler/export/to_onnx/qdq/rules"
 )

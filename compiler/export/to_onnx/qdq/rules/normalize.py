@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.export.to_onnx.qdq_emitter import FToQdq, QdqEmitter, Real, scaled
-from compiler.export.to_onnx.qdq_patterns import Floats
+from compiler.export.to_onnx.qdq.emitter import FToQdq, QdqEmitter, Real, scaled
+from compiler.export.to_onnx.qdq.patterns import Floats
 from compiler.ir.dataflow import Step
 
 

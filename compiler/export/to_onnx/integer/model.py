@@ -21,13 +21,13 @@ from typing import Final
 
 import onnx
 
-import compiler.export.to_onnx.convert
-import compiler.export.to_onnx.integer_rules  # noqa: F401  (fills the table)
+import compiler.export.to_onnx.float.rules
+import compiler.export.to_onnx.integer.rules  # noqa: F401  (fills the table)
 from compiler.errors import TooLargeError
 from compiler.export.to_onnx.emitter import ONNX
-from compiler.export.to_onnx.float_model import write_outputs
+from compiler.export.to_onnx.float.model import write_outputs
 from compiler.export.to_onnx.graph_writer import GraphWriter
-from compiler.export.to_onnx.integer_emitter import Held, IntegerEmitter
+from compiler.export.to_onnx.integer.emitter import Held, IntegerEmitter
 from compiler.ir.dataflow import Dataflow, Value, dataflow
 from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
@@ -42,7 +42,7 @@ def to_integer_onnx(mod: IRModule, function: str = "main") -> onnx.ModelProto:
     """Export a realised module, partitioned or not, with its integers as they are.
 
     Float operators, as in quantize_inputs and dequantize_outputs, are exported as
-    ``float_model.to_onnx`` does. Inputs and outputs have the dtypes of the function's own.
+    ``float.model.to_onnx`` does. Inputs and outputs have the dtypes of the function's own.
 
     Args:
         mod: a typed module after QuantizeRealize.

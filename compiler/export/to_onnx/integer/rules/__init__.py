@@ -2,7 +2,7 @@
 
 # ruff: noqa: F401  (imported so that they register)
 
-from compiler.export.to_onnx.integer_rules import (
+from compiler.export.to_onnx.integer.rules import (
     arithmetic,
     fixed_point,
     movement,

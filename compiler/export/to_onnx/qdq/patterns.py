@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.export.to_onnx.integer_rules.fixed_point import fixed_point_factors
+from compiler.export.to_onnx.integer.rules.fixed_point import fixed_point_factors
 from compiler.ir.dataflow import Step
 from compiler.ops.qnn.requantize import OP, TFLM, factors_in
 

@@ -6,7 +6,7 @@
 
 Runtimes replace the groups by their 8 bit kernels. Their requantization is a float product and
 their pools round elsewhere, so a QDQ graph gives nearly the module's integers and not exactly them.
-Residual sums of 16 bits are narrowed to 8 (``qdq_sums``). Softmax and layer normalisation are
+Residual sums of 16 bits are narrowed to 8 (``sums.py``). Softmax and layer normalisation are
 computed in float; what it cannot express is written in integer words, as ``integer`` does.
 """
 
@@ -20,19 +20,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx
 
-import compiler.export.to_onnx.convert
-import compiler.export.to_onnx.integer_rules
-import compiler.export.to_onnx.qdq_rules  # noqa: F401  (fills the table)
+import compiler.export.to_onnx.float.rules
+import compiler.export.to_onnx.integer.rules
+import compiler.export.to_onnx.qdq.rules  # noqa: F401  (fills the table)
 from compiler.core.legalize import is_integral, is_whole
 from compiler.errors import OnnxExportError, legal_names
 from compiler.export.to_onnx.emitter import ONNX
-from compiler.export.to_onnx.float_model import write_outputs
+from compiler.export.to_onnx.float.model import write_outputs
 from compiler.export.to_onnx.graph_writer import OPSET, GraphWriter
 from compiler.export.to_onnx.narrow_weights import at_opset, narrowed
-from compiler.export.to_onnx.one_scale import with_one_scale
-from compiler.export.to_onnx.qdq_emitter import RUNTIMES, FToQdq, QdqEmitter
-from compiler.export.to_onnx.qdq_rules.elementwise import move
-from compiler.export.to_onnx.qdq_sums import (
+from compiler.export.to_onnx.qdq.emitter import RUNTIMES, FToQdq, QdqEmitter
+from compiler.export.to_onnx.qdq.one_scale import with_one_scale
+from compiler.export.to_onnx.qdq.rules.elementwise import move
+from compiler.export.to_onnx.qdq.sums import (
     ChannelMaxima,
     Levels,
     last_products,
@@ -84,7 +84,7 @@ def to_qdq_onnx(
 
     Args:
         mod: a typed module after QuantizeRealize.
-        runtime: key of ``qdq_emitter.RUNTIMES``.
+        runtime: key of ``emitter.RUNTIMES``.
         reduce_range: weights of 7 bits, for processors whose 8 bit kernels add pairs of products in
             16 bits (AVX2 and AVX512 without VNNI).
         wide_sums: residual sums and inputs of layers of 16 bits stay float, which is more exact,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.export.to_onnx.integer_emitter import SINGLE, FToInteger, Held, IntegerEmitter
+from compiler.export.to_onnx.integer.emitter import SINGLE, FToInteger, Held, IntegerEmitter
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import bits, integer_range, is_float, is_integer
 

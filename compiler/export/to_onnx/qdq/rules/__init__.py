@@ -2,4 +2,4 @@
 
 # ruff: noqa: F401  (imported so that they register)
 
-from compiler.export.to_onnx.qdq_rules import elementwise, normalize, product, table, window
+from compiler.export.to_onnx.qdq.rules import elementwise, normalize, product, table, window

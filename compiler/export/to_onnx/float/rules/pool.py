@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from compiler.export.to_onnx.convert.nn import require_layout
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
+from compiler.export.to_onnx.float.rules.nn import require_layout
 from compiler.export.to_onnx.windows import window_attributes
 from compiler.ir.dataflow import Step
 

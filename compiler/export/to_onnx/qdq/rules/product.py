@@ -3,7 +3,7 @@
     fixed_point_multiply_per_axis(nn.conv2d(q, W) + b, r)      Conv(DQ(q), DQ(W, r), DQ(b, r))
 
 The weights stay the module's integers; products of wider ones are carried, in float. Data of
-16 bits are floats here, for which runtimes have kernels, or were narrowed to 8 (``qdq_sums``).
+16 bits are floats here, for which runtimes have kernels, or were narrowed to 8 (``sums.py``).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from functools import partial
 
 import numpy as np
 
-from compiler.export.to_onnx.convert.nn import conv_node
-from compiler.export.to_onnx.qdq_emitter import FToQdq, QdqEmitter, Quantized, Real, scaled
-from compiler.export.to_onnx.qdq_patterns import Floats
+from compiler.export.to_onnx.float.rules.nn import conv_node
+from compiler.export.to_onnx.qdq.emitter import FToQdq, QdqEmitter, Quantized, Real, scaled
+from compiler.export.to_onnx.qdq.patterns import Floats
 from compiler.ir.dataflow import Step
 from compiler.ops.number_format import Array
 from compiler.ops.rules.realize import WIDE_INPUT

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from compiler.core.legalize import forget
 from compiler.core.words import Words
-from compiler.export.to_onnx.integer_emitter import SINGLE, FToInteger, Held, IntegerEmitter
+from compiler.export.to_onnx.integer.emitter import SINGLE, FToInteger, Held, IntegerEmitter
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import bits
 from compiler.ops.number_format import Array

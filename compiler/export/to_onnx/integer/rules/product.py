@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from compiler.export.to_onnx.integer_emitter import FToInteger, Held, IntegerEmitter
+from compiler.export.to_onnx.integer.emitter import FToInteger, Held, IntegerEmitter
 from compiler.export.to_onnx.windows import window_attributes
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import bits

@@ -2,7 +2,7 @@
 
 # ruff: noqa: F401  (imported so that they register)
 
-from compiler.export.to_onnx.convert import (
+from compiler.export.to_onnx.float.rules import (
     annotation,
     formula,
     indexing,

@@ -7,7 +7,7 @@ from typing import Any
 import onnx
 from numpy.typing import NDArray
 
-import compiler.export.to_onnx.convert  # noqa: F401  (fills the table)
+import compiler.export.to_onnx.float.rules  # noqa: F401  (fills the table)
 from compiler.export.to_onnx.emitter import ONNX, Emitter, emit_step
 from compiler.export.to_onnx.graph_writer import GraphWriter
 from compiler.ir.dataflow import Dataflow, flatten_function

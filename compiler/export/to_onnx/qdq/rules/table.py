@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.export.to_onnx.integer_rules.table import gathered
-from compiler.export.to_onnx.qdq_emitter import FToQdq, QdqEmitter, Quantized, Real, scaled
-from compiler.export.to_onnx.qdq_sums import moved_from
+from compiler.export.to_onnx.integer.rules.table import gathered
+from compiler.export.to_onnx.qdq.emitter import FToQdq, QdqEmitter, Quantized, Real, scaled
+from compiler.export.to_onnx.qdq.sums import moved_from
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import integer_range
 from compiler.ops.rules.float_product import EXACT

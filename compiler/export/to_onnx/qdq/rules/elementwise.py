@@ -9,15 +9,15 @@ import numpy as np
 from compiler.core.legalize import forget, words_of
 from compiler.core.words import MOVES
 from compiler.export.to_onnx.emitter import Emitter, emit_step
-from compiler.export.to_onnx.qdq_emitter import (
+from compiler.export.to_onnx.qdq.emitter import (
     FToQdq,
     QdqEmitter,
     Real,
     of_operand,
     scaled,
 )
-from compiler.export.to_onnx.qdq_patterns import Floats, fixed_point_factor
-from compiler.export.to_onnx.qdq_sums import clip_limits, narrowed_sides
+from compiler.export.to_onnx.qdq.patterns import Floats, fixed_point_factor
+from compiler.export.to_onnx.qdq.sums import clip_limits, narrowed_sides
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import integer_range, is_integer
 from compiler.ops.qnn.requantize import OP

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.export.to_onnx.integer_emitter import DOUBLE, FToInteger, Held, IntegerEmitter
+from compiler.export.to_onnx.integer.emitter import DOUBLE, FToInteger, Held, IntegerEmitter
 from compiler.export.to_onnx.ordered import extreme
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import integer_range

@@ -227,7 +227,7 @@ class IntegerEmitter(Emitter):
             raise self.refuse(
                 word,
                 "it has no exact integer rule",
-                "write one in compiler/export/to_onnx/integer_rules",
+                "write one in compiler/export/to_onnx/integer/rules",
             )
         emit_step(word, self)
 
@@ -281,5 +281,5 @@ is exact."""
 FToInteger: OpRule[ToInteger] = OpRule(
     "FToInteger",
     asked_by="export.to_onnx.integer",
-    defined_in="compiler/export/to_onnx/integer_rules",
+    defined_in="compiler/export/to_onnx/integer/rules",
 )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from compiler.export.to_onnx.convert.reduce import extremum_in, position_in
-from compiler.export.to_onnx.integer_emitter import FToInteger, Held, IntegerEmitter
+from compiler.export.to_onnx.float.rules.reduce import extremum_in, position_in
+from compiler.export.to_onnx.integer.emitter import FToInteger, Held, IntegerEmitter
 from compiler.export.to_onnx.ordered import extreme
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import is_integer

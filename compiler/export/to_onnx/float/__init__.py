@@ -1,0 +1,1 @@
+"""Float and simulated modules, operator by operator."""

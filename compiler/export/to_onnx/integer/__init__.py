@@ -1,0 +1,1 @@
+"""Fully integral modules: the integers of the module, bit for bit."""

@@ -1,0 +1,1 @@
+"""Integer modules as QuantizeLinear and DequantizeLinear around float operators."""
