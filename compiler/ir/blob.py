@@ -26,7 +26,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.text.parser import parse
 from compiler.ir.text.printer import text
 
-MAGIC = b"qsearch-module-2"
+MAGIC = b"qsearch-module-3"
 ALIGNMENT = 64
 
 _LENGTHS = struct.Struct("<QQQ")

@@ -20,29 +20,36 @@ FIELDS = (str, int, int, int, int)
 _fields = attrgetter("source_name", "line", "end_line", "column", "end_column")
 
 Part = str | list[Any]
-"""A Span: its fields, or its source alone where the numbers are zeros, as of an ONNX node."""
+"""A Span: its fields, or the name of an ONNX node alone."""
 
 
 def spans_of(mod: IRModule, *, onnx_only: bool = False) -> dict[str, Any]:
-    """``{"spans": distinct sources, "calls": the numbers of those of each call}``, for JSON.
+    """``{"spans": distinct sources, "calls": those of each call}``, for JSON.
+
+    The sources of a call are the list of their numbers, or how many of those that no call before
+    it has.
 
     Args:
         mod: the module.
         onnx_only: leave out places in texts, which depend on where a file lies.
     """
     numbers: dict[Span, int] = {}
-    calls = []
+    calls: list[list[int] | int] = []
     for call in _calls(mod):
         parts = parts_of(call.span)
         if onnx_only:
             parts = tuple(part for part in parts if part.source_name.startswith(ONNX))
-        calls.append([numbers.setdefault(part, len(numbers)) for part in parts])
+        known = len(numbers)
+        listed = [numbers.setdefault(part, len(numbers)) for part in parts]
+        first_seen = listed == list(range(known, len(numbers)))
+        calls.append(len(listed) if first_seen else listed)
     return {"spans": [_plain(span) for span in numbers], "calls": calls}
 
 
 def _plain(span: Span) -> Part:
     name, *places = _fields(span)
-    return [name, *places] if any(places) else str(name)
+    node = name.startswith(ONNX) and not any(places)
+    return str(name.removeprefix(ONNX)) if node else [name, *places]
 
 
 def restore_spans(mod: IRModule, index: Any, *, keep_others: bool = False) -> bool:
@@ -57,12 +64,12 @@ def restore_spans(mod: IRModule, index: Any, *, keep_others: bool = False) -> bo
         False, and changes nothing, when the values do not describe such a module.
     """
     calls = _calls(mod)
-    if not _is_index(index) or len(index["calls"]) != len(calls):
+    found = _spans_in(index)
+    if found is None or len(found) != len(calls):
         return False
-    spans = [Span(part) if isinstance(part, str) else Span(*part) for part in index["spans"]]
-    for call, numbers in zip(calls, index["calls"], strict=True):
-        if numbers or not keep_others:
-            object.__setattr__(call, "span", join_spans(spans[number] for number in numbers))
+    for call, spans in zip(calls, found, strict=True):
+        if spans or not keep_others:
+            object.__setattr__(call, "span", join_spans(spans))
     return True
 
 
@@ -77,18 +84,27 @@ def _calls(mod: IRModule) -> list[Call]:
     ]
 
 
-def _is_index(index: Any) -> bool:
-    """True for values of the right kinds; a file may hold anything."""
+def _spans_in(index: Any) -> list[list[Span]] | None:
+    """The spans of each call; None for values of other kinds: a file may hold anything."""
     if not isinstance(index, dict) or set(index) < {"spans", "calls"}:
-        return False
-    spans, calls = index["spans"], index["calls"]
-    if not isinstance(spans, list) or not isinstance(calls, list):
-        return False
-    known = all(isinstance(span, str) or _is_span(span) for span in spans)
-    return known and all(
-        isinstance(numbers, list) and all(type(n) is int and 0 <= n < len(spans) for n in numbers)
-        for numbers in calls
-    )
+        return None
+    parts, calls = index["spans"], index["calls"]
+    if not isinstance(parts, list) or not isinstance(calls, list):
+        return None
+    if not all(isinstance(part, str) or _is_span(part) for part in parts):
+        return None
+    spans = [Span(ONNX + part) if isinstance(part, str) else Span(*part) for part in parts]
+    found, known = [], 0
+    for listed in calls:
+        new = type(listed) is int and 0 <= listed <= len(spans) - known
+        numbers = range(known, known + listed) if new else listed
+        if not new and not isinstance(listed, list):
+            return None
+        if not all(type(n) is int and 0 <= n < len(spans) for n in numbers):
+            return None
+        known = max(known, *(n + 1 for n in numbers), 0)
+        found.append([spans[n] for n in numbers])
+    return found
 
 
 def _is_span(part: Any) -> bool:

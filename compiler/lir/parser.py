@@ -172,8 +172,11 @@ class _Reader:
     def _meta(self) -> Array:
         words = self.words
         first = words.token
-        for mark in ("meta", "[", "relay.Constant", "]", "["):
-            words.expect(mark)
+        words.expect("meta")
+        words.expect("[")
+        if words.take("relay.Constant"):
+            words.expect("]")
+            words.expect("[")
         index = self._size()
         words.expect("]")
         try:

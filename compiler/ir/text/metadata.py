@@ -1,8 +1,9 @@
 """The ``#[metadata]`` section: what has no literal, by kind and number.
 
 Constants are ``{"dtype", "shape", "b64"}`` (little-endian bytes), or ``{"npz": key}`` when the
-array is kept outside the text. In brief they are comments for people: dtype, shape, the first
-digits of the SHA-256 of the bytes, the first values.
+array is kept in a file. A mapping keeps them all: ``meta[3]`` is its array ``k3``, without an entry
+of the section. In brief they are comments for people: dtype, shape, the first digits of the
+SHA-256 of the bytes, the first values.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from compiler.ir.op import all_ops
 from compiler.ir.ty import DTYPES, MAX_NESTING
 from compiler.ir.virtual_device import VirtualDevice
 
+CONSTANT = "relay.Constant"
 EXTERNAL_BYTES = 1 << 20
 
 _BRIEF_VALUES = 8
@@ -56,11 +58,14 @@ class MetadataWriter:
         """Reference to a constant."""
         held = self._numbers.get(constant)
         if held is None and self._brief is not None:
-            held = self._numbers[constant] = f"meta[relay.Constant][{len(self._brief)}]"
+            held = self._numbers[constant] = f"meta[{CONSTANT}][{len(self._brief)}]"
             self._brief.append(f"// {held}: {_described(constant.data)}")
+        elif held is None and isinstance(self._external, MutableMapping):
+            held = self._numbers[constant] = f"meta[{len(self._arrays)}]"
+            self._arrays[f"k{len(self._arrays)}"] = constant.data
         elif held is None:
-            index = len(self._entries.get("relay.Constant", ()))
-            held = self._add("relay.Constant", constant, self._array(constant.data, index))
+            index = len(self._entries.get(CONSTANT, ()))
+            held = self._add(CONSTANT, constant, self._array(constant.data, index))
         return held
 
     def array(self, data: Array) -> str:
@@ -87,8 +92,7 @@ class MetadataWriter:
         return self._numbers[item]
 
     def _array(self, data: Array, index: int) -> dict[str, Any]:
-        to_path = isinstance(self._external, (str, Path))
-        if self._external is not None and (not to_path or data.nbytes > EXTERNAL_BYTES):
+        if self._external is not None and data.nbytes > EXTERNAL_BYTES:
             self._arrays[f"k{index}"] = data
             return {"npz": f"k{index}"}
         return {
@@ -161,6 +165,10 @@ class MetadataReader:
                     f"meta[{kind}][{index}] refers to itself, or more than {MAX_NESTING} deep"
                 )
             entries = self._entries.get(kind, [])
+            key, held = f"k{index}", self._external
+            if kind == CONSTANT and isinstance(held, Mapping) and key in held:
+                self._made[kind, index] = Constant(held[key])
+                return self._made[kind, index]
             if index >= len(entries):
                 raise CompilerError(
                     f"meta[{kind}][{index}] is not in the metadata section",
@@ -180,7 +188,7 @@ class MetadataReader:
         return self._made[kind, index]
 
     def _make(self, kind: str, entry: Any, attr_values: AttrValues) -> Any:
-        if kind == "relay.Constant":
+        if kind == CONSTANT:
             return Constant(self._array(entry))
         if kind == "VirtualDevice":
             return VirtualDevice(**entry)

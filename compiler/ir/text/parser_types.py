@@ -11,7 +11,7 @@ from compiler.errors import CompilerError
 from compiler.ir.expr import GlobalVar
 from compiler.ir.text.lexer import Source, Token, TokenStream
 from compiler.ir.text.literals import DTYPE_OF_SUFFIX
-from compiler.ir.text.metadata import MetadataReader
+from compiler.ir.text.metadata import CONSTANT, MetadataReader
 from compiler.ir.ty import (
     DTYPES,
     Dim,
@@ -241,11 +241,13 @@ _CONSTANTS = {"True": True, "False": False, "None": None}
 
 
 def meta_reference(stream: TokenStream) -> tuple[str, int]:
-    """``[kind][index]`` after ``meta``."""
+    """``[kind][index]`` after ``meta``, or ``[index]`` of a constant."""
     stream.expect("[")
-    kind = stream.expect_kind("word", "a kind of metadata, such as relay.Constant").text
-    stream.expect("]")
-    stream.expect("[")
+    kind = CONSTANT
+    if stream.token.kind != "number":
+        kind = stream.expect_kind("word", "a kind of metadata, such as relay.Constant").text
+        stream.expect("]")
+        stream.expect("[")
     token = stream.expect_kind("number", "the number of a metadata entry")
     if not token.text.isdigit():
         stream.source.error(token.start, f"a metadata number is expected, found {token.text!r}")

@@ -226,6 +226,20 @@ def test_calls_keep_the_onnx_nodes_they_came_from(tmp_path: Path) -> None:
     assert b"somebody" not in path.read_bytes()
 
 
+def test_text_and_spans_name_a_constant_and_a_first_node_by_a_number(tmp_path: Path) -> None:
+    x = relay.var("x", (2, 3))
+    weight = relay.const(np.arange(6, dtype=np.float32).reshape(2, 3))
+    body = op.add(op.add(x, weight).with_fields(span=Span("onnx:Add_0")), weight)
+    QModule(relay.module(relay.Function((x,), body))).save(tmp_path / "m.qmod")
+    members = read_archive(tmp_path / "m.qmod")
+    assert b"add(%x, meta[0])" in members["module.relay"]
+    assert b"metadata" not in members["module.relay"]
+    assert json.loads(members["spans.json"]) == {"spans": ["Add_0"], "calls": [1, 0]}
+    found = load_qmod(tmp_path / "m.qmod").main.body
+    assert found.args[1] is found.args[0].args[1]
+    assert str(found.args[0].span) == "ONNX node 'Add_0'"
+
+
 @pytest.mark.parametrize(
     "listed",
     [
@@ -236,6 +250,10 @@ def test_calls_keep_the_onnx_nodes_they_came_from(tmp_path: Path) -> None:
         {"spans": [[["onnx:a", 0, 0, 0, "0"]]], "calls": [0, 0, 0]},
         {"spans": [["onnx:a"]], "calls": [0, 0, True]},
         {"spans": "onnx:a", "calls": 3},
+        {"spans": ["a"], "calls": [2, 0, 0]},
+        {"spans": ["a"], "calls": [1, 1, 0]},
+        {"spans": ["a"], "calls": [[0], True, 0]},
+        {"spans": ["a"], "calls": [10**30, -1, 0]},
     ],
 )
 def test_a_list_of_onnx_nodes_that_does_not_fit_names_nothing(

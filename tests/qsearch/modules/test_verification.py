@@ -83,7 +83,7 @@ def tensor_named(members: Members, op: str, argument: int) -> str:
     """The name of a constant argument of the first call of an operator."""
     source = members["module.relay"].decode()
     call = next(line for line in source.splitlines() if f" {op}(" in line)
-    number = re.findall(r"relay\.Constant\]\[(\d+)", call)[argument]
+    number = re.findall(r"meta\[(\d+)", call)[argument]
     return f"k{number}"
 
 
