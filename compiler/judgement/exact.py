@@ -33,7 +33,9 @@ from compiler.judgement.layers import (
 from compiler.ops.number_format import Array
 from compiler.targets.ort.session import MOST_S, OrtExecutor
 
-FOLDED: Final = ("QuantizeLinear", "Clip", "Identity", "Transpose", "Reshape", "Squeeze", "Cast")
+FOLDED: Final = (
+    *("QuantizeLinear", "Clip", "Identity", "Transpose", "Reshape", "Squeeze", "Cast", "Mul"),
+)
 """Operators of constants that ``Network`` computes when it is read."""
 _MOST_ELEMENTS: Final = 1 << 28
 _SUBGRAPHS: Final = ("If", "Loop", "Scan", "SequenceMap")
@@ -337,6 +339,7 @@ _RULES: Final[dict[str, Callable[[onnx.NodeProto, Values], Array]]] = {
     "Clip": _clip,
     "Relu": lambda n, v: np.maximum(_known(v[0]), 0),
     "Identity": lambda n, v: _known(v[0]),
+    "Mul": lambda n, v: _known(v[0]) * _known(v[1]),
 }
 
 

@@ -1,7 +1,7 @@
 """read_network: an int8 ONNX file as DequantizeLinear, operator, QuantizeLinear, and its products.
 
     before                                      after
-    QLinearConv(x, sx, zx, w, sw, zw, sy, zy)   DQ(x, sx, zx), DQ(w, sw, zw), Conv, Q(sy, zy)
+    QLinearConv, QGemm, …                       by ``convert.qlinear``, as the importer reads them
     com.microsoft.QuantizeLinear                QuantizeLinear
     DynamicQuantizeMatMul(a, b, sb, zb)         DynamicQuantizeLinear, DQ, DQ, MatMul
 
@@ -13,7 +13,8 @@ Source: onnx.ai, operators of ai.onnx; onnxruntime, docs/ContribOperators.md.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections import ChainMap
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,9 +23,11 @@ import onnx
 from onnx import helper, numpy_helper
 
 from compiler.errors import OnnxImportError
+from compiler.frontend.from_onnx.convert.qlinear import written_out
+from compiler.frontend.from_onnx.convert.quant import MICROSOFT, PERMUTATIONS
 from compiler.frontend.from_onnx.graph import in_order, node_name
 from compiler.frontend.from_onnx.inlining import inline_functions
-from compiler.frontend.from_onnx.model_file import read_model
+from compiler.frontend.from_onnx.model_file import read_model, within
 from compiler.frontend.from_onnx.opsets import STANDARD_DOMAINS
 from compiler.ir.ty import integer_range
 from compiler.ops.number_format import Array, aligned_vector
@@ -33,22 +36,8 @@ QUANTIZE: Final = "QuantizeLinear"
 DEQUANTIZE: Final = "DequantizeLinear"
 DYNAMIC: Final = "DynamicQuantizeLinear"
 PRODUCTS: Final = ("Conv", "ConvTranspose", "MatMul", "Gemm", "MatMulInteger", "ConvInteger")
-_PAIR: Final = ((0, 1, 2), (3, 4, 5))
-# Operator, operands (value, scale, zero point), scale and zero point of the result, bias.
-_INTEGER_FORMS: Final[dict[str, tuple[str, tuple[tuple[int, int, int], ...], int, int]]] = {
-    "QLinearConv": ("Conv", _PAIR, 6, 8),
-    "QLinearMatMul": ("MatMul", _PAIR, 6, 99),
-    "QGemm": ("Gemm", _PAIR, 7, 6),
-    "QLinearAdd": ("Add", _PAIR, 6, 99),
-    "QLinearMul": ("Mul", _PAIR, 6, 99),
-    "QLinearSigmoid": ("Sigmoid", _PAIR[:1], 3, 99),
-    "QLinearLeakyRelu": ("LeakyRelu", _PAIR[:1], 3, 99),
-    "QLinearSoftmax": ("Softmax", _PAIR[:1], 3, 99),
-    "QLinearGlobalAveragePool": ("GlobalAveragePool", _PAIR[:1], 3, 99),
-    "QLinearAveragePool": ("AveragePool", _PAIR[:1], 3, 99),
-    "QLinearReduceMean": ("ReduceMean", _PAIR[:1], 3, 99),
-    "MatMulIntegerToFloat": ("MatMul", ((0, 2, 4), (1, 3, 5)), 99, 99),
-}
+MOVES: Final = (*PERMUTATIONS, "Clip")
+"""Operators that are followed from a product to its point, and from a point to its integers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,14 +189,20 @@ class Network:
         constants: by name; floats as float64, integers as int64.
         integer_forms: names of nodes that the file writes as QLinearConv and the like.
         products: the integer products, in order.
-        live: names of values that depend on the inputs.
+        live: names of values that depend on the inputs, or come from the graph around.
+
+    Args:
+        around: the graph that has this one in an attribute.
     """
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: onnx.ModelProto, around: Network | None = None) -> None:
         self.model = model
         graph = model.graph
-        self.dtypes = {t.name: dtype_name(t.data_type) for t in graph.initializer}
-        self.constants = {t.name: _array(t) for t in graph.initializer}
+        own = {t.name: dtype_name(t.data_type) for t in graph.initializer}
+        self.dtypes: ChainMap[str, str] = ChainMap(own, {} if around is None else around.dtypes)
+        outer: MutableMapping[str, Array] = {} if around is None else around.constants
+        held = {t.name: _array(t) for t in graph.initializer}
+        self.constants: ChainMap[str, Array] = ChainMap(held, outer)
         named = [(node_name(node, i), node) for i, node in enumerate(graph.node)]
         self.nodes: list[onnx.NodeProto] = []
         self.integer_forms: set[str] = set()
@@ -222,6 +217,9 @@ class Network:
         self.writer = {out: node for node in self.nodes for out in node.output if out}
         self.readers: dict[str, list[onnx.NodeProto]] = {}
         self.live = set(self.inputs)
+        if around is not None:
+            read = {name for node in self.nodes for name in node.input if name}
+            self.live |= read - self.writer.keys() - self.constants.keys()
         for node in self.nodes:
             for read in node.input:
                 self.readers.setdefault(read, []).append(node)
@@ -230,6 +228,14 @@ class Network:
         self._fold()
         self.products = [p for node in self.nodes if (p := self._product(node)) is not None]
         self.operands = {n for p in self.products for n in (p.data_name, p.weight_name)}
+
+    def branches(self) -> Iterator[Network]:
+        """The graphs in attributes of the nodes: branches of If, bodies of loops."""
+        for node in self.nodes:
+            for attr in node.attribute:
+                for graph in (*[attr.g] * attr.HasField("g"), *attr.graphs):
+                    model = onnx.ModelProto(opset_import=self.model.opset_import, graph=graph)
+                    yield Network(model, self)
 
     def _fold(self) -> None:
         """Compute integers of constant weights: QuantizeLinear, Clip and moves of constants."""
@@ -242,80 +248,34 @@ class Network:
                 self.constants[node.output[0]] = evaluate_node(self, node, values)[0]
 
     def _rewritten(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        name, op = node.name, node.op_type
-        if op == "Constant" and node.output:
-            stored = next((a.t for a in node.attribute if a.name == "value"), None)
-            if stored is None:
-                values = [helper.get_attribute_value(a) for a in node.attribute]
-                self.constants[node.output[0]] = np.asarray(values[0] if values else 0)
-            else:
-                self.constants[node.output[0]] = _array(stored)
-                self.dtypes[node.output[0]] = dtype_name(stored.data_type)
-            return
-        if op in (QUANTIZE, DEQUANTIZE) and node.domain == "com.microsoft":
+        if node.op_type in (QUANTIZE, DEQUANTIZE) and node.domain == MICROSOFT:
             node.domain = ""
-        if op == "DynamicQuantizeMatMul":
-            q, s, z = (f"{name}#{part}" for part in "qsz")
+        if node.op_type == "DynamicQuantizeMatMul":
+            q, s, z = (f"{node.name}#{part}" for part in "qsz")
             yield helper.make_node(DYNAMIC, [given(node, 0)], [q, s, z], name=q)
             node.input[:] = [q, given(node, 1), s, given(node, 2), z, *node.input[3:]]
-            node.op_type = op = "MatMulIntegerToFloat"
-        if op == "QLinearConcat":
-            read = [self._dequantized(node, i, node.input[i : i + 3]) for i in range(2, 90, 3)
-                    if len(node.input) > i]  # fmt: skip
-            yield from read
-            inner = helper.make_node("Concat", [r.output[0] for r in read], [f"{name}#y"])
-            yield from self._quantized(node, inner, list(node.input[:2]))
-            return
-        if op not in _INTEGER_FORMS:
-            yield node
-            return
-        float_op, operands, result, bias = _INTEGER_FORMS[op]
-        read = []
-        for place, triple in enumerate(operands):
-            names = [given(node, i) for i in triple]
-            axis = 0 if op == "QLinearConv" or attribute(node, "transB", 0) else -1
-            read.append(self._dequantized(node, place, names, axis if place else 1))
-            yield read[-1]
-        inputs = [r.output[0] for r in read]
-        if given(node, bias):
-            scales = [self.constants.get(given(node, i)) for i in (1, 4)]
-            if scales[0] is not None and scales[1] is not None:
-                self.constants[f"{name}#sb"] = scales[0] * scales[1]
-                triple_of_bias = [given(node, bias), f"{name}#sb"]
-                read.append(self._dequantized(node, 2, triple_of_bias, 0 if "Conv" in op else -1))
-                yield read[-1]
-                inputs.append(read[-1].output[0])
-        inner = helper.make_node(float_op, inputs, [f"{name}#y"], name=name)
-        kept = [a for a in node.attribute if a.name not in ("channels_last", "opset")]
-        inner.attribute.extend(kept)
-        if attribute(node, "channels_last", 0):
-            raise OnnxImportError(
-                f"{op} {name!r} has its channels last", fix="give the file before optimization"
-            )
-        if op == "MatMulIntegerToFloat" and given(node, 6):
-            inner.output[0] = f"{name}#p"
-            yield inner
-            yield helper.make_node("Add", [f"{name}#p", given(node, 6)], list(node.output))
-            return
-        yield from self._quantized(node, inner, [given(node, result), given(node, result + 1)])
+            node.op_type = "MatMulIntegerToFloat"
+        parts = written_out(node, node.name, self._rank_of)
+        if parts:
+            self.integer_forms.add(node.name)
+        for part in parts or [node]:
+            if part.op_type == "Constant" and part.output:
+                stored = next((a.t for a in part.attribute if a.name == "value"), None)
+                if stored is not None:
+                    self.dtypes[part.output[0]] = dtype_name(stored.data_type)
+                values = [helper.get_attribute_value(a) for a in part.attribute]
+                value = np.asarray(values[0] if values else 0) if stored is None else _array(stored)
+                self.constants[part.output[0]] = value
+            else:
+                yield part
 
-    def _dequantized(
-        self, node: onnx.NodeProto, place: int, names: Sequence[str], axis: int = 1
-    ) -> onnx.NodeProto:
-        out = f"{node.name}#{place}"
-        return helper.make_node(DEQUANTIZE, list(names), [out], name=out, axis=axis)
-
-    def _quantized(
-        self, node: onnx.NodeProto, inner: onnx.NodeProto, grid: list[str]
-    ) -> Iterator[onnx.NodeProto]:
-        self.integer_forms.add(node.name)
-        if grid[0]:
-            yield inner
-            made = [inner.output[0], *grid]
-            yield helper.make_node(QUANTIZE, made, list(node.output), name=f"{node.name}#Q")
-        else:
-            inner.output[0] = node.output[0]
-            yield inner
+    def _rank_of(self, name: str) -> int:
+        """The rank that the file declares; of images where it does not."""
+        graph = self.model.graph
+        for info in (*graph.input, *graph.value_info):
+            if info.name == name and info.type.tensor_type.HasField("shape"):
+                return len(info.type.tensor_type.shape.dim)
+        return 4
 
     def dtype_of(self, name: str) -> str:
         """The integer dtype of a tensor; "" where the file does not say."""
@@ -395,17 +355,22 @@ class Network:
             return None
         weights = self.constants.get(names[1])
         result, result_name, between = self._result(node)
-        units, whole = self._bias(bias or "", data, weight)
+        units, whole = self._bias(node, bias or "", data, weight)
         return Product(
             node.name, op, node, data, weight, *names, weights, units, whole,
             result, result_name, between, node.name in self.integer_forms,
         )  # fmt: skip
 
-    def _bias(self, name: str, data: Grid, weight: Grid) -> tuple[Array | None, bool]:
+    def _bias(
+        self, node: onnx.NodeProto, name: str, data: Grid, weight: Grid
+    ) -> tuple[Array | None, bool]:
         """The bias in units of the accumulator; whether the file stores it so."""
+        alpha, beta = (float(attribute(node, factor, 1.0)) for factor in ("alpha", "beta"))
         if not name or data.scale is None or weight.scale is None or data.scale.size != 1:
             return None, True
-        unit = data.scale.reshape(()) * weight.scale
+        if not alpha or not beta:
+            return None, False
+        unit = data.scale.reshape(()) * weight.scale * alpha / beta
         point = self.point_of(name)
         if point is None:
             known = self.constants.get(name)
@@ -426,14 +391,11 @@ class Network:
             reader = readers[0]
             if reader.op_type == QUANTIZE and len(reader.input) > 1:
                 return self.grid(reader, reader.output[0]), reader.output[0], tuple(between)
-            if reader.op_type not in ("Relu", "Clip", *MOVES):
+            if reader.op_type not in ("Relu", *MOVES):
                 break
             between.append(reader.op_type)
             out = reader.output[0]
         return None, "", tuple(between)
-
-
-MOVES: Final = ("Identity", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Clip")
 
 
 def dtype_name(kind: int) -> str:
@@ -462,13 +424,17 @@ def read_network(source: str | os.PathLike[str] | bytes) -> Network:
     Raises:
         OnnxImportError: it cannot be read, or holds no integers.
     """
-    network = Network(inline_functions(read_model(source)))
-    ops = {node.op_type for node in network.nodes}
-    if not any("uantize" in op or op.endswith("Integer") or op == "QAttention" for op in ops):
+    model = inline_functions(read_model(source))
+    if not any(map(_holds_integers, within(model.graph, onnx.NodeProto))):
         raise OnnxImportError(
             "the file holds no integers: no QuantizeLinear, DequantizeLinear, QLinearConv or the "
             "like",
             where=str(source) if not isinstance(source, bytes) else None,
             fix="give a quantized ONNX file; `qsearch doctor` says what a float model becomes",
         )
-    return network
+    return Network(model)
+
+
+def _holds_integers(node: onnx.NodeProto) -> bool:
+    op = node.op_type
+    return "uantize" in op or "Integer" in op or op.startswith(("QLinear", "QGemm", "QAttention"))

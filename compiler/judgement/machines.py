@@ -6,14 +6,18 @@ convolutions of 9 shapes and products of 3 (``tests/benchmarks/avx2_only.py`` ru
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
 import onnx
+from onnx import numpy_helper
 
+from compiler.frontend.from_onnx.convert.quant import MOVES
+from compiler.frontend.from_onnx.graph import abbreviated, node_name
+from compiler.frontend.from_onnx.model_file import within
 from compiler.judgement.exact import Evaluation, windows
 from compiler.judgement.layers import (
     DEQUANTIZE,
@@ -22,6 +26,7 @@ from compiler.judgement.layers import (
     Network,
     Product,
     attribute,
+    given,
 )
 from compiler.judgement.overflow import biases, centred_data, centred_weights, terms_of
 from compiler.ops.number_format import Array
@@ -48,13 +53,19 @@ class Rule:
 
 RULES: Final = {
     "pairs": Rule(
-        "vpmaddubsw adds two products of uint8 by int8 in 16 bits, which saturate",
+        "vpmaddubsw adds two products of uint8 by int8 in 16 bits, which saturate; "
+        "session.x64quantprecision=1 avoids it, and quantize_static(..., reduce_range=True)",
         "onnxruntime, Quantize ONNX models, U8S8; mlas QgemmU8S8KernelAvx2",
         "onnxruntime 1.31",
     ),
     "sums": Rule(
         "products of 8 bits add up in 32 bits; the rescale in float32 is one on all processors",
         "onnxruntime mlas, qgemm kernels and quantize.cpp; Arm SDOT, SMMLA; Intel VPDPBUSD",
+        "onnxruntime 1.31",
+    ),
+    "swapped": Rule(
+        "the kernel takes uint8 weights for the unsigned operand; give ConvInteger uint8 data",
+        "onnxruntime mlas, ConvInteger on an emulated AVX2 processor",
         "onnxruntime 1.31",
     ),
     "amx": Rule(
@@ -119,20 +130,19 @@ _ONE_ROUNDING: Final = frozenset(
     (
         *("Add", "Sub", "Mul", "Div", "Sqrt", "Neg", "Abs", "LeakyRelu", "PRelu"),
         *("Min", "Max", "BatchNormalization", "HardSigmoid", "Sum"),
-        *("Reciprocal", "Floor", "Ceil", "Round", "ReduceMax", "ReduceMin", "Sign"),
+        *("Reciprocal", "Floor", "Ceil", "Round", "Sign"),
     )
 )
-_MOVES: Final = frozenset(
+_EXACT: Final = frozenset(
     (
-        *("Identity", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Concat", "Slice"),
-        *("Gather", "Split", "Expand", "Tile", "Pad", "Shape", "Cast", "Constant", "Range", "Not"),
-        *("ConstantOfShape", "Where", "Equal", "Greater", "Less", "And", "Or", "ArgMax", "Size"),
-        *("MaxPool", "GlobalMaxPool", "Relu", "Clip"),
-        *("DepthToSpace", "SpaceToDepth", "GatherElements", "GatherND", "Dropout", "Trilu"),
-        *("ScatterND", "GreaterOrEqual", "LessOrEqual", "TopK", "ArgMin", "OneHot", "NonZero"),
-        *("MatMulInteger", "ConvInteger", QUANTIZE, DEQUANTIZE, DYNAMIC),
+        *(*MOVES, "Shape", "Cast", "Constant", "Range", "Not", "ConstantOfShape", "Where", "Equal"),
+        *("Greater", "Less", "And", "Or", "ArgMax", "Size", "GlobalMaxPool", "Relu", "Clip"),
+        *("Dropout", "Trilu", "ScatterND", "GreaterOrEqual", "LessOrEqual", "TopK", "ArgMin"),
+        *("OneHot", "NonZero", "MatMulInteger", "ConvInteger", QUANTIZE, DEQUANTIZE, DYNAMIC),
+        *("If", "Loop", "Scan", "SequenceMap"),
     )
 )
+"""Operators that give the same values everywhere."""
 
 
 @dataclass(slots=True)
@@ -168,16 +178,43 @@ def machines(network: Network, runs: Sequence[Evaluation]) -> list[Row]:
     Args:
         runs: evaluations of samples, which are counted.
     """
-    products = {product.name: product for product in network.products}
-    rows = []
-    for node in network.nodes:
-        if node.name in products:
-            rows.append(_product_row(products[node.name], network, runs))
-        elif node.op_type == DYNAMIC:
-            rows.append(Row(node.name, DYNAMIC, dict.fromkeys(MACHINES, EXACT), ["batch"]))
-        elif node.op_type not in _MOVES and not network.live.isdisjoint(node.output):
-            rows.append(_float_row(node, network))
+    rows: list[Row] = []
+    pending = [network]
+    while pending:
+        network = pending.pop()
+        pending += network.branches()
+        products = {product.name: product for product in network.products}
+        for node in network.nodes:
+            if node.name in products:
+                rows.append(_product_row(products[node.name], network, runs))
+            elif node.op_type == DYNAMIC:
+                rows.append(Row(node.name, DYNAMIC, dict.fromkeys(MACHINES, EXACT), ["batch"]))
+            elif node.op_type in _WEIGHTS_INSIDE:
+                rows.append(_opaque_row(node, network))
+            elif node.op_type not in _EXACT and not network.live.isdisjoint(node.output):
+                rows.append(_float_row(node, network))
+        runs = ()  # of the whole graph
     return rows
+
+
+_WEIGHTS_INSIDE: Final = {"DynamicQuantizeLSTM": (1, 2), "QAttention": (1,)}
+"""Operators of onnxruntime that multiply integers by these inputs, and are not written out."""
+
+
+def _opaque_row(node: onnx.NodeProto, network: Network) -> Row:
+    row = Row(node.name, node.op_type, dict.fromkeys(MACHINES, UNKNOWN))
+    for place in _WEIGHTS_INSIDE[node.op_type]:
+        name = given(node, place)
+        weights, dtype = network.constants.get(name), network.dtype_of(name)
+        signed = node.op_type == "QAttention" and network.dtype_of(node.input[0]) != "uint8"
+        if dtype != "int8" or signed or (weights is not None and weights.ndim < 2):
+            continue
+        pairs = None if weights is None else np.swapaxes(weights, -1, -2)
+        pair = _saturating_pair(None if pairs is None else _paired(pairs), *_UNSIGNED)
+        if pair is not None:
+            row.pair, row.rules = pair, ["pairs"]
+            row.cells |= dict.fromkeys(_PAIRED, SATURATES)
+    return row
 
 
 def _float_row(node: onnx.NodeProto, network: Network) -> Row:
@@ -238,14 +275,17 @@ def _product_row(product: Product, network: Network, runs: Sequence[Evaluation])
     unsigned = product.data.dtype == "uint8"
     # The optimizer turns int8 data of a QDQ graph into uint8 on x86.
     mixed = product.weight.dtype == "int8" and (unsigned or not _one_type(product))
-    if mixed:
-        row.rules.append("amx")
+    # ConvInteger hands its kernel the weights as the unsigned operand.
+    swapped = (product.op, product.data.dtype, product.weight.dtype) == _SWAPPED
+    if mixed or swapped:
+        row.rules += ["amx"] if mixed else ["swapped"]
         pairs = _pairs(product)
-        row.pair = _saturating_pair(product, pairs)
+        known = pairs is not None or product.weights is None
+        row.pair = _saturating_pair(pairs, *(_UNSIGNED if mixed else _SIGNED)) if known else None
         if row.pair is not None:
             row.cells |= dict.fromkeys(_PAIRED, SATURATES)
             row.rules.append("pairs")
-            if runs:
+            if runs and mixed:
                 row.samples = sum(_saturates(product, pairs, run) for run in runs)
     elif product.weight.dtype != product.data.dtype:
         row.cells |= dict.fromkeys(X86, UNKNOWN)
@@ -292,26 +332,43 @@ def _pairs(product: Product) -> Array | None:
     convolution = "Conv" in product.op
     if convolution and weights.shape[1] == 1 and len(weights) == product.groups:
         return None
-    odd = matrix.shape[1] % 2
-    return np.pad(matrix, [(0, 0), (0, odd)]).reshape(len(matrix), -1, 2)
+    return _paired(matrix)
 
 
-def _saturating_pair(product: Product, pairs: Array | None) -> dict[str, Any] | None:
-    """The pair of products that leaves 16 bits furthest, run through the emulation."""
-    if product.weights is None:
-        return {"weights": [127, 127], "data": [255, 255], "exact": 64770, "saturated": 32767}
-    if pairs is None or not pairs.size:
+def _paired(matrix: Array) -> Array:
+    """Rows as pairs of neighbours."""
+    width = matrix.shape[-1]
+    rows = matrix.reshape(-1, width)
+    return np.pad(rows, [(0, 0), (0, width % 2)]).reshape(len(rows), -1, 2)
+
+
+_UNSIGNED: Final = (0, 255)
+_SIGNED: Final = (-128, 127)
+_SWAPPED: Final = ("ConvInteger", "int8", "uint8")
+
+
+def _saturating_pair(pairs: Array | None, least: int, most: int) -> dict[str, Any] | None:
+    """The pair of products that leaves 16 bits furthest, run through the emulation.
+
+    Args:
+        pairs: weights; None where they are computed, and may be any.
+        least, most: ends of the data.
+    """
+    if pairs is None:
+        pairs = np.full((1, 1, 2), 127 if most == 255 else 255)
+    if not pairs.size:
         return None
-    tops, lows = np.maximum(pairs, 0).sum(-1) * 255, np.minimum(pairs, 0).sum(-1) * 255
+    ends = pairs * least, pairs * most
+    tops, lows = np.maximum(*ends).sum(-1), np.minimum(*ends).sum(-1)
     beyond = np.maximum(tops - (2**15 - 1), -(2**15) - lows)
     channel, place = np.unravel_index(int(beyond.argmax()), beyond.shape)
     if beyond[channel, place] <= 0:
         return None
     up = tops[channel, place] - (2**15 - 1) >= -(2**15) - lows[channel, place]
     pair = pairs[channel, place]
-    data = np.where((pair > 0) == up, 255, 0)
+    data = np.where((pair > 0) == up, most, least)
     row = pairs[channel].reshape(-1)
-    worst = np.where((row > 0) == up, 255, 0)
+    worst = np.where((row > 0) == up, most, least)
     return {
         "channel": int(channel),
         "place": int(place) * 2,
@@ -367,6 +424,52 @@ def _rows(product: Product, data: Array) -> Iterable[tuple[slice, Array]]:
         mine = seen[:, :, group * width : (group + 1) * width]
         rows = np.moveaxis(mine, (0, 2), (-2, -1)).reshape(-1, len(seen) * width)
         yield slice(group * outputs, (group + 1) * outputs), rows
+
+
+# Padding ----------------------------------------------------------------------------------------
+
+
+_NEVER_NEGATIVE: Final = ("Relu", "Sigmoid", "HardSigmoid", "Softmax", "Softplus", "Abs", "Exp")
+
+
+def padding_notes(model: onnx.ModelProto) -> tuple[str, ...]:
+    """Name each MaxPool whose padding by zeros onnxruntime's Pad_Fusion loses; mostly none.
+
+    The optimizer makes a Pad in front of a MaxPool padding of that, which no maximum sees: where
+    all values of a window are negative, it is another one (1.31).
+    """
+    found = [pool for g in within(model, onnx.GraphProto) for pool in _pools_that_lose_zeros(g)]
+    if not found:
+        return ()
+    told = (
+        "onnxruntime computes something else from this file than it says: it takes the zeros of a "
+        f"Pad in front of a MaxPool for padding ({abbreviated(found, 3)}); qsearch does not, nor "
+        'does onnxruntime with InferenceSession(…, disabled_optimizers=["Pad_Fusion"])'
+    )
+    return (told,)
+
+
+def _pools_that_lose_zeros(graph: onnx.GraphProto) -> Iterator[str]:
+    writer = {name: node for node in graph.node for name in node.output}
+    stored = {tensor.name: tensor for tensor in graph.initializer}
+    stored |= {n.output[0]: attribute(n, "value", None) for n in graph.node
+               if n.op_type == "Constant"}  # fmt: skip
+    for place, node in enumerate(graph.node):
+        pad = writer.get(given(node, 0)) if node.op_type == "MaxPool" else None
+        if (
+            pad is None
+            or pad.op_type != "Pad"
+            or attribute(pad, "mode", b"constant") != b"constant"
+        ):
+            continue
+        value = stored.get(given(pad, 2))
+        unknown = given(pad, 2) and (value is None or value.data_location == value.EXTERNAL)
+        filled = attribute(pad, "value", 0.0) if value is None else 0.0
+        if unknown or filled or (value is not None and numpy_helper.to_array(value).any()):
+            continue
+        source = writer.get(given(pad, 0))
+        if source is None or source.op_type not in _NEVER_NEGATIVE:
+            yield node_name(node, place)
 
 
 # Ties -------------------------------------------------------------------------------------------

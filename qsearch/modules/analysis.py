@@ -9,9 +9,10 @@ from typing import Any
 
 from compiler.errors import CompilerError
 from compiler.frontend.cut import Parts
-from compiler.frontend.from_onnx.runtime_warnings import runtime_warnings
+from compiler.frontend.from_onnx.model_file import read_model
 from compiler.fusion.hardware.report import HardwareReport
 from compiler.insight import Insight, OutputInsight, examine
+from compiler.judgement.machines import padding_notes
 from compiler.proof.work import refusal_expected
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, Diagnosis, diagnose
@@ -118,7 +119,7 @@ def doctor(
     """
     with found_model(model, calib) as (found, given, _):
         config = resolve_qconfig(qconfig)
-        warnings = runtime_warnings(found.path)
+        warnings = padding_notes(read_model(found.path, kinds=()))
         try:
             opened = open_model(found, given, dim, CutAt(until, from_, set_input))
             opened, diagnosis = opened.on_integers(config)
@@ -146,8 +147,8 @@ def doctor(
             if "has no value" in error.what:
                 error.add_note("compile and launch take it from the data")
             # A model that is quantized already may be refused; the user runs it with onnxruntime.
-            for warning in warnings:
-                error.add_note(warning)
+            for told in (*warnings, *summary_of(found.path, dim)):
+                error.add_note(told)
             raise
 
 

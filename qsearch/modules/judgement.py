@@ -7,6 +7,7 @@ float model → compile a cure and compare it with the file.
 
 from __future__ import annotations
 
+import math
 import shlex
 import tempfile
 import time
@@ -21,11 +22,19 @@ import onnxruntime
 
 from compiler.errors import CodegenError, CompilerError, EvaluationError
 from compiler.frontend.from_onnx.model_file import read_model
-from compiler.frontend.from_onnx.runtime_warnings import runtime_warnings
 from compiler.judgement.exact import Evaluation, evaluate
 from compiler.judgement.float_model import Loss, compare_grids
 from compiler.judgement.layers import DYNAMIC, QUANTIZE, Network, read_network
-from compiler.judgement.machines import EXACT, MACHINES, RULES, Row, differs, machines, reasons
+from compiler.judgement.machines import (
+    EXACT,
+    MACHINES,
+    RULES,
+    Row,
+    differs,
+    machines,
+    padding_notes,
+    reasons,
+)
 from compiler.judgement.overflow import OPEN, PROVED, Claim, overflow, with_witnesses
 from compiler.ops.number_format import Array
 from compiler.targets.ort.session import OrtExecutor
@@ -33,6 +42,7 @@ from qsearch.data import Batches
 from qsearch.model_file import ModelSource, find_model
 from qsearch.opening import DataSource, dims_with
 from workers.datasets.protocol import InputSpec
+from workers.metrics.sqnr import sqnr_db
 
 SAMPLES: Final = 8
 _MOST_S: Final = 20.0
@@ -209,7 +219,10 @@ class Judgement:
         ties = [r.layer for r in self.rows if r.tie is not None]
         batch = [r.layer for r in self.rows if "batch" in r.rules]
         parts = [
-            f"pairs saturate without VNNI ({_names(pairs)})" if pairs else "",
+            f"pairs saturate without VNNI ({_names(pairs)}), which the session option "
+            "session.x64quantprecision=1 avoids"
+            if pairs
+            else "",
             f"ties ({_names(ties)})" if ties else "",
             f"float parts ({_names(floats)})" if floats else "",
             f"ranges of the batch ({_names(batch)})" if batch else "",
@@ -386,8 +399,7 @@ def judge(
         for p in network.products
         if p.weights is None and p.data_name in run.values
     }
-    # OrtExecutor runs without this optimizer.
-    notes += [told for told in runtime_warnings(source.path) if "Pad_Fusion" in told]
+    notes += padding_notes(network.model)  # OrtExecutor runs without this optimizer
     zeros = [{s.name: np.zeros(s.shape, s.dtype) for s in specs}]
     claims = with_witnesses(network, overflow(network, terms), taken or zeros)
     ops = {node.op_type for node in network.model.graph.node}
@@ -445,13 +457,9 @@ def _cure(
 
 
 def _sqnr(wanted: Sequence[Sequence[Array]], found: Sequence[Sequence[Array]]) -> float | None:
-    """SQNR in dB over all outputs; None where they are one but for float32."""
-    pairs = [(a, b) for w, f in zip(wanted, found) for a, b in zip(w, f)]
-    power = sum(float((np.asarray(a, np.float64) ** 2).sum()) for a, _ in pairs)
-    noise = sum(float(((np.asarray(a, np.float64) - b) ** 2).sum()) for a, b in pairs)
-    if noise <= _SAME**2 * power:
-        return None
-    return round(10 * float(np.log10(power / noise)), 1) if power else 0.0
+    """SQNR in dB of the outputs of all samples; None where they are one but for float32."""
+    value = sqnr_db(wanted, found)
+    return None if value is None or value > -20 * math.log10(_SAME) else round(value, 1)
 
 
 def _specs(source: ModelSource, dims: Mapping[str, int]) -> tuple[InputSpec, ...]:

@@ -17,7 +17,7 @@ from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.runtime.artifact import QModule, Sample
 from compiler.runtime.pipeline import AFTER, BEFORE
 from qsearch.errors import RunFolderError, system_errors
-from workers.metrics.sqnr import Sqnr
+from workers.metrics.sqnr import sqnr_db
 
 if TYPE_CHECKING:
     import onnx
@@ -79,7 +79,8 @@ def write_onnx(
     if exact is None:
         alone = OrtExecutor(model)
         found = [(inputs, alone.run(inputs)) for inputs, _ in samples]
-        near = {"sqnr_to_the_module_db": _sqnr_db(samples, found)}
+        value = sqnr_db([outs for _, outs in samples], [outs for _, outs in found])
+        near = {"sqnr_to_the_module_db": None if value is None else round(value, 1)}
         samples = found
     tolerance = {True: None, False: _TOLERANCE, None: _ROUGHLY}[exact]
     note = ""
@@ -181,16 +182,6 @@ def _try_whole(model: onnx.ModelProto, core: onnx.ModelProto, tolerance: float |
                 f"onnxruntime computes another {name!r} than the module between its float parts",
                 fix="this is a defect, please report the model",
             )
-
-
-def _sqnr_db(wanted: Sequence[Sample], found: Sequence[Sample]) -> float | None:
-    """How near outputs of the same samples are, in dB; None where they are equal."""
-    metric = Sqnr()
-    state = metric.init()
-    for (_, theirs), (_, ours) in zip(wanted, found, strict=True):
-        metric.update(state, ours, theirs, None)
-    value = metric.result(state)
-    return None if value is None else round(value, 1)
 
 
 def _variables(names: Sequence[str]) -> list[str]:

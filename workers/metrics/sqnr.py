@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -75,6 +75,15 @@ class Sqnr:
         if not shares or not math.isfinite(total) or any(spread is None for _, spread in shares):
             return None
         return sum(loss * (spread or 0.0) for loss, spread in shares) / total
+
+
+def sqnr_db(wanted: Iterable[Outputs], found: Iterable[Outputs]) -> float | None:
+    """Return the SQNR of the outputs of samples; None where they are equal."""
+    metric = Sqnr()
+    state = metric.init()
+    for theirs, ours in zip(wanted, found, strict=True):
+        metric.update(state, ours, theirs, None)
+    return metric.result(state)
 
 
 def relative_noise(state: Mapping[str, float]) -> float:

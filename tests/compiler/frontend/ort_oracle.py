@@ -1,7 +1,4 @@
-"""onnxruntime's opinion of a file that was imported: the same numbers, others, or none.
-
-Products that onnxruntime saturates on some processors are left to onnx's reference evaluator.
-"""
+"""onnxruntime's opinion of a file that was imported: the same numbers, others, or none."""
 
 from __future__ import annotations
 
@@ -10,16 +7,14 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from numpy.typing import NDArray
-from onnx.reference import ReferenceEvaluator
 
 import compiler
-from compiler.frontend.from_onnx.runtime_warnings import runtime_warnings
+from compiler.errors import CompilerError
 from compiler.ir.expr import Function
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType
-from compiler.targets.ort.session import ORT_ERRORS
+from compiler.targets.ort.session import OrtExecutor
 
 LARGEST_INPUT = 1_000_000
 # Two right answers of a deep float32 network differ by the order of their sums.
@@ -63,30 +58,9 @@ def disagreement(path: Path, mod: IRModule, params: dict[str, NDArray[Any]]) -> 
 
 
 def _run(path: Path, feeds: dict[str, NDArray[Any]]) -> list[NDArray[Any]] | None:
-    results = _run_exactly(path, feeds) if runtime_warnings(path) else _run_fast(path, feeds)
-    if results is None or not all(isinstance(r, np.ndarray) for r in results):
-        return None
-    return results
-
-
-def _run_exactly(path: Path, feeds: dict[str, NDArray[Any]]) -> list[NDArray[Any]] | None:
-    evaluator = ReferenceEvaluator(onnx.load(path))
     try:
-        return list(evaluator.run(None, {k: feeds[k] for k in evaluator.input_names}))
-    # The evaluator raises whatever numpy raises.
-    except Exception:
-        return None
-
-
-def _run_fast(path: Path, feeds: dict[str, NDArray[Any]]) -> list[NDArray[Any]] | None:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    try:
-        session = onnxruntime.InferenceSession(
-            path.read_bytes(), options, providers=["CPUExecutionProvider"]
-        )
-        names = {info.name for info in session.get_inputs()}
-        return list(session.run(None, {k: v for k, v in feeds.items() if k in names}))
-    except ORT_ERRORS:
+        session = OrtExecutor(onnx.load(path))
+        names = {name for name, _, _ in session.inputs}
+        return session.run({k: v for k, v in feeds.items() if k in names})
+    except CompilerError:
         return None

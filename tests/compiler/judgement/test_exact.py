@@ -85,13 +85,31 @@ def test_a_rescale_goes_to_even_at_a_tie() -> None:
     assert halves == [0, 2, 2, 4]
 
 
-def test_operators_of_com_microsoft_become_products_between_points() -> None:
+@pytest.mark.parametrize("alpha", [1.0, 0.5])
+def test_operators_of_com_microsoft_become_products_between_points(alpha: float) -> None:
+    """The bias of QGemm has the scale of its product, alpha included."""
     constants = {"s": np.float32(0.02), "z": np.uint8(3), "w": random_weights(4, 3, 99)}
-    constants |= {"zw": np.int8(0), "b": np.arange(3, dtype=np.int32)}
+    constants |= {"zw": np.int8(0), "b": np.arange(3, dtype=np.int32) * 900}
     names = ["x", "s", "z", "w", "s", "zw", "b", "s", "z"]
-    product = node("QGemm", names, ["y"], name="layer", domain="com.microsoft")
+    product = node("QGemm", names, ["y"], name="layer", domain="com.microsoft", alpha=alpha)
     made = packed([product], [2, 4], constants, dtype=TensorProto.UINT8, out=TensorProto.UINT8)
     x = np.random.default_rng(0).integers(0, 256, (2, 4)).astype(np.uint8)
+    network = read_network(made)
+    assert [p.name for p in network.products] == ["layer"]
+    np.testing.assert_array_equal(
+        evaluate(network, {"x": x}).values["y"], runtime(made, {"x": x})[0]
+    )
+
+
+def test_a_convolution_with_its_channels_last_is_a_product() -> None:
+    constants = {"s": np.float32(0.02), "z": np.uint8(3), "zw": np.int8(0)}
+    constants["w"] = random_weights(6, 9, 99).reshape(6, 1, 3, 3)
+    names = ["x", "s", "z", "w", "s", "zw", "s", "z"]
+    product = node(
+        "QLinearConv", names, ["y"], name="layer", domain="com.microsoft", channels_last=1
+    )
+    made = packed([product], [2, 5, 5, 1], constants, dtype=TensorProto.UINT8, out=2)
+    x = np.random.default_rng(0).integers(0, 256, (2, 5, 5, 1)).astype(np.uint8)
     network = read_network(made)
     assert [p.name for p in network.products] == ["layer"]
     np.testing.assert_array_equal(

@@ -12,17 +12,17 @@ One table holds where each operator has them. Source: ONNX; onnxruntime, docs/Co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+import onnx
 from onnx import helper
 
 from compiler.frontend.from_onnx.convert.quant import MICROSOFT, carried
 from compiler.frontend.from_onnx.node import OnnxNode
-from compiler.frontend.from_onnx.opsets import find_converter, from_onnx
+from compiler.frontend.from_onnx.opsets import find_converter, from_onnx, plain_domain
 from compiler.ir.expr import Expr
 from compiler.ops.number_format import Array
 
@@ -75,124 +75,103 @@ CONTRIBUTED: Final = {
     "QLinearLeakyRelu": Form("LeakyRelu", _ONE, 3),
     "QLinearSigmoid": Form("Sigmoid", _ONE, 3),
     "QLinearSoftmax": Form("Softmax", _ONE, 3),
+    "QLinearConcat": Form("Concat", (), 0),
     "QGemm": Form("Gemm", _TWO, 7, 6, axes=(0, 1, 1)),
     "MatMulIntegerToFloat": Form("MatMul", ((0, 2, 4), (1, 3, 5)), None, addend=6, axes=_ROWS),
+    "NhwcMaxPool": Form("MaxPool", (0,), None),
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Builder:
-    """Nodes in place of one, converted as they are added; each result has a name."""
+def written_out(
+    proto: onnx.NodeProto, name: str, rank_of: Callable[[str], int]
+) -> list[onnx.NodeProto]:
+    """Return the nodes in place of one on integers, in order; [] for any other operator.
 
-    node: OnnxNode
-    names: list[str] = field(default_factory=list)
+    Args:
+        name: of the node, which the float operator takes.
+        rank_of: rank of a tensor, for an operator whose channels are its last axis.
+    """
+    form = CONTRIBUTED.get(proto.op_type) or STANDARD.get(proto.op_type)
+    if form is None or plain_domain(proto.domain) not in ("", MICROSOFT):
+        return []
+    given = {a.name: a for a in proto.attribute}
+    nhwc = given.pop("channels_last", None)
+    given.pop("opset", None)
+    turns = (nhwc is not None and nhwc.i) or proto.op_type == "NhwcMaxPool"
+    axes = (0, 0, 1) if "transB" in given and given["transB"].i else form.axes
+    made: list[onnx.NodeProto] = []
 
-    def add(self, op: str, *inputs: str, opset: int = _OPSET, **attrs: Any) -> str:
-        out = f"{self.node.proto.output[0]} of {op} {len(self.names)}"
-        made = helper.make_node(op, inputs, [out], **attrs)
-        sub = replace(self.node, proto=made, opset=opset)
-        (result,) = carried(sub, _converted) or _converted(sub)
-        self.names.append(out)
-        self.node.values.bind(out, result, inputs)
+    def add(op: str, *inputs: str, **attrs: Any) -> str:
+        out = f"{proto.output[0]}#{len(made)}"
+        made.append(helper.make_node(op, inputs, [out], name=out, **attrs))
         return out
 
-    def store(self, value: Expr) -> str:
-        name = f"{self.node.proto.output[0]} reads {len(self.names)}"
-        self.names.append(name)
-        self.node.values.bind(name, value)
-        return name
+    def reads(index: int | None) -> str:
+        return proto.input[index] if index is not None and index < len(proto.input) else ""
 
-    def dequantized(self, triple: Triple, axis: int) -> str:
-        names = [self.node.proto.input[i] if self.node.has_input(i) else "" for i in triple]
-        return self.add("DequantizeLinear", *names, axis=axis)
+    parts = form.reads or [(i, i + 1, i + 2) for i in range(2, len(proto.input), 3)]
+    operands = []
+    for place, part in enumerate(parts):
+        places = (part,) if isinstance(part, int) else part
+        tensor = reads(places[0])
+        if turns and place == 0:
+            rank = rank_of(tensor)
+            tensor = add("Transpose", tensor, perm=[0, rank - 1, *range(1, rank - 1)])
+        if places[1:]:
+            grid, axis = map(reads, places[1:]), axes[min(place, 1)]
+            tensor = add("DequantizeLinear", tensor, *grid, axis=axis)
+        operands.append(tensor)
+    if reads(form.bias):
+        scale = add("Mul", reads(1), reads(4))
+        if "alpha" in given and given["alpha"].f != 1.0:
+            scale = add("Mul", scale, add("Constant", value_float=given["alpha"].f))
+        operands.append(add("DequantizeLinear", reads(form.bias), scale, axis=-1))
+    found = add(form.op, *operands)
+    made[-1].name = name
+    made[-1].attribute.extend(given.values())
+    if reads(form.addend):
+        found = add("Add", found, reads(form.addend))
+    if reads(form.result):
+        assert form.result is not None
+        found = add("QuantizeLinear", found, reads(form.result), reads(form.result + 1),
+                    axis=axes[-1])  # fmt: skip
+    if turns:
+        add("Transpose", found, perm=[0, *range(2, rank), 1])
+    made[-1].output[0] = proto.output[0]
+    return made
 
-    def turned(self, name: str, back: bool) -> str:
-        """Channels moved in front of the image, or behind it again."""
-        rank = len(self.node.values.expr(name).tensor_type.shape)
-        image = range(2, rank) if back else range(1, rank - 1)
-        perm = [0, *image, 1] if back else [0, rank - 1, *image]
-        return self.add("Transpose", name, perm=perm)
 
-    def result(self, name: str) -> Expr:
-        """The last value, remembered as that of the whole node."""
-        values = self.node.values
-        if name in values.quantized:
-            values.quantized[self.node.proto.output[0]] = values.quantized[name]
-        return values.expr(name)
+def _convert(node: OnnxNode, proto: onnx.NodeProto, opset: int = _OPSET) -> Expr:
+    """Convert a node that stands in place of another one."""
+    sub = replace(node, proto=proto, opset=opset)
+    (result,) = carried(sub, _converted) or _converted(sub)
+    node.values.bind(proto.output[0], result, proto.input)
+    return result
 
 
 def _converted(node: OnnxNode) -> Sequence[Expr]:
+    known = [node.known(i) for i in range(node.num_inputs)] if node.op_type == "Mul" else []
+    if len(known) == 2 and known[0] is not None and known[1] is not None:
+        return [node.const(np.float32(known[0]) * np.float32(known[1]))]  # scale of a bias
     converter = find_converter(node.op_type, node.opset)
     assert converter is not None
     result = converter(node)
     return [result] if isinstance(result, Expr) else result
 
 
-def _rewritten(form: Form, node: OnnxNode) -> Expr:
-    attrs = {one.name: node.attr(one.name) for one in node.proto.attribute}
-    nhwc, opset = attrs.pop("channels_last", 0), attrs.pop("opset", _OPSET)
-    axes = form.axes
-    if form.op == "Gemm" and attrs.get("transB", 0):
-        axes = (0, 0, 1)
-    b = _Builder(node)
-    if form.result is None:
+def _rewritten(node: OnnxNode) -> Expr:
+    if node.op_type == "MatMulIntegerToFloat":
         node.require_known(2, "the scale of the data", _DYNAMIC)
-    operands = [
-        node.proto.input[part] if isinstance(part, int) else b.dequantized(part, axis)
-        for part, axis in zip(form.reads, axes)
-    ]
-    if form.bias is not None and node.has_input(form.bias):
-        operands.append(_bias(b, form.bias, attrs.get("alpha", 1.0)))
-    if nhwc:
-        operands[0] = b.turned(operands[0], back=False)
-    found = b.add(form.op, *operands, opset=opset, **attrs)
-    if form.addend is not None and node.has_input(form.addend):
-        found = b.add("Add", found, node.proto.input[form.addend])
-    if nhwc:
-        found = b.turned(found, back=True)
-    if form.result is not None and node.has_input(form.result):
-        grid = (
-            node.proto.input[i] for i in range(form.result, min(form.result + 2, node.num_inputs))
-        )
-        found = b.add("QuantizeLinear", found, *grid, axis=axes[-1])
-    return b.result(found)
+    opset = node.attr("opset", _OPSET)
+    for proto in written_out(node.proto, "", lambda name: node.rank(node.values.expr(name))):
+        result = _convert(node, proto, opset)
+    return result
 
 
-def _bias(b: _Builder, index: int, alpha: float) -> str:
-    """int32 at the product of the scales of both operands."""
-    node = b.node
-    scales = node.known(1), node.known(4)
-    if scales[0] is None or scales[1] is None:
-        scale = node.times(node.call("multiply", node.arg(1), node.arg(4)), alpha)
-    else:
-        held = (scales[0] * scales[1] * np.float32(alpha)).astype(np.float32)
-        scale = node.const(held.reshape(()) if held.size == 1 else held)
-    rank = node.rank(node.arg(index))
-    return b.add("DequantizeLinear", node.proto.input[index], b.store(scale), axis=rank - 1)
-
-
-for _name, _form in STANDARD.items():
-    from_onnx(_name, since=10)(partial(_rewritten, _form))
-for _name, _form in CONTRIBUTED.items():
-    from_onnx(_name, domain=MICROSOFT)(partial(_rewritten, _form))
-
-
-@from_onnx("QLinearConcat", domain=MICROSOFT)
-def qlinear_concat(node: OnnxNode) -> Expr:
-    """Concat of tensors with scales of their own."""
-    triples = ((at, at + 1, at + 2) for at in range(2, node.num_inputs, 3))
-    return _rewritten(
-        Form("Concat", tuple(triples), 0, axes=(1,) * (node.num_inputs // 3 + 1)), node
-    )
-
-
-@from_onnx("NhwcMaxPool", domain=MICROSOFT)
-def nhwc_max_pool(node: OnnxNode) -> Expr:
-    """MaxPool of integers whose channels are their last axis."""
-    b = _Builder(node)
-    attrs = {one.name: node.attr(one.name) for one in node.proto.attribute}
-    pooled = b.add("MaxPool", b.turned(node.proto.input[0], back=False), **attrs)
-    return b.result(b.turned(pooled, back=True))
+for _name in STANDARD:
+    from_onnx(_name, since=10)(_rewritten)
+for _name in CONTRIBUTED:
+    from_onnx(_name, domain=MICROSOFT)(_rewritten)
 
 
 def remember_product(node: OnnxNode, op: str, axis: int) -> None:
@@ -217,12 +196,17 @@ def remember_product(node: OnnxNode, op: str, axis: int) -> None:
         """The product times what its channels are multiplied by."""
         if factor.size > 1 and factor.shape != (1,) * (factor.ndim - len(shape)) + shape:
             return None
-        b = _Builder(node)
         units = np.broadcast_to(factor.reshape(-1) / scale, channels).astype(np.float32)
         zero = np.broadcast_to(np.asarray(zeros[1]).reshape(-1), channels).astype(stored.dtype)
-        parameters = b.store(node.const(units)), b.store(node.const(zero))
-        data = b.add("DequantizeLinear", node.proto.input[0], b.store(node.const(scale)), *names[0])
-        weight = b.add("DequantizeLinear", node.proto.input[1], *parameters, axis=axis)
-        return node.values.expr(b.add(op, data, weight, **attrs))
+        result = node.proto.output[0]
+        grid = [f"{result} reads {part}" for part in ("scale", "scales", "zeros")]
+        for name, value in zip(grid, (scale, units, zero)):
+            node.values.bind(name, node.const(value))
+        data, weight = (f"{result} of {part}" for part in ("data", "weight"))
+        read = [node.proto.input[0], grid[0], *names[0]]
+        _convert(node, helper.make_node("DequantizeLinear", read, [data]))
+        read = [node.proto.input[1], *grid[1:]]
+        _convert(node, helper.make_node("DequantizeLinear", read, [weight], axis=axis))
+        return _convert(node, helper.make_node(op, [data, weight], [f"{result} in float"], **attrs))
 
     node.values.products[node.proto.output[0]] = times

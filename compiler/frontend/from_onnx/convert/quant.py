@@ -202,10 +202,15 @@ def _codes(node: OnnxNode, name: str, held: Quantized) -> Expr:
 
 # What stands between QuantizeLinear and DequantizeLinear -----------------------------------------
 
-_MOVES: Final = (
-    *("Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND"),
-    *("Identity", "MaxPool", "Pad", "ReduceMax", "ReduceMin", "Reshape", "Slice", "SpaceToDepth"),
-    *("Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
+PERMUTATIONS: Final = (
+    *("DepthToSpace", "Flatten", "Identity", "Reshape", "SpaceToDepth", "Squeeze", "Transpose"),
+    "Unsqueeze",
+)
+"""Operators whose result has the elements of their operand, each once."""
+MOVES: Final = (
+    *PERMUTATIONS,
+    *("Concat", "Expand", "Gather", "GatherElements", "GatherND", "MaxPool", "Pad", "ReduceMax"),
+    *("ReduceMin", "Slice", "Split", "Tile"),
 )
 """Operators that give integers of their operands: what they do to real values as well."""
 
@@ -252,7 +257,7 @@ def carried(node: OnnxNode, convert: Callable[[OnnxNode], Sequence[Expr]]) -> Se
         limited = grid._replace(low=low, high=high)
         return [quantized(node, proto.output[0], held[0].data, limited)]
     nearest = proto.op_type == "Resize" and node.attr("mode", "nearest") == "nearest"
-    if not (proto.op_type in _MOVES or nearest):
+    if not (proto.op_type in MOVES or nearest):
         return None
     moved = onnx.NodeProto()
     moved.CopyFrom(proto)
