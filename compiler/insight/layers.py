@@ -9,8 +9,8 @@ from compiler.insight.network import Network
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, Op, is_op_call
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
-from compiler.ops.pass_through import annotate_pass_through
 from compiler.ops.rules.annotate import FQAnnotateRewrite
+from compiler.ops.rules.pass_through import annotate_pass_through
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.qconfig import QAnnotateKind
 from compiler.qtypes.report import MARKER_OPS, CallRecord, call_places

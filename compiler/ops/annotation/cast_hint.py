@@ -10,7 +10,6 @@ from compiler.ir.expr import Args, Call, Expr
 from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.identity import identity_op
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.pass_through import annotate_pass_through, realize_keeping_channels
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
     QAnnotateExpr,
@@ -22,6 +21,7 @@ from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.integer_calls import cast
 from compiler.ops.rules.layout import FConvertLayout, data_layout
 from compiler.ops.rules.never_negative import FNeverNegative, first_positive
+from compiler.ops.rules.pass_through import annotate_pass_through, realize_keeping_channels
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,

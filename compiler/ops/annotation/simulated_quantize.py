@@ -32,7 +32,6 @@ from compiler.ops.annotation.attach_simulated_quantize import (
 from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
 from compiler.ops.number_format import aligned_vector
 from compiler.ops.op_call import expand_to_axis, op_call
-from compiler.ops.pass_through import partition_pass_through
 from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, unannotated, with_args
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, as_scale
 from compiler.ops.rules.integer_calls import along_axis, worth
@@ -41,6 +40,7 @@ from compiler.ops.rules.integer_calls import multiply as multiply_call
 from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite
+from compiler.ops.rules.pass_through import partition_pass_through
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,

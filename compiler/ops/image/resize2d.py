@@ -11,17 +11,19 @@ from typing import Any
 from compiler.core.words import FBody, Words
 from compiler.errors import TypeInferenceError, legal_names
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.expr import Call
+from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
 from compiler.lir.builder import LirBuilder
 from compiler.ops.arg_types import Types, tensor_of_rank
+from compiler.ops.image.interpolated_integers import Weights, mixed_scale, realize_mixing
 from compiler.ops.image.resampling import (
     COORDINATES,
     ROUNDINGS,
     Interpolation,
     check_method,
+    mixing_weights,
     nearest_body,
     resample,
     resample_loops,
@@ -29,9 +31,22 @@ from compiler.ops.image.resampling import (
 from compiler.ops.nn.pool import from_nchw, to_nchw
 from compiler.ops.nn.window import arrange, axes_of, full_pair, restore
 from compiler.ops.op_attrs import OpAttrs, Sizes
+from compiler.ops.rules.annotate import FQAnnotateRewrite
+from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, moved_scale
 from compiler.ops.rules.layout import FConvertLayout, image_layout
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
+from compiler.ops.rules.never_negative import FNeverNegative
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.pass_through import (
+    annotate_accumulating,
+    annotate_max_pool,
+    realize_moving_channels,
+)
+from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.ops.rules.with_tables import LEVEL, with_tables
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint
+from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.qconfig import QConfig
 
 OP = "image.resize2d"
 
@@ -182,3 +197,61 @@ def upsampling_body(step: Step, words: Words) -> Value:
         coordinate_transformation_mode=how.coordinates,
         rounding_method=how.rounding,
     )
+
+
+RESIZERS = ("image.resize2d", "nn.upsampling")
+
+
+def _moves(call: Call) -> bool:
+    attrs: Any = call.attrs
+    return bool(attrs.method == "nearest_neighbor")
+
+
+def _weights(call: Call) -> tuple[Weights, ...]:
+    """Of the axes whose size changes."""
+    attrs: Any = call.attrs
+    shape = call.args[0].tensor_type.concrete_shape
+    out = call.tensor_type.concrete_shape
+    return tuple(
+        (axis, mixing_weights(shape[axis], out[axis], attrs.interpolation))
+        for axis in (attrs.layout.index(letter) for letter in "HW")
+        if shape[axis] != out[axis]
+    )
+
+
+@FQAnnotateRewrite.register(*RESIZERS, level=LEVEL)
+@with_tables
+def resize_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Elements are repeated or mixed: narrow ones, which are cheaper."""
+    annotate = annotate_max_pool if _moves(ref_call) else annotate_accumulating
+    return annotate(ref_call, args, ctx)
+
+
+@FQRealizeRewrite.register(*RESIZERS, level=LEVEL)
+@with_tables
+def resize_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """The operator itself, or sums of weighted neighbours."""
+    if _moves(ref_call):
+        return realize_moving_channels(ref_call, args, ctx)
+    return realize_mixing(ref_call, args, _weights(ref_call), ctx)
+
+
+@FQDomScale.register(*RESIZERS)
+def resize_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
+    """The scale of the data, over the denominators of the weights."""
+    if _moves(call):
+        return moved_scale(call, scales, qconfig)
+    return mixed_scale(scales[0], _weights(call))
+
+
+@FQZeroPoint.register(*RESIZERS, level=LEVEL)
+def resize_zero_point(call: Call, place: int) -> ZeroPoint:
+    """Picking elements keeps it; interpolation computes with them."""
+    return ZeroPoint.KEEPS if _moves(call) else ZeroPoint.CENTRES
+
+
+@FNeverNegative.register(*RESIZERS)
+def resize_sign(call: Call, operands: tuple[bool, ...]) -> bool:
+    """Picked elements and linear mixtures keep it; cubic ones overshoot."""
+    attrs: Any = call.attrs
+    return operands[0] and attrs.method in ("nearest_neighbor", "linear", "bilinear")

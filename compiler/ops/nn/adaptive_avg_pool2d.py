@@ -34,12 +34,12 @@ from compiler.ops.nn.window import arrange, axes_of, restore
 from compiler.ops.nn.window_loops import Image, image_loops
 from compiler.ops.op_attrs import OpAttrs, Sizes
 from compiler.ops.op_call import op_call
-from compiler.ops.pass_through import annotate_accumulating
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales
 from compiler.ops.rules.layout import FConvertLayout, image_layout
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.pass_through import annotate_accumulating
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.with_tables import with_tables
 from compiler.qtypes.context import QuantizeContext

@@ -44,7 +44,6 @@ from compiler.ops.nn.pool import (
     windowed_pool,
 )
 from compiler.ops.number_format import Array, working
-from compiler.ops.pass_through import annotate_accumulating, annotate_pass_through
 from compiler.ops.reduce.reduction_loops import exact_sum_dtype, total_dtype
 from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of, unannotated, with_args
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, chosen_scale
@@ -54,6 +53,7 @@ from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite, inner
+from compiler.ops.rules.pass_through import annotate_accumulating, annotate_pass_through
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,

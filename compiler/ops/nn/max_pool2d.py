@@ -24,7 +24,6 @@ from compiler.ops.nn.pool import (
     to_nchw,
     windowed_pool,
 )
-from compiler.ops.pass_through import annotate_max_pool, partition_pass_through, realize_max_pool
 from compiler.ops.reduce.reduction_loops import lowest
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, same_scale
@@ -33,6 +32,11 @@ from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite
+from compiler.ops.rules.pass_through import (
+    annotate_max_pool,
+    partition_pass_through,
+    realize_max_pool,
+)
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 

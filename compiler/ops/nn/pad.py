@@ -11,7 +11,7 @@ import numpy as np
 from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.expr import Call
+from compiler.ir.expr import Args, Call, Constant, Expr
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
@@ -20,9 +20,18 @@ from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Scalar, Select
 from compiler.ops.arg_types import Types, same_dtype, tensor, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs, Sizes
+from compiler.ops.rules.annotate import FQAnnotateRewrite, unannotated, with_args
+from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
+from compiler.ops.rules.integer_calls import scalar
 from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, is_natural
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
+from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.pass_through import annotate_pass_through, movable
+from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, integer_limits, like
+from compiler.ops.rules.with_tables import LEVEL, with_tables
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
+from compiler.qtypes.context import QuantizeContext
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,3 +189,31 @@ def pad_body(step: Step, words: Words) -> Value | None:
             places = np.pad(np.arange(shape_of(data)[axis]), pair, mode)
             data = words.take(data, places, axis)
     return data
+
+
+@FQAnnotateRewrite.register("nn.pad", level=LEVEL)
+@with_tables
+def pad_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """The padding must be known, so that it can be an integer."""
+    if not isinstance(unannotated(args[1]), Constant):
+        return None
+    return annotate_pass_through(ref_call, args, ctx)
+
+
+@FQRealizeRewrite.register("nn.pad", level=LEVEL)
+@with_tables
+def pad_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Padding is rounded to the scale of the data and kept within their dtype."""
+    data, value = args
+    if not isinstance(data, QRealizeIntExpr) or not isinstance(value, Constant):
+        return None
+    data = movable(data, ref_call, ctx)
+    units = float(value.data) / float(data.dom_scale.data)
+    low, high = integer_limits(data.dtype)
+    padding = int(np.clip(np.rint(units) + data.zero_point, low, high))
+    return like(data, with_args(ref_call, (data.data, scalar(padding, data.dtype))))
+
+
+FQDomScale.register("nn.pad")(moved_scale)
+FQZeroPoint.register("nn.pad", level=LEVEL)(always(ZeroPoint.KEEPS))
+FNeverNegative.register("nn.pad")(all_positive)

@@ -1,4 +1,9 @@
-"""nn.prelu(data, alpha; axis): x where x > 0, else alpha * x, one alpha per channel."""
+"""nn.prelu(data, alpha; axis): x where x > 0, else alpha * x, one alpha per channel.
+
+In integers: max(x, 0) + round(min(x, 0) * alpha). The product is a fixed-point one, as in a
+requantization. Narrow data are shifted up first, so that it loses nothing of their step. LiteRT
+files have neither: slopes are whole numbers of 2^-12 there.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +11,56 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from compiler.ir.expr import Args, Call, Expr
+from compiler.ir.expr import Args, Call, Constant, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
+from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.arg_types import vectors_along_axis
 from compiler.ops.number_format import aligned_vector
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import expand_to_axis, op_call, scalar
+from compiler.ops.rules.annotate import (
+    FQAnnotateRewrite,
+    QAnnotateExpr,
+    kind_of,
+    unannotated,
+    with_args,
+)
+from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales
+from compiler.ops.rules.fixed_point import scaled, within_contract
+from compiler.ops.rules.integer_calls import (
+    add,
+    along_axis,
+    cast,
+    left_shift,
+    maximum,
+    minimum,
+    multiply,
+    subtract,
+)
 from compiler.ops.rules.layout import FConvertLayout, axis_layout
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.partition import FQPartitionRewrite
+from compiler.ops.rules.pass_through import partition_pass_through
+from compiler.ops.rules.realize import (
+    FQRealizeRewrite,
+    QRealizeIntExpr,
+    cast_if_needed,
+    fits,
+    integers,
+    settled,
+)
+from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.simplify import FDefinition
+from compiler.ops.rules.with_tables import with_tables
+from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 
 OP = "nn.prelu"
+_NARROW_BITS = 16
+_FINER_BITS = 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,3 +97,76 @@ def prelu_definition(ref_call: Call, new_args: Args) -> Expr:
 
 
 FConvertLayout.register(prelu)(axis_layout)
+
+
+@FQPartitionRewrite.register(OP)
+@with_tables
+def prelu_partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Stays inside the region of its data."""
+    constant = isinstance(args[1], Constant)
+    return partition_pass_through(ref_call, args, ctx) if constant else None
+
+
+@FQAnnotateRewrite.register(OP)
+@with_tables
+def prelu_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Constant slopes need no quantize point; the result is an accumulator."""
+    data, alpha = args
+    if kind_of(data) is None or not isinstance(alpha, Constant) or ctx.check_to_skip(ref_call):
+        return None
+    for_tflm = ctx.qconfig.for_tflm
+    held = as_input(data, ctx) if for_tflm else unannotated(data)
+    return QAnnotateExpr(with_args(ref_call, (held, alpha)), QAnnotateKind.ACTIVATION)
+
+
+@FQRealizeRewrite.register(OP)
+@with_tables
+def prelu_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Two halves in the accumulator dtype; float where the negative one would leave it."""
+    data, alpha = args
+    if not isinstance(data, QRealizeIntExpr) or not isinstance(alpha, Constant):
+        return None
+    attrs: Any = ref_call.attrs
+    rank = len(ref_call.tensor_type.shape)
+    trailing = rank - attrs.axis % rank - 1
+    slopes = np.atleast_1d(alpha.data).astype(np.float32)
+    data = settled(data)
+    if data.trailing not in (None, trailing):
+        data = to_scalar(data, rank, ctx.qconfig)
+    acc = ctx.qconfig.dtype_activation
+    finer = _FINER_BITS if data.bound < 1 << _NARROW_BITS else 0
+    if not within_contract(-min(data.low, 0) << finer, slopes):
+        return None
+    wide: Expr = cast_if_needed(data, acc)
+    if finer:
+        wide = left_shift(wide, scalar(finer, acc))
+    zero = scalar(0, acc)
+    scale = data.scale.over(1 << finer)
+    if finer and ctx.qconfig.for_tflm:
+        whole = along_axis(np.rint(np.ldexp(slopes, finer)), trailing, acc)
+        parts = multiply(minimum(cast_if_needed(data, acc), zero), whole), maximum(wide, zero)
+        return integers(add(*parts), scale, acc, ctx.bounds_of)
+    below = cast(minimum(wide, zero), "int64")
+    result: Expr = maximum(wide, zero)
+    for sign, join in ((1, add), (-1, subtract)):
+        part = np.maximum(sign * slopes, 0).astype(np.float32)
+        if part.any():
+            result = join(result, cast(_product(below, part, trailing, rank, ctx.qconfig), acc))
+    made = integers(result, scale, acc, ctx.bounds_of)
+    return made if fits(made, acc) else None
+
+
+def _product(
+    data: Expr, slopes: NDArray[np.float32], trailing: int, rank: int, qconfig: QConfig
+) -> Expr:
+    if (slopes == slopes[0]).all():
+        return scaled(data, np.asarray(slopes[0]), None, rank, qconfig.rounding)
+    return scaled(data, slopes, trailing, rank, qconfig.rounding)
+
+
+@FQDomScale.register(OP)
+def prelu_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
+    """That of an accumulator stays, that of narrow data becomes finer."""
+    if scales[0] is None or scales[0].wide:
+        return scales[0]
+    return scales[0].over(1 << _FINER_BITS)

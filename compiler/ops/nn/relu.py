@@ -7,12 +7,16 @@ import numpy as np
 from compiler.core.words import FBody, Words
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpPattern, register_op
-from compiler.ops.pass_through import annotate_pass_through, partition_pass_through, realize_relu
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.never_negative import FNeverNegative, always_positive
 from compiler.ops.rules.numpy_compute import FNumpyCompute, of_arrays
 from compiler.ops.rules.partition import FQPartitionRewrite
+from compiler.ops.rules.pass_through import (
+    annotate_pass_through,
+    partition_pass_through,
+    realize_relu,
+)
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.number_rel import number_rel

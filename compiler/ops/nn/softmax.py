@@ -24,12 +24,12 @@ from compiler.ops.nn.normalize import floats_along_axis
 from compiler.ops.number_format import working
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import op_call
-from compiler.ops.pass_through import annotate_tabulated
 from compiler.ops.rules import integer_calls
 from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, unannotated
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.never_negative import FNeverNegative, always_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.pass_through import annotate_tabulated
 from compiler.ops.rules.realize import (
     WIDE_INPUT,
     FQRealizeRewrite,

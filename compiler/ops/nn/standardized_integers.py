@@ -22,10 +22,10 @@ from compiler.ops.nn.integer_standardize import (
     output_bound,
 )
 from compiler.ops.nn.tflm_standardize import MOST_SUMMANDS, tflm_standardize
-from compiler.ops.pass_through import in_integers
 from compiler.ops.rules.annotate import QAnnotateExpr, kind_of, unannotated, with_args
 from compiler.ops.rules.dom_scale import DomScale, as_scale, chosen_scale
 from compiler.ops.rules.integer_calls import add, along_axis, cast, multiply
+from compiler.ops.rules.pass_through import in_integers
 from compiler.ops.rules.realize import QRealizeIntExpr, fits, integers
 from compiler.ops.rules.requantize import requantize, to_scalar
 from compiler.qtypes.context import QuantizeContext

@@ -27,7 +27,6 @@ from compiler.ops.annotation.attach_simulated_quantize import SQ, as_input, is_g
 from compiler.ops.arg_types import Types, check_integer_dtype, check_no_bools, tensor
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.op_attrs import Axes, OpAttrs
-from compiler.ops.pass_through import in_integers, partition_inside
 from compiler.ops.reduce.axes import reduced_axes, reduced_shape, reduction_layout
 from compiler.ops.reduce.reduction_loops import highest, lowest, reduce_axes
 from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of, unannotated, with_args
@@ -35,6 +34,7 @@ from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, is_natural
 from compiler.ops.rules.lower import FLower, Lowered, LowerRule, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite
+from compiler.ops.rules.pass_through import in_integers, partition_inside
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, of_integers
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.unify_fields import stored

@@ -21,12 +21,12 @@ from compiler.lir.routines import externs
 from compiler.ops.arg_types import Types, normalize_axis, tensor
 from compiler.ops.number_format import convert, working
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.pass_through import annotate_accumulating
 from compiler.ops.reduce.sum import added_up
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.pass_through import annotate_accumulating
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always

@@ -33,7 +33,6 @@ from compiler.ops.nn.avg_pool2d import (
 from compiler.ops.number_format import working
 from compiler.ops.op_attrs import Axes, OpAttrs
 from compiler.ops.op_call import op_call
-from compiler.ops.pass_through import annotate_accumulating
 from compiler.ops.reduce.axes import (
     ReduceAttrs,
     axes_of,
@@ -50,6 +49,7 @@ from compiler.ops.rules.layout import FConvertLayout
 from compiler.ops.rules.lower import FLower
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.pass_through import annotate_accumulating
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.simplify import FDefinition
 from compiler.ops.rules.with_tables import with_tables

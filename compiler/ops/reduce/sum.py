@@ -14,7 +14,6 @@ from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.ty import Type
 from compiler.ops.number_format import working
 from compiler.ops.op_call import is_square, op_call
-from compiler.ops.pass_through import annotate_accumulating, partition_pass_through
 from compiler.ops.reduce.axes import (
     ReduceAttrs,
     reduced_axes,
@@ -35,6 +34,7 @@ from compiler.ops.rules.lower import FLower
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite
+from compiler.ops.rules.pass_through import annotate_accumulating, partition_pass_through
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,

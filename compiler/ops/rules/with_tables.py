@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from compiler.ir.expr import Args, Call, Expr
+from compiler.ir.op import DEFAULT_LEVEL
 from compiler.ir.ty import bits
 from compiler.qtypes.context import QuantizeContext
 
 Rule = Callable[[Call, tuple[Expr, ...], QuantizeContext], Expr | None]
+
+LEVEL = DEFAULT_LEVEL - 5
+"""Below the default, so that a registration of one's own takes the place of these rules."""
 
 
 def with_tables(rule: Rule) -> Rule:

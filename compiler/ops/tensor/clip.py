@@ -17,7 +17,6 @@ from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type, integer_range
 from compiler.lir.scalars import Bin, Scalar
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.pass_through import annotate_pass_through, partition_pass_through
 from compiler.ops.rules import integer_calls
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, same_scale
@@ -25,6 +24,7 @@ from compiler.ops.rules.lower import FLower, elementwise, like_first
 from compiler.ops.rules.never_negative import FNeverNegative
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite
+from compiler.ops.rules.pass_through import annotate_pass_through, partition_pass_through
 from compiler.ops.rules.realize import (
     ChannelClip,
     FQRealizeRewrite,

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from compiler.core.words import FBody, Words
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Args, Call, Constant, Expr, is_op_call
-from compiler.ops.pass_through import partition_inside
 from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of, unannotated, with_args
 from compiler.ops.rules.partition import FQPartitionRewrite
+from compiler.ops.rules.pass_through import partition_inside
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from compiler.ir.expr import Args, Call, Expr
 from compiler.ops.op_call import op_call
-from compiler.ops.pass_through import annotate_tabulated, partition_pass_through
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
     accumulating,
@@ -22,6 +21,7 @@ from compiler.ops.rules.annotate import (
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, as_scale, moved_scale
 from compiler.ops.rules.integer_calls import cast, scalar
 from compiler.ops.rules.partition import FQPartitionRewrite
+from compiler.ops.rules.pass_through import annotate_tabulated, partition_pass_through
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,

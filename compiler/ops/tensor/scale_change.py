@@ -11,9 +11,9 @@ import math
 import numpy as np
 
 from compiler.ir.expr import Args, Call, Constant, Expr, is_op_call
-from compiler.ops.pass_through import in_integers
 from compiler.ops.rules.annotate import QAnnotateExpr, kind_of, unannotated, with_args
 from compiler.ops.rules.dom_scale import DomScale, Scales, as_scale
+from compiler.ops.rules.pass_through import in_integers
 from compiler.ops.rules.realize import QRealizeIntExpr, integers
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig

@@ -14,15 +14,27 @@ import scipy  # loads its parts when they are first used
 
 from compiler.core.words import FBody, Words, operand
 from compiler.ir.dataflow import Step, Value
+from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import integer_range
 from compiler.lir.routines import intrinsics
 from compiler.lir.scalars import Bin, Intrin, Scalar, Select, Un
 from compiler.ops.number_format import Array
+from compiler.ops.rules.annotate import FQAnnotateRewrite, accumulating, kind_of, with_args
+from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.lower import FLower, elementwise, like_first
 from compiler.ops.rules.never_negative import FNeverNegative, always_positive
 from compiler.ops.rules.numpy_compute import FNumpyCompute, of_arrays
+from compiler.ops.rules.realize import (
+    FQRealizeRewrite,
+    QRealizeIntExpr,
+    cast_if_needed,
+    like,
+    of_integers,
+)
+from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.tensor.number_rel import number_rel
+from compiler.qtypes.context import QuantizeContext
 
 
 def round_half_away(x: Array) -> Array:
@@ -181,3 +193,25 @@ def abs_body(step: Step, words: Words) -> Value:
     if integer_range(x.type.dtype)[0] == 0:
         return x
     return words.maximum(words.maximum(_negated(x, words), x), 0)
+
+
+@FQAnnotateRewrite.register("negative")
+@with_tables
+def negative_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """An accumulator: the smallest narrow integer has no counterpart."""
+    if kind_of(args[0]) is None or ctx.check_to_skip(ref_call):
+        return None
+    return accumulating(ref_call, args[0])
+
+
+@FQRealizeRewrite.register("negative")
+@with_tables
+@of_integers
+def negative_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
+    """-x at the same scale."""
+    acc = ctx.qconfig.dtype_activation
+    call = with_args(ref_call, (cast_if_needed(data, acc),))
+    return like(data, call, dtype=acc)
+
+
+FQDomScale.register("negative")(same_scale)

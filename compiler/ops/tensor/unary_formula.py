@@ -19,11 +19,11 @@ from compiler.ir.ty import Type, bits
 from compiler.ops.arg_types import Types, check_floats, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import op_call
-from compiler.ops.pass_through import annotate_tabulated
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import DomScale, chosen_scale
 from compiler.ops.rules.integer_calls import cast, subtract
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.pass_through import annotate_tabulated
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,

@@ -29,10 +29,10 @@ from compiler.ops.arg_types import (
     tensor_of_rank,
 )
 from compiler.ops.op_attrs import Axes, Count, OpAttrs, Sizes
-from compiler.ops.pass_through import moves_elements
 from compiler.ops.rules.layout import FConvertLayout, reshape_layout
 from compiler.ops.rules.lower import FLower
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.pass_through import moves_elements
 from compiler.ops.transform.row_major import reshape_lower
 
 _reshaping = partial(define_op, arg_names=("data",), flags=(RESHAPE,))

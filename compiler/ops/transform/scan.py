@@ -33,7 +33,6 @@ from compiler.ops.annotation.wide_point import wide_point
 from compiler.ops.arg_types import Types, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import pieces_of
-from compiler.ops.pass_through import in_integers, movable
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
     QAnnotateExpr,
@@ -47,6 +46,7 @@ from compiler.ops.rules.integer_calls import cast
 from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite, QPartitionExpr, inner
+from compiler.ops.rules.pass_through import in_integers, movable
 from compiler.ops.rules.realize import (
     WIDE_INPUT,
     FQRealizeRewrite,

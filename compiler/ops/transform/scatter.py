@@ -29,7 +29,6 @@ from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.arg_types import Types, index_tensor, normalize_axis, same_dtype, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import op_call
-from compiler.ops.pass_through import in_integers
 from compiler.ops.reduce.sum import added_up
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
@@ -42,6 +41,7 @@ from compiler.ops.rules.integer_calls import scalar
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views, library_routine
 from compiler.ops.rules.never_negative import FNeverNegative
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.pass_through import in_integers
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, like
 from compiler.ops.rules.unify_fields import unify_for_concatenate
 from compiler.ops.rules.with_tables import with_tables

@@ -12,13 +12,23 @@ import numpy as np
 from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
+from compiler.ir.expr import Args, Call, Constant, Expr, Tuple
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, TupleType, Type
 from compiler.ops.arg_types import Types, normalize_axis, tensor
 from compiler.ops.op_attrs import Count, OpAttrs, Sizes
+from compiler.ops.op_call import pieces_of
+from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, kind_of, with_args
+from compiler.ops.rules.dom_scale import DomScale
 from compiler.ops.rules.layout import FConvertLayout, axis_layout
+from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.pass_through import movable, moved_operand
+from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, like, of_integers
+from compiler.ops.rules.with_tables import LEVEL, with_tables
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
+from compiler.qtypes.context import QuantizeContext
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,3 +90,41 @@ def split_body(step: Step, words: Words) -> Sequence[Value]:
         found.append(words.slice(data, axis, begin, end))
         begin = end
     return found
+
+
+FNeverNegative.register("split")(first_positive)
+
+
+@FQAnnotateRewrite.register("split", level=LEVEL)
+@with_tables
+def split_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Every piece has the kind of the whole."""
+    kind = kind_of(args[0])
+    if kind is None or ctx.check_to_skip(ref_call):
+        return None
+    data, kind = moved_operand(ref_call, args[0], kind, ctx)
+    pieces = pieces_of(with_args(ref_call, (data,)), ref_call)
+    return Tuple(tuple(QAnnotateExpr(piece, kind) for piece in pieces), span=ref_call.span)
+
+
+@FQRealizeRewrite.register("split", level=LEVEL)
+@with_tables
+@of_integers
+def split_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
+    """Pieces of the integers, each with the scales of its channels."""
+    attrs, rank = SplitAttrs.of(ref_call), len(ref_call.args[0].tensor_type.shape)
+    along = data.trailing == rank - 1 - attrs.axis % rank and data.channel_clip is None
+    data = data if along else movable(data, ref_call, ctx)
+    pieces = pieces_of(with_args(ref_call, (data.data,)), ref_call)
+    values = [data.dom_scale.data] * len(pieces)
+    if along:
+        values = np.split(data.dom_scale.data, attrs.indices_or_sections)
+    found: list[Expr] = []
+    for piece, part in zip(pieces, values):
+        scale = DomScale(part, data.trailing)
+        held = {"dom_scale": Constant(scale.values), "trailing": scale.trailing}
+        found.append(like(data, piece, **held))
+    return Tuple(tuple(found), span=ref_call.span)
+
+
+FQZeroPoint.register("split", level=LEVEL)(always(ZeroPoint.KEEPS))

@@ -25,10 +25,10 @@ from compiler.lir import index
 from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import Types, normalize_axes, normalize_axis, tensor
 from compiler.ops.op_attrs import OpAttrs, Sizes
-from compiler.ops.pass_through import moves_elements
 from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, is_natural
 from compiler.ops.rules.lower import FLower, moved
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.pass_through import moves_elements
 
 OP = "strided_slice"
 

@@ -18,10 +18,10 @@ from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import Types, normalize_axes, tensor
 from compiler.ops.nn.window import axes_of
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.pass_through import moves_elements
 from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, permutation_layout
 from compiler.ops.rules.lower import FLower, moved
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.pass_through import moves_elements
 
 
 @dataclass(frozen=True, eq=False)

@@ -49,8 +49,8 @@ from compiler.ops.rules.dom_scale import (
     beside_constant,
     chosen_scale,
 )
+from compiler.ops.rules.moves import picks_along
 from compiler.ops.rules.product_shape import FQProductShape
-from compiler.ops.transform.moved_integers import picks_along
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.errors import WeightNotConstantError
 from compiler.qtypes.layer_choices import WIDE_BITS

@@ -9,10 +9,10 @@ import pytest
 
 from compiler import evaluate, relay
 from compiler.errors import CompilerError, UnknownOpError
-from compiler.ops.pass_through import annotate_pass_through
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
 from compiler.ops.rules.integer_calls import scalar
 from compiler.ops.rules.partition import FQPartitionRewrite
+from compiler.ops.rules.pass_through import annotate_pass_through
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, like
 from compiler.quantize import (
     QConfig,

@@ -1,4 +1,4 @@
-"""Integer rules of operators that move, repeat, pad or pick elements, with ``integer_tables``.
+"""Integer rules of operators that move, repeat or pick elements, with ``integer_tables``.
 
 Scale and integers stay; one scale per channel becomes a single scale first, because the channel
 axis may move. Operators that the reference quantizes have their rules in their own files.
@@ -10,41 +10,29 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.expr import Args, Call, Constant, Expr, Tuple, is_op_call
-from compiler.ir.op import DEFAULT_LEVEL
+from compiler.ir.expr import Args, Call, Constant, Expr, is_op_call
 from compiler.ops.annotation.attach_simulated_quantize import attach_simulated_quantize
-from compiler.ops.op_call import op_call, pieces_of
-from compiler.ops.pass_through import (
+from compiler.ops.op_call import op_call
+from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, unannotated, with_args
+from compiler.ops.rules.dom_scale import DomScale, FQDomScale, as_scale, moved_scale, same_scale
+from compiler.ops.rules.integer_calls import cast, multiply
+from compiler.ops.rules.never_negative import FNeverNegative, first_positive
+from compiler.ops.rules.pass_through import (
     annotate_max_pool,
     annotate_pass_through,
-    movable,
-    moved_operand,
     moves_elements,
     realize_max_pool,
     realize_moving_channels,
 )
-from compiler.ops.rules.annotate import (
-    FQAnnotateRewrite,
-    QAnnotateExpr,
-    kind_of,
-    unannotated,
-    with_args,
-)
-from compiler.ops.rules.dom_scale import DomScale, FQDomScale, as_scale, moved_scale, same_scale
-from compiler.ops.rules.integer_calls import cast, multiply, scalar
-from compiler.ops.rules.never_negative import FNeverNegative, all_positive, first_positive
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,
     integer_limits,
     integers,
-    like,
-    of_integers,
     storage_dtype,
 )
-from compiler.ops.rules.with_tables import with_tables
+from compiler.ops.rules.with_tables import LEVEL, with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
-from compiler.ops.transform.split import SplitAttrs
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.layer_choices import WIDE_BITS
 from compiler.qtypes.qconfig import QAnnotateKind
@@ -60,8 +48,6 @@ MOVES = (
     "squeeze",
     "tile",
 )
-# Below the default level, so that a registration of one's own takes the place of these rules.
-LEVEL = DEFAULT_LEVEL - 5
 PICKED = ("max", "min", "nn.global_max_pool2d")
 PICKS = ("take", "gather", "gather_nd")
 
@@ -79,7 +65,7 @@ def picked_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | 
 FQRealizeRewrite.register(*PICKED, level=LEVEL)(with_tables(realize_max_pool))
 FQDomScale.register(*PICKED)(same_scale)
 FQZeroPoint.register(*PICKED, level=LEVEL)(always(ZeroPoint.KEEPS))
-FNeverNegative.register(*PICKED, "split", *PICKS)(first_positive)
+FNeverNegative.register(*PICKED, *PICKS)(first_positive)
 
 
 @FQAnnotateRewrite.register(*PICKS, level=LEVEL)
@@ -137,66 +123,3 @@ def picks_along(call: Call, trailing: int | None) -> bool:
 
 FQZeroPoint.register(*PICKS, level=LEVEL)(always(ZeroPoint.KEEPS))
 FQDomScale.register(*PICKS)(moved_scale)
-
-
-@FQAnnotateRewrite.register("nn.pad", level=LEVEL)
-@with_tables
-def pad_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """The padding must be known, so that it can be an integer."""
-    if not isinstance(unannotated(args[1]), Constant):
-        return None
-    return annotate_pass_through(ref_call, args, ctx)
-
-
-@FQRealizeRewrite.register("nn.pad", level=LEVEL)
-@with_tables
-def pad_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """Padding is rounded to the scale of the data and kept within their dtype."""
-    data, value = args
-    if not isinstance(data, QRealizeIntExpr) or not isinstance(value, Constant):
-        return None
-    data = movable(data, ref_call, ctx)
-    units = float(value.data) / float(data.dom_scale.data)
-    low, high = integer_limits(data.dtype)
-    padding = int(np.clip(np.rint(units) + data.zero_point, low, high))
-    return like(data, with_args(ref_call, (data.data, scalar(padding, data.dtype))))
-
-
-FQDomScale.register("nn.pad")(moved_scale)
-FQZeroPoint.register("nn.pad", level=LEVEL)(always(ZeroPoint.KEEPS))
-FNeverNegative.register("nn.pad")(all_positive)
-
-
-@FQAnnotateRewrite.register("split", level=LEVEL)
-@with_tables
-def split_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """Every piece has the kind of the whole."""
-    kind = kind_of(args[0])
-    if kind is None or ctx.check_to_skip(ref_call):
-        return None
-    data, kind = moved_operand(ref_call, args[0], kind, ctx)
-    pieces = pieces_of(with_args(ref_call, (data,)), ref_call)
-    return Tuple(tuple(QAnnotateExpr(piece, kind) for piece in pieces), span=ref_call.span)
-
-
-@FQRealizeRewrite.register("split", level=LEVEL)
-@with_tables
-@of_integers
-def split_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
-    """Pieces of the integers, each with the scales of its channels."""
-    attrs, rank = SplitAttrs.of(ref_call), len(ref_call.args[0].tensor_type.shape)
-    along = data.trailing == rank - 1 - attrs.axis % rank and data.channel_clip is None
-    data = data if along else movable(data, ref_call, ctx)
-    pieces = pieces_of(with_args(ref_call, (data.data,)), ref_call)
-    values = [data.dom_scale.data] * len(pieces)
-    if along:
-        values = np.split(data.dom_scale.data, attrs.indices_or_sections)
-    found: list[Expr] = []
-    for piece, part in zip(pieces, values):
-        scale = DomScale(part, data.trailing)
-        held = {"dom_scale": Constant(scale.values), "trailing": scale.trailing}
-        found.append(like(data, piece, **held))
-    return Tuple(tuple(found), span=ref_call.span)
-
-
-FQZeroPoint.register("split", level=LEVEL)(always(ZeroPoint.KEEPS))
