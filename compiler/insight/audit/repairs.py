@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final
@@ -43,6 +43,7 @@ from compiler.quantize.bits.point_bits import Readers, point_readers
 from compiler.quantize.bits.wide_inputs import TABLE_BITS
 from compiler.quantize.calibration.collect_stats import Batch, float_executor
 from compiler.quantize.choice import SMOOTH_ALPHA
+from compiler.quantize.layers import named_layers
 from compiler.quantize.scales.bind_scales import bound_grid
 from compiler.quantize.scales.uneven_grid import Sidedness
 from compiler.runtime.exact_executor import exact_executor
@@ -73,6 +74,7 @@ BITS: Final = frozenset(("layers", "nbit_input", "dtype_input", "requantization"
 """Fields that say how wide values are: who gives one gets no other bits."""
 _USUAL: Final = 8
 _BITS: Final = (_USUAL, TABLE_BITS, 15)
+_LAST: Final = "near the outputs"
 _TABULATED: Final = frozenset((TABLES, SCORES))
 _PERFECT_DB: Final = 120.0
 _FINE: Final = 2.0**-20
@@ -246,8 +248,11 @@ def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[R
     """Repairs of points that help the simulated outputs, one after the other."""
     audit, qconfig, candidate = found.audit, found.qconfig, found.candidate
     assert audit is not None
-    doubts = flagged(audit)
+    doubts, main = flagged(audit), candidate.bound["main"]
     calls = {row.name: point for row, point in zip(audit.points, audit.network.points)}
+    names, readers = {point: name for name, point in calls.items()}, point_readers(main)
+    for point in _last_tables(main, readers):
+        doubts.setdefault(names[point], (_LAST,))
     suspects = [
         name
         for name, flags in doubts.items()
@@ -258,8 +263,7 @@ def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[R
     if not suspects:
         return []
     reach = {row.name: max(-row.low, row.high) for row in audit.points}
-    readers = point_readers(candidate.bound["main"])
-    sided = Sidedness(nodes_of(candidate.bound["main"]), qconfig)
+    sided = Sidedness(nodes_of(main), qconfig)
     tries = _Tries(audit, [calls[name] for name in suspects])
     usual, now = tries.grids, tries.db()
     # The points to come are exact: one of two in a row hides what the other loses.
@@ -302,6 +306,20 @@ def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[R
                 choice["range"] = list(ends)
             helped.append(Repair(name, doubts[name], choice, best - start))
     return helped
+
+
+def _last_tables(main: Function, readers: Mapping[Expr, Readers]) -> Iterator[Call]:
+    """Yield what functions read that no layer follows, from the last one on; O(edges).
+
+    Outputs lose there what the steps lose: an exponential makes absolute errors relative ones,
+    which the noise of its argument does not show.
+    """
+    layers, in_front = named_layers(main), set[Expr]()
+    for node in reversed(nodes_of(main)):
+        if node in layers or node in in_front:
+            in_front.update(node.operands())
+        elif isinstance(node, Call) and readers.get(node) == (TABLES,):
+            yield node
 
 
 def _extremes(

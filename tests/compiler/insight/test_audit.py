@@ -15,6 +15,7 @@ from compiler.insight.audit import Repaired, flagged, measure, repaired, worst_p
 from compiler.ir.text.printer import text
 from compiler.ops.annotation import simulated_quantize
 from compiler.pipeline import evaluate
+from compiler.qtypes.layer_choices import OTHERS
 from compiler.quantize import (
     Calibration,
     Candidate,
@@ -131,6 +132,23 @@ def test_two_points_in_a_row_that_hide_each_other_are_both_repaired() -> None:
     found = repaired(calibration, settings, calibration.candidate(settings), data)
     assert len(found.repairs) == 2
     assert (found.after_db or 0) > (found.before_db or 0) + 2
+
+
+def test_the_argument_of_the_last_exponential_has_more_bits_where_outputs_gain() -> None:
+    graph, rng = Network(4), np.random.default_rng(4)
+    y = graph.dense(graph.input(1, 12, 8), 8, 12)
+    for axis in (2, 1, 2, 1):  # normalized in both directions, as scores of a matching are
+        y = graph("Sub", y, graph("ReduceLogSumExp", y, axes=[axis]))
+    data = [{"x": rng.normal(0, 1, (1, 12, 8)).astype(np.float32)} for _ in range(16)]
+    mod = prerequisite_optimize(*load(graph.model(graph("Exp", y)).SerializeToString()), 3)
+    settings = config(layers={OTHERS: {"nbit_input": 15}}, activation_scheme="asymmetric")
+    calibration = Calibration(mod, data)
+    found = repaired(calibration, settings, calibration.candidate(settings), data)
+    assert not doubts(found), "its own noise shows nothing"
+    assert [(one.flags, one.choice) for one in found.repairs] == [
+        (("near the outputs",), {"nbit_input": 12})
+    ]
+    assert (found.after_db or 0) > (found.before_db or 0) + 3
 
 
 def test_smoothing_is_tried_where_the_outputs_are_far_from_float() -> None:
