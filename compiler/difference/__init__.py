@@ -1,6 +1,5 @@
 """Where two modules differ: run both on equal inputs, match nodes, name the first difference."""
 
-from compiler.difference.comparing import Difference, NodeDifference, compare_modules
-from compiler.difference.inputs import random_inputs
+from compiler.difference.comparing import Difference, NodeDifference, compare_modules, random_inputs
 
 __all__ = ["Difference", "NodeDifference", "compare_modules", "random_inputs"]

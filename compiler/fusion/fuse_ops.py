@@ -9,9 +9,9 @@
                                         %2(%x)
 
 Operators take part through their OpPattern; ``annotation.stop_fusion`` ends a kernel and goes away.
-The pass builds a graph of the whole function (indexed_graph.py) and its post-dominator tree
-(dominator_tree.py), merges groups (groups.py) in three phases (partition.py), and writes each group
-as a kernel (kernels.py). A function with Primitive or Compiler stays as it is.
+The pass builds a graph of the whole function (indexed_graph.py), merges groups (groups.py) in
+three phases over its post-dominator tree (partition.py), and writes each group as a kernel
+(kernels.py). A function with Primitive or Compiler stays as it is.
 Source: Relay v0.10 transforms/fuse_ops.cc.
 """
 

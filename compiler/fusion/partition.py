@@ -4,19 +4,46 @@ Phase 0 lets complex operators absorb elementwise consumers and elementwise oper
 feed; phase 1 does the same for operators that move data, and for tuples; phase 2 takes what feeds a
 tuple into the kernel that the tuple has joined. A node goes with all nodes between it and its
 immediate post-dominator, or it stays.
-Source: Relay v0.10 analysis/graph_partitioner.cc.
+Source: Relay v0.10 analysis/graph_partitioner.cc, DominatorTree.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.fusion.dominator_tree import post_dominator_tree
 from compiler.fusion.groups import Groups
 from compiler.fusion.indexed_graph import GraphNode, IndexedForwardGraph, is_inlined
 from compiler.ir.expr import Call, Expr, describe
 from compiler.ir.op import OpPattern
-from compiler.ir.scope_tree import Scope
+from compiler.ir.scope_tree import Scope, ways_to_common
+
+
+def post_dominator_tree(graph: IndexedForwardGraph) -> list[Scope]:
+    """Return the place of every graph node in the tree, in the order of their indices.
+
+    The immediate post-dominator of a node is the nearest node that every path from it to the
+    outputs goes through. Consumers have higher indices, so one sweep from the last node to the
+    first finds the parent of each as the lowest common ancestor of its consumers; a search takes
+    O(log depth) steps (scope_tree.py).
+
+    The parent of a place is that of the immediate post-dominator, or the outermost, which holds no
+    node. The weight is the least fusable pattern by which the value reaches the parent.
+    """
+    outermost = Scope(None)
+    tree = [outermost] * len(graph.nodes)
+    for node in reversed(graph.nodes):
+        parent, pattern = outermost, int(OpPattern.OPAQUE)
+        if not node.extern_ref:
+            pattern = OpPattern.ELEMWISE
+            for number, (consumer, edge) in enumerate(node.outputs):
+                reached = tree[consumer.index]
+                if number == 0:
+                    parent = reached
+                else:
+                    parent, pattern = ways_to_common(parent, reached, pattern)
+                pattern = max(pattern, edge)
+        tree[node.index] = Scope(node, parent, pattern)
+    return tree
 
 
 @dataclass(frozen=True, slots=True)

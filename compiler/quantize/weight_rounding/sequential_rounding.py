@@ -57,8 +57,15 @@ from compiler.quantize.scales.range_fitting import RangeFitting
 from compiler.quantize.weight_rounding.bias_correction import biases_of, corrected_bias
 from compiler.quantize.weight_rounding.prefix_runs import PrefixRuns
 from compiler.quantize.weight_rounding.reconstruction import damped, reconstructed
-from compiler.quantize.weight_rounding.taps import blocked, channel_steps, column_rules, units_of
-from compiler.quantize.weight_rounding.weight_rows import PointRows, cut_rows, joined_rows
+from compiler.quantize.weight_rounding.weight_rows import (
+    PointRows,
+    blocked,
+    channel_steps,
+    column_rules,
+    cut_rows,
+    joined_rows,
+    units_of,
+)
 from compiler.quantize.weighted_calls import weighted_calls
 
 Floats = NDArray[np.float64]

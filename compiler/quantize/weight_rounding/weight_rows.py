@@ -1,18 +1,28 @@
-"""The constant behind a weight point as rows of taps, group by group."""
+"""Weights as rows of taps, group by group, and the data that the taps read, in whole steps.
+
+Data are taken in steps of 2^-11 of the largest magnitude of their channel, which are whole numbers,
+so that sums of their products are exact: in any order and by any number of threads they have the
+same bits. Weights with very many taps are seen in blocks of at most ``MAX_TAPS``, as if what one
+block reads had nothing to do with another.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.expr import Call, Constant
+from compiler.errors import CalibrationError
+from compiler.ir.expr import Call, Constant, Function
 from compiler.ops.annotation.attach_simulated_quantize import point_attrs
-from compiler.ops.rules.input_columns import InputColumns
+from compiler.ops.rules.input_columns import FQInputColumns, InputColumns
 from compiler.ops.rules.integer_calls import along_axis
-from compiler.qtypes.channel_ranges import Levels
+from compiler.qtypes.channel_ranges import ChannelRanges, Levels
+from compiler.quantize.kernels.choice import choose_kernels
+from compiler.quantize.weighted_calls import weighted_calls
 
 _TOLERANCE: Final = 2.0**-21
 Number = TypeVar("Number", bound=np.generic)
@@ -81,3 +91,42 @@ def joined_rows(blocks: NDArray[Number], shape: tuple[int, ...]) -> NDArray[Numb
     inside = blocks.shape[2]
     apart = blocks.reshape(groups, taps // inside, outputs, inside)
     return apart.transpose(0, 2, 1, 3).reshape(shape)
+
+
+MAX_TAPS: Final = 1536
+"""Taps of one block: 18 MB of products."""
+
+_STEPS: Final = 1 << 11
+
+
+def column_rules(main: Function) -> list[InputColumns | None]:
+    """How each weighted operator reads its data, in visiting order."""
+    rules = [(call, FQInputColumns.get(call.op)) for call, _ in weighted_calls(main)]
+    return [None if rule is None else rule(call) for call, rule in rules]
+
+
+def units_of(ranges: ChannelRanges) -> NDArray[np.float64]:
+    """The step of every channel, float64 and > 0."""
+    return np.where(ranges.largest > 0, ranges.largest, 1.0) / _STEPS
+
+
+def channel_steps(
+    data: NDArray[np.float32], units: NDArray[np.float64], axis: int
+) -> NDArray[np.int16]:
+    """Data of any shape in whole steps of the unit of their channel, as ``Kernels.steps`` does.
+
+    Raises:
+        CalibrationError: a value is not a number.
+    """
+    shape = (math.prod(data.shape[:axis]), data.shape[axis], math.prod(data.shape[axis + 1 :]))
+    found = choose_kernels().steps(np.ascontiguousarray(data, np.float32).reshape(shape), units)
+    if found is None:
+        raise CalibrationError("a calibration input makes values that are not numbers")
+    return found.reshape(data.shape)
+
+
+def blocked(rule: InputColumns) -> tuple[int, int]:
+    """(groups * blocks, taps of a block), in as few equal blocks as there may be."""
+    groups, taps = rule.channels.shape
+    blocks = next(n for n in range(1, taps + 1) if taps % n == 0 and taps // n <= MAX_TAPS)
+    return groups * blocks, taps // blocks

@@ -1,7 +1,9 @@
 """A function as a list of steps over numbered slots, so that it runs without walking the graph.
 
 Every node has one slot; a step frees the slots it reads last. Branches and clauses are blocks of
-their own within the same slots, a function literal is a plan of its own.
+their own within the same slots, a function literal is a plan of its own. A node belongs to the
+nearest scope that encloses all its uses (the body of a function, a branch, a clause): a node that
+both branches of an If use is computed before the If.
 
 Exporters and C read ``compiler/ir/dataflow.py``. The plan is independent of it, because the
 reference executor is what their results are compared with.
@@ -30,10 +32,10 @@ from compiler.ir.expr import (
     Var,
     describe,
 )
-from compiler.ir.scope_tree import Scope
+from compiler.ir.scope_tree import Scope, placed, scoped_operands
+from compiler.ir.walk import post_order
 from compiler.ops.lowered.call_lowered import get_call_lowered_props
 from compiler.ops.rules.numpy_compute import FNumpyCompute
-from compiler.targets.reference.scopes import ScopeMap
 
 # Stages of a node on the stack of a block under construction.
 _OPEN, _BIND, _EMIT = 0, 1, 2
@@ -308,3 +310,73 @@ def _place_frees(block: Block, plan: Plan, scope: Scope, scopes: ScopeMap) -> No
                 freed.append(slot)
             seen.add(slot)
         step.frees = tuple(freed)
+
+
+class ScopeMap:
+    """Owner scope of every node reachable from one global function.
+
+    Attributes:
+        owner: node → its scope; absent for constants, operators and global names.
+        inside: construct → its scopes: [body] of a Function, [true, false] of an If, clauses of a
+            Match.
+        bound: parameters, Let and pattern variables.
+        used_inside: construct → nodes owned further out that something inside reads, in post-order.
+    """
+
+    def __init__(self, root: Function) -> None:
+        self.inside: dict[Expr, list[Scope]] = {}
+        self.bound: set[Var] = set()
+        order = list(post_order(root))
+        uses: list[tuple[Expr, Scope]] = []
+
+        def places(node: Expr, scope: Scope) -> list[tuple[Expr, Scope]]:
+            def opened(_: Expr, around: Scope) -> Scope:
+                inner = Scope(node, around)
+                self.inside.setdefault(node, []).append(inner)
+                return inner
+
+            found = scoped_operands(node, scope, opened)
+            used = [
+                (n, where) for n, where in found if not isinstance(n, (Constant, Op, GlobalVar))
+            ]
+            uses.extend(used)
+            return used
+
+        self.owner = placed(order, places)
+        self._bind(order)
+        self.used_inside = self._outer_uses(uses, order)
+
+    def _bind(self, order: list[Expr]) -> None:
+        """Variables belong to the scope that binds them, wherever they are used."""
+
+        def bind(var: Var, scope: Scope) -> None:
+            self.bound.add(var)
+            self.owner[var] = scope
+
+        for node in order:
+            if isinstance(node, Function):
+                for param in node.params:
+                    bind(param, self.inside[node][0])
+            elif isinstance(node, Let):
+                bind(node.var, self.owner[node])
+            elif isinstance(node, Match):
+                for clause, scope in zip(node.clauses, self.inside[node]):
+                    for var in pattern_vars(clause.lhs):
+                        bind(var, scope)
+
+    def _outer_uses(
+        self, uses: list[tuple[Expr, Scope]], order: list[Expr]
+    ) -> dict[Expr, list[Expr]]:
+        found: dict[Expr, set[Expr]] = {}
+        for node, scope in uses:
+            owner = self.owner[node]
+            while scope is not owner and scope.parent is not None:
+                known = found.setdefault(scope.construct, set())
+                if node in known:
+                    break
+                known.add(node)
+                scope = scope.parent
+        position = {node: k for k, node in enumerate(order)}
+        return {
+            construct: sorted(nodes, key=position.__getitem__) for construct, nodes in found.items()
+        }

@@ -13,9 +13,9 @@ from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice
 from compiler.lowering.device_aware import (
     DeviceAwareExprMutator,
     DeviceAwareExprVisitor,
+    LexicalOnDeviceMixin,
     recover_virtual_device_map,
 )
-from compiler.lowering.lexical_on_device import LexicalOnDeviceMixin
 from compiler.ops.annotation.on_device import get_on_device_props, make_on_device, maybe_on_device
 
 CPU = VirtualDevice("c", 0, "c")

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from compiler import relay
-from compiler.fusion.hardware.condition_text import split_condition
-from compiler.fusion.hardware.conditions import parse_condition
+from compiler.fusion.hardware.conditions import parse_condition, split_condition
 from compiler.fusion.hardware.dfg import Creator, Node
 from compiler.fusion.hardware.limits import Limits
 from compiler.ir.expr import Call, Expr
