@@ -83,20 +83,17 @@ FQDomScale.register(clip)(same_scale)
 @FQRealizeRewrite.register(clip)
 @of_integers
 def clip_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
-    """Bounds in units of the integers, truncated when they run; per channel where scales are."""
+    """Bounds in units of the integers, rounded to the nearest; per channel where scales are."""
     attrs = ClipAttrs.of(ref_call)
     if data.dtype == "float32":  # as wide as the bounds may lie
         acc = ctx.qconfig.dtype_activation
         data = like(data, cast_if_needed(data, acc), dtype=acc)
     scale = data.dom_scale.data.astype(np.float64)
     limits = integer_limits(data.dtype)
-    floor = np.trunc(np.clip(attrs.a_min / scale, *limits)).astype(np.int64)
-    ceiling = np.trunc(np.clip(attrs.a_max / scale, *limits)).astype(np.int64)
+    floor = np.rint(np.clip(attrs.a_min / scale, *limits)).astype(np.int64)
+    ceiling = np.rint(np.clip(attrs.a_max / scale, *limits)).astype(np.int64)
     if data.trailing is None:
-        bounded = integer_calls.clip(
-            data.data, attrs.a_min / float(scale), attrs.a_max / float(scale)
-        )
-        return like(data, bounded)
+        return like(data, integer_calls.clip(data.data, int(floor), int(ceiling)))
     upper = integer_calls.along_axis(ceiling, data.trailing, data.dtype)
     lower = integer_calls.along_axis(floor, data.trailing, data.dtype)
     held = integer_calls.maximum(integer_calls.minimum(data.data, upper), lower)

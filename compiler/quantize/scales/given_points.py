@@ -9,21 +9,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from compiler.ir.expr import Call, Constant, Expr, Function
+import numpy as np
+
+from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
 from compiler.ir.module import INTEGER_WEIGHTS, IRModule
 from compiler.ir.ty import bits
 from compiler.ir.walk import mentions, nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import SQ, is_given
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.ops.rules.realize import WIDE_INPUT, integer_limits
+from compiler.ops.tensor.clip import ClipAttrs
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize.layers import named_layers
 from compiler.quantize.scales.given_grid import given_grid
 from compiler.quantize.scales.weight_grid import range_on_grid
 from compiler.quantize.weighted_calls import weight_of, weighted_calls
+from compiler.span import onnx_nodes
 
 _NAMED: Final = 5
 """Layers that the note names."""
+_ON_GRID: Final = 1e-3
+"""Steps between a limit and the grid that are the rounding of a scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,10 @@ def given_note(mod: IRModule) -> str:
     but = f", except the weights of {names}: one scale a channel does not hold them, or the sums "
     but += "of their bits leave int32, so they are rounded again"
     but = but if rounded else ""
+    limits = [repr(name) for name in _limits_between_steps(mod)]
+    if limits:
+        told = ", ".join(limits[:_NAMED]) + ", …" * (len(limits) > _NAMED)
+        but += f"; limits of {told} are rounded to steps of the point in front"
     if found.count == 0:
         return f"the weights of the model are integers already: their scales are kept{but}"
     return (
@@ -58,6 +68,22 @@ def given_note(mod: IRModule) -> str:
         f"scales of its weights are kept{but}; calibrate_mode, weight_scale and "
         "bits count only for what it leaves in float"
     )
+
+
+def _limits_between_steps(mod: IRModule) -> list[str]:
+    """Clips directly behind a given point, of which a limit is not on the point's grid."""
+    found = []
+    for node in nodes_of(mod["main"]):
+        if not (is_op_call(node, "clip") and is_given(node.args[0])):
+            continue
+        point, attrs = node.args[0], ClipAttrs.of(node)
+        assert isinstance(point, Call)
+        scale, low, high = (p.data for p in point.args[1:] if isinstance(p, Constant))
+        steps = np.array([attrs.a_min, attrs.a_max]) / float(scale)
+        inside = (steps > low) & (steps < high)
+        if (np.abs(steps - np.rint(steps))[inside] > _ON_GRID).any():
+            found.append(next(iter(onnx_nodes(node.span)), "clip"))
+    return found
 
 
 def given_points(mod: IRModule, dtype: str = "int8") -> GivenPoints:

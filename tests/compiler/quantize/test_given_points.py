@@ -132,6 +132,32 @@ def test_the_note_says_what_is_kept_and_a_float_model_has_none(theirs: onnx.Mode
     assert given_note(imported(onnx.load(MODEL))) == ""
 
 
+CLIPPED = """<ir_version: 8, opset_import: ["": 17]>
+clipped (float[N, 6] x) => (float[N, 6] y)
+  <float s = {0.05}, uint8 z = {128}, float low = {LOW}, float high = {HIGH}> {
+  q = QuantizeLinear (x, s, z)
+  d = DequantizeLinear (q, s, z)
+  [limits] c = Clip (d, low, high)
+  n = Neg (c)
+  p = QuantizeLinear (n, s, z)
+  y = DequantizeLinear (p, s, z)
+}"""
+
+
+@pytest.mark.parametrize(("low", "high", "steps"), [(-1.0, 2.0, 0), (-1.02, 2.03, 1)])
+def test_limits_behind_a_point_are_its_nearest_steps_and_named_off_its_grid(
+    low: float, high: float, steps: int
+) -> None:
+    text = CLIPPED.replace("LOW", str(low)).replace("HIGH", str(high))
+    model = onnx.parser.parse_model(text)
+    batches = [{"x": x[None].astype("float32")} for x in np.linspace(-3, 3, 96).reshape(-1, 6)]
+    module = qsearch.quantize(model, batches)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    far = [np.abs(module.run(x)[0] - session.run(None, x)[0]).max() for x in batches]
+    assert max(far) <= 1e-6 + 0.05 * steps
+    assert ("limits of 'limits' are rounded" in given_note(imported(model))) == bool(steps)
+
+
 SCORES = """<ir_version: 8, opset_import: ["": 17]>
 scores (float[N, 16] x, float[N, 16] u) => (float[N, N] y)
 <float step = {0.05}, int8 low = {-100}, int8 high = {90}, float large = {0.5}, int8 zero = {0}>
