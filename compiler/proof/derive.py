@@ -27,7 +27,7 @@ from compiler.proof.wiring import CORE, PREFIX, SUFFIX, check_wiring, passed_thr
 from compiler.proof.work import KINDS, known_work, replay_inputs
 from compiler.ranges.analysis import Intermediate
 from compiler.ranges.finding import Finding
-from compiler.runtime.artifact import Sample
+from compiler.runtime.artifact import StoredSample
 
 # The forms that a product with a real scale takes on integers.
 _RESCALING = (
@@ -119,7 +119,7 @@ class Proof:
         }
 
 
-def derive(mod: IRModule, samples: Sequence[Sample], compiled: bool = False) -> Proof:
+def derive(mod: IRModule, samples: Sequence[StoredSample], compiled: bool = False) -> Proof:
     """Prove what can be proved and test the rest.
 
     Args:
@@ -195,7 +195,7 @@ def _tested(
     proof: Proof,
     mod: IRModule,
     bounds: Sequence[tuple[int, int]],
-    samples: Sequence[Sample],
+    samples: Sequence[StoredSample],
     compiled: bool,
 ) -> Proof:
     try:

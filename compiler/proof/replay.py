@@ -19,7 +19,7 @@ from compiler.proof.wiring import CORE, PREFIX
 from compiler.proof.work import known_work
 from compiler.ranges.analysis import dtype_range
 from compiler.ranges.finding import Finding
-from compiler.runtime.artifact import Sample
+from compiler.runtime.artifact import OutputHash, StoredSample
 from compiler.runtime.executor import Executor
 from compiler.runtime.executor import Inputs as AnyInputs
 from compiler.targets.c.executor import CExecutor
@@ -82,14 +82,19 @@ class Comparison:
         return (Finding(check, self.what, what),)
 
 
-def differing_elements(ours: Sequence[Array], theirs: Sequence[Array]) -> tuple[int, int]:
-    """(compared, differing) over all outputs, bit by bit; another shape or dtype differs wholly."""
+def differing_elements(
+    ours: Sequence[Array], theirs: Sequence[Array | OutputHash]
+) -> tuple[int, int]:
+    """(compared, differing) over all outputs, bit by bit; another shape, dtype or hash differs
+    wholly."""
     total = sum(array.size for array in ours)
     if len(ours) != len(theirs):
         return total, max(total, 1)
     differing = 0
     for one, other in zip(ours, theirs):
-        if one.shape != other.shape or one.dtype != other.dtype:
+        if isinstance(other, OutputHash):
+            differing += 0 if OutputHash.of(one) == other else max(one.size, 1)
+        elif one.shape != other.shape or one.dtype != other.dtype:
             differing += max(one.size, 1)
         elif one.size:
             bits = np.dtype(f"u{one.dtype.itemsize}") if one.dtype.kind != "b" else one.dtype
@@ -108,7 +113,9 @@ def compare_executors(
     return _compared(what, ((ours.run(inputs), theirs.run(inputs)) for inputs in batches))
 
 
-def _compared(what: str, pairs: Iterable[tuple[Sequence[Array], Sequence[Array]]]) -> Comparison:
+def _compared(
+    what: str, pairs: Iterable[tuple[Sequence[Array], Sequence[Array | OutputHash]]]
+) -> Comparison:
     runs = elements = differing = 0
     for pair in pairs:
         compared, different = differing_elements(*pair)
@@ -116,7 +123,7 @@ def _compared(what: str, pairs: Iterable[tuple[Sequence[Array], Sequence[Array]]
     return Comparison(what, runs, elements, differing, runs)
 
 
-def replay_samples(mod: IRModule, samples: Sequence[Sample], most: int) -> Comparison:
+def replay_samples(mod: IRModule, samples: Sequence[StoredSample], most: int) -> Comparison:
     """The stored outputs of the stored inputs, ``most`` of them, computed again by the reference.
 
     Raises:
@@ -128,7 +135,7 @@ def replay_samples(mod: IRModule, samples: Sequence[Sample], most: int) -> Compa
 def replay(
     mod: IRModule,
     ranges: Sequence[tuple[int, int]],
-    samples: Sequence[Sample],
+    samples: Sequence[StoredSample],
     rng: np.random.Generator,
     in_c: Callable[[], CExecutor] | None = None,
     most: int | None = None,
@@ -217,7 +224,7 @@ def c_flags(mod: IRModule) -> tuple[str, ...]:
     return ("-O0", *REPLAY_FLAGS[1:]) if work.units < _SHORT_RUN_UNITS else REPLAY_FLAGS
 
 
-def _compare_samples(executor: Executor, samples: Sequence[Sample], of: int) -> Comparison:
+def _compare_samples(executor: Executor, samples: Sequence[StoredSample], of: int) -> Comparison:
     pairs = ((executor.run(inputs), stored) for inputs, stored in samples)
     return replace(_compared("stored samples, computed again", pairs), of=of)
 

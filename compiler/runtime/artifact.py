@@ -7,18 +7,21 @@ spans.json        the ONNX nodes that its calls came from, where there are any
 qconfig.json      the QConfig it was made with
 provenance.json   hashes of model and data, versions, seed; no time, host or path
 before.onnx, after.onnx   the float parts of a model that was cut, if it was (pipeline)
-samples/*.npy     a few inputs of the module with its outputs; see ``_packed``
+samples/*.npy     a few inputs of the module with its outputs; see ``_packed`` and ``repeated``
+samples/*.json    outputs of them that would be large, as ``OutputHash``
 proof.json        what was proved of the module when it was written (compiler.proof), if it was
 lir.txt, lir.json, lir.bin, external/*.bin   the lowered module, if there is one (lowered_module)
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, cast
 
 import numpy as np
@@ -26,14 +29,14 @@ import numpy as np
 from compiler.errors import ArtifactError, CompilerError, EvaluationError, check_known
 from compiler.ir.analysis import post_order
 from compiler.ir.call_spans import restore_spans, spans_of
-from compiler.ir.expr import Array, Constant, Function, GlobalVar, Op
+from compiler.ir.expr import Array, Constant, Function, GlobalVar, Op, Var
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.text.literals import scalar_literal
 from compiler.ir.text.parser import parse
 from compiler.ir.text.printer import text
 from compiler.ir.text.printer_scopes import ScalarUses
-from compiler.ir.ty import TensorType, holds_float, tensor_fields
+from compiler.ir.ty import TensorType, holds_float, is_dynamic, tensor_fields
 from compiler.qtypes.qconfig import QConfig
 from compiler.runtime.archive import json_bytes, read_archive, read_json, write_archive
 from compiler.runtime.call import Call
@@ -55,15 +58,39 @@ from compiler.text_output import html_table
 Sample = tuple[dict[str, Array], list[Array]]
 """Inputs by name, and the outputs the exact reference gave."""
 
+
+@dataclass(frozen=True, slots=True)
+class OutputHash:
+    """The shape, dtype and SHA-256 of an output, in place of its values."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    sha256: str
+
+    @classmethod
+    def of(cls, array: Array) -> OutputHash:
+        """The hash of an array's elements, row-major."""
+        return cls(array.shape, str(array.dtype), hashlib.sha256(array.tobytes()).hexdigest())
+
+
+StoredSample = tuple[dict[str, Array], list[Array | OutputHash]]
+"""A sample of which a file holds large outputs as hashes."""
+
 SPANS = "spans.json"
 TENSORS = "tensors.bin"
 
 CHANNEL_MAXIMA: Final = "channel_maxima"
 """Key of the provenance: ``Candidate.channel_maxima``."""
+_FIRST_BYTES: Final = 1 << 16
 _SAMPLES_BYTES: Final = 1 << 12
 _SAMPLES_SHARE: Final = 0.05
-"""Of the packed constants. All samples but the first take this, or ``_SAMPLES_BYTES``, at most."""
+"""Of the packed constants. The first sample takes this or ``_FIRST_BYTES``, all of them this or
+``_SAMPLES_BYTES``, at most."""
+PERIOD: Final = 1 << 11
+"""Elements of an input that a sample repeats where the whole input would be too large."""
 _CODES: Final = 256
+_MOST_ELEMENTS: Final = 1 << 28
+"""Of an input that a file repeats."""
 _INT32: Final = range(1 << 31)
 AUTO: Final = "auto"
 """The executor that is fast where it is exact: see ``QModule.run``."""
@@ -89,7 +116,7 @@ class QModule:
     qconfig: QConfig | None = None
     # What these hold is as long as the module: a person who prints one sees what it is.
     provenance: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    samples: Sequence[Sample] = field(default=(), repr=False)
+    samples: Sequence[StoredSample] = field(default=(), repr=False)
     proof: Mapping[str, Any] | None = field(default=None, repr=False)
     lowered: LoweredModule | None = field(default=None, repr=False)
     before: bytes | None = field(default=None, repr=False)
@@ -330,12 +357,20 @@ class QModule:
         members: dict[str, bytes] = {}
         for number, (inputs, outputs) in enumerate(self.samples):
             # Input names may hold any character; members go by the number of the parameter.
-            parts = [("input", [inputs[name] for name in names]), ("output", outputs)]
-            for kind, arrays in parts:
-                for index, array in enumerate(arrays):
-                    for suffix, part in _packed(array).items():
-                        members[f"samples/s{number}_{kind}{index}{suffix}.npy"] = npy_bytes(part)
+            for index, param in enumerate(self.main.params):
+                name = f"samples/s{number}_input{index}"
+                members.update(_members(name, _packed_input(param, inputs[param.name_hint])))
+            for index, output in enumerate(outputs):
+                name = f"samples/s{number}_output{index}"
+                if isinstance(output, OutputHash):
+                    members[f"{name}.json"] = json_bytes(asdict(output))
+                else:
+                    members.update(_members(name, _packed(output)))
         return members
+
+
+def _members(name: str, parts: Mapping[str, Array]) -> dict[str, bytes]:
+    return {f"{name}{suffix}.npy": npy_bytes(part) for suffix, part in parts.items()}
 
 
 def refuse_onnx_name(path: str | os.PathLike[str]) -> None:
@@ -364,21 +399,73 @@ def constants_of(module: IRModule) -> list[Array]:
     ]
 
 
-def fitting_samples(module: IRModule, samples: Iterable[Sample]) -> list[Sample]:
-    """The first sample, and those behind it that a file has room for: 4 KiB, or 5 % of the
-    constants. What is not kept is not asked for."""
-    room = max(_SAMPLES_BYTES, _SAMPLES_SHARE * member_bytes(constants_of(module)))
-    kept: list[Sample] = []
-    for inputs, outputs in samples:
-        packed = (_packed(array) for array in (*inputs.values(), *outputs))
-        size = sum(part.nbytes for parts in packed for part in parts.values())
+def fitting_samples(
+    module: IRModule,
+    inputs: Iterable[Mapping[str, Array]],
+    run: Callable[[Mapping[str, Array]], Sequence[Array]],
+) -> list[StoredSample]:
+    """The first sample, and those behind it that a file has room for.
+
+    An input that is too large for the first sample becomes one that repeats its beginning; an
+    output beyond 64 KiB, or without room, becomes a hash. What is not kept is not run.
+
+    Args:
+        run: the reference.
+    """
+    share = _SAMPLES_SHARE * member_bytes(constants_of(module))
+    most, room = max(_FIRST_BYTES, share), max(_SAMPLES_BYTES, share)
+    params = module["main"].params
+    kept: list[StoredSample] = []
+    for given in inputs:
+        taken = dict(given)
+        size = sum(_bytes(_packed_input(p, taken[p.name_hint])) for p in params)
+        if size > most:
+            taken = {name: repeated(array, PERIOD) for name, array in taken.items()}
+            size = sum(_bytes(_packed_input(p, taken[p.name_hint])) for p in params)
+        outputs: list[Array | OutputHash] = []
+        for output in run(taken):
+            length = _bytes(_packed(output))
+            hashed = output.nbytes > _FIRST_BYTES or size + length > most
+            outputs.append(OutputHash.of(output) if hashed else output)
+            size += 0 if hashed else length
         room -= size
         if kept and room < 0:
             break
-        kept.append((inputs, outputs))
+        kept.append((taken, outputs))
         if room < size:  # samples of a model are alike
             break
     return kept
+
+
+def repeated(array: Array, period: int) -> Array:
+    """An array of this shape that repeats the first ``period`` elements."""
+    return np.resize(array.reshape(-1)[:period], array.shape)
+
+
+def period_of(array: Array, most: int = PERIOD) -> int:
+    """1 or ``most`` where an array repeats so many elements, as states of zeros do; else 0."""
+    flat = array.reshape(-1)
+    for period in (1, most):
+        if flat.size > 2 * period and repeated(flat, period).tobytes() == flat.tobytes():
+            return period
+    return 0
+
+
+def _bytes(parts: Mapping[str, Array]) -> int:
+    return sum(part.nbytes for part in parts.values())
+
+
+def _packed_input(param: Var, array: Array) -> dict[str, Array]:
+    """As ``_packed``; the beginning ("_begin") of an input that repeats it."""
+    array = np.asarray(array)
+    known = _static_shape(param) == array.shape
+    period = period_of(array) if known else 0
+    return {"_begin": array.reshape(-1)[:period]} if period else _packed(array)
+
+
+def _static_shape(param: Var) -> tuple[int, ...] | None:
+    ty = param.checked_type
+    return None if not isinstance(ty, TensorType) or is_dynamic(ty) else ty.concrete_shape
 
 
 def _packed(array: Array) -> dict[str, Array]:
@@ -439,7 +526,7 @@ def load_qmod(path: str | os.PathLike[str] | bytes) -> QModule:
         module = infer_module(parsed)
         values = read_json(members["qconfig.json"], "qconfig.json")
         qconfig = QConfig.stored(values) if values else None
-        parameters = [param.name_hint for param in module["main"].params]
+        parameters = module["main"].params
     except (CompilerError, TypeError, UnicodeDecodeError, KeyError) as error:
         raise ArtifactError(
             f"{path} holds a module that this qsearch cannot read: {error}",
@@ -458,19 +545,41 @@ def load_qmod(path: str | os.PathLike[str] | bytes) -> QModule:
     return QModule(module, qconfig, provenance, samples, proof, lowered, *parts)
 
 
-def _samples(members: Mapping[str, bytes], names: Sequence[str]) -> tuple[Sample, ...]:
-    samples: list[Sample] = []
+def _samples(members: Mapping[str, bytes], params: Sequence[Var]) -> tuple[StoredSample, ...]:
+    samples: list[StoredSample] = []
     stored = {name.partition("_")[0] for name in members if name.startswith("samples/s")}
     while f"samples/s{len(samples)}" in stored:
         prefix = f"samples/s{len(samples)}_"
         inputs = {}
-        for index, name in enumerate(names):
-            array = _unpacked(members, f"{prefix}input{index}")
+        for index, param in enumerate(params):
+            array = _unpacked_input(members, f"{prefix}input{index}", param)
             if array is None:
                 raise ArtifactError(f"member '{prefix}input{index}.npy' is missing")
-            inputs[name] = array
-        outputs: list[Array] = []
-        while (array := _unpacked(members, f"{prefix}output{len(outputs)}")) is not None:
-            outputs.append(array)
+            inputs[param.name_hint] = array
+        outputs: list[Array | OutputHash] = []
+        while (output := _output(members, f"{prefix}output{len(outputs)}")) is not None:
+            outputs.append(output)
         samples.append((inputs, outputs))
     return tuple(samples)
+
+
+def _unpacked_input(members: Mapping[str, bytes], name: str, param: Var) -> Array | None:
+    begin = f"{name}_begin.npy"
+    if begin not in members:
+        return _unpacked(members, name)
+    shape = _static_shape(param)
+    if shape is None or math.prod(shape) > _MOST_ELEMENTS:
+        raise ArtifactError(f"member {begin!r} does not fit the module", fix="write it anew")
+    return np.resize(array_of(members[begin], begin).reshape(-1), shape)
+
+
+def _output(members: Mapping[str, bytes], name: str) -> Array | OutputHash | None:
+    if f"{name}.json" not in members:
+        return _unpacked(members, name)
+    facts = read_json(members[f"{name}.json"], f"{name}.json")
+    try:
+        return OutputHash(tuple(facts["shape"]), str(facts["dtype"]), str(facts["sha256"]))
+    except (KeyError, TypeError) as error:
+        raise ArtifactError(
+            f"member '{name}.json' is not an output", fix="write it anew"
+        ) from error

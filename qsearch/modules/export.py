@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.errors import CodegenError, TfliteExportError
 from compiler.named_table import NamedTable
+from compiler.ops.number_format import Array
 from compiler.pipeline import tflite_file
-from compiler.runtime.artifact import QModule, load_qmod
+from compiler.runtime.artifact import QModule, load_qmod, period_of, repeated
 from compiler.targets.c.names import c_name
 from qsearch.errors import RunFolderError, SettingsError, system_errors
 from qsearch.modules.onnx_file import parts_outside, sample_of, write_file, write_onnx
@@ -241,15 +242,14 @@ def export_c(module: QModule, to: ExportTarget) -> ExportedFiles:
     from compiler.proof.dtypes import check_dtypes
     from compiler.targets.c.package import TOLERANCE, c_package
 
-    inputs, outputs = sample_of(module)
-    ordered = [inputs[name] for name in module.input_names]
     # Where floats are left inside, sums of another order have other last bits.
     exact = not check_dtypes(module.module)
     lowered = lower(module.module, target="c").mod
     outside = "\n".join(parts_outside(module))
     unpack = to.options.unpack if isinstance(to.options, C) else "run"
-    sample = ordered, outputs
-    package = c_package(lowered, to.name, sample, exact=exact, remark=outside, unpack=unpack)
+    package = c_package(
+        lowered, to.name, _brief_sample(module), exact=exact, remark=outside, unpack=unpack
+    )
     facts = {
         "arena_bytes": package.arena_bytes,
         "arena_lower_bound_bytes": package.entries["main"].placement.lower_bound_bytes,
@@ -266,6 +266,26 @@ def export_c(module: QModule, to: ExportTarget) -> ExportedFiles:
     where = shlex.quote(str(to.folder))
     hint = f"cd {where} && cc -std=c99 -O3 {base}.c main.c -o {base}{libm} && ./{base}; echo $?"
     return ExportedFiles("c", tuple(package.write(to.folder)), facts, hint)
+
+
+def _brief_sample(module: QModule) -> tuple[list[Array], list[Array]]:
+    """The first sample as main.c holds it: of an input that repeats itself its beginning, as of
+    every input where they are large together."""
+    from compiler.targets.c.package import MOST_ELEMENTS
+
+    inputs, outputs = sample_of(module)
+    ordered = {name: inputs[name] for name in module.input_names}
+    share = MOST_ELEMENTS // max(len(ordered), 1)
+    large = sum(array.size for array in ordered.values()) > MOST_ELEMENTS
+    periods = {n: period_of(a, share) or (share if large else a.size) for n, a in ordered.items()}
+    made = {name: repeated(array, periods[name]) for name, array in ordered.items()}
+    if any(made[name].tobytes() != array.tobytes() for name, array in ordered.items()):
+        outputs = module.run(made, "reference", core=True)
+    short = (
+        array.reshape(-1)[: periods[name]] if periods[name] < array.size else array
+        for name, array in made.items()
+    )
+    return list(short), outputs
 
 
 def _border(module: QModule) -> dict[str, str]:

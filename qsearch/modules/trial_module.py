@@ -7,6 +7,7 @@ bits that were scored, whichever trial won.
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -122,8 +123,8 @@ def _built(study: Study, trial: Trial, artifacts: StudyArtifacts) -> QModule:
         raise
     names = [param.name_hint for param in module["main"].params]
     kept = artifacts.arrays(INPUTS, spec["calib_sha256"]) or {}
-    made = ((run, evaluate(shipped.module, run)) for run in runs_of(kept, names)[:SAMPLES])
-    samples = fitting_samples(shipped.module, made)
+    runs = runs_of(kept, names)[:SAMPLES]
+    samples = fitting_samples(shipped.module, runs, partial(evaluate, shipped.module))
     interface = json.loads(_bytes(artifacts, INTERFACE))
     known = provenance_of(spec, interface, trial.outcome.outputs_sha256)
     before, after = (_part(artifacts, name.removesuffix(".onnx")) for name in (BEFORE, AFTER))

@@ -11,6 +11,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +27,7 @@ from compiler.quantize import Calibration, Candidate
 from compiler.runtime.artifact import (
     CHANNEL_MAXIMA,
     QModule,
-    Sample,
+    StoredSample,
     fitting_samples,
     load_qmod,
 )
@@ -76,7 +77,7 @@ class Shipped:
         self,
         qconfig: QConfig,
         known: Mapping[str, Any],
-        samples: Sequence[Sample],
+        samples: Sequence[StoredSample],
         around: tuple[bytes | None, bytes | None] | None,
     ) -> QModule:
         """The module as a file holds it.
@@ -181,7 +182,9 @@ def recorded_proof(module: IRModule) -> dict[str, Any] | None:
     return record_of(proof.to_dict())
 
 
-def samples_of(module: IRModule, data: PreparedData, inputs: Sequence[InputSpec]) -> list[Sample]:
+def samples_of(
+    module: IRModule, data: PreparedData, inputs: Sequence[InputSpec]
+) -> list[StoredSample]:
     """The first inputs of the data with the outputs of the exact reference; see
     ``fitting_samples``."""
     from compiler.pipeline import evaluate
@@ -189,7 +192,7 @@ def samples_of(module: IRModule, data: PreparedData, inputs: Sequence[InputSpec]
     dataset = open_dataset(data.ref, inputs)
     first = Range(0, min(SAMPLES, data.count))
     batches = model_batches(dataset, first, inputs, 1)
-    return fitting_samples(module, ((b.inputs, evaluate(module, b.inputs)) for b in batches))
+    return fitting_samples(module, (b.inputs for b in batches), partial(evaluate, module))
 
 
 def sample_inputs(data: PreparedData, inputs: Sequence[InputSpec]) -> dict[str, NDArray[Any]]:

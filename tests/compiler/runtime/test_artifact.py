@@ -6,7 +6,9 @@ import io
 import json
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +19,14 @@ from compiler.errors import ArtifactError, CodegenError, EvaluationError
 from compiler.ir.dataflow import Step
 from compiler.ir.module import IRModule
 from compiler.pipeline import evaluate
+from compiler.proof.replay import replay_samples
 from compiler.runtime import exact_executor
 from compiler.runtime.archive import read_archive, write_archive
 from compiler.runtime.artifact import (
     CHANNEL_MAXIMA,
+    OutputHash,
     QModule,
-    Sample,
+    StoredSample,
     fitting_samples,
     load_qmod,
 )
@@ -130,18 +134,43 @@ def test_samples_behind_the_first_take_a_share_of_the_constants() -> None:
     made_of = op.nn.dense(op.cast(x, dtype="int8"), relay.const(weight))
     mod, asked = relay.module(relay.Function((x,), made_of)), []
 
-    def samples(values: int) -> list[Sample]:
+    def samples(values: int) -> list[StoredSample]:
         asked.clear()
 
-        def made(number: int) -> Sample:
-            asked.append(number)
-            return {"x": np.zeros(values, "float32")}, []
+        def run(given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+            asked.append(given)
+            return []
 
-        return fitting_samples(mod, map(made, range(4)))
+        rng = np.random.default_rng(0)
+        runs = [{"x": rng.normal(size=values).astype("float32")} for _ in range(4)]
+        return fitting_samples(mod, runs, run)
 
     assert len(samples(100)) == 4
     assert len(samples(1300)) == len(asked) == 1
     assert len(samples(600)) == len(asked) == 2
+
+
+def test_samples_of_a_small_module_with_large_inputs_stay_below_64_kilobytes(
+    tmp_path: Path,
+) -> None:
+    """States of zeros take an element, a large output its hash, a large input its beginning."""
+    x, state = relay.var("x", (1, 3, 128, 128)), relay.var("state", (1, 5000))
+    mod = relay.module(relay.Function((x, state), relay.Tuple([op.exp(x), op.exp(state)])))
+    given = {"x": np.random.default_rng(0).normal(size=(1, 3, 128, 128)).astype("float32")}
+    given["state"] = np.zeros((1, 5000), "float32")
+    ((inputs, outputs),) = fitting_samples(mod, [given], partial(evaluate, mod))
+    QModule(mod, samples=[(inputs, outputs)]).save(tmp_path / "with.qmod")
+    QModule(mod).save(tmp_path / "without.qmod")
+    grown = (tmp_path / "with.qmod").stat().st_size - (tmp_path / "without.qmod").stat().st_size
+    assert grown < 1 << 16
+    ((found, wanted),) = load_qmod(tmp_path / "with.qmod").samples
+    assert found["x"].tobytes() == inputs["x"].tobytes()
+    assert not found["state"].any()
+    assert isinstance(wanted[0], OutputHash)
+    assert not isinstance(wanted[1], OutputHash)
+    assert replay_samples(mod, [(found, wanted)], 1).differing == 0
+    changed = replace(wanted[0], sha256="0" * 64)
+    assert replay_samples(mod, [(found, [changed, wanted[1]])], 1).differing == found["x"].size
 
 
 def test_codes_that_do_not_fit_their_table_are_refused(tmp_path: Path) -> None:

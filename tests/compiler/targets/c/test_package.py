@@ -166,6 +166,27 @@ def test_the_self_check_ends_with_1_when_an_output_differs(
     assert exit_code(made, cc, ("-O0",)) == 1
 
 
+@pytest.mark.parametrize("exact", [True, False])
+def test_the_self_check_of_a_large_sample_is_short_and_finds_a_difference(
+    exact: bool, cc: Command, exit_code: ExitCode
+) -> None:
+    """main.c repeats the beginning of an input, and compares a hash, or every few elements."""
+    x, state = relay.var("x", (1, 3, 100, 100)), relay.var("state", (1, 700), "int16")
+    both = relay.Tuple([relay.op.multiply(x, relay.const(np.float32(3))), relay.op.copy(state)])
+    mod = lower(infer_module(relay.module(relay.Function((x, state), both)))).mod
+    begin = np.random.default_rng(0).normal(size=500).astype("float32")
+    counts = np.arange(700, dtype="int16")[None]
+    wanted = [np.resize(begin, (1, 3, 100, 100)) * np.float32(3), counts]
+    made = c_package(mod, "net", ([begin, counts], wanted), exact=exact)
+    assert len(made.files["main.c"]) < 1 << 16
+    assert exit_code(made, cc, ("-O1", "-Wconversion")) == 0
+    for place in each([0, 1]):
+        wrong = [array.copy() for array in wanted]
+        wrong[place].reshape(-1)[0] += 1
+        made = c_package(mod, "net", ([begin, counts], wrong), exact=exact)
+        assert exit_code(made, cc, ("-O1",)) == 1
+
+
 def test_the_files_need_nothing_but_fixed_width_integers(package: CPackage) -> None:
     included = set(re.findall(r"#include (\S+)", package.files["net.c"]))
     # The last one is for DSP instructions of Arm only.
