@@ -5,13 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
 
 from qsearch.search.objectives import Objective
 from qsearch.store.records import Trial
-
-_SMALLER: Final = 0.99
-"""A share of the fewest bytes so far: more is no progress in size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +42,6 @@ class KnownTrials:
         most: the largest value of the metric within all limits, by luck or not.
         settled: how many ended from number 0 on without a gap, whatever the order they ended in.
         last_better: number of the newest of these that no earlier one beat or equalled.
-        last_smaller: number of the newest of these within all limits that has clearly fewer bytes
-            than all earlier ones.
     """
 
     objective: Objective
@@ -57,12 +51,10 @@ class KnownTrials:
     most: float = -math.inf
     settled: int = 0
     last_better: int = 0
-    last_smaller: int = 0
     _batches: dict[int, list[int]] = field(default_factory=dict)
     _open: dict[int, int] = field(default_factory=dict)
     _unfinished: set[int] = field(default_factory=set)
     _next: int = 0
-    _smallest: float = math.inf
     _best_rank: tuple[float, ...] = ()
     _settled_rank: tuple[float, ...] = ()
     _front: list[tuple[float, ...]] = field(default_factory=list)
@@ -115,10 +107,6 @@ class KnownTrials:
             if better:
                 self._front = [held for held in self._front if not _reaches(values, held)]
                 self._front.append(values)
-            if (size := self.objective.bytes_of(score)) is not None:
-                if size < _SMALLER * self._smallest:
-                    self.last_smaller = trial.number
-                self._smallest = min(size, self._smallest)
         if better:
             self.last_better = trial.number
 

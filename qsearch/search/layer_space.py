@@ -169,24 +169,24 @@ class LayerPlan:
         flips: tuple[Value, ...] = (NO_FLIP, *(f"{name}{sign}" for name in ranked for sign in "+-"))
         return Space((Parameter(BUDGET, _FRACTIONS), *(Parameter(name, flips) for name in FLIPS)))
 
-    def first_points(self, kept: Mapping[float, bool | None] | None = None) -> Iterator[Params]:
-        """Points that are tried in front of those that a sampler proposes.
+    def largest(self) -> list[Params]:
+        """Return the points that come first where bytes are no objective, or have a limit.
 
-        Where bytes are no objective, or have a limit, the largest budgets come first; if it binds,
-        one layer is moved in each but the first. Else budgets halve the gap between the smallest
-        that keeps all limits and the next below it; once there is none between, single layers of
-        that one lose a choice.
+        The largest budgets; if the limit binds, one layer is moved in each but the first.
+        """
+        points = [{**_WHOLE, BUDGET: fraction} for fraction in reversed(_FRACTIONS)]
+        if self.binding:
+            flips = self.space.parameters[1].choices[1:]
+            points[1:1] = [{**_WHOLE, FLIPS[0]: flip} for flip in flips]
+        return points[:_PROGRAMMES]
+
+    def halved(self, kept: Mapping[float, bool | None]) -> Iterator[Params]:
+        """Yield budgets that halve the gap between the smallest that keeps all limits and the next
+        below it.
 
         Args:
-            kept: whether budgets that were tried keep the limits; None: bytes are no objective.
+            kept: whether budgets that were tried keep the limits.
         """
-        flips = self.space.parameters[1].choices[1:]
-        if self.most is not None or kept is None:
-            points = [{**_WHOLE, BUDGET: fraction} for fraction in reversed(_FRACTIONS)]
-            if self.binding:
-                points[1:1] = [{**_WHOLE, FLIPS[0]: flip} for flip in flips]
-            yield from points[:_PROGRAMMES]
-            return
         known: dict[float, bool | None] = {**dict.fromkeys((0.0, 1.0)), **kept}
         smallest = min((f for f, fits in kept.items() if fits), default=1.0)
         below = max(f for f, fits in known.items() if not fits and f < smallest)
@@ -199,15 +199,16 @@ class LayerPlan:
             )
             known[middle] = None
             yield {**_WHOLE, BUDGET: middle}
-        for flip in flips:
-            if str(flip).endswith("-"):
-                yield {**_WHOLE, BUDGET: smallest, FLIPS[0]: flip}
 
-    def is_bracketed(self, kept: Mapping[float, bool | None]) -> bool:
-        """Tell whether no untried budget lies below the smallest that keeps all limits."""
-        smallest = min((f for f, fits in kept.items() if fits), default=1.0)
-        below = max((f for f, fits in kept.items() if not fits and f < smallest), default=0.0)
-        return not any(below < f < smallest and f not in kept for f in _FRACTIONS)
+    def fewer(self, budget: float) -> Iterator[Params]:
+        """Yield points of a budget in which a single layer loses a choice."""
+        for flip in self.space.parameters[1].choices[1:]:
+            if str(flip).endswith("-"):
+                yield {**_WHOLE, BUDGET: budget, FLIPS[0]: flip}
+
+    def above(self, size: float) -> dict[float, bool | None]:
+        """Return the budgets of at least this many bytes, as if they kept all limits."""
+        return {f: True for f in _FRACTIONS if self._budget(f) >= size}
 
     def _log(self, fraction: float) -> float:
         """Of the bytes of a budget: a tenth less is worth the same everywhere."""

@@ -67,6 +67,9 @@ _GOOD_GUESSES: Final[tuple[Params, ...]] = (
 """The best first, by SQNR on small CNNs and a vision transformer: outliers in activations need
 smoothing, other models gain from sequential rounding. A guess has the most bits that the space has
 for what layers read. The last ones are for spaces without sequential rounding."""
+_SMALL: Final[tuple[Params, ...]] = ({"weight_granularity": "tensor"}, {"weight_scale": "power2"})
+"""Changes of a good guess that leave fewer bytes beside weights: these are a quarter of a module
+of few bits."""
 _GUESSES: Final = 3
 """Trials that the surrogate proposes gain more than further guesses."""
 
@@ -199,11 +202,16 @@ class StudySampler:
         self.plan = plan
         self.spec = spec
         self._bases = None if plan is None else LayerBases(plan, objective, space, start)
+        if self._bases is not None and self._bases.halves and spec.sampler == AUTO:
+            usual = {p.name: p.usual for p in space.parameters}
+            small = [one for one in _SMALL if all(v in usual.get(n, ()) for n, v in one.items())]
+            self._guesses += [space.effective({**self._guesses[-1], **one}) for one in small]
         self._seen: set[str] = set()
         self._points = chain(map(space.params_of, [self.start]), space.points())
         self._next: list[Proposal] = []
         self._best: Trial | None = None
-        refined = objective.beside_bits if plan is not None and plan.breaks else objective
+        pays = self._bases is not None and self._bases.pays
+        refined = objective.beside_bits if pays else objective
         self._refinement = Refinement(space, self.start, refined)
         with quiet_optuna():
             self._global = _StageSampler(new_study(objective), space, GLOBAL)
@@ -217,9 +225,19 @@ class StudySampler:
         return self._plain if self._bases is None else self._bases.start
 
     @property
+    def brackets(self) -> bool:
+        """Tell whether bits of layers are tried until the smallest size is bracketed."""
+        return self._bases is not None and self._bases.halves and "size" in self.objective.minimize
+
+    @property
     def bracketed(self) -> bool:
-        """True where no smaller budget of bits is left to try, or layers do not differ."""
-        return self._bases is None or self._bases.bracketed
+        """Tell whether a trial is within all limits, and no bits of layers are left that may be
+        smaller."""
+        bases, stage, seen = self._bases, self._layers, _Seen(self._seen)
+        if bases is None or stage is None or not bases.keeps_limits:
+            return False
+        points = bases.points(bases.kinds_at(0))
+        return not any(self._is_new(stage, point, kind, seen) for kind, point in points)
 
     def add_pending(self, trials: Iterable[Trial]) -> None:
         """Say that these configurations are on their way and must not be proposed again."""
@@ -245,10 +263,14 @@ class StudySampler:
                     self._bases.note(trial)
 
     def stage_of(self, batch: int) -> str:
-        """The stage a batch belongs to. Where layers count as much as all else, two of three."""
+        """The stage a batch belongs to. Where layers count as much as all else, two of three; where
+        bytes are minimized, all while bits of layers are known that may be smaller."""
         warm = -(-WARM_UP // self.spec.batch_size)
         if self._layers is None or self.spec.enumerates or batch < warm:
             return GLOBAL
+        limits_kept = self._bases is not None and self._bases.keeps_limits
+        if self.brackets and limits_kept and not self.bracketed:
+            return LAYERS
         return GLOBAL if (batch - warm) % 3 == 2 else LAYERS
 
     def propose(self, batch: int, work_of: WorkOf = lambda _: None) -> list[Proposal]:
@@ -281,14 +303,16 @@ class StudySampler:
             while slot < self.spec.batch_size and again < _AGAIN:
                 proposal = self._costly(stage, place + slot, seen)
                 bases = self._bases if stage.name == LAYERS else None
-                kinds = [None] if bases is None else bases.kinds_at(place + slot)
+                kinds: list[Value] = [None] if bases is None else bases.kinds_at(place + slot)
                 while proposal is None and kinds:
-                    kind = kinds.pop(0)
+                    kind, given = kinds[0], None
                     if bases is None:
                         given = self._given(batch, place + slot, slot, seen)
                     else:
-                        new = (p for p in bases.points(kind) if self._is_new(stage, p, kind, seen))
-                        given = next(new, None)
+                        points = bases.points(kinds)
+                        new = ((k, p) for k, p in points if self._is_new(stage, p, k, seen))
+                        kind, given = next(new, (kind, None))
+                    kinds.remove(kind)
                     stage.study.sampler = sampler if given is None else for_given
                     if given is not None:
                         stage.study.enqueue_trial(dict(given))

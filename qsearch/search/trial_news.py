@@ -12,7 +12,7 @@ from qsearch.notifying import BEST
 from qsearch.progress import TRIALS
 from qsearch.search.context import Budget, Control, StudyContext
 from qsearch.search.stages import StageTracker
-from qsearch.search.trial_queue import PATIENT, SETTLED, TrialQueue
+from qsearch.search.trial_queue import PATIENT, TrialQueue
 from qsearch.settings import AUTO_PATIENCE
 from qsearch.store.records import TRIED, Trial
 from workers.metrics.registry import by_option
@@ -77,8 +77,8 @@ class TrialNews:
         """Say why no trial follows that could be better."""
         if self.budget.patience != AUTO_PATIENCE:
             return f"{OUT_OF_PATIENCE} in {self.budget.patience} trials"
-        if "size" in self.queue.sampler.objective.minimize:
-            return f"the smallest size is bracketed, and {SETTLED} more trials are not smaller"
+        if self.queue.sampler.brackets:
+            return "the smallest size is bracketed: no fewer bits are left to try"
         return f"{OUT_OF_PATIENCE} in {PATIENT} trials"
 
     def best_note(self, stage: str | None = None) -> str:

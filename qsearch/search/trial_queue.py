@@ -20,7 +20,6 @@ from qsearch.settings import AUTO_PATIENCE
 from qsearch.store.records import TRIED, TRIED_BATCH, NewTrial, Trial
 from workers.errors import BrokenRunError
 
-SETTLED: Final = 6
 PATIENT: Final = 16
 """Trials without progress after which ``--patience auto`` ends a search."""
 
@@ -144,16 +143,13 @@ class TrialQueue:
     def out_of_patience(self) -> bool:
         """Tell whether so many trials as patience allows ended since the last better one.
 
-        With "auto" a search for size ends once its smallest budget of bits is bracketed and
-        ``SETTLED`` trials more found nothing clearly smaller; others, ``PATIENT`` trials after the
-        last better one.
+        With "auto" a search for size whose layers differ ends once the smallest size is bracketed,
+        others ``PATIENT`` trials after the last better one.
         """
         patience, last = self.budget.patience, self.trials.last_better
-        if patience == AUTO_PATIENCE and "size" in self.sampler.objective.minimize:
-            if not self.sampler.bracketed:
-                return False
-            patience, last = SETTLED, self.trials.last_smaller
-        elif patience == AUTO_PATIENCE:
+        if patience == AUTO_PATIENCE and self.sampler.brackets:
+            return self.sampler.bracketed
+        if patience == AUTO_PATIENCE:
             patience = PATIENT
         return patience is not None and self.trials.settled - 1 - last >= int(patience)
 

@@ -32,7 +32,7 @@ def test_bits_stay_within_the_budget(fraction: float) -> None:
 def test_a_limit_of_bytes_is_what_the_largest_budget_means() -> None:
     plan = LayerPlan(LAYERS, DAMAGE, most=1000.0)
     assert 950 <= bytes_of(plan.bits_of({BUDGET: 1.0})) <= 1000
-    assert next(plan.first_points())[BUDGET] == 1.0
+    assert plan.largest()[0][BUDGET] == 1.0
 
 
 def test_under_a_limit_that_binds_the_others_pay_for_a_layer_that_is_moved() -> None:
@@ -42,7 +42,7 @@ def test_under_a_limit_that_binds_the_others_pay_for_a_layer_that_is_moved() -> 
     up = plan.bits_of({BUDGET: 1.0, "first_flip": "conv_1+"})
     assert up["conv_1"] == 8
     assert bytes_of(up) <= 1250
-    first = list(plan.first_points())
+    first = plan.largest()
     assert [point["first_flip"] for point in first[:7]] == [*plan.space.parameters[1].choices]
     assert max(bytes_of(plan.bits_of(point)) for point in first) <= 1250
     # What leaves no room for the others is not moved.
@@ -67,27 +67,28 @@ def test_a_flip_moves_one_layer_by_one_choice_and_stays_in_range() -> None:
 def test_budgets_halve_the_gap_below_the_smallest_that_keeps_the_limits() -> None:
     kept: dict[float, bool | None] = {}
     for _ in range(5):
-        fraction = float(next(PLAN.first_points(kept))[BUDGET] or 0)
+        fraction = float(next(PLAN.halved(kept))[BUDGET] or 0)
         kept[fraction] = fraction >= 0.3
     fails, fits = (sorted(f for f, ok in kept.items() if ok is which) for which in (False, True))
     assert fails[-1] < 0.3 <= fits[0]
     assert fits[0] - fails[-1] < 0.1
     # Once nothing is between, the smallest loses a choice of one layer.
     edge = {0.25: False, 0.25 + 1 / 64: True}
-    points = list(PLAN.first_points(edge))
+    assert not list(PLAN.halved(edge))
+    points = list(PLAN.fewer(0.25 + 1 / 64))
     assert {point[BUDGET] for point in points} == {0.25 + 1 / 64}
     assert {str(point["first_flip"])[-1] for point in points} == {"-"}
 
 
 def test_budgets_of_one_batch_differ_and_spread_over_the_range() -> None:
-    fractions = [float(point[BUDGET] or 0) for point in islice(PLAN.first_points({}), 4)]
+    fractions = [float(point[BUDGET] or 0) for point in islice(PLAN.halved({}), 4)]
     assert len(set(fractions)) == 4
     assert min(fractions) < 0.25
     assert max(fractions) > 0.6
 
 
 def test_where_bytes_are_no_objective_the_largest_budgets_come_first() -> None:
-    assert [p[BUDGET] for p in islice(PLAN.first_points(), 2)] == [1.0, 1.0 - 1 / 64]
+    assert [p[BUDGET] for p in PLAN.largest()[:2]] == [1.0, 1.0 - 1 / 64]
 
 
 def test_a_layer_in_float_is_a_choice_of_32_bits() -> None:

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from compiler.qtypes.qconfig import QConfig
-from qsearch.search.layer_space import LayerPlan, LayerSpace
-from qsearch.search.objectives import Objective
+from qsearch.search.layer_space import BUDGET, LayerPlan, LayerSpace
+from qsearch.search.objectives import KEEPS_ACCURACY, Objective
 from qsearch.search.optuna_study import AUTO, samplers
 from qsearch.search.sampler import Proposal, SamplerSpec, StudySampler
-from qsearch.search.space import Parameter, Space, config_hash, default_space, to_qconfig
+from qsearch.search.space import Parameter, Params, Space, config_hash, default_space, to_qconfig
 from qsearch.settings import SAMPLERS
 from qsearch.store.records import Outcome, Trial, TrialState
 from tests.each import each
@@ -242,6 +242,40 @@ def test_few_bytes_are_tried_with_one_scale_for_a_tensor_and_one_for_each_channe
     assert best is not None
     assert best.params["weight_granularity"] == "tensor"
     assert objective.fits(best.outcome.score or {})
+
+
+def test_the_smallest_size_is_bracketed_for_each_granularity_of_scales() -> None:
+    """Trials of the layers follow one another until no budget of bits can be clearly smaller."""
+    objective = Objective("sqnr", minimize=("size",))
+
+    def sized(params: Params, qconfig: QConfig) -> dict[str, float]:
+        fine = params["weight_granularity"] == "channel"
+        packed = LAYERS.packed(qconfig)
+        score = {"model_bytes": packed + (600.0 if fine else 100.0), "sqnr_db": packed / 100}
+        score["sqnr_db"] += 6.0 * fine
+        return {**score, KEEPS_ACCURACY: float(packed >= (1700 if fine else 2400))}
+
+    current, trials = study_sampler(plan=PLAN, objective=objective), list[Trial]()
+    while not current.bracketed:
+        assert len(trials) < 32
+        new = []
+        for one in current.propose(len(trials) // 4):
+            score = sized(one.params, one.qconfig)
+            outcome = Outcome(state="complete", score=score)
+            new.append(replace(ended(one, len(trials) + len(new)), outcome=outcome))
+        current.add_history(new)
+        trials += new
+    layers = [t for t in trials if t.stage == "layers"]
+    assert {t.stage for t in trials[8:]} == {"layers"}
+    assert {t.params["weight_granularity"] for t in layers} == {"channel", "tensor"}
+    fits = [t.outcome.score or {} for t in trials if objective.feasible(t.outcome.score or {})]
+    every = [
+        sized({"weight_granularity": kind}, to_qconfig(PLAN.params_of({BUDGET: f / 64}), START))
+        for kind in ("channel", "tensor")
+        for f in range(1, 65)
+    ]
+    least = min(one["model_bytes"] for one in every if objective.feasible(one))
+    assert min(one["model_bytes"] or 0 for one in fits) <= 1.01 * least
 
 
 def test_equal_bits_are_not_tried_again_because_a_limit_had_taken_them_before() -> None:
