@@ -140,5 +140,4 @@ def lower_fused(
     """The rest of ``lower``: LowerTE on what ``fuse_for_c`` gave, or for another target."""
     config = config or CompilationConfig.of("c")
     lowered = LowerTE(mod_name, config=config)(fused)
-    by_kind = {kind: str(one) for kind, one in config.targets_by_kind.items()}
-    return LoweredModule(lowered, config.default_primitive.target or "", mod_name, by_kind)
+    return LoweredModule(lowered, config.default_primitive.target or "")

@@ -10,7 +10,6 @@ before.onnx, after.onnx   the float parts of a model that was cut, if it was (pi
 samples/*.npy     a few inputs of the module with its outputs; see ``_packed`` and ``repeated``
 samples/*.json    outputs of them that would be large, as ``OutputHash``
 proof.json        what was proved of the module when it was written (compiler.proof), if it was
-lir.txt, lir.json, lir.bin, external/*.bin   the lowered module, if there is one (lowered_module)
 """
 
 from __future__ import annotations
@@ -48,7 +47,6 @@ from compiler.runtime.exact_executor import (
 )
 from compiler.runtime.executor import Inputs, ordered_inputs
 from compiler.runtime.interface import Interface
-from compiler.runtime.lowered_module import TEXT, LoweredModule
 from compiler.runtime.npy import array_of, npy_bytes
 from compiler.runtime.packed import member_bytes, pack, unpack
 from compiler.runtime.pipeline import AFTER, BEFORE, MAX_PART_BYTES, Pipeline
@@ -108,7 +106,6 @@ class QModule:
         provenance: plain JSON values; no time, host or path, which would differ between equal runs.
         samples: a few inputs by name, with the outputs of the exact reference.
         proof: what ``compiler.proof`` recorded, as plain JSON values; None where it did not.
-        lowered: what ``compiler.lower`` made of the module, for machines without a C compiler.
         before, after: float parts of the model in front of the module and behind it, as ONNX.
     """
 
@@ -118,7 +115,6 @@ class QModule:
     provenance: Mapping[str, Any] = field(default_factory=dict, repr=False)
     samples: Sequence[StoredSample] = field(default=(), repr=False)
     proof: Mapping[str, Any] | None = field(default=None, repr=False)
-    lowered: LoweredModule | None = field(default=None, repr=False)
     before: bytes | None = field(default=None, repr=False)
     after: bytes | None = field(default=None, repr=False)
     _pipelines: list[Pipeline] = field(default_factory=list, repr=False)
@@ -339,8 +335,6 @@ class QModule:
         members["provenance.json"] = json_bytes(dict(self.provenance))
         if self.proof is not None:
             members["proof.json"] = json_bytes(dict(self.proof))
-        if self.lowered is not None:
-            members.update(self.lowered.members())
         parts = ((BEFORE, self.before), (AFTER, self.after))
         members.update({name: part for name, part in parts if part is not None})
         members.update(self._sample_members())
@@ -535,14 +529,13 @@ def load_qmod(path: str | os.PathLike[str] | bytes) -> QModule:
     provenance = read_json(members["provenance.json"], "provenance.json")
     samples = _samples(members, parameters)
     proof = read_json(members["proof.json"], "proof.json") if "proof.json" in members else None
-    lowered = LoweredModule.from_members(members) if TEXT in members else None
     parts = (members.get(BEFORE), members.get(AFTER))
     for name, part in zip((BEFORE, AFTER), parts):
         if part is not None and len(part) > MAX_PART_BYTES:
             raise ArtifactError(
                 f"{name} has {len(part)} bytes; the limit is {MAX_PART_BYTES}", where=str(path)
             )
-    return QModule(module, qconfig, provenance, samples, proof, lowered, *parts)
+    return QModule(module, qconfig, provenance, samples, proof, *parts)
 
 
 def _samples(members: Mapping[str, bytes], params: Sequence[Var]) -> tuple[StoredSample, ...]:

@@ -31,7 +31,6 @@ from compiler.runtime.kernels import ModuleKernels
 from compiler.runtime.packed import pack, unpack
 
 TEXT, TENSORS, INDEX = "lir.txt", "lir.bin", "lir.json"
-_MOST_NAME = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,14 +40,10 @@ class LoweredModule:
     Args:
         mod: after LowerTE, typed.
         target: text of the target of plain kernels.
-        mod_name: prefix of the names of PrimFuncs.
-        targets_by_kind: ``Compiler`` attribute → text of the target of its functions.
     """
 
     mod: IRModule
     target: str = "c"
-    mod_name: str = "m"
-    targets_by_kind: Mapping[str, str] = field(default_factory=dict)
     _executors: dict[tuple[str, str | None], Executor] = field(default_factory=dict, repr=False)
 
     @property
@@ -105,14 +100,7 @@ class LoweredModule:
                 files[name] = member
                 members[member] = data
             externals.append({"kind": external.kind, "files": files})
-        members[INDEX] = json_bytes(
-            {
-                "target": self.target,
-                "mod_name": self.mod_name,
-                "targets_by_kind": dict(self.targets_by_kind),
-                "externals": externals,
-            }
-        )
+        members[INDEX] = json_bytes({"target": self.target, "externals": externals})
         return members
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -143,17 +131,12 @@ class LoweredModule:
             )
             externals = tuple(_external(entry, members) for entry in index["externals"])
             target = str(index["target"])
-            mod_name = str(index.get("mod_name", "m"))
-            by_kind = {str(k): str(v) for k, v in index.get("targets_by_kind", {}).items()}
         except (CompilerError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
             raise ArtifactError(
                 f"the lowered module cannot be read: {error}", fix="use the qsearch that wrote it"
             ) from error
         return LoweredModule(
-            mod.with_attr("external_mods", externals) if externals else mod,
-            target,
-            mod_name[:_MOST_NAME],
-            by_kind,
+            mod.with_attr("external_mods", externals) if externals else mod, target
         )
 
     @staticmethod

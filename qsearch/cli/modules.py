@@ -28,11 +28,6 @@ _RECORDS: Final = {
     "disagrees": "the writer's record DISAGREES: the file is not what its writer recorded",
     "missing": "the writer's record is missing: whether the file was changed is not known",
 }
-_LOWERED = {
-    "agrees": "is what lowering this module gives",
-    "unknown": "is NOT what lowering this module gives here, and was not run: nothing is known of "
-    "it; compiler.lower makes it again",
-}
 _SIGNATURES: Final = {
     "unsigned": "none",
     "not checked": "by key {}, not checked; --key checks it",
@@ -349,8 +344,8 @@ def verify_command(
     An int8 .onnx file is judged: overflow, where other machines give other answers, what this
     onnxruntime computes against exact evaluation.
 
-    Exit codes: 0 proved, or nothing refuted; 1 refuted, or the record, lowered module or signature
-    does not match; 2 the file cannot be read, or needs too much work.
+    Exit codes: 0 proved, or nothing refuted; 1 refuted, or the record or signature does not match;
+    2 the file cannot be read, or needs too much work.
     """
     judged = {name: asked.pop(name) for name in ("against", "strict", "samples", "dim")}
     if Path(module).suffix == ".onnx":
@@ -427,8 +422,6 @@ def _report(found: Verification) -> list[str]:
     lines += _finding_lines(found.findings)
     lines.append(f"record: {_RECORDS[found.record]}")
     lines += _finding_lines(found.record_findings)
-    if found.lowered != "missing":
-        lines.append(f"lowered module: {_LOWERED[found.lowered]}")
     for code in imported_code():
         lines.append(
             f"imported: {code.given}, sha256 {code.sha256[:12]}; its rules are taken as true"

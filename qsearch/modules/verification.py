@@ -1,11 +1,10 @@
 """``qsearch verify``: what a .qmod is shown to be, derived again from the file alone.
 
-hashes → types → dtypes → ranges → samples → executors → lowered → data → record → signature
+hashes → types → dtypes → ranges → samples → executors → data → record → signature
 
-Verdict, record, lowered module and signature are four answers. Whatever fails in the module is a
-finding, and one finding refutes. A record, a lowered module or a signature that does not hold
-leaves the verdict as it is and makes the file unacceptable. A file that is no .qmod at all is an
-error.
+Verdict, record and signature are three answers. Whatever fails in the module is a finding, and one
+finding refutes. A record or a signature that does not hold leaves the verdict as it is and makes
+the file unacceptable. A file that is no .qmod at all is an error.
 """
 
 from __future__ import annotations
@@ -15,14 +14,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from numpy.typing import NDArray
 
-from compiler.errors import ArtifactError, ArtifactHashError, CompilerError, TypeInferenceError
+from compiler.errors import ArtifactError, ArtifactHashError, TypeInferenceError
 from compiler.ir.module import IRModule
 from compiler.ir.text.printer import text
-from compiler.pipeline import lower
 from compiler.proof.derive import Proof, derive
 from compiler.proof.record import RecordState, compare_record, record_of, record_state
 from compiler.proof.replay import Comparison, differing_elements
@@ -30,9 +28,7 @@ from compiler.proof.work import check_text, check_work, declared_work
 from compiler.ranges.finding import Finding
 from compiler.runtime.archive import json_bytes, read_archive
 from compiler.runtime.artifact import QModule, load_qmod
-from compiler.runtime.lowered_module import LoweredModule
 from compiler.targets.c.toolchain import find_compiler
-from compiler.targets.target import Target
 from compiler.targets.tflite.interpreters import SHOWN, FileJudge, available
 from qsearch.data import judged_output
 from qsearch.modules.onnx_file import parts_outside
@@ -59,9 +55,6 @@ if TYPE_CHECKING:
         Ed25519PublicKey,
     )
 
-LoweredState = Literal["missing", "agrees", "unknown"]
-
-
 _NOISE: Final = 8
 """Runs of a LiteRT file on noise."""
 
@@ -82,8 +75,6 @@ class Verification:
         record_findings: where a record that disagrees does.
         signature: what the signature of the file is worth.
         evaluation: score and output hash on the data that was given; None without data.
-        lowered: whether a lowered module that ships is what lowering the module gives; "missing"
-            where there is none, or where the module is refuted.
         outside: what the file holds beside the module, of which nothing is shown: the float parts
             of a model that was cut.
         versions: the libraries that made the file, where they have other versions here.
@@ -97,7 +88,6 @@ class Verification:
     record_findings: tuple[Finding, ...] = ()
     signature: Signature = UNSIGNED
     evaluation: Mapping[str, Any] | None = None
-    lowered: LoweredState = "missing"
     outside: tuple[str, ...] = ()
     versions: str = ""
 
@@ -107,14 +97,13 @@ class Verification:
         return not self.findings
 
     def acceptable(self, require_record: bool = False) -> bool:
-        """Whether the file is proved, and no record, lowered module or signature is against it.
+        """Whether the file is proved, and no record or signature is against it.
 
         Args:
             require_record: a record that is missing does not suffice.
         """
         recorded = self.record == "agrees" or (not require_record and self.record == "missing")
-        known = self.lowered != "unknown"
-        return self.proved and recorded and known and self.signature.holds
+        return self.proved and recorded and self.signature.holds
 
     def to_dict(self) -> dict[str, Any]:
         """proof.json; no time, host or path."""
@@ -127,7 +116,6 @@ class Verification:
             "record": self.record,
             "record_findings": [asdict(f) for f in self.record_findings],
             "signature": {"state": self.signature.state, "key": self.signature.key},
-            "lowered": self.lowered,
             "outside": list(self.outside),
             "evaluation": None if self.evaluation is None else dict(self.evaluation),
             "checked_with": {"qsearch": code_version(), **library_versions()},
@@ -240,7 +228,6 @@ def _verify(
         differences,
         check_signature(members, trusted),
         evaluation,
-        "missing" if against else lowered_state(module.module, module.lowered),
         tuple(parts_outside(module)),
         other_versions(module.provenance.get("libraries")),
     )
@@ -286,23 +273,6 @@ def _unchanged_members(found: Verification) -> dict[str, bytes]:
     if hashlib.sha256(found.path.read_bytes()).hexdigest() != found.file_sha256:
         raise ArtifactError(f"{found.path} changed while it was verified", fix="verify it again")
     return read_archive(found.path)
-
-
-def lowered_state(module: IRModule, lowered: LoweredModule | None) -> LoweredState:
-    """Whether the lowered module of a file is what lowering its module gives, with its options.
-
-    It is never run: its loops may be endless and its indices anywhere. Equal text computes what the
-    generated C of the module was seen to compute. Other text may come from another version, from
-    passes of its writer's own, or from an attacker.
-    """
-    if lowered is None:
-        return "missing"
-    try:
-        kinds = {kind: Target.from_text(text) for kind, text in lowered.targets_by_kind.items()}
-        again = lower(module, lowered.mod_name, lowered.target, targets_by_kind=kinds)
-        return "agrees" if again.members() == lowered.members() else "unknown"
-    except CompilerError:
-        return "unknown"
 
 
 def declared_types(source: str, module: IRModule) -> tuple[Finding, ...]:

@@ -12,7 +12,6 @@ import compiler
 from compiler import relay
 from compiler.errors import ArtifactError, EvaluationError, LoweringError
 from compiler.runtime.archive import read_archive, write_archive
-from compiler.runtime.artifact import QModule, load_qmod
 from compiler.runtime.lowered_module import LoweredModule
 from tests.each import each
 
@@ -110,20 +109,6 @@ def test_kernels_for_a_target_nobody_runs_are_refused() -> None:
         lowered.run(image(0))
     np.testing.assert_array_equal(
         lowered.run(image(0), kernels="reference")[0], compiler.evaluate(network(), image(0))[0]
-    )
-
-
-def test_a_qmod_may_hold_the_lowered_module_too(tmp_path: Path) -> None:
-    mod = network()
-    lowered = compiler.lower(mod, target="reference")
-    QModule(mod, lowered=lowered).save(tmp_path / "both.qmod")
-    read = load_qmod(tmp_path / "both.qmod")
-    assert read.lowered is not None
-    np.testing.assert_array_equal(read.lowered.run(image(2))[0], read.run(image(2))[0])
-    read.save(tmp_path / "again.qmod")
-    assert (tmp_path / "again.qmod").read_bytes() == (tmp_path / "both.qmod").read_bytes()
-    np.testing.assert_array_equal(
-        LoweredModule.load(tmp_path / "both.qmod").run(image(2))[0], read.run(image(2))[0]
     )
 
 

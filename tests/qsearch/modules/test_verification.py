@@ -8,7 +8,6 @@ import json
 import re
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qsearch
 from compiler.ir.structural import structural_equal
-from compiler.pipeline import lower
 from compiler.proof.record import FORMAT, compare_record, record_of, record_state
 from compiler.runtime.archive import MANIFEST, json_bytes, write_archive
 from compiler.runtime.artifact import TENSORS, load_qmod
@@ -153,41 +151,6 @@ def test_what_compile_writes_is_proved(shipped: Path) -> None:
     executors = 1 + (find_compiler() is not None) + is_available()
     assert [row["differing"] for row in tested] == [0] * (1 + 6 * executors)
     assert found.evaluation is None
-
-
-@pytest.mark.slow
-def test_a_lowered_module_must_be_what_lowering_gives(
-    shipped: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    found = load_qmod(shipped)
-    path = tmp_path / "m.qmod"
-    replace(found, lowered=lower(found.module)).save(path)
-    assert qsearch.verify(path).lowered == "agrees"
-    with zipfile.ZipFile(path) as archive:
-        members = {name: archive.read(name) for name in archive.namelist() if name != MANIFEST}
-    tensors = unpack(members["lir.bin"], "lir.bin")
-    name = next(name for name, array in tensors.items() if array.dtype == np.int8)
-    tensors[name] = tensors[name] ^ np.eye(*tensors[name].shape[:1], dtype=np.int8).flat[0]
-    fpga = b'{"target": "fpga", "externals": []}'
-    for changed in ({"lir.bin": pack(tensors)}, {"lir.json": fpga}):
-        write_archive(path, {**members, **changed})
-        verified = qsearch.verify(path)
-        assert verified.proved, "the module is what it was"
-        assert verified.lowered == "unknown"
-        assert not verified.acceptable()
-    assert run(["verify", str(path)]) == 1
-    assert "lowered module: is NOT what lowering this module gives" in capfd.readouterr().out
-
-
-@pytest.mark.parametrize("options", [{"mod_name": "net"}, {"target": "reference"}])
-def test_a_module_that_was_lowered_with_other_options_is_no_other_module(
-    shipped: Path, tmp_path: Path, options: dict[str, str]
-) -> None:
-    found = load_qmod(shipped)
-    replace(found, lowered=lower(found.module, **options)).save(tmp_path / "m.qmod")
-    verified = qsearch.verify(tmp_path / "m.qmod")
-    assert (verified.findings, verified.lowered) == ((), "agrees")
-    assert verified.acceptable(require_record=True)
 
 
 @pytest.mark.parametrize("name", CHANGES)
