@@ -29,7 +29,7 @@ WORDS: Final = frozenset(
         *("add", "subtract", "multiply", "minimum", "maximum", "floor_divide"),
         *("less", "equal", "where", "cast"),
         *("bitwise_and", "bitwise_or", "right_shift", "left_shift"),
-        *("lookup", "fixed_point_multiply", "fixed_point_multiply_per_axis", "isqrt"),
+        *("lookup", "isqrt"),
         # products
         *("nn.matmul", "nn.batch_matmul", "nn.conv2d"),
         # reductions and windows

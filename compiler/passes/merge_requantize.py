@@ -31,10 +31,10 @@ from compiler.ir.walk import mentions, nodes_of
 from compiler.ops.number_format import Array
 from compiler.ops.qnn.requantize import OP, RequantizeAttrs, bias_dtype
 from compiler.ops.tensor.clip import integer_bound
+from compiler.ops.tensor.fixed_point_multiply import PRODUCTS
 from compiler.span import join_spans
 
 Users = Mapping[Expr, Sequence[Expr | None]]
-_WORDS = ("fixed_point_multiply", "fixed_point_multiply_per_axis")
 _STOP = "annotation.stop_fusion"
 _SUMS = ("add", "subtract")
 
@@ -52,7 +52,7 @@ class MergeRequantize(FunctionPass):
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The function, itself where nothing is drawn in."""
-        if not mentions(fn, (OP, *_WORDS) if self.words else (OP,)):
+        if not mentions(fn, (OP, *PRODUCTS) if self.words else (OP,)):
             return fn
         order = nodes_of(fn)
         users: dict[Expr, list[Expr | None]] = {fn.body: [None]}
@@ -90,7 +90,7 @@ def _attrs(node: Expr, words: bool) -> RequantizeAttrs | None:
     """The fields of a requantization, or of a multiplication that is one; None for others."""
     if is_op_call(node, OP):
         return RequantizeAttrs.of(node)
-    if not words or not is_op_call(node, *_WORDS) or _dtype(node) not in ("int32", "int64"):
+    if not words or not is_op_call(node, *PRODUCTS) or _dtype(node) not in ("int32", "int64"):
         return None
     attrs: Any = node.attrs
     made = RequantizeAttrs(compute_dtype=_dtype(node), out_dtype=_dtype(node))

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from compiler.ir.dataflow import Dataflow, Step, Value
 from compiler.ir.ty import is_float
 from compiler.ops.number_format import storage_dtype
-from compiler.ops.qnn.requantize import OP as REQUANTIZE
-from compiler.ops.qnn.requantize import factors_in
+from compiler.ops.qnn.requantize import RESCALING, factors_in
 from compiler.ranges.interval import Interval
 
 Array = NDArray[Any]
@@ -159,7 +158,7 @@ class Drives:
         back = _inverse(step, place)
         # Of two operands: a concatenation may have 100,000.
         data = [other.data for other in step.args[:2] if other is not arg]
-        if step.name.startswith(("fixed_point", REQUANTIZE)) and place == 0:
+        if step.name in RESCALING and place == 0:
             if back is not None:
                 yield _beside(back(self._steps_of(step.result) + 0.5))
         elif step.name == "right_shift" and place == 0 and data and data[0] is not None:
@@ -220,25 +219,13 @@ def _inverse(step: Step, place: int) -> Callable[[Array], Array] | None:
         shape[1 + step.attrs.axis % rank] = -1
         bias = step.args[1].data.reshape(shape).astype(np.float64)
         return lambda points: points - bias
-    if step.name == REQUANTIZE and place == 0:
+    if step.name in RESCALING and place == 0:
         found = factors_in(step)
         if found is None:
             return None
         scale, bias = (_lifted(each, rank) for each in (found.scale, found.bias))
-        safe, zero_point = np.where(scale == 0, 1, scale), step.attrs.zero_point
+        safe, zero_point = np.where(scale == 0, 1, scale), getattr(step.attrs, "zero_point", 0)
         return lambda points: (points - zero_point) / safe - bias
-    if step.name == "fixed_point_multiply" and place == 0:
-        one = np.ldexp(float(max(step.attrs.multiplier, 1)), step.attrs.shift - 31)
-        return lambda points: points / one
-    if step.name == "fixed_point_multiply_per_axis" and place == 0:
-        many, amounts = (arg.data for arg in step.args[1:])
-        if many is None or amounts is None:
-            return None
-        shape = [1] * (rank + 1)
-        shape[1 + step.attrs.axis % rank] = -1
-        signs = np.where(many == 0, 1, many).astype(np.float64)
-        factors = np.ldexp(signs, np.clip(amounts - 31, -1000, 1000)).reshape(shape)
-        return lambda points: points / factors
     others = [arg.data for arg in step.args[:3] if arg is not step.args[place]]
     if step.name in _SAME:
         return lambda points: points

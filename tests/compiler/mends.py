@@ -92,7 +92,6 @@ def _largest_along(item: Any, axis: int | None) -> Any:
 
 
 ENGINE = "compiler.targets.engine"
-_SHIFTED_OUT = "multiplier = np.where(powers & (amounts >= bits(dtype)), 0, multiplier)"
 _WHOLE = 'if shifted or (ties == "up" and powers.any() and bits(dtype) == 64):'
 _DENSE = "out = dense_view(planner, step, item, stored, row_major=True)"
 _WANTED = """planner.define(step, item)
@@ -102,7 +101,9 @@ _BATCH = Defect(f"{ENGINE}.windows", "reduce", {_DENSE: _WANTED})
 
 DEFECTS: dict[str, Defect] = {
     "an unsigned value, shifted by all its bits": Defect(
-        f"{ENGINE}.rounding", "rescale", {_SHIFTED_OUT: "pass"}
+        "compiler.ops.tensor.fixed_point_multiply",
+        "multiplied_by",
+        {"shift < least": "shift < -64"},
     ),
     "a power of two of int64 that int32 does not hold": Defect(
         f"{ENGINE}.rounding", "rescale", {_WHOLE: "if False:"}

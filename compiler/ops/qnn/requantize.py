@@ -29,9 +29,16 @@ from compiler.ops.number_format import Array
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, axis_layout, data_layout
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-from compiler.ops.tensor.fixed_point_multiply import POWER_OF_TWO, scaled
+from compiler.ops.tensor.fixed_point_multiply import (
+    POWER_OF_TWO,
+    PRODUCTS,
+    multiplied_by,
+    scaled,
+)
 
 OP: Final = "qnn.requantize"
+RESCALING: Final = (OP, *PRODUCTS)
+"""Operators that multiply integers by multiplier * 2^(shift - 31)."""
 ROUNDINGS: Final = ("up", "away", "even", "floor", "tflm", "tflm_once")
 """Halves go upward, away from zero, or to the even neighbour; "floor" rounds all downward. "tflm"
 rounds twice in int32: x * 2^max(shift, 0) * multiplier * 2^-31 with halves upward, and that times
@@ -83,7 +90,8 @@ class Factors(NamedTuple):
     @property
     def scale(self) -> Array:
         """multiplier * 2^(shift - 31), float64."""
-        return np.ldexp(self.multiplier.astype(np.float64), (self.shift - 31).astype(np.int32))
+        up = np.clip(self.shift - 31, -1000, 1000)
+        return np.asarray(np.ldexp(self.multiplier.astype(np.float64), up.astype(np.int32)))
 
 
 @define_op(
@@ -131,7 +139,10 @@ def factors_of(attrs: RequantizeAttrs, vectors: Arrays, rank: int) -> Factors:
 
 
 def factors_in(step: Step) -> Factors | None:
-    """``factors_of`` a call; None where vectors are computed."""
+    """``factors_of`` a call, or of a fixed-point product; None where vectors are computed."""
+    if step.name in PRODUCTS:
+        found = multiplied_by(step)
+        return None if found is None else Factors(*found, np.zeros((), np.int64))
     known = [value.data for value in step.args[1:] if value.data is not None]
     if len(known) + 1 < len(step.args):
         return None

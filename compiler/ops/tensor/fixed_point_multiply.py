@@ -4,6 +4,7 @@
 
 computed in 64 bits, half toward plus infinity, wrapped to 32 bits. A multiplier of exactly 2^30
 is a power of two and becomes one shift in the dtype of x. Contract: |x * 2^max(shift, 0)| < 2^32.
+numpy and C have it by name; its body says it in words for all others.
 Source: Relay v0.10 fixed_point_multiply.
 """
 
@@ -14,10 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from compiler.core.words import FBody, Words
 from compiler.errors import TypeInferenceError
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op, register_op
-from compiler.ir.ty import Type
+from compiler.ir.ty import Type, bits
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.routines import intrinsics
 from compiler.lir.scalars import IntImm, Intrin, Scalar
@@ -29,6 +32,8 @@ from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views, elementwi
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 POWER_OF_TWO = 1 << 30
+_MOST_RIGHT = 32
+"""|product| <= 2^62, so from a shift by 63 on the added half decides alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +81,7 @@ def fixed_point_multiply_numpy(
 
 
 PER_AXIS = "fixed_point_multiply_per_axis"
+PRODUCTS = ("fixed_point_multiply", PER_AXIS)
 fixed_point_multiply_per_axis = register_op(
     PER_AXIS,
     arg_names=("data", "multiplier", "shift"),
@@ -135,8 +141,8 @@ def _general(data: Array, multiplier: Array, shift: Array) -> Array:
     left = np.maximum(shift, 0).astype(np.int64)
     right = np.maximum(-shift, 0).astype(np.int64)
     # |product| <= 2^62, so from 2^63 on the added half decides alone and the result is 0.
-    vanishes = right > 32
-    right = np.minimum(right, 32)
+    vanishes = right > _MOST_RIGHT
+    right = np.minimum(right, _MOST_RIGHT)
     wide = data.astype(np.int64)
     if left.any():
         wide <<= left
@@ -145,6 +151,68 @@ def _general(data: Array, multiplier: Array, shift: Array) -> Array:
     wide >>= 31 + right
     result = wide.astype(np.int32).astype(data.dtype, copy=False)
     return np.where(vanishes, data.dtype.type(0), result) if vanishes.any() else result
+
+
+def multiplied_by(step: Step) -> tuple[Array, Array] | None:
+    """Multipliers and shifts, int64, in a shape that broadcasts against the data, 0 and 0 where all
+    bits are shifted out; None where they are computed."""
+    data, *vectors = step.args
+    if vectors:
+        known = [each.data.astype(np.int64) for each in vectors if each.data is not None]
+        if len(known) < len(vectors):
+            return None
+        rank = len(data.type.shape)
+        multiplier, shift = (aligned_vector(each, step.attrs.axis, rank) for each in known)
+    else:
+        multiplier, shift = (
+            np.array(n, "int64") for n in (step.attrs.multiplier, step.attrs.shift)
+        )
+    least = np.where(multiplier == POWER_OF_TWO, 2 - bits(data.type.dtype), -_MOST_RIGHT)
+    gone = shift < least
+    return np.where(gone, 0, multiplier), np.where(gone, 0, shift)
+
+
+@FBody.register(fixed_point_multiply, fixed_point_multiply_per_axis)
+def fixed_point_multiply_body(step: Step, words: Words) -> Value | None:
+    """A product in int64, half added and shifted down, or one shift in the dtype of the data."""
+    known = multiplied_by(step)
+    if known is None:
+        return None
+    x, (multiplier, shift) = step.args[0], known
+    power = multiplier == POWER_OF_TWO
+    if power.all():
+        return _shifted(x, shift - 1, words)
+    general = np.where(power, 0, shift)
+    multiplier = np.where(power | (general > 63), 0, multiplier)
+    wide, right = words.cast(x, "int64"), np.maximum(-general, 0)
+    if (general > 0).any():
+        left = words.constant(np.clip(general, 0, 64), "int64")
+        wide = words.binary("left_shift", wide, left)
+    wide = words.multiply(wide, words.constant(multiplier, "int64"))
+    wide = words.add(wide, words.constant(np.left_shift(np.int64(1), 30 + right), "int64"))
+    wide = words.binary("right_shift", wide, words.constant(31 + right, "int64"))
+    made = words.cast(words.cast(wide, "int32"), x.type.dtype)
+    if not power.any():
+        return made
+    moved = _shifted(x, np.where(power, shift - 1, 0), words)
+    return words.where(words.constant(power, "bool"), moved, made)
+
+
+def _shifted(x: Value, up: Array, words: Words) -> Value:
+    """x * 2^up in its dtype, half added where bits are shifted out."""
+    dtype, made = x.type.dtype, x
+    down = np.maximum(-up, 0)
+    if down.any():
+        half = np.where(down > 0, np.left_shift(np.int64(1), np.maximum(down, 1) - 1), 0)
+        made = words.add(made, words.constant(half, dtype))
+        made = words.binary("right_shift", made, words.constant(down, dtype))
+    if (up > 0).any():
+        most = bits(dtype)  # which a proof refuses, as it does more
+        left = words.constant(np.clip(up, 0, most), dtype)
+        made = words.binary("left_shift", made, left)
+        if (up >= most).any():
+            made = words.where(words.constant(up < most, "bool"), made, words.constant(0, dtype))
+    return made
 
 
 @FLower.register(fixed_point_multiply)

@@ -9,7 +9,6 @@ import numpy as np
 from compiler.ops.number_format import Array
 from compiler.targets.engine.library import Library
 
-POWER_OF_TWO = 1 << 30
 LARGEST_32 = (1 << 31) - 1
 _BLOCK_BYTES, _BLOCK_ROWS = 147456, 240
 _MOST_TOGETHER = 4

@@ -56,8 +56,6 @@ def rescale(
     to_even = ties == "even" and bool(powers.all()) and 0 <= amounts.min() <= amounts.max() < _DOWN
     if to_even and max(-x.low, x.high) + (1 << int(amounts.max())) < 1 << 31:
         return planner.compose("TO_EVEN", (x,), amounts, along)
-    if ties == "up":  # of a shift by all bits of powers of two 0 is left
-        multiplier = np.where(powers & (amounts >= bits(dtype)), 0, multiplier)
     apart = ties == "even" or (ties == "away" and x.low < 0)
     if apart and _reaches_half(largest_along(x, along), multiplier, 31 - shift):
         found = _rounded_apart(planner, x, ties, (multiplier, shift, along))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from compiler.ir.dataflow import Step
-from compiler.ir.ty import bits, integer_range
-from compiler.ops.number_format import aligned_vector
+from compiler.ir.ty import integer_range
 from compiler.ops.qnn.requantize import TFLM, bias_dtype, factors_of, held_limits
 from compiler.ops.tensor.clip import integer_bound
-from compiler.targets.engine.packing import POWER_OF_TWO
-from compiler.targets.engine.planner import Planner, general, rule
+from compiler.ops.tensor.fixed_point_multiply import PRODUCTS, multiplied_by
+from compiler.targets.engine.planner import Planner, rule
 from compiler.targets.engine.rounding import rescale
 from compiler.targets.engine.values import INT32, Item, constant, constants, spread
 
@@ -94,65 +91,15 @@ def requantize(planner: Planner, step: Step, args: list[Item]) -> bool:
     return planner.settle(step, planner.wrapped(made, dtype, shape))
 
 
-@rule("fixed_point_multiply")
+@rule(*PRODUCTS)
 def fixed_point(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """One factor."""
-    factor = np.array(step.attrs.multiplier), np.array(step.attrs.shift)
-    made = rescale(planner, args[0], factor, 0, "up", step.args[0].type.dtype)
-    return made is not None and planner.settle(step, made)
-
-
-@rule("fixed_point_multiply_per_axis")
-def fixed_point_per_axis(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """A factor per index of an axis."""
-    data, multiplier, shift = args
-    if multiplier.data is None or shift.data is None:
+    """One factor, or one per index of an axis."""
+    known, (data, *vectors) = multiplied_by(step), args
+    if known is None:
         return False
-    rank = len(data.shape)
-    axis = step.attrs.axis % rank
-    vectors = multiplier.data.astype(np.int64), shift.data.astype(np.int64)
-    factors = aligned_vector(vectors[0], axis, rank), aligned_vector(vectors[1], axis, rank)
-    made = rescale(planner, data, factors, axis, "up", step.args[0].type.dtype)
+    axis = step.attrs.axis % len(data.shape) if vectors else 0
+    made = rescale(planner, data, known, axis, "up", step.args[0].type.dtype)
     return made is not None and planner.settle(step, made)
-
-
-@rule("fixed_point_multiply", "fixed_point_multiply_per_axis", of=general)
-def any_fixed_point(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """Any factors, as ``ops/tensor/fixed_point_multiply`` computes them in numpy."""
-    dtype, attrs = step.args[0].type.dtype, step.attrs
-    width, data, do = bits(dtype), args[0], planner.compose
-    if step.name == "fixed_point_multiply":
-        multiplier, shift = constant(attrs.multiplier), constant(attrs.shift)
-    else:
-        axis = attrs.axis % len(data.shape)
-        spread_out = (data.shape[axis], *(1,) * (len(data.shape) - 1 - axis))
-        multiplier, shift = (_reshaped(planner, arg, spread_out) for arg in args[1:])
-    zero, one = constant(0), constant(1)
-    left, right = do("MAX", (shift, zero)), do("MAX", (do("SUB", (zero, shift)), zero))
-    held = do("MIN", (right, constant(32)))
-    wide = do("MUL", (do("LEFT", (data, do("MIN", (left, constant(63))))), multiplier))
-    wide = do("ADD", (wide, do("LEFT", (one, do("ADD", (held, constant(30)))))))
-    wide = do("WRAP", (do("RIGHT", (wide, do("ADD", (held, constant(31))))),), "int32")
-    scaled = do("SELECT", (do("LESS", (constant(32), right)), zero, wide))
-    up = do("SUB", (shift, one))
-    raised = do("LEFT", (data, do("CLIP", (up,), 0, 63)))
-    down = do("MAX", (do("SUB", (zero, up)), zero))
-    held = do("MIN", (down, constant(width - 1)))
-    half = do("LEFT", (one, do("SUB", (do("MAX", (held, one)), one))))
-    half = do("WRAP", (do("SELECT", (do("LESS", (zero, held)), half, zero)),), dtype)
-    lowered = do("RIGHT", (do("WRAP", (do("ADD", (data, half)),), dtype), held))
-    lowered = do("SELECT", (do("LESS", (constant(width - 1), down)), zero, lowered))
-    power = do("SELECT", (do("LESS", (zero, up)), raised, lowered))
-    is_power = do("EQUAL", (multiplier, constant(POWER_OF_TWO)))
-    return planner.settle(step, do("SELECT", (is_power, power, scaled)))
-
-
-def _reshaped(planner: Planner, item: Item, shape: tuple[int, ...]) -> Item:
-    """A vector under another shape."""
-    if item.data is not None:
-        return constants(item.data.reshape(shape))
-    view = planner.emitter.contiguous(planner.materialise(item)).reshaped(shape)
-    return Item(shape, item.low, item.high, view=view)
 
 
 @rule("right_shift")

@@ -176,7 +176,10 @@ def test_partial_sums_count_even_where_the_whole_sum_is_small() -> None:
         (lambda x: op.left_shift(x, constant(22)), 1000 << 22),
         (lambda x: op.sum(op.multiply(x, constant(1_000_000)), axis=(0,)), 4_000_000_000),
         (lambda x: op.fixed_point_multiply(x, multiplier=1 << 30, shift=24), 1000 << 23),
-        (lambda x: op.fixed_point_multiply(x, multiplier=(1 << 30) + 1, shift=24), 1000 << 23),
+        (
+            lambda x: op.fixed_point_multiply(x, multiplier=(1 << 30) + 1, shift=24),
+            (1000 << 24) * ((1 << 30) + 1),
+        ),
     ],
 )
 def test_every_way_out_of_a_dtype_is_found(build: Any, bound: int) -> None:
@@ -191,7 +194,8 @@ def test_the_64_bit_product_of_a_fixed_point_multiplication_is_bounded_too() -> 
     call = op.fixed_point_multiply(x, multiplier=(1 << 31) - 1, shift=-20)
     mod = module([x], op.clip(call, a_min=-127, a_max=127))
     finding = ranges(mod, (0, 1 << 33)).findings[0]
-    assert "the 64-bit product may reach" in finding.what
+    assert finding.bound >= 1 << 63
+    assert "int64 ends at" in finding.what
     assert ranges(mod, (0, 1 << 31)).findings == ()
 
 
@@ -549,11 +553,11 @@ def test_an_operand_that_the_accumulator_does_not_hold_is_found() -> None:
 def test_a_shift_of_a_product_beyond_64_bits_is_found_without_computing_it() -> None:
     x = relay.var("x", (2,), "int32")
     one = op.fixed_point_multiply(x, multiplier=(1 << 30) + 5, shift=10**9)
-    assert "shifts left by 1000000000 bits" in only_finding(module([x], one), (0, 1)).what
     exact = op.fixed_point_multiply(x, multiplier=1 << 30, shift=10**9)
-    assert "shifts left by 1000000000 bits" in only_finding(module([x], exact), (0, 1)).what
     many = op.fixed_point_multiply_per_axis(x, constant([1 << 30, 7]), constant([1, 90]), axis=0)
-    assert "shifts left by 90 bits" in only_finding(module([x], many), (0, 1)).what
+    for call, most in each(((one, 64), (exact, 32), (many, 64))):
+        first = ranges(module([x], call), (0, 1)).findings[0]
+        assert f"to {most} bits, legal are 0 to {most - 1}" in first.what
 
 
 def test_a_product_that_leaves_64_bits_before_half_is_added_is_found() -> None:
@@ -561,7 +565,7 @@ def test_a_product_that_leaves_64_bits_before_half_is_added_is_found() -> None:
     call = op.fixed_point_multiply_per_axis(x, constant([-(1 << 31)]), constant([0]), axis=0)
     mod = module([x], op.clip(call, a_min=0, a_max=1))
     found = ranges(mod, ((1 << 32) + 1, (1 << 32) + 1)).findings
-    assert any("the 64-bit product may reach -" in f.what for f in found)
+    assert any("its result may reach -" in f.what for f in found)
 
 
 def test_a_table_that_is_computed_may_give_any_of_its_entries() -> None:

@@ -26,6 +26,7 @@ from compiler.ir.ty import NARROW_DTYPES, is_float, is_integer
 from compiler.ops.number_format import Array
 from compiler.ops.qnn.requantize import OP as REQUANTIZE
 from compiler.ops.rules.float_product import EXACT
+from compiler.ops.tensor.fixed_point_multiply import PRODUCTS
 from compiler.ranges.analysis import RangeContext, analyse_step, analyse_word
 
 SINGLE: Final = (EXACT + 1) // 2
@@ -38,6 +39,7 @@ _LONG: Final = ("uint32", "int64")
 """onnxruntime computes reliably in int64 and int32; values are brought back by a wrapping Cast."""
 _UNORDERED: Final = ("uint64", *NARROW_DTYPES)
 _PRODUCTS: Final = ("nn.conv2d", "nn.matmul", "nn.batch_matmul")
+_KEPT: Final = (REQUANTIZE, *PRODUCTS)
 _PASSED: Final = (*MOVES, "cast", "nn.pad", "add", "subtract", "left_shift")
 """onnxruntime moves factors past some of them, others become part of the product themselves."""
 
@@ -183,9 +185,17 @@ class IntegerEmitter(Emitter):
             self._exact = True
             self._emit_word(step)
             return
-        words, results = words_of(step, (REQUANTIZE,))
+        self.emit_words(step, _KEPT)
+
+    def emit_words(self, step: Step, kept: Container[str] = ()) -> None:
+        """Write the words of an operator; ``kept`` are those whose own rules bound what they write.
+
+        Raises:
+            OnnxExportError: a word without an exact integer form.
+        """
+        words, results = words_of(step, kept)
         for word in words:
-            if word.name != REQUANTIZE:  # which emits words
+            if word.name not in kept:
                 self._exact = analyse_word(word, self._ranges)
             self._emit_word(word)
         for value, made in zip(step.results, results):
@@ -199,15 +209,17 @@ class IntegerEmitter(Emitter):
             self._sums.add(value)
         self._ranges.set(value, self._ranges.of(made))
 
-    def skip(self, step: Step, held: Held | None = None) -> None:
-        """Bound what a step computes without a node; ``held`` is its result."""
+    def skip(self, step: Step, held: Held | None = None) -> bool:
+        """Bound what a step computes without a node; ``held`` is its result. False where a word
+        of it may wrap."""
         words, (made,) = words_of(step)
-        for word in words:
-            analyse_word(word, self._ranges)
+        exact = [analyse_word(word, self._ranges) for word in words]  # all of them: no word waits
+        self._exact = all(exact)
         self._ranges.set(step.result, self._ranges.of(made))
         if held is not None:
             self._held[step.result] = held
         forget(words, step)
+        return self._exact
 
     def _emit_word(self, word: Step) -> None:
         if word.body is not None:

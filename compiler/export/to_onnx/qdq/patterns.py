@@ -11,9 +11,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.export.to_onnx.integer.rules.fixed_point import fixed_point_factors
 from compiler.ir.dataflow import Step
-from compiler.ops.qnn.requantize import OP, TFLM, factors_in
+from compiler.ops.qnn.requantize import RESCALING, TFLM, factors_in
 
 Floats = NDArray[np.float64]
 
@@ -35,11 +34,7 @@ IDENTITIES: Final = (
 def fixed_point_factor(step: Step) -> Floats | None:
     """The factor of a bare requantization or a fixed-point multiplication; None for others
     and what is not constant."""
-    if step.name == OP:
-        known = None if step.attrs.rounding in TFLM else factors_in(step)
-        return None if known is None else known.scale
-    found = fixed_point_factors(step)
-    if found is None:
+    if step.name not in RESCALING or getattr(step.attrs, "rounding", "") in TFLM:
         return None
-    factor = np.ldexp(found[0].astype(np.float64), (found[1] - 31).astype(np.int32))
-    return factor.reshape(factor.shape[step.attrs.axis % factor.ndim :]) if factor.ndim else factor
+    known = factors_in(step)
+    return None if known is None else known.scale

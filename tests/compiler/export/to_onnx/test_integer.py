@@ -20,6 +20,7 @@ from compiler.export.to_onnx.integer.model import to_integer_onnx
 from compiler.ir.expr import Expr
 from compiler.ir.module import IRModule
 from compiler.ir.ty import integer_range
+from compiler.ops.qnn.requantize import RESCALING
 from compiler.ops.rules.fixed_point import multiplier_and_shift
 from compiler.ops.rules.float_product import Ties, nearest_float_factors
 from compiler.ops.rules.integer_calls import requantize
@@ -464,7 +465,7 @@ def test_every_operator_that_realisation_emits_has_an_integer_form() -> None:
     replaced |= {"sqrt"}  # isqrt of more bits
     emitted = set(FQRealizeRewrite.names()) - replaced
     assert (emitted | arithmetic | tables) - WORDS - set(FBody.names()) == set()
-    assert set(FToInteger.names()) == WORDS | {"qnn.requantize"}
+    assert set(FToInteger.names()) == WORDS | set(RESCALING)
 
 
 @pytest.mark.parametrize("divisor", [7, -7, [[1], [-3], [0]]])

@@ -228,15 +228,6 @@ WORDS = {
         out_dtype="int64",
     ),
     "sum": lambda x: op.sum(op.transpose(x, axes=(1, 3, 0, 2)), axis=[0, 2]),
-    "fixed_point_multiply": lambda x: op.fixed_point_multiply(
-        op.cast(x, dtype="int32"), multiplier=1 << 30, shift=-3
-    ),
-    "fixed_point_multiply_per_axis": lambda x: op.fixed_point_multiply_per_axis(
-        op.cast(x, dtype="int64"),
-        const([1 << 30, (1 << 31) - 1, 3 << 29, 1 << 30]),
-        const([-9, 2, -40, 4]),
-        axis=1,
-    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""Shifts and fixed-point products: in float64 where it holds the products, else in 64 bits.
+"""Shifts and fixed-point products: in float64 where it holds them, else in 64 bits.
 
 BitShift knows unsigned integers only, and fills with zeros. A signed value is first moved up by
 2^63, which turns its order into that of uint64; the shifted 2^63 is taken off again:
@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.core.legalize import forget
 from compiler.core.words import Words
@@ -30,12 +29,11 @@ from compiler.ops.qnn.requantize import (
     summed,
 )
 from compiler.ops.rules.float_product import same_as_float_product
+from compiler.ops.tensor.fixed_point_multiply import PRODUCTS, multiplied_by
 
 _HALF_TURN = -(1 << 63)
 _SUMMED = 32
 """Bits in one ReduceSum: onnxruntime adds int64 in float64."""
-POWER_OF_TWO = 1 << 30
-"""A multiplier of exactly this is a shift in the dtype of the data."""
 
 
 def shifted_right(name: str, amount: str, e: IntegerEmitter) -> str:
@@ -112,57 +110,20 @@ def _bits_of(name: str, places: Array, e: IntegerEmitter) -> str:
     return e.node("Mod", [e.writer.cast(moved, "int64"), e.scalar(2, "int64")])
 
 
-@FToInteger.register("fixed_point_multiply", "fixed_point_multiply_per_axis")
+@FToInteger.register(*PRODUCTS)
 def fixed_point_multiply(step: Step, e: IntegerEmitter) -> Held:
-    """One multiplier and shift for all elements, or for each channel."""
-    factors = fixed_point_factors(step)
-    if factors is None:
+    """Floor(x * a + 1/2) where a float dtype holds every product and sum; else its words."""
+    known = multiplied_by(step)
+    if known is None:
         raise e.refuse(step, "its multipliers and shifts are computed", "fold them to constants")
-    return _scaled(step, *factors, e)
-
-
-def fixed_point_factors(step: Step) -> tuple[Array, Array] | None:
-    """Multipliers and shifts, int64, in a shape that broadcasts against the data; None for other
-    steps and where they are computed."""
-    if step.name == "fixed_point_multiply":
-        known = [np.asarray(step.attrs.multiplier), np.asarray(step.attrs.shift)]
-    elif step.name == "fixed_point_multiply_per_axis":
-        shape = [1] * len(step.args[0].type.shape)
-        shape[step.attrs.axis] = -1
-        known = [value.data.reshape(shape) for value in step.args[1:] if value.data is not None]
-    else:
-        return None
-    return (known[0].astype(np.int64), known[1].astype(np.int64)) if len(known) == 2 else None
-
-
-def _scaled(step: Step, multiplier: Array, amount: Array, e: IntegerEmitter) -> Held:
-    """Floor(x * a + 1/2) where a float dtype holds every product and sum. Else channels whose
-    multiplier is 2^30 take the short way in integers, the others the general one."""
-    data, dtype = step.args[0], step.result.type.dtype
-    multiplier = np.where(_vanishes(step, multiplier, amount), 0, multiplier)
-    work = _exact_product(step, multiplier, amount, e)
-    if work is not None:
-        product = e.node("Mul", [e.apart(data, work), _real(multiplier, amount, work, e)])
-        if np.all(amount > 30):
-            return Held(product, work)
-        return Held(e.node("Floor", [e.node("Add", [product, e.scalar(0.5, work)])]), work)
-    e.working_dtype(step)
-    exact = multiplier == POWER_OF_TWO
-    if exact.all():
-        return Held(_power_of_two(data, amount, dtype, e), dtype)
-    general = _general(data, multiplier, amount, dtype, e)
-    if not exact.any():
-        return Held(general, dtype)
-    short = _power_of_two(data, np.where(exact, amount, 1), dtype, e)
-    wide = [e.cast(name, dtype, "int64") for name in (short, general)]
-    picked = e.node("Where", [e.writer.constant(exact), *wide])
-    return Held(e.cast(picked, "int64", dtype), dtype)
-
-
-def _vanishes(step: Step, multiplier: Array, amount: Array) -> NDArray[np.bool_]:
-    """Where the operator shifts all bits out, those of a half included."""
-    width = bits(step.args[0].type.dtype)
-    return np.asarray(amount < np.where(multiplier == POWER_OF_TWO, 2 - width, -32))
+    work = _exact_product(step, *known, e) if e.skip(step) else None
+    if work is None:
+        e.emit_words(step)
+        return e.held(step.result)
+    product = e.node("Mul", [e.apart(step.args[0], work), _real(*known, work, e)])
+    if np.any(known[1] <= 30):
+        product = e.node("Floor", [e.node("Add", [product, e.scalar(0.5, work)])])
+    return Held(product, work)
 
 
 _SHORT = ("float32", "int8", "uint8", "int16", "uint16")
@@ -230,39 +191,3 @@ def _exact_product(step: Step, multiplier: Array, amount: Array, e: IntegerEmitt
     if int(np.abs(amount).max(initial=0)) > 62:
         return None
     return e.exact_dtype(2 * reach * int(np.abs(odd).max(initial=1)))
-
-
-def _general(data: Value, multiplier: Array, amount: Array, dtype: str, e: IntegerEmitter) -> str:
-    """((x << L) * M + 2^(30+R)) >> (31+R), wrapped to 32 bits; L or R is the shift."""
-    left, right = np.maximum(amount, 0), np.maximum(-amount, 0)
-    # |x << L| < 2^32 is the operator's contract, so from R = 33 on the result is 0.
-    vanishes, right = right > 32, np.minimum(right, 32)
-    wide = e.widened(data, "int64")
-    if left.any():
-        wide = shifted_left(wide, e.array(np.minimum(left, 63), "uint64"), e)
-    product = e.node("Mul", [wide, e.array(np.where(vanishes, 0, multiplier), "int64")])
-    half = np.left_shift(np.int64(1), 30 + right)
-    rounded = e.node("Add", [product, e.array(half, "int64")])
-    down = shifted_right(rounded, e.array(31 + right, "uint64"), e)
-    return e.cast(e.writer.cast(down, "int32"), "int32", dtype)
-
-
-def _power_of_two(data: Value, amount: Array, dtype: str, e: IntegerEmitter) -> str:
-    """x * 2^(amount - 1), rounding half up, in the dtype of x."""
-    width = np.dtype(dtype).itemsize * 8
-    left, right = np.maximum(amount - 1, 0), np.maximum(1 - amount, 0)
-    wide = e.widened(data, "int64")
-    result: str = wide
-    if right.any():
-        held = np.minimum(right, width - 1)
-        half = np.where(right > 0, np.left_shift(np.int64(1), np.maximum(held, 1) - 1), 0)
-        # The sum wraps in the data's dtype before it is shifted.
-        total = e.writer.cast(e.node("Add", [wide, e.array(half, "int64")]), dtype)
-        result = shifted_right(e.cast(total, dtype, "int64"), e.array(held, "uint64"), e)
-        if (right >= width).any():
-            result = e.node("Mul", [result, e.array(right < width, "int64")])
-    if left.any():
-        result = shifted_left(result, e.array(np.minimum(left, 63), "uint64"), e)
-        if (left >= width).any():
-            result = e.node("Mul", [result, e.array(left < width, "int64")])
-    return e.writer.cast(result, dtype)

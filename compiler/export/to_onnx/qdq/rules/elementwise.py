@@ -20,7 +20,7 @@ from compiler.export.to_onnx.qdq.patterns import Floats, fixed_point_factor
 from compiler.export.to_onnx.qdq.sums import clip_limits, narrowed_sides
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import integer_range, is_integer
-from compiler.ops.qnn.requantize import OP
+from compiler.ops.qnn.requantize import RESCALING
 
 
 @FToQdq.register("cast")
@@ -159,7 +159,7 @@ def clip(step: Step, graph: QdqEmitter) -> Real | None:
     return None if real is None or limits is None else real.limited(*limits)
 
 
-@FToQdq.register(OP, "fixed_point_multiply", "fixed_point_multiply_per_axis")
+@FToQdq.register(*RESCALING)
 def fixed_point_multiply(step: Step, graph: QdqEmitter) -> Real | None:
     """One factor for the whole tensor, or one per channel."""
     factor, real = fixed_point_factor(step), _free(step.args[0], graph)
