@@ -13,16 +13,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.export.to_onnx.graph_writer import OPSET, GraphWriter
 from compiler.export.to_onnx.integer.emitter import IntegerEmitter
 from compiler.export.to_onnx.narrow_weights import NEWEST_OPSET
-from compiler.export.to_onnx.qdq.patterns import Floats
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
 from compiler.ops.number_format import Array
 from compiler.ops.rules.float_product import EXACT
 from compiler.ranges.analysis import RangeContext
+
+Floats = NDArray[np.float64]
 
 LEVELS = 256
 _ENDS = {"int8": (-128, 127), "uint8": (0, 255), "uint16": (0, 65535)}
@@ -180,11 +182,11 @@ class Real:
         return self.written[key]
 
 
-class QdqEmitter(IntegerEmitter):
-    """Emitter that also knows of 8 bit tensors and of reals.
+class QdqEmitter:
+    """Tensors of 8 bits and reals, by value.
 
-    Integers that have no QDQ form are written in their own dtypes, by the words that compute them,
-    once something reads them.
+    Integers that have no QDQ form are written in their own dtypes, by ``words``, once something
+    reads them.
 
     Args:
         writer: receives the nodes.
@@ -202,7 +204,8 @@ class QdqEmitter(IntegerEmitter):
         reduce_range: bool = False,
         wide_sums: bool = False,
     ) -> None:
-        super().__init__(writer, ranges)
+        self.writer, self.node = writer, writer.node
+        self.words = IntegerEmitter(writer, ranges)
         self.runtime = runtime
         self.reduce_range = reduce_range
         self.wide_sums = wide_sums
@@ -220,24 +223,24 @@ class QdqEmitter(IntegerEmitter):
         while waiting:
             last = waiting[-1]
             step = last.producer
-            if last.data is not None or step is None or self.is_bound(last):
+            if last.data is not None or step is None or self.words.is_bound(last):
                 waiting.pop()
                 continue
             rounded = self._rounded(last)
             if rounded is not None:
-                self.bind(last, rounded)
+                self.words.bind(last, rounded)
                 continue
-            needed = [arg for arg in step.args if arg.data is None and not self.is_bound(arg)]
+            needed = [arg for arg in step.args if arg.data is None and not self.words.is_bound(arg)]
             if needed:
                 waiting += needed
             else:
-                self.emit(step)
-        return self.name(value)
+                self.words.emit(step)
+        return self.words.name(value)
 
     def _rounded(self, value: Value) -> str | None:
         """A real as integers of its value's dtype; None where float32 does not hold them."""
         real = self._reals.get(value)
-        low, high = self.ends(value)
+        low, high = self.words.ends(value)
         if real is None or max(-low, high) > EXACT:
             return None
         name = replace(real, clip=None, written={}).emit(self, np.ones(()))
@@ -295,7 +298,7 @@ class QdqEmitter(IntegerEmitter):
         """An 8 bit value becomes an 8 bit tensor, which its readers dequantize."""
         real = self._reals.get(value) or self.whole(value)
         assert real.settled is not None
-        low, high = self.ends(value)
+        low, high = self.words.ends(value)
         made = real.settled.get((low, high))
         if made is None:
             made = real.settled[low, high] = self._quantize(real, low, high)

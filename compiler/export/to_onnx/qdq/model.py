@@ -119,7 +119,7 @@ def to_qdq_onnx(
             )
     graph = QdqEmitter(GraphWriter("main"), ranges, to, reduce_range, not narrow)
     for value in flow.inputs:
-        graph.bind(value, graph.writer.input(value.name, value.type))
+        graph.words.bind(value, graph.writer.input(value.name, value.type))
         if graph.is_held(value):
             graph.settle(value)
     for step in flow.steps:
@@ -127,7 +127,7 @@ def to_qdq_onnx(
     for value in flow.outputs:
         if is_whole(value):
             graph.native(value)
-    write_outputs(flow, graph)
+    write_outputs(flow, graph.words)
     made = _reported(graph.writer.finish(), flow.steps, graph)
     newest = opset or to.opset
     if to.npu:
@@ -146,11 +146,11 @@ def _emit(
             name = real.emit(graph, np.ones(()))
             wanted = step.result.type.dtype
             held = name if wanted == "float32" else graph.writer.cast(name, wanted)
-            graph.bind(step.result, held)
+            graph.words.bind(step.result, held)
         elif not is_integral(step):
             for value in filter(is_whole, step.args):
                 graph.native(value)
-            graph.emit(step)
+            graph.words.emit(step)
         return
     rule = FToQdq.get(step.op) or move
     made = real if step in clips else rule(step, graph)

@@ -28,15 +28,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from compiler.export.to_onnx.qdq.emitter import LEVELS, QdqEmitter, Real
-from compiler.export.to_onnx.qdq.patterns import (
-    IDENTITIES,
-    Floats,
-    fixed_point_factor,
-)
+from compiler.core.words import FBody, operand
+from compiler.export.to_onnx.qdq.emitter import LEVELS, Floats, QdqEmitter, Real
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import integer_range, is_integer
 from compiler.ops.annotation.wide_point import wide_headroom
+from compiler.ops.qnn.requantize import RESCALING, TFLM, factors_in
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.ops.rules.realize import WIDE_INPUT
 from compiler.ops.tensor.clip import integer_bound
@@ -131,7 +128,7 @@ def moved_from(value: Value) -> Iterator[tuple[Value, int]]:
         held = producer.args[1].data if producer.name == "subtract" else None
         if held is not None and held.size == 1 and is_integer(str(held.dtype)):
             offset -= int(held.reshape(()))
-        elif producer.name != "cast" and producer.name not in IDENTITIES:
+        elif not _is_same(producer):
             return
         value = producer.args[0]
         yield value, offset
@@ -292,7 +289,7 @@ def _of_unsigned(value: Value) -> bool:
         factor, held = fixed_point_factor(producer), _bounds(producer)
         scaled = factor is not None and factor.min() >= 0
         scaled |= producer.name == "multiply" and held is not None and held.min() >= 0
-        if not scaled and producer.name not in ("cast", *_AVERAGES, *_MAXIMA, *IDENTITIES):
+        if not scaled and producer.name not in (*_AVERAGES, *_MAXIMA) and not _is_same(producer):
             return False
         value = producer.args[0]
     return True
@@ -394,7 +391,7 @@ def _readers(value: Value) -> Iterator[Step]:
     waiting = [value]
     while waiting:
         for user in waiting.pop().users:
-            if user.name == "cast" or user.name in IDENTITIES:
+            if _is_same(user):
                 waiting.append(user.result)
             else:
                 yield user
@@ -411,6 +408,20 @@ def _product_readers(value: Value) -> Iterator[tuple[Step, bool]]:
                 waiting.append((reader.result, reshaped or reshapes))
             elif FQProductShape.get(reader.op) is not None:
                 yield reader, reshaped
+
+
+def _is_same(step: Step) -> bool:
+    """Whether a step gives the integers of its operand."""
+    return step.name == "cast" or FBody.get(step.op) is operand
+
+
+def fixed_point_factor(step: Step) -> Floats | None:
+    """The factor of a bare requantization or a fixed-point multiplication, in a shape that
+    broadcasts; None for others and what is not constant. The way ties go is lost in a QDQ graph."""
+    if step.name not in RESCALING or getattr(step.attrs, "rounding", "") in TFLM:
+        return None
+    known = factors_in(step)
+    return None if known is None else known.scale
 
 
 def _requantized(value: Value) -> Iterator[tuple[Floats, Value]]:

@@ -10,14 +10,14 @@ from compiler.core.legalize import forget, words_of
 from compiler.core.words import MOVES
 from compiler.export.to_onnx.emitter import Emitter, emit_step
 from compiler.export.to_onnx.qdq.emitter import (
+    Floats,
     FToQdq,
     QdqEmitter,
     Real,
     of_operand,
     scaled,
 )
-from compiler.export.to_onnx.qdq.patterns import Floats, fixed_point_factor
-from compiler.export.to_onnx.qdq.sums import clip_limits, narrowed_sides
+from compiler.export.to_onnx.qdq.sums import clip_limits, fixed_point_factor, narrowed_sides
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import integer_range, is_integer
 from compiler.ops.qnn.requantize import RESCALING
@@ -29,7 +29,7 @@ def cast(step: Step, graph: QdqEmitter) -> Real | None:
     source = step.args[0]
     if not is_integer(source.type.dtype):
         return _quantized_input(step, graph)
-    (least, most), (low, high) = graph.ends(source), integer_range(step.result.type.dtype)
+    (least, most), (low, high) = graph.words.ends(source), integer_range(step.result.type.dtype)
     return graph.real(source) if low <= least and most <= high else None
 
 
@@ -54,7 +54,7 @@ def _quantized_input(step: Step, graph: QdqEmitter) -> Real | None:
         value, factor = producer.args[0], _number(producer.args[1])
     if value.type.dtype != "float32":
         return None
-    name = graph.name(value)
+    name = graph.words.name(value)
     real = Real.of(lambda scale, addend: scaled(name, scale, addend, graph)).times(factor)
     real = real.plus(zero) if zero else real
     return replace(real, source=name, clip=(limits.a_min + zero, limits.a_max + zero))

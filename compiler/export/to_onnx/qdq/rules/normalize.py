@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.export.to_onnx.qdq.emitter import FToQdq, QdqEmitter, Real, scaled
-from compiler.export.to_onnx.qdq.patterns import Floats
+from compiler.export.to_onnx.qdq.emitter import Floats, FToQdq, QdqEmitter, Real, scaled
 from compiler.ir.dataflow import Step
 
 

@@ -15,8 +15,7 @@ from functools import partial
 import numpy as np
 
 from compiler.export.to_onnx.float.rules.nn import conv_node
-from compiler.export.to_onnx.qdq.emitter import FToQdq, QdqEmitter, Quantized, Real, scaled
-from compiler.export.to_onnx.qdq.patterns import Floats
+from compiler.export.to_onnx.qdq.emitter import Floats, FToQdq, QdqEmitter, Quantized, Real, scaled
 from compiler.ir.dataflow import Step
 from compiler.ops.number_format import Array
 from compiler.ops.rules.realize import WIDE_INPUT
@@ -32,9 +31,9 @@ def conv2d(step: Step, graph: QdqEmitter) -> Real | None:
     shape = () if weight is None else (weight.shape[0], 1, 1)
     border = None if weight is None else _border(step, graph)
     if weight is None or border is None:
-        return _product(step, graph, weight, shape, partial(conv_node, step, graph))
+        return _product(step, graph, weight, shape, partial(conv_node, step, graph.words))
     tensor, level, pads = border
-    node = partial(conv_node, step, graph, pads=pads)
+    node = partial(conv_node, step, graph.words, pads=pads)
     made = _product(step, graph, weight, shape, node, tensor=tensor)
     sums = weight.astype(np.int64).reshape(len(weight), -1).sum(axis=1)
     return None if made is None else made.plus(level * sums.reshape(shape))

@@ -23,7 +23,7 @@ def lookup(step: Step, graph: QdqEmitter) -> Real | None:
     integers = (np.arange(least, most + 1) - tensor.zero_point) * (tensor.scale * scale) + offset
     places = np.floor(integers + 0.5) - integer_range(step.args[0].type.dtype)[0]
     entries = table[np.clip(places, 0, table.size - 1).astype(np.int64)]
-    name = gathered(np.roll(entries, least).astype(np.float32), tensor.name, step, graph)
+    name = gathered(np.roll(entries, least).astype(np.float32), tensor.name, step, graph.words)
     return Real.of(lambda factor, addend: scaled(name, factor, addend, graph))
 
 

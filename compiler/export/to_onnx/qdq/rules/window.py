@@ -10,8 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.export.to_onnx.qdq.emitter import FToQdq, QdqEmitter, Real, of_operand
-from compiler.export.to_onnx.qdq.patterns import Floats
+from compiler.export.to_onnx.qdq.emitter import Floats, FToQdq, QdqEmitter, Real, of_operand
 from compiler.export.to_onnx.windows import window_attributes
 from compiler.ir.dataflow import Step
 from compiler.ops.reduce.axes import axes_of
