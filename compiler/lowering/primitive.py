@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from compiler.core.legalize import forget, words_of
+from compiler.core.words import FBody
 from compiler.errors import CompilerError, DynamicShapeError, LoweringError
 from compiler.ir.analysis import count_uses
 from compiler.ir.attrs import DictAttrs
@@ -192,7 +193,7 @@ def _in_words(call: Call, op: Op, inputs: Views, builder: LirBuilder) -> Views:
     """The loops of the words of an operator that has none of its own, of floats as well.
 
     Raises:
-        CompilerError: it has no body either.
+        CompilerError: it has no body either, or none for what is computed.
     """
     args = tuple(
         Value(ty, data=arg.data if isinstance(arg, Constant) else None)
@@ -204,7 +205,14 @@ def _in_words(call: Call, op: Op, inputs: Views, builder: LirBuilder) -> Views:
     step.results = tuple(Value(ty, step, index) for index, ty in enumerate(results))
     words, made = words_of(step, floats=True)
     if words == [step]:
-        FLower.require(op)
+        if FBody.get(op) is None:
+            FLower.require(op)
+        computed = [name for name, arg in zip(op.arg_names, args) if arg.data is None]
+        raise CompilerError(
+            f"{op.name} has no loops where {', '.join(computed)} vary at run time",
+            where=str(call.span) if call.span else None,
+            fix="give all but its data as constants (FoldConstant)",
+        )
     nodes: dict[Value, Expr] = {}
     views: dict[Expr, Views] = {}
     for value, view in zip(args, inputs):

@@ -10,7 +10,7 @@ import pytest
 
 import compiler
 from compiler import relay
-from compiler.errors import DynamicShapeError, LoweringError, TypeInferenceError
+from compiler.errors import CompilerError, DynamicShapeError, LoweringError, TypeInferenceError
 from compiler.ir.analysis import extract_calls, post_order
 from compiler.ir.expr import Call, Function, GlobalVar, Let
 from compiler.ir.pass_infra import PassContext
@@ -19,6 +19,7 @@ from compiler.lir.nodes import PrimFunc
 from compiler.lowering.lower_te import lower_te
 from compiler.lowering.te_compiler import UnimplementedSymbolWarning
 from compiler.ops.lowered.call_lowered import get_call_lowered_props
+from compiler.ops.op_call import op_call
 from compiler.runtime.lowered_module import LoweredModule
 from compiler.targets.external_codegen import external_codegen
 from compiler.targets.target import Target
@@ -220,6 +221,17 @@ def test_unknown_sizes_are_refused_with_the_operator() -> None:
     x = relay.var("x", (relay.AnyDim(), 4))
     with pytest.raises(DynamicShapeError, match="add"):
         lowered(op.add(x, relay.var("y", (1, 4))))
+
+
+def test_factors_that_vary_at_run_time_are_refused_by_what_varies() -> None:
+    names = ("x", "multiplier", "shift")
+    operands = [relay.var(n, s, "int32") for n, s in zip(names, ((2, 3), (3,), (3,)), strict=True)]
+    mod = relay.module(Function(tuple(operands), op_call("qnn.requantize", *operands)))
+    with pytest.raises(
+        CompilerError, match="no loops where data, multiplier, shift vary"
+    ) as caught:
+        compiler.lower(mod, "net")
+    assert caught.value.fix == "give all but its data as constants (FoldConstant)"
 
 
 def test_kernels_cannot_be_polymorphic() -> None:
