@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import EvaluationError
-from compiler.ir.expr import Call, Expr, Function, Op, describe
+from compiler.ir.expr import Call, Expr, Function, Op, Quant, describe
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType, is_dynamic, is_float
 from compiler.ops.number_format import Array
@@ -132,8 +132,9 @@ Batch = Mapping[str, Array]
 class NodeDifference:
     """How far one matched pair of values is apart, over all batches.
 
-    ``snr_db`` is 10·log10(Σa² / Σ(a-b)²), inf when equal. ``scale`` is the factor that b was
-    multiplied with first, because one side holds integers and the other real numbers; else 1.
+    ``snr_db`` is 10·log10(Σa² / Σ(a-b)²), inf when equal. Where one side holds integers and the
+    other real numbers ``scale`` is that of the integers, whose zero point is taken off, or, where
+    they carry none, the factor that b was multiplied with first; else 1.
     ``undone_db`` is the ratio with the best factor and offset of each channel instead, where that
     is more than 10 dB better: smoothing gives channels factors, zero points give them offsets,
     which the next operators take back.
@@ -231,7 +232,8 @@ def compare_modules(
             outputs = [_Total() for _ in range(max(len(out_a), len(out_b)))]
         for match in matches:
             total = totals.setdefault((match.a.index, match.b.index), _Total())
-            total.add(values_a[match.a.index], values_b[match.b.index], rtol, atol)
+            x, y = values_a[match.a.index], values_b[match.b.index]
+            total.add(x, y, rtol, atol, (match.b if x.dtype.kind == "f" else match.a).node.quant)
         for total, x, y in zip(outputs, out_a, out_b):
             total.add(x, y, rtol, atol)
         if len(out_a) != len(out_b):
@@ -275,8 +277,8 @@ class _Total:
     moments: NDArray[np.float64] | None = None
     """Of integers beside real numbers, by channel: count and sums of x, y, xx, yy, xy."""
 
-    def add(self, x: Array, y: Array, rtol: float, atol: float) -> None:
-        """Count one batch; ``x`` is taken as right."""
+    def add(self, x: Array, y: Array, rtol: float, atol: float, quant: Quant | None = None) -> None:
+        """Count one batch; ``x`` is taken as right, ``quant`` is of the side that is integers."""
         self.dtypes, self.shape = (str(x.dtype), str(y.dtype)), x.shape
         if x.shape != y.shape:
             self.equal, self.noise, self.max_error = False, math.inf, math.inf
@@ -287,11 +289,18 @@ class _Total:
             return
         right, judged = x.astype(np.float64), y.astype(np.float64)
         if mixed:
-            if self.scale == 1.0:
+            if quant is None and self.scale == 1.0:
                 self.scale = _best_scale(right, judged)
+            if quant is not None and x.dtype.kind == "f":
+                judged = (judged - quant.zero_point) * quant.scale
+            elif quant is not None:
+                right = (right - quant.zero_point) * quant.scale
             own = _moments(right, judged)
             self.moments = own if self.moments is None else self.moments + own
-            judged = judged * self.scale
+            if quant is None:
+                judged = judged * self.scale
+            else:
+                self.scale = quant.scale
         error = np.abs(right - judged)
         # NaN on both sides is agreement; on one side it is an error without bound.
         error = np.where(np.isnan(right) & np.isnan(judged), 0.0, error)
@@ -338,7 +347,7 @@ def _same(x: Array, y: Array, rtol: float, atol: float) -> bool:
 
 
 def _best_scale(x: Array, y: Array) -> float:
-    """Factor on ``y`` with the least squared error: the quantization scale, near enough."""
+    """Factor on ``y`` with the least squared error, for integers that carry no scale."""
     power = float(np.sum(np.square(y)))
     return float(np.sum(x * y)) / power if power > 0 else 1.0
 

@@ -12,7 +12,7 @@ import compiler.ops  # noqa: F401  (registers the operators)
 from compiler import relay
 from compiler.difference import compare_modules, random_inputs
 from compiler.errors import EvaluationError
-from compiler.ir.expr import Constant, Expr, Function, Var
+from compiler.ir.expr import Constant, Expr, Function, Quant, Var
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType
@@ -100,6 +100,20 @@ def test_nodes_are_named_if_one_module_has_names() -> None:
     found = compare_modules(mod, network("b", names=False), batches(mod))
     assert found.first is not None
     assert found.first.name == "b"
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_integers_are_compared_at_the_scale_and_zero_point_that_they_carry(turned: bool) -> None:
+    x = Var("x", TensorType((4,)))
+    real = op_call("nn.relu", x, span=Span("onnx:r"))
+    scaled = op_call("add", op_call("multiply", x, Constant(np.float32(4))), relay.const(3.0))
+    held = op_call("cast", op_call("maximum", scaled, relay.const(3.0)), dtype="int8")
+    integer = held.with_fields(span=Span("onnx:r"), quant=Quant(0.25, 3))
+    mods = [infer_module(IRModule({"main": Function((x,), each)})) for each in (real, integer)]
+    data = np.array([-1, 0.25, 0.5, 30], np.float32)
+    node = compare_modules(*mods[:: -1 if turned else 1], [{"x": data}]).nodes[-1]
+    assert {node.dtype_a, node.dtype_b} == {"float32", "int8"}
+    assert (node.name, node.scale, node.max_abs_error) == ("r", 0.25, 0)
 
 
 def test_integers_are_compared_up_to_their_scale() -> None:
