@@ -16,7 +16,7 @@ _MOST_BYTES: Final = 1 << 28
 """Bytes of the float network that are kept; what comes later is made each time."""
 
 
-def narrowed(levels: NDArray[np.float64]) -> Levels:
+def narrowed(levels: NDArray[np.floating[Any]]) -> Levels:
     """Whole numbers below 2^31 in the narrower of int8 and int32 that holds them."""
     narrow = np.abs(levels).max(initial=0) <= np.iinfo(np.int8).max
     return levels.astype(np.int8 if narrow else np.int32)

@@ -3,12 +3,15 @@ and as the oracle of the C ones (``native_kernels.py``)."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
+Floating = NDArray[np.floating[Any]]
 I16 = NDArray[np.int16]
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -257,7 +260,7 @@ class Kernels:
         return found, errors
 
 
-def on_grid(values: F64, ends: tuple[int, int]) -> F64:
+def on_grid(values: Floating, ends: tuple[int, int]) -> Floating:
     """Nearest whole numbers, halves away from zero, as realization rounds."""
     return np.clip(np.trunc(values + np.copysign(0.5, values)), *ends)
 

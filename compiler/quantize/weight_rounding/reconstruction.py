@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from compiler.quantize.kernels.choice import choose_kernels
 from compiler.quantize.kernels.numpy_kernels import on_grid
 
-Floats = NDArray[np.float64]
 Products = NDArray[np.floating[Any]]
 
 _DAMPING: Final = 0.01
@@ -30,7 +29,7 @@ _DAMPING: Final = 0.01
 _BLOCK: Final = 64
 
 
-def reconstructed(rows: Floats, gram: Products, ends: tuple[int, int]) -> Floats:
+def reconstructed(rows: Products, gram: Products, ends: tuple[int, int]) -> Products:
     """Whole numbers of a grid for the weights of one or more groups.
 
     Args:
@@ -71,7 +70,7 @@ def damped(gram: Products, part: float = _DAMPING) -> Products:
     return found
 
 
-def _made_up_for(rows: Floats, hessian: Products, ends: tuple[int, int]) -> Floats:
+def _made_up_for(rows: Products, hessian: Products, ends: tuple[int, int]) -> Products:
     """Round column by column; later columns compensate the error of earlier ones."""
     taps, kernels = rows.shape[2], choose_kernels()
     factor = _inverse_factor(hessian)

@@ -56,7 +56,7 @@ from compiler.quantize.scales.bind_scales import quantize_points
 from compiler.quantize.scales.range_fitting import RangeFitting
 from compiler.quantize.weight_rounding.bias_correction import biases_of, corrected_bias
 from compiler.quantize.weight_rounding.prefix_runs import PrefixRuns
-from compiler.quantize.weight_rounding.reconstruction import damped, reconstructed
+from compiler.quantize.weight_rounding.reconstruction import Products, damped, reconstructed
 from compiler.quantize.weight_rounding.weight_rows import (
     PointRows,
     blocked,
@@ -214,19 +214,22 @@ def _most_runs(main: Function, whole_sample: bool = False) -> int:
 def _rounded(held: PointRows, seen: _Seen, centred: bool) -> RoundedWeight:
     """Levels, of deviations from the mean if centred, and then the mean error they leave."""
     taps = seen.hessian.shape[1]
-    rows = cut_rows(held.rows, taps)
     dtype: type[Any] = np.float64 if taps <= _FEW_TAPS else np.float32
+    rows = cut_rows(held.rows, taps).astype(dtype, copy=False)
     hessian, cross = (each.astype(dtype, copy=False) for each in (seen.hessian, seen.cross))
     (solve,) = scipy.linalg.get_lapack_funcs(("posv",), (hessian,))
     moved = rows.copy()
-    for row, one, wanted in zip(moved, damped(hessian, _DAMPING), rows.astype(dtype) @ cross):
+    for row, one, wanted in zip(moved, damped(hessian, _DAMPING), rows @ cross):
         row += solve(one.T, wanted.T)[1].T
     signs, ends = np.ones((*moved.shape[:2], 1)), (-held.limit, held.limit)
     if held.own_scales and held.limit < _FEW_LEVELS:
         ends = (-held.limit - 1, held.limit)
         signs = _signs(joined_rows(moved, held.rows.shape), np.einsum("gkk->gk", hessian), ends)
         signs = np.repeat(signs, len(moved) // len(signs), axis=0)
-    levels = joined_rows(signs * reconstructed(signs * moved, hessian, ends), held.rows.shape)
+    moved *= signs
+    found = reconstructed(moved, hessian, ends)
+    found *= signs
+    levels = joined_rows(found, held.rows.shape)
     error = (seen.mean_error(held.rows, levels) * held.scales).reshape(-1) if centred else None
     return RoundedWeight(narrowed(levels), error)
 
@@ -239,7 +242,7 @@ def _has_few_levels(point: Expr) -> bool:
     return isinstance(high, Constant) and float(high.data) < _FEW_LEVELS
 
 
-def _signs(rows: Floats, squares: Floats, ends: tuple[int, int]) -> Floats:
+def _signs(rows: Products, squares: Products, ends: tuple[int, int]) -> Floats:
     """The sign of each scale, (groups, outputs, 1), with which the nearest numbers err less.
 
     Args:
@@ -313,7 +316,7 @@ class _Seen:
         cross = shrunk(crossed, (more, read), counts, common, False, centred)
         return _Seen(hessian, cross, means)
 
-    def mean_error(self, rows: Floats, levels: Floats) -> Floats:
+    def mean_error(self, rows: Floats, levels: Products) -> Floats:
         """What the mean output is too large by, (groups, outputs), in units of the scale."""
         read, more = self.means.reshape(2, len(rows), -1)
         got = np.einsum("gok,gk->go", levels - rows, read)

@@ -66,8 +66,7 @@ class PointRows:
     @property
     def is_whole(self) -> bool:
         """Whether the weights lie on the grid of their scales, but for rounding to float32."""
-        whole = np.rint(self.rows)
-        return bool(np.all(np.abs(self.rows - whole) <= _TOLERANCE * np.maximum(np.abs(whole), 1)))
+        return all(_is_whole(row) for group in self.rows for row in group)  # most: not the first
 
     def point_of(self, levels: Levels) -> Call:
         """The point around other weights, whole numbers of the shape of ``rows``."""
@@ -76,6 +75,11 @@ class PointRows:
         ends = (Constant(np.array(each, np.float32)) for each in (-end, end))
         data = self.rule.weight(levels * self.scales[:, :, None]).astype(np.float32)
         return self.point.with_fields(args=(Constant(data, span=held.span), scale, *ends))
+
+
+def _is_whole(row: NDArray[np.float64]) -> bool:
+    whole = np.rint(row)
+    return bool(np.all(np.abs(row - whole) <= _TOLERANCE * np.maximum(np.abs(whole), 1)))
 
 
 def cut_rows(rows: NDArray[np.float64], inside: int) -> NDArray[np.float64]:
