@@ -23,11 +23,12 @@ from compiler.quantize import (
     prerequisite_optimize,
 )
 from compiler.quantize.calibration.collect_stats import float_executor
+from compiler.quantize.calibration.collectors import DEFAULT_PERCENTILES
 from compiler.runtime.exact_executor import exact_executor
 from compiler.runtime.executor import Executor
 from qsearch.search.objectives import KEEPS_ACCURACY, Objective, sqnr_value
 from qsearch.search.sampler import Proposal, SamplerSpec, StudySampler, first_points
-from qsearch.search.space import PERCENTILES, Params, Space, config_hash, to_qconfig
+from qsearch.search.space import Params, Space, config_hash, to_qconfig
 from qsearch.search.space_file import searched_space
 from qsearch.settings import Settings
 from qsearch.store.records import Outcome, Trial
@@ -57,7 +58,7 @@ class KnownScores:
             {"input": calibration.images[i : i + self.batch]}
             for i in range(0, len(calibration), self.batch)
         ]
-        self.calibration = Calibration(self.module, batches, percentiles=PERCENTILES)
+        self.calibration = Calibration(self.module, batches, percentiles=DEFAULT_PERCENTILES)
         asked = searched_space(Settings(), self.module, OBJECTIVE.metric)
         self.space: Space = asked.space
         self.start: QConfig = asked.start
