@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from ast import literal_eval
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,13 @@ import pandas
 import pytest
 from onnx import TensorProto, helper
 from onnx.numpy_helper import from_array
+from onnx.utils import extract_model
 
 import qsearch
 from compiler.errors import CompilerError
 from qsearch.cli.main import run
 from qsearch.data import PreparedData, natural_metric, open_data
+from tests.each import each
 from workers.datasets.protocol import InputSpec
 from workers.messages import DatasetRef
 from workers.metrics.library import LIBRARY
@@ -230,3 +234,13 @@ def test_a_column_of_texts_is_named(
     told = capsys.readouterr().err
     assert "column 'city' holds texts" in told
     assert "encode texts in front of the model" in told
+    parts = re.findall(r"extract_model\(M, '(.+?)', (\[.*?\]), (\[.*?\])\)", told)
+    for name, inputs, outputs in each(parts):
+        extract_model(
+            *(str(tmp_path / n) for n in ("m.onnx", name)), *map(literal_eval, (inputs, outputs))
+        )
+    cities = np.asarray([["Rome"], ["Oslo"]])
+    (places,) = onnxruntime.InferenceSession(tmp_path / "encoders.onnx").run(None, {"city": cities})
+    assert places.tolist() == [[1], [0]]
+    numbers = {"place": places.astype(np.int64)}
+    qsearch.quantize(tmp_path / "numbers.onnx", numbers, "calibrate_mode=global_scale")
