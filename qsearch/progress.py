@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from typing import Final, TextIO
 
 TRIALS: Final = "trials"
+CHECKS: Final = 4
+"""Trials that take about as long as the checks of the best module: 1 to 7 on networks of 0.1 to 20
+MB."""
 _WIDE: Final = 120
 """Letters of a line from which there is room for bars."""
 
@@ -34,6 +37,11 @@ class Progress:
 
     def message(self, text: str) -> None:
         """One line that stays."""
+
+    def expect(self, seconds: float, what: str) -> None:
+        """Say about how long something takes from now on."""
+        told = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+        self.message(f"estimate: {told} for {what}")
 
     def close(self) -> None:
         """The last phase is over."""
@@ -120,13 +128,20 @@ class PlainProgress(Progress):
         elapsed = now - phase.start
         parts = [f"{phase.name}: {phase.done}/{phase.total}", f"{elapsed:.0f} s"]
         if phase.here and phase.done < phase.total:
-            left = f"ETA {elapsed / phase.here * (phase.total - phase.done):.0f} s"
-            parts.append(left + " and the checks" * (phase.name == TRIALS))
+            left = phase.total - phase.done + CHECKS * (phase.name == TRIALS)
+            told = f"ETA {elapsed / phase.here * left:.0f} s"
+            parts.append(told + " with the checks" * (phase.name == TRIALS))
         if phase.name == TRIALS and elapsed > 0:
             parts.append(f"{60 * phase.here / elapsed:.1f} trials/min")
         if note:
             parts.append(note)
         self.message(", ".join(parts))
+
+    def expect(self, seconds: float, what: str) -> None:
+        """Print it; the silence ends if it would end before."""
+        if self._clock() + seconds >= self._silent_until:
+            self._silent_until = 0.0
+        super().expect(seconds, what)
 
     def message(self, text: str) -> None:
         """Print the line."""

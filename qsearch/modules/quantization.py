@@ -11,7 +11,7 @@ from compiler.insight.audit import Repaired
 from compiler.ir.blob import module_sha256
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import Calibration, Decision
+from compiler.quantize import Calibration, Decision, sequential_seconds
 from compiler.quantize.bits.wide_inputs import with_room_for_sums
 from compiler.runtime.artifact import QModule
 from qsearch.data import Batches
@@ -25,7 +25,7 @@ from qsearch.search.shipped import Shipped, samples_of
 from qsearch.search.trying import fields_of_text
 from qsearch.settings import CutAt
 from workers.metrics.size import DEFAULT_FORM, RESTRICTED, fields_of
-from workers.process import code_version, library_versions
+from workers.process import Stopwatch, code_version, library_versions
 from workers.user_code import hashes, imported_code
 
 log = logging.getLogger("qsearch.modules.quantization")
@@ -95,8 +95,15 @@ def _quantized(
     digest = module_sha256(module)
     calibration = Calibration(module, Batches(data, inputs, told=progress.reached))
     decisions: tuple[Decision, ...] = ()
+    watch = Stopwatch()
     if config is None:
         config, decisions = chosen_config(calibration, module, changes or {})
+        # The audit and the checks run a few of the samples, so they take half of the passes.
+        rounding = sequential_seconds(module) if config.sequential else 0.0
+        slower = watch.wall_s / max(watch.cpu_s, 1e-3)
+        progress.expect(
+            watch.wall_s / 2 + slower * rounding, "the module, its audit and its checks"
+        )
     if calibration.scales_for(config) and data.synthetic:
         log.warning(
             "no calibration data was given: activation ranges come from random inputs "

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from qsearch.notifying import BEST
-from qsearch.progress import TRIALS
+from qsearch.progress import CHECKS, TRIALS
 from qsearch.search.context import Budget, Control, StudyContext
 from qsearch.search.stages import StageTracker
 from qsearch.search.trial_queue import PATIENT, TrialQueue
@@ -112,9 +112,8 @@ class TrialNews:
             return
         self._estimated = True
         took = time.monotonic() - self._begun
-        seconds = took / done * left
-        told = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
         first = f"the first {done} took" if done > 1 else "the first took"
-        self.context.progress.message(
-            f"estimate: {told} for the {left} other trials, as {first} {took:.1f} s"
+        others = f"the {left} other trial{'s' if left > 1 else ''} and the checks of the best"
+        self.context.progress.expect(
+            took / done * (left + CHECKS), f"{others}, as {first} {took:.1f} s"
         )

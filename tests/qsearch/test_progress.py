@@ -19,7 +19,7 @@ def test_plain_lines_have_count_time_eta_rate_and_best() -> None:
         progress.advance(1, f"best top1 0.9{step}")
     assert out.getvalue().splitlines() == [
         "trials: 0/4",
-        "trials: 2/4, 6 s, ETA 6 s and the checks, 20.0 trials/min, best top1 0.92",
+        "trials: 2/4, 6 s, ETA 18 s with the checks, 20.0 trials/min, best top1 0.92",
         "trials: 4/4, 12 s, 20.0 trials/min, best top1 0.94",
     ]
 
@@ -33,7 +33,7 @@ def test_the_rate_of_a_resumed_phase_counts_what_was_done_now() -> None:
     progress.advance(2)
     assert out.getvalue().splitlines() == [
         "trials: 16/20",
-        "trials: 18/20, 6 s, ETA 6 s and the checks, 20.0 trials/min",
+        "trials: 18/20, 6 s, ETA 18 s with the checks, 20.0 trials/min",
     ]
 
 
@@ -56,7 +56,7 @@ def test_a_short_phase_that_returns_is_not_printed_again() -> None:
         "calibration: 0/2",
         "calibration: 2/2, 0 s",
         "trials: 0/8",
-        "trials: 4/8, 6 s, ETA 6 s and the checks, 40.0 trials/min",
+        "trials: 4/8, 6 s, ETA 12 s with the checks, 40.0 trials/min",
         "trials: 8/8, 9 s, 53.3 trials/min",
     ]
 
@@ -129,3 +129,13 @@ def test_a_command_says_how_far_it_is_once_it_takes_long() -> None:
     for now[0] in (4.0, 12.0):
         progress.advance()
     assert stream.getvalue() == "calibration: 2/4, 12 s, ETA 12 s\n"
+
+
+def test_a_silence_ends_with_an_estimate_that_outlasts_it() -> None:
+    stream, now = io.StringIO(), [3.0]
+    progress = PlainProgress(stream, clock=lambda: now[0], quiet_s=10.0)
+    progress.expect(6.0, "the module")
+    assert stream.getvalue() == ""
+    progress.expect(30.0, "the module")
+    progress.message("audit")
+    assert stream.getvalue() == "estimate: 30 s for the module\naudit\n"

@@ -383,7 +383,7 @@ def test_how_long_it_will_take_is_said_once_a_trial_has_ended(tmp_path: Path) ->
     told: list[str] = []
     qsearch.launch("digits", trials=3, pool="inline", out=tmp_path / "run", progress=Told(told))
     (estimate,) = [text for text in told if text.startswith("estimate: ")]
-    assert "for the 2 other trials, as the first took" in estimate
+    assert "for the 2 other trials and the checks of the best, as the first took" in estimate
     best = [text.startswith("best top1") for text in told]
     assert best[: told.index(estimate)].count(True) == 1
 
