@@ -390,10 +390,11 @@ class Settings(BaseModel):
     ] = Field(
         DEFAULT_FORM,
         alias="for",
-        description="the form of the module whose constants size counts; layers of a search for "
-        "qdq have 2, 4 or 8 bits, which QDQ files hold; one for tflite is for TFLM (tflite-16x8: "
-        "16 bits, weights of 8), for ryzenai and qnn for these NPUs; a core means its C, and adds "
-        "ram, flash and instructions to every trial",
+        description="the form of the module whose constants size counts; a search for qdq, or its "
+        "runtime (onnxruntime, openvino, tensorrt), tries what the file holds: 8 bits, weights of "
+        "2, 4 or 8; one for tflite is for TFLM (tflite-16x8: 16 bits, weights of 8), for ryzenai "
+        "and qnn for these NPUs; a core means its C, and adds ram, flash and instructions to every "
+        "trial",
     )
     at_most: Annotated[
         tuple[tuple[str, float], ...],

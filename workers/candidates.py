@@ -93,6 +93,12 @@ class Builder:
 
     def _make(self, build: Build, blob_key: str) -> Runnable:
         watch = Stopwatch()
+        if build.module is not None and build.evaluator == "onnxruntime":
+            from compiler.targets.ort.session import OrtExecutor
+
+            inputs = input_specs(self._values.module(build.blob))
+            exported = OrtExecutor(self._values.value(build.module), [one.name for one in inputs])
+            return Runnable(inputs, exported.run, watch.cpu_s)
         if build.module is not None:
             file = build.module
             key = self._values.key(file)

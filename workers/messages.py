@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from compiler.quantize.calibration.measurement import Step
     from compiler.quantize.smoothing.rescaled_tensors import CountedTensor
 
-EvaluatorName = Literal["engine", "simulated", "float", "reference"]
+EvaluatorName = Literal["engine", "simulated", "float", "reference", "onnxruntime"]
 """What computes the outputs.
 
 engine      realised integers by the kernels of compiler.targets.engine; where this worker has no
@@ -120,7 +120,8 @@ class Build:
         channels: channel statistics as arrays, or their handle, where the candidate's
             ``needs_channels``.
         module: bytes of a .qmod, or their handle, to run in place of the candidate: by the
-            evaluator "reference", or else by the fastest executor that is exact (``QModule.run``).
+            evaluator "reference", or else by the fastest executor that is exact (``QModule.run``);
+            by "onnxruntime" the bytes of an exported ONNX file.
         form: whose bytes are the size of the candidate, a key of ``metrics.size.FORMS``.
     """
 

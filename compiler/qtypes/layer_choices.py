@@ -7,7 +7,8 @@ module has. What a choice leaves open is as the QConfig has it for all layers. A
 computed indices pick from (an embedding) has a name as well, and ``nbit_weight`` up to 16. Four
 reserved names stand for points that no single layer reads, and take ``nbit_input`` only:
 
-    <sums>      what adds of two computed values join, and their sums, until a layer reads them: 16
+    <sums>      what adds of two computed values join, and their sums, until a layer reads them: 16;
+                8 round what they join before it is added, as files of 8 bits do
     <tables>    values that only tables of activation functions (hard-swish, GELU) read: up to 12;
                 a table has two to the power of so many entries
     <scores>    values that only a softmax reads: up to 12
@@ -122,8 +123,15 @@ class LayerChoices(Mapping[str, LayerChoice]):
         """Whether residual sums have 16 bits."""
         return self.input_bits.get(SUMS) == POINT_BITS[SUMS][-1]
 
+    @property
+    def narrow_sums(self) -> bool:
+        """Whether what residual sums join is rounded to 8 bits first."""
+        return self.input_bits.get(SUMS) == POINT_BITS[SUMS][0]
+
     def with_sums(self, wide: bool) -> LayerChoices:
-        """The same for layers, with or without wide residual sums."""
+        """The same for layers, with wide residual sums, or with what they join as it was."""
+        if not wide and self.narrow_sums:
+            return self
         sums = {SUMS: LayerChoice(nbit_input=POINT_BITS[SUMS][-1])} if wide else {}
         others = {name: choice for name, choice in self._items.items() if name != SUMS}
         return LayerChoices(others | sums)

@@ -179,7 +179,7 @@ class QConfig(RelayConfig):
         """
         decides = (name for name, one in options_of(type(self)).items() if one.measured)
         found = {name: _plain(getattr(self, name)) for name in decides}
-        found |= {"sums": self.layers.wide_sums, "narrow": self.for_tflm}
+        found |= {"sums": self.layers.wide_sums, "narrow": self.for_tflm or self.layers.narrow_sums}
         return {**found, "float_layers": list(self.layers.float_layers)}
 
     @property

@@ -21,7 +21,7 @@ from qsearch.cli import options
 from qsearch.cli.options import Command, Decorator, option
 from qsearch.process import EXIT_INTERRUPTED, EXIT_TARGET_MISSED
 from qsearch.settings import DASHBOARD_PORT, OUTPUT, Flag, MaxDrop, Settings
-from workers.metrics.size import LITERT
+from workers.metrics.size import LITERT, QDQ
 
 _INTEGERS = "fully_integral"
 
@@ -175,7 +175,8 @@ def export_step(place: str, conversions: str, form: str = "c") -> str:
         conversions: its configuration's partition_conversions.
         form: that the search was for; a .qmod, and what a core runs, is exported as C.
     """
-    told = {"qdq": "qdq", **dict.fromkeys(LITERT, "tflite"), **{n: f"qdq --for {n}" for n in NPUS}}
+    told = {n: f"qdq --for {n}" for n in (*NPUS, *QDQ)}
+    told |= {**dict.fromkeys(LITERT, "tflite"), "qdq": "qdq"}
     form = told.get(form, "c")
     return f"qsearch export {place} --format {form if conversions == _INTEGERS else 'float'}"
 

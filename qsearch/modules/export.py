@@ -319,11 +319,12 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
     from compiler.targets.npu.rules import require
 
     options = to.options if isinstance(to.options, Qdq) else Qdq()
+    narrow = module.qconfig is not None and module.qconfig.layers.narrow_sums
     made = to_qdq_onnx(
         module.module,
         options.runtime,
         options.reduce_range,
-        wide_sums=options.wide_sums,
+        wide_sums=options.wide_sums or narrow,
         maxima=module.channel_maxima,
         opset=options.opset,
     )

@@ -33,6 +33,7 @@ from qsearch.search.context import PreparedStudy, StudyArtifacts, StudyContext
 from qsearch.search.running_trials import await_workers, run_requests
 from qsearch.search.space import Params, Space, input_parameter
 from workers.messages import CalibrationRequest, CalibrationResult, DatasetRef, Range
+from workers.metrics.size import fields_of
 
 if TYPE_CHECKING:
     from qsearch.store.repository import Repository
@@ -220,7 +221,10 @@ class FirstChoice:
         if known is not None or "weight_rounding" not in names or rows.trials_of(study_id):
             return known or FirstChoice()
         qconfig, decisions = calibration.choose()
-        told = [str(decision) for decision in decisions]
+        asked = fields_of(prepared.settings.for_)
+        start = prepared.start.to_dict()
+        qconfig = qconfig.with_overrides(**{name: start[name] for name in asked})
+        told = [str(decision) for decision in decisions if decision.field not in asked]
         data = {"qconfig": qconfig.to_dict(), "decisions": told}
         rows.add_event(study_id, CHOSEN, data=data)
         for reason in told:

@@ -152,6 +152,8 @@ class SearchResult:
             equal += f"; to the reference's: {emitted['reference_equal']:.1%}, run on "
             equal += f"{emitted['reference_samples']} of the samples"
             lines += [f"check     the written file: {_scores(emitted)}", f"{_INDENT}{equal}"]
+            if emitted.get("file"):
+                lines.append(f"{_INDENT}its QDQ file in onnxruntime: {_scores(emitted['file'])}")
             lines += [f"{_INDENT}{told}" for told in emitted.get("steps", ())]
             lines += [f"{_INDENT}REFUTED {told}" for told in emitted.get("findings", ())]
             if closeness := Closeness.recorded(emitted):

@@ -18,7 +18,7 @@ Fields are those of QConfig, searched in the order of the file; a field that is 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -69,7 +69,7 @@ from qsearch.search.space import (
     value_in,
 )
 from qsearch.settings import Settings
-from workers.metrics.size import fields_of
+from workers.metrics.size import QDQ, fields_of
 from workers.user_code import UserCode, imported_code
 
 MOST_CHOICES: Final = 1000
@@ -420,19 +420,14 @@ def searched_space(
         fields |= {"nbit_input": roomy.nbit_input, "layers": roomy.layers.to_dict()}
     if settings.space is not None:
         asked = read_space(settings.space, names)
-        odd = sorted(set(asked.weight_bits) - {*_QDQ_BITS, FLOAT_BITS})
-        if settings.for_ == "qdq" and odd:
-            raise SettingsError(
-                f"a QDQ file has no {', '.join(map(str, odd))} bits",
-                where="layers.nbit_weight of --space, with --for qdq",
-                fix=f"choose among {', '.join(map(str, _QDQ_BITS))}, or leave --for out",
-            )
+        if settings.for_ in QDQ:
+            asked = _for_qdq(asked, settings.for_, fields)
     else:
         costs = {metric, *settings.minimize, *dict(settings.at_most)}
         counts = settings.max_size is not None or bool(costs.intersection(_OF_SIZE))
-        of_form = _QDQ_BITS if settings.for_ == "qdq" else LAYER_BITS
+        of_form = _QDQ_BITS if settings.for_ in QDQ else () if fields else LAYER_BITS
         # Files for TFLM and for NPUs hold bytes, and all values between operators have equal bits.
-        bits: tuple[int, ...] = of_form if counts and not fields else ()
+        bits: tuple[int, ...] = of_form if counts else ()
         here = "latency" in costs and settings.measure is None
         if here and weighted and not bits and not fields:
             names = faster_layers(module)
@@ -462,6 +457,8 @@ def searched_space(
         asked = SpaceFile(space, bits, names, layer_choices("layers", own))
     start = fitting_start(asked.space, recommended if fully_integral else _mixed(asked.space))
     start = start.with_overrides(layers=asked.inputs)
+    if fields and settings.for_ in QDQ:
+        del fields["layers"]  # those of the file have been looked at
     if fields:
         _refuse_without_file(start, module, settings.for_, fields)
     if len(asked.weight_bits) < 2 or not asked.layers:
@@ -481,6 +478,28 @@ def searched_space(
     return SearchedSpace(whole, fitting_start(whole, start), layers)
 
 
+def _for_qdq(asked: SpaceFile, form: str, fields: Mapping[str, Any]) -> SpaceFile:
+    """What a file of a user asks for, with what all values of a QDQ file have: 8 bits.
+
+    Raises:
+        SettingsError: it asks for weights of other bits, or for more bits of values.
+    """
+    inputs = (p for p in asked.space.parameters if p.name == "nbit_input" or input_layer(p.name))
+    searched = [one for p in inputs for one in p.choices if isinstance(one, int)]
+    most = max(asked.inputs.most_input_bits, *searched, 0)
+    odd = sorted(set(asked.weight_bits) - {*_QDQ_BITS, FLOAT_BITS})
+    if odd or most > fields["nbit_input"]:
+        bits = ", ".join(map(str, odd or [most]))
+        where, legal = ("nbit_weight", _QDQ_BITS) if odd else ("nbit_input", _QDQ_BITS[-1:])
+        raise SettingsError(
+            f"a QDQ file has no {bits} bits",
+            where=f"layers.{where} of --space, with --for {form}",
+            fix=f"choose among {', '.join(map(str, legal))}, or leave --for out",
+        )
+    layers = {**asked.inputs.to_dict(), **fields["layers"]}
+    return replace(asked, inputs=layer_choices("layers", layers))
+
+
 def _refuse_without_file(
     start: QConfig, module: IRModule, form: str, fields: Mapping[str, Any]
 ) -> None:
@@ -498,6 +517,8 @@ def _refuse_without_file(
                 where=f"--space, with --for {form}",
                 fix=f"write {name}: [{value}] there, or leave --for out",
             )
+    if form in QDQ:
+        return  # what has no form there is written as integers
     made = build_candidate(module, without_data(start), None).module
     if form in NPUS:
         from compiler.export.to_onnx.qdq.model import to_qdq_onnx

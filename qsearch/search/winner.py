@@ -31,7 +31,7 @@ from qsearch.store.artifacts import write_atomically
 from qsearch.store.records import Trial
 from workers.batching import hash_outputs
 from workers.messages import EvaluationRequest, Range
-from workers.metrics.size import RESTRICTED
+from workers.metrics.size import QDQ, RESTRICTED
 from workers.process import code_version
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class Emitted:
         cpu_s: what the check cost.
         steps: for each form, what its single steps were tested on; see ``proof.steps``.
         findings: where one computes other integers than the reference.
+        file: score of the QDQ file, in a search for one, run by onnxruntime; else None.
         closeness: ``Closeness`` on the evaluation data; None where no output can be compared.
     """
 
@@ -70,6 +71,7 @@ class Emitted:
     steps: tuple[str, ...] = ()
     findings: tuple[str, ...] = ()
     closeness: Closeness | None = None
+    file: Mapping[str, float | None] | None = None
 
     def report(self) -> dict[str, Any]:
         """Plain values, as ``--json`` prints them."""
@@ -269,6 +271,17 @@ class Winner:
             scored = run(whole, shards(samples), name)
             equal = equal_fraction(found.outputs, scored.outputs)
             cpu_s += scored.cpu_s
+        file = None
+        if (form := prepared.settings.for_) in QDQ:
+            from compiler.export.to_onnx.qdq.model import to_qdq_onnx
+
+            module = load_qmod(self._folder.module)
+            maxima = module.channel_maxima
+            made = to_qdq_onnx(module.module, QDQ[form], wide_sums=True, maxima=maxima).model
+            handle = pool.put(made.SerializeToString())
+            build = replace(written, module=handle, evaluator="onnxruntime")
+            ran = run(replace(whole, build=build), shards(samples), "QDQ file")
+            file, cpu_s = score_of(ran.sums), cpu_s + ran.cpu_s
         return Emitted(
             score_of(found.sums),
             equal,
@@ -277,6 +290,7 @@ class Winner:
             digest.hexdigest(),
             cpu_s,
             closeness=Closeness.between([reference], [found.outputs], names, len(samples)),
+            file=file,
         )
 
     def _tested(self, emitted: Emitted, written: QModule) -> Emitted:

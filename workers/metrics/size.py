@@ -39,7 +39,9 @@ def _qdq(module: IRModule, candidate: Candidate, runtime: str = "onnxruntime") -
     from compiler.targets.npu.profiles import PROFILES
     from compiler.targets.npu.rules import require
 
-    model = to_qdq_onnx(module, runtime, maxima=candidate.channel_maxima).model
+    wide = candidate.context.qconfig.layers.narrow_sums
+    maxima = candidate.channel_maxima
+    model = to_qdq_onnx(module, runtime, wide_sums=wide, maxima=maxima).model
     if runtime in PROFILES:
         require(model, PROFILES[runtime])  # a candidate without such a file is none
     return initializer_bytes(model)
@@ -62,10 +64,16 @@ LITERT: Final[dict[str, Mapping[str, Any]]] = {
 }
 """Kinds of LiteRT files, and fields of their own: 8 bits, or 16 with weights of 8."""
 
+QDQ: Final[dict[str, str]] = {
+    "qdq": "onnxruntime",
+    **{name: name for name in ("onnxruntime", "openvino", "tensorrt")},
+}
+"""Forms that are QDQ files of CPUs and GPUs, with their runtimes."""
+
 FORMS: Final[dict[str, Callable[[IRModule, Candidate], int]]] = {
     "qmod": _qmod,
     "c": _c,
-    "qdq": _qdq,
+    **{form: partial(_qdq, runtime=runtime) for form, runtime in QDQ.items()},
     **dict.fromkeys(LITERT, _tflite),
     **{npu: partial(_qdq, runtime=npu) for npu in NPUS},
     **dict.fromkeys(CORES, _c),
@@ -74,7 +82,7 @@ FORMS: Final[dict[str, Callable[[IRModule, Candidate], int]]] = {
 
 
 DEFAULT_FORM: Final = "qmod"
-RESTRICTED: Final = (*LITERT, *NPUS)
+RESTRICTED: Final = (*LITERT, *NPUS, *QDQ)
 """Forms that ask for fields of every module."""
 
 
@@ -82,6 +90,9 @@ def fields_of(form: str) -> Mapping[str, Any]:
     """Fields of a QConfig that every module has whose file is of this form; most ask for none."""
     if form in LITERT:
         return {"requantization": "tflite", **LITERT[form]}
+    if form in QDQ:
+        scheme = {"activation_scheme": "symmetric"} if QDQ[form] == "tensorrt" else {}
+        return {**LITERT["tflite"], **scheme, "layers": {"<sums>": {"nbit_input": 8}}}
     if form not in NPUS:
         return {}
     from compiler.targets.npu.profiles import PROFILES

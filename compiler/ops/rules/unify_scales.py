@@ -226,7 +226,8 @@ def _as_accumulator(
     narrow = storage_dtype(value.low, value.high, qconfig)
     if value.dtype != acc:
         data = value.data
-        if value.dtype == "float32" and narrow and qconfig.for_tflm:
+        stored = qconfig.for_tflm or qconfig.layers.narrow_sums
+        if value.dtype == "float32" and narrow and stored:
             data = cast(data, narrow)  # a file has one input for all its readers
         return centred(like(value, cast(data, acc), dtype=acc), acc)
     if narrow is not None and input_quantization(ref_arg):

@@ -1,0 +1,108 @@
+"""A search for a QDQ file scores the integers that the file holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import qsearch
+from qsearch.config import resolve
+from qsearch.errors import SettingsError
+from qsearch.model_file import find_model
+from qsearch.search.preparation import prepare_study
+from workers.metrics.size import QDQ
+
+DATA = {"x": np.random.default_rng(7).standard_normal((64, 4, 8, 8)).astype("float32")}
+
+
+def _weight(name: str, *shape: int) -> TensorProto:
+    rng, scale = np.random.default_rng(len(name) + shape[0]), np.prod(shape[1:]) ** -0.5
+    return numpy_helper.from_array((rng.standard_normal(shape) * scale).astype("float32"), name)
+
+
+def residual(folder: Path) -> Path:
+    """Four convolutions whose results are added to what they read, and a classifier."""
+    nodes, weights, value = [], [_weight("classes", 4, 16)], "x"
+    for place in range(4):
+        made, total = f"conv_{place}", f"sum_{place}"
+        weights.append(_weight(f"w_{place}", 4, 4, 3, 3))
+        nodes += [
+            helper.make_node("Conv", [value, f"w_{place}"], [made], made, pads=[1, 1, 1, 1]),
+            helper.make_node("Add", [made, value], [total], total),
+            helper.make_node("Relu", [total], [f"relu_{place}"], f"relu_{place}"),
+        ]
+        value = f"relu_{place}"
+    nodes += [
+        helper.make_node("GlobalAveragePool", [value], ["pooled"], "pool"),
+        helper.make_node("Flatten", ["pooled"], ["flat"], "flat"),
+        helper.make_node("Gemm", ["flat", "classes"], ["y"], "gemm"),
+    ]
+    ports = [
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)]
+        for name, shape in (("x", ["N", 4, 8, 8]), ("y", ["N", 16]))
+    ]
+    graph = helper.make_graph(nodes, "residual", *ports, weights)
+    path = folder / "residual.onnx"
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, path)
+    return path
+
+
+def launched(folder: Path, **options: Any) -> qsearch.SearchResult:
+    return qsearch.launch(
+        residual(folder), calib=DATA, eval=DATA, out=folder / "r", pool="inline", **options
+    )
+
+
+@pytest.mark.parametrize("form", ["qdq", "tensorrt"])
+def test_the_file_of_a_search_for_qdq_has_the_accuracy_of_its_score(
+    form: str, tmp_path: Path
+) -> None:
+    scheme = "symmetric" if form == "tensorrt" else "asymmetric"
+    space = {"fields": {"calibrate_mode": ["mse", "max"], "activation_scheme": [scheme]}}
+    result = launched(tmp_path, for_=form, trials=2, metric="sqnr", space=space)
+    emitted, config = result.summary["emitted"], result.best_module().qconfig
+    assert config is not None
+    assert config.layers == {"<sums>": {"nbit_input": 8}}
+    assert emitted["file"]["sqnr_db"] > emitted["sqnr_db"] - 0.3
+    assert "its QDQ file in onnxruntime: " in result.text()
+    options = qsearch.Qdq(QDQ[form])
+    facts = qsearch.export(tmp_path / "r", options, tmp_path / "q.onnx").facts
+    assert facts["in_8_bits"].startswith("100.00%")
+    assert "narrowed" not in facts
+
+
+def test_what_compile_makes_for_qdq_is_what_its_file_computes(tmp_path: Path) -> None:
+    # The last product of 16 bits stays in float in a file, and sums are rounded once more.
+    path = residual(tmp_path)
+    shares = {}
+    for chosen in ("auto", "auto,for=onnxruntime"):
+        qsearch.quantize(path, DATA, qconfig=chosen).save(tmp_path / "m.qmod")
+        facts = qsearch.export(tmp_path / "m.qmod", "qdq", tmp_path / "m.onnx").facts
+        shares[chosen] = facts["in_8_bits"], facts["sqnr_to_the_module_db"] or 200.0
+    assert shares["auto,for=onnxruntime"][0].startswith("100.00%")
+    assert shares["auto,for=onnxruntime"][1] > shares["auto"][1] + 3
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"layers": {"nbit_input": {"conv_1": 16}}},
+        {"layers": {"nbit_input": {"conv_1": [8, 12]}}},
+        {"layers": {"nbit_weight": [5, 8]}},
+        {"fields": {"dtype_input": ["int16"], "nbit_input": [8, 16]}},
+    ],
+)
+def test_bits_that_a_qdq_file_has_not_are_refused_before_the_search(
+    asked: Mapping[str, Any],
+) -> None:
+    space = {"fields": {"weight_scale": ["mse"]}, **asked}
+    settings = resolve({"for": "openvino", "space": space}).settings
+    with pytest.raises(SettingsError, match=r"a QDQ file has no (16|12|5) bits"):
+        prepare_study(settings, find_model("digits"))
