@@ -222,6 +222,12 @@ def _only_of(format: str, formats: Sequence[str], given: Mapping[str, object]) -
     "LiteRT's reference kernels, too)",
     panel=OUTPUT,
 )
+@option(
+    "--anyway",
+    help="with qdq: exit with 0 also where the file loses more than the limit of its study, or "
+    "3 dB beside its module",
+    panel=OUTPUT,
+)
 @options.hardware
 @options.matcher
 @options.output(
@@ -245,17 +251,22 @@ def export_command(
     batch: int | None,
     name: str | None,
     as_json: bool,
+    anyway: bool,
     **asked: Any,
-) -> None:
+) -> int:
     """Write a .qmod as C source, as ONNX, as a LiteRT file, or as commands of an accelerator."""
     from qsearch.modules.export import ONNX_FORMATS, export
 
     form = _export_format(format, **asked)
     _only_of(format, ONNX_FORMATS, {"--batch": batch})
+    _only_of(format, ("qdq",), {"--anyway": anyway})
     found = export(module, form, out, name=name, batch=batch)
+    code = EXIT_TARGET_MISSED if found.lost and not anyway else EXIT_OK
+    if code:
+        print(f"{found.lost}; --anyway takes it as it is", file=sys.stderr)
     if as_json:
         print(json.dumps(found.to_dict()))
-        return
+        return code
     for path in found.files:
         print(f"wrote {path}")
     for fact, value in found.facts.items():
@@ -264,6 +275,7 @@ def export_command(
         print(f"next: {found.hint}")
     if found.python:
         print(f"in Python:\n{found.python}")
+    return code
 
 
 @click.command(cls=Command)

@@ -33,8 +33,6 @@ ONNX_FORMATS = ("onnx", "qdq", "float")
 TFLITE_FILES = (".tflite", ".cc")
 """Endings of the two forms of a LiteRT file."""
 
-_FAR_DB = 15.0
-"""A QDQ file with less to the module rounds elsewhere than a kernel would."""
 _NARROWED = "narrowed"
 """Fact of a QDQ file: what has fewer bits than in the module."""
 
@@ -49,6 +47,7 @@ class ExportedFiles:
         facts: what is worth knowing of them, by name; plain JSON values.
         hint: a command that tries them, or "".
         python: lines of Python that run them, or "".
+        lost: what a QDQ file loses beside the module, where that is more than it may; else "".
     """
 
     format: str
@@ -56,6 +55,7 @@ class ExportedFiles:
     facts: dict[str, Any] = field(default_factory=dict)
     hint: str = ""
     python: str = ""
+    lost: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -317,6 +317,7 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
     from compiler.targets.engine.library import adds_pairs
     from compiler.targets.npu.profiles import PROFILES
     from compiler.targets.npu.rules import require
+    from qsearch.modules.export_loss import Loss
 
     options = to.options if isinstance(to.options, Qdq) else Qdq()
     narrow = module.qconfig is not None and module.qconfig.layers.narrow_sums
@@ -355,12 +356,12 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
         )
     if made.float_ops:
         facts["other_float"] = ", ".join(f"{n} x {op}" for op, n in made.float_ops.items())
-    sqnr = written.facts["sqnr_to_the_module_db"]
-    if sqnr is not None and sqnr < _FAR_DB:
-        facts["far"] = (
-            f"the file gives other outputs than the module ({sqnr} dB on its samples): score it "
-            "with `qsearch run` before it is used, or export the exact integers with --format onnx"
-        )
+    sqnr, loss = written.facts["sqnr_to_the_module_db"], Loss()
+    if sqnr is not None:
+        form = "qdq" if options.runtime == "onnxruntime" else options.runtime
+        loss = Loss.of(made.model, module, to.module, sqnr, f"search with --for {form}")
+    if loss.told:
+        facts["accuracy"] = loss.told
     if options.runtime == "tensorrt":
         facts["checked"] = "types and shapes; TensorRT itself was not run"
     elif npu is not None:
@@ -370,7 +371,8 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
             "the 8 bit kernels of this processor add pairs of products in 16 bits, which "
             "saturates: add --reduce-range if the file is for such a processor"
         )
-    return replace(written, facts={**facts, **written.facts})
+    lost = loss.told if loss.refused else ""
+    return replace(written, facts={**facts, **written.facts}, lost=lost)
 
 
 def _written(

@@ -217,15 +217,52 @@ def test_narrowed_sums_are_named_and_may_be_kept(
     assert "narrowed" not in json.loads(capfd.readouterr().out)
 
 
-def test_a_qdq_file_far_from_its_module_says_so(
+def test_a_qdq_file_far_from_its_module_is_refused(
     digits: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(QdqEmitter, "float_constant", _doubled(QdqEmitter.float_constant))
     words = ["export", str(digits), "--format", "qdq", "-o", str(tmp_path / "q.onnx"), "--json"]
-    assert run(words) == 0
-    facts = json.loads(capfd.readouterr().out)
-    assert facts["sqnr_to_the_module_db"] < 15
-    assert "--format onnx" in facts["far"]
+    assert run(words) == 1
+    printed = capfd.readouterr()
+    assert json.loads(printed.out)["sqnr_to_the_module_db"] < 15
+    assert re.search(r"module 4\d\.\d dB, this file at most -?[\d.]+: search with", printed.err)
+    assert run([*words, "--anyway"]) == 0
+
+
+def test_a_qdq_file_that_drops_bits_is_refused_unless_the_limit_of_its_study_allows_it(
+    few_images: None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    wide = {"conv_1": 16, "conv_2": 16, "gemm_0": 16}
+    space = {"fields": {"weight_rounding": ["sequential"]}, "layers": {"nbit_input": wide}}
+    common = {"trials": 1, "space": space, "pool": "inline"}
+    qsearch.launch("digits", out=tmp_path / "r", **common)
+    words = ["export", str(tmp_path / "r"), "--format", "qdq"]
+    capfd.readouterr()
+    assert run(words) == 1
+    printed = capfd.readouterr()
+    told = re.search(r"module ([\d.]+) dB, this file ([\d.]+): search with --for qdq", printed.err)
+    assert told is not None
+    assert float(told[1]) > float(told[2]) + 3
+    assert run([*words, "--anyway"]) == 0
+    assert run([*words, "--wide-sums"]) == 0
+    assert "this file" not in capfd.readouterr().err
+    # Who says how much may be lost gets the sentence, and no refusal.
+    qsearch.launch("digits", out=tmp_path / "s", max_drop=0.02, **common)
+    assert run(["export", str(tmp_path / "s"), "--format", "qdq"]) == 0
+    assert "search with --for qdq" in capfd.readouterr().out
+
+
+def test_a_qdq_file_below_the_limit_of_its_study_is_refused(
+    quick_space: None,
+    few_images: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    qsearch.launch("digits", out=tmp_path / "r", trials=1, pool="inline", max_drop=0.02)
+    monkeypatch.setattr(QdqEmitter, "float_constant", _doubled(QdqEmitter.float_constant))
+    assert run(["export", str(tmp_path / "r"), "--format", "qdq"]) == 1
+    assert re.search(r"module top-1 .*%, this file .*%, below the limit", capfd.readouterr().err)
 
 
 def _doubled(whole: Any) -> Any:
@@ -250,7 +287,7 @@ def test_qdq_is_scored_as_the_module_is(
         scored.append(json.loads(capfd.readouterr().out))
     assert [one["n"] for one in scored] == [400, 400]
     assert abs(scored[0]["top1"] - scored[1]["top1"]) <= 0.01
-    assert run([*words, "--for", "tensorrt", "-o", str(tmp_path / "t.onnx")]) == 0
+    assert run([*words, "--for", "tensorrt", "--anyway", "-o", str(tmp_path / "t.onnx")]) == 0
     assert "not run" in json.loads(capfd.readouterr().out)["checked"]
 
 
@@ -285,7 +322,7 @@ def test_a_file_for_an_npu_has_one_sample_and_says_what_was_checked(
     assert "no NPU was run" in facts["checked"]
     assert facts["inputs"] == ["input: float32[1, 1, 8, 8]"]
     assert facts["sqnr_to_the_module_db"] > 20
-    assert "far" not in facts
+    assert "accuracy" not in facts
     words = ["export", str(digits), "--format", "qdq", "--for", npu, "-o", str(target)]
     assert run(words) == 2
     said = capfd.readouterr().err
