@@ -32,6 +32,7 @@ class QuantizeContext:
         qnode_map: (data, kind, sign, rounding, bits) → simulated_quantize call.
         conv2d_counter: nn.conv2d calls seen by the annotate rules.
         wide_values: values of the residual stream, which keep 16 bits.
+        stored_sums: sums whose sides are rounded to 8 bits first.
         tied_tables: constants that indices pick from and that are weights of layers.
         float_layers: layers that QConfig.layers leaves in float.
         integer_masks: comparisons that will compare integers.
@@ -56,6 +57,7 @@ class QuantizeContext:
     qnode_map: dict[tuple[Expr, int, bool, str, int | None], Call] = field(default_factory=dict)
     conv2d_counter: int = 0
     wide_values: frozenset[Expr] = frozenset()
+    stored_sums: frozenset[Expr] = frozenset()
     tied_tables: frozenset[Expr] = frozenset()
     float_layers: frozenset[Expr] = frozenset()
     integer_masks: set[Expr] = field(default_factory=set)

@@ -33,6 +33,7 @@ from compiler.ops.annotation.wide_point import (
     first_states,
     last_states,
     residual_stream,
+    stored_sums,
     tflm_sums,
     wide_point,
 )
@@ -72,6 +73,8 @@ class QuantizeAnnotate(RunPass, FunctionPass):
             run.wide_values = (
                 tflm_sums(fn) if for_tflm else residual_stream(fn, wide) | last_states(fn)
             )
+            if run.qconfig.layers.narrow_sums:
+                run.stored_sums = stored_sums(fn, run.wide_values)
             run.tied_tables = frozenset() if for_tflm else tied_tables(fn)
             run.narrow_moves = narrow_moves(fn, every=for_tflm)
             run.masks = frozenset() if for_tflm else mask_values(fn)

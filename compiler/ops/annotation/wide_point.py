@@ -10,7 +10,7 @@ of their own bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, Tuple, TupleGetItem, is_op_call
 from compiler.ir.loops import END, STATE
@@ -113,6 +113,25 @@ def tflm_sums(fn: Function) -> frozenset[Expr]:
         node
         for node in found
         if isinstance(node, Call) and (_joins(node) or any(map(varies, node.args)))
+    )
+
+
+def stored_sums(fn: Function, wide: Set[Expr]) -> frozenset[Expr]:
+    """Sums of two computed values in 8 bits: but for those of ``wide`` values, and results of the
+    function, which nothing rounds. O(edges)."""
+    results: list[Expr] = []
+    waiting = [fn.body]
+    while waiting:
+        node = waiting.pop()
+        handed = isinstance(node, Tuple) or is_op_call(node, *_MOVES)
+        (waiting if handed else results).extend(node.operands() if handed else [node])
+    return frozenset(
+        node
+        for node in set(nodes_of(fn)).difference(results)
+        if isinstance(node, Call)
+        and is_op_call(node, "add")
+        and _joins(node)
+        and wide.isdisjoint((node, *node.args))
     )
 
 

@@ -86,7 +86,7 @@ def add_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | Non
             _quantized(lhs, right, ctx) if is_literal(lhs) else mask_point(lhs, ctx),
             _quantized(rhs, left, ctx) if is_literal(rhs) else mask_point(rhs, ctx),
         )
-    elif ctx.qconfig.layers.narrow_sums and _joins_narrow(ref_call, args, ctx):
+    elif ref_call in ctx.stored_sums:
         sides = (as_input(lhs, ctx), as_input(rhs, ctx))
     elif left is None:
         sides = (_quantized(unannotated(lhs), right, ctx), unannotated(rhs))
@@ -97,12 +97,6 @@ def add_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | Non
     else:
         sides = (unannotated(lhs), unannotated(rhs))
     return QAnnotateExpr(with_args(ref_call, sides), QAnnotateKind.ACTIVATION)
-
-
-def _joins_narrow(ref_call: Call, args: Args, ctx: QuantizeContext) -> bool:
-    """Whether it joins two computed values outside of a residual stream."""
-    apart = ctx.wide_values.isdisjoint((ref_call, *ref_call.args))
-    return apart and not any(map(is_literal, args))
 
 
 def _narrow(arg: Expr, ctx: QuantizeContext) -> QAnnotateExpr:

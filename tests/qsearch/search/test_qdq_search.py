@@ -106,3 +106,31 @@ def test_bits_that_a_qdq_file_has_not_are_refused_before_the_search(
     settings = resolve({"for": "openvino", "space": space}).settings
     with pytest.raises(SettingsError, match=r"a QDQ file has no (16|12|5) bits"):
         prepare_study(settings, find_model("digits"))
+
+
+def test_a_file_moves_and_looks_up_integers_as_they_are(tmp_path: Path) -> None:
+    # Causal convolutions: each is a Pad, two Reshapes and a Conv.
+    zoo = Path(__file__).parents[2] / "e2e" / "zoo"
+    data = {"x": np.load(zoo / "tcn.npz")["calib.x"].astype("float32")}
+    module = qsearch.quantize(zoo / "tcn.onnx", data, qconfig="auto,for=qdq")
+    module.save(tmp_path / "m.qmod")
+    made = qsearch.export(tmp_path / "m.qmod", "qdq", tmp_path / "m.onnx")
+    nodes = onnx.load(made.files[0]).graph.node
+    writers = {name: node.op_type for node in nodes for name in node.output}
+    pads = [node for node in nodes if node.op_type == "Pad"]
+    assert len(pads) == 6
+    assert {writers[node.input[0]] for node in pads} <= {"QuantizeLinear", "Reshape"}
+    assert sum(node.op_type == "Cast" for node in nodes) <= 2
+    assert made.facts["sqnr_to_the_module_db"] is None or (made.facts["sqnr_to_the_module_db"] > 45)
+
+
+def test_a_sum_that_nothing_rounds_keeps_what_it_joins(tmp_path: Path) -> None:
+    zoo = Path(__file__).parents[2] / "e2e" / "zoo"
+    data = {"x": np.load(zoo / "dueling_dqn.npz")["calib.x"].astype("float32")}
+    fields = {"calibrate_mode": "mse", "activation_scheme": "asymmetric"}
+    close = [
+        qsearch.quantize(zoo / "dueling_dqn.onnx", data, qconfig={**fields, "layers": layers})
+        for layers in ({}, {"<sums>": {"nbit_input": 8}})
+    ]
+    found = [one.provenance["closeness"]["sqnr_db"] for one in close]
+    assert found[1] > found[0] - 1

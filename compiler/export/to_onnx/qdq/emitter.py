@@ -50,6 +50,7 @@ class Runtime:
         integer_clip: limits of fewer than 8 bits are a Clip of the 8 bit tensor, which leaves the
             product in front of it to a kernel; else a Clip of floats.
         averages: averages of windows have a fast 8 bit kernel; else they are convolutions.
+        moves: integers are moved as they are; else between DequantizeLinear and QuantizeLinear.
         npu: a tensor has one scale (``one_scale``), weights of one scale have it as one number,
             ties round as the kernel rounds them, and nothing is narrowed.
         bits: of activations; with 16 they are uint16.
@@ -60,13 +61,14 @@ class Runtime:
     integer_bias: bool = True
     integer_clip: bool = True
     averages: bool = True
+    moves: bool = False
     npu: bool = False
     bits: int = 8
     opset: int = OPSET
 
 
 RUNTIMES = {
-    "onnxruntime": Runtime(averages=False, opset=NEWEST_OPSET),
+    "onnxruntime": Runtime(averages=False, moves=True, opset=NEWEST_OPSET),
     "openvino": Runtime(),
     "tensorrt": Runtime(symmetric=True, integer_bias=False, integer_clip=False),
     "ryzenai": Runtime(symmetric=True, integer_clip=False, npu=True),
@@ -337,7 +339,7 @@ class QdqEmitter:
         Args:
             factor: one number, or one per channel, which broadcasts against the result.
         """
-        least, held = factor.min(), self._levels(low, high)
+        least, held = factor.min(), self.levels(low, high)
         held = replace(held, scale=held.scale / float(least), residual=True)
         name = replace(real, clip=None, written={}).emit(self, factor / least)
         name = self.node("Relu", [name]) if held.dtype == "int8" and low >= 0 else name
@@ -389,7 +391,7 @@ class QdqEmitter:
         if held is not None and real.scale.size == 1:
             # Rounding again would lose levels: the readers take the tensor with another scale.
             return replace(held, scale=held.scale * float(real.scale.reshape(())))
-        levels = self._levels(low, high)
+        levels = self.levels(low, high)
         if real.like is not None:
             levels = replace(real.like, residual=False)
         saturates = self._saturates(levels, low, high)
@@ -437,7 +439,7 @@ class QdqEmitter:
         inputs = [name, self.float_constant(levels.scale), zero]
         return replace(levels, name=self.node("QuantizeLinear", inputs))
 
-    def _levels(self, low: int, high: int) -> Quantized:
+    def levels(self, low: int, high: int) -> Quantized:
         """Zero point, scale and dtype of 8 bit integers within [low, high]."""
         if self.runtime.symmetric:
             reach = max(-low, high)

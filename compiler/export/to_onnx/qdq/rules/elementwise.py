@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -189,6 +190,42 @@ def right_shift(step: Step, graph: QdqEmitter) -> Real | None:
     return real.times(np.exp2(-_short(bits, step.args[0]))).plus(-_short(half, step.args[0]))
 
 
+@FToQdq.register("nn.pad")
+def pad(step: Step, graph: QdqEmitter) -> Real | None:
+    """Pad of integers, whose constant is one of the levels."""
+    data, number = step.args[0], step.args[-1].data
+    tensor = graph.quantized(data)
+    if step.attrs.pad_mode != "constant":
+        return _stored(step, [data], graph)
+    if tensor is None or tensor.scale != 1 or number is None or number.size != 1:
+        return None
+    level, (least, most) = int(number.reshape(())) + tensor.zero_point, integer_range(tensor.dtype)
+    constant = graph.writer.constant(np.asarray(level, tensor.dtype))
+    return _stored(step, [data], graph, constant) if least <= level <= most else None
+
+
+def _stored(
+    step: Step, moved: Sequence[Value], graph: QdqEmitter, constant: str = ""
+) -> Real | None:
+    """Integers of one grid in other places, as they are, where a runtime moves them so.
+
+    Args:
+        constant: the last argument, where it is none of ``moved``.
+    """
+    tensors = [graph.quantized(value) for value in moved]
+    held = [one for one in tensors if one is not None]
+    grids = {(one.scale, one.zero_point, one.dtype) for one in held}
+    if not graph.runtime.moves or len(held) < len(tensors) or len(grids) != 1:
+        return None
+    inner = Emitter(graph.writer)
+    for value, tensor in zip(moved, held, strict=True):
+        inner.bind(value, tensor.name)
+    if constant:
+        inner.bind(step.args[-1], constant)
+    emit_step(step, inner)
+    return graph.of_tensor(replace(held[0], name=inner.name(step.result)))
+
+
 def move(step: Step, graph: QdqEmitter) -> Real | None:
     """Elements change their places in float, between two 8 bit tensors of one scale; None for what
     computes others, or holds the elements as they are."""
@@ -200,6 +237,8 @@ def move(step: Step, graph: QdqEmitter) -> Real | None:
         return graph.real(made[0])
     forget(words, step)
     moved = [arg for arg in step.args if arg in read]
+    if (stored := _stored(step, moved, graph)) is not None:
+        return stored
     reals = [_free(value, graph) for value in moved]
     found = [real for real in reals if real is not None]
     if len(found) < len(reals):

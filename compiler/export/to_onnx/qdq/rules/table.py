@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from compiler.export.to_onnx.integer.rules.table import gathered
@@ -14,8 +16,10 @@ from compiler.ops.rules.float_product import EXACT
 
 @FToQdq.register("lookup")
 def lookup(step: Step, graph: QdqEmitter) -> Real | None:
-    """GatherElements by the 8 bits that the data were narrowed to, of 256 entries."""
+    """GatherElements by the 8 bits that the data are or were narrowed to, of 256 entries."""
     found, table = _narrowed(step, graph), step.args[1].data
+    if (stored := _of_bytes(step, graph)) is not None:
+        return stored
     if found is None or table is None or np.abs(table.astype(np.int64)).max() > EXACT:
         return None
     tensor, scale, offset = found
@@ -25,6 +29,22 @@ def lookup(step: Step, graph: QdqEmitter) -> Real | None:
     entries = table[np.clip(places, 0, table.size - 1).astype(np.int64)]
     name = gathered(np.roll(entries, least).astype(np.float32), tensor.name, step, graph.words)
     return Real.of(lambda factor, addend: scaled(name, factor, addend, graph))
+
+
+def _of_bytes(step: Step, graph: QdqEmitter) -> Real | None:
+    """A table from 8 bits to 8 bits, of the levels themselves."""
+    data, table = graph.quantized(step.args[0]), step.args[1].data
+    if data is None or data.scale != 1 or data.residual or table is None:
+        return None
+    if not graph.runtime.moves or not graph.is_held(step.result):
+        return None
+    made = graph.levels(*graph.ends(step.result))
+    least, most = integer_range(data.dtype)
+    places = np.arange(least, most + 1) - data.zero_point
+    places = places - integer_range(step.args[0].type.dtype)[0]
+    entries = table[np.clip(places, 0, table.size - 1)].astype(np.int64) + made.zero_point
+    name = gathered(np.roll(entries, least).astype(made.dtype), data.name, step, graph)
+    return graph.of_tensor(replace(made, name=name))
 
 
 def _narrowed(step: Step, graph: QdqEmitter) -> tuple[Quantized, float, int] | None:
