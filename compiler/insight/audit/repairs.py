@@ -344,7 +344,7 @@ def _bits_of(point: Call, grid: Grid, readers: Readers, more_bits: bool) -> tupl
         return (None,)
     if quantize_kind(point) != QAnnotateKind.INPUT:
         return (WIDE_BITS,) if now < WIDE_BITS else (None,)
-    most = TABLE_BITS if _TABULATED & set(readers) else max(_BITS)
+    most = TABLE_BITS if SCORES in readers else max(_BITS)
     more = tuple(nbit for nbit in _BITS if now < nbit <= most)
     return more if now < _USUAL else (None, *more)
 

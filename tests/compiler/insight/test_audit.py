@@ -15,7 +15,7 @@ from compiler.insight.audit import Repaired, flagged, measure, repaired, worst_p
 from compiler.ir.text.printer import text
 from compiler.ops.annotation import simulated_quantize
 from compiler.pipeline import evaluate
-from compiler.qtypes.layer_choices import OTHERS
+from compiler.qtypes.layer_choices import OTHERS, TABLES
 from compiler.quantize import (
     Calibration,
     Candidate,
@@ -149,6 +149,20 @@ def test_the_argument_of_the_last_exponential_has_more_bits_where_outputs_gain()
         (("near the outputs",), {"nbit_input": 12})
     ]
     assert (found.after_db or 0) > (found.before_db or 0) + 3
+
+
+def test_a_sine_of_many_turns_has_the_bits_that_its_argument_needs() -> None:
+    graph, rng = Network(4), np.random.default_rng(4)
+    phase = graph("CumSum", graph.input(1, 64), graph.weight(1, np.int64))
+    y = graph("Sin", graph("Mul", phase, graph.weight(2 * np.pi)))
+    data = [{"x": rng.uniform(0, 1, (1, 64)).astype(np.float32)} for _ in range(16)]
+    mod = prerequisite_optimize(*load(graph.model(y).SerializeToString()), 3)
+    bits = {TABLES: {"nbit_input": 12}, OTHERS: {"nbit_input": 15}}
+    calibration, settings = Calibration(mod, data), config(layers=bits)
+    found = repaired(calibration, settings, calibration.candidate(settings), data)
+    (repair,) = found.repairs
+    assert repair.choice["nbit_input"] == 15
+    assert (found.after_db or 0) > (found.before_db or 0) + 6
 
 
 def test_smoothing_is_tried_where_the_outputs_are_far_from_float() -> None:
