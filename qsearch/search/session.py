@@ -62,7 +62,7 @@ from qsearch.search.scoring import (
     score_of,
 )
 from qsearch.search.shipped import INPUTS, sample_inputs
-from qsearch.search.space import to_qconfig
+from qsearch.search.space import input_layer, to_qconfig
 from qsearch.search.space_file import faster_layers
 from qsearch.search.stages import Base, Sensitivities, StageTracker
 from qsearch.search.trial_queue import TrialQueue
@@ -347,7 +347,9 @@ class Session:
                 f"prediction: 4 bits can make {faster} faster on this machine; they do so in "
                 "products of one row by many weights"
             )
-        other = prepared.layers is not None or goal.minimize or settings.sampler != AUTO
+        more_bits = any(input_layer(p.name) for p in prepared.space.parameters)
+        other = prepared.layers is not None or goal.minimize or more_bits
+        other = other or settings.sampler != AUTO
         if chosen is None or other or settings.trials > _FEW_TRIALS:
             return
         points = first_points(prepared.space, prepared.start, chosen)
