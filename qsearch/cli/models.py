@@ -16,6 +16,8 @@ from qsearch.cli.output import (
     print_coloured,
     print_legend,
     print_table,
+    shortened,
+    terminal_width,
     without_empty,
     wrapped,
     write_text,
@@ -92,7 +94,9 @@ def _print_diagnosis(found: ModelDiagnosis, every: bool) -> None:
     from compiler.targets.engine.library import detected_isa
 
     diagnosis = found.diagnosis
-    print(f"{found.model}: {', '.join(map(str, found.inputs))}")
+    width = terminal_width()
+    name = found.model if width is None else shortened(found.model, width - 1)
+    print(wrapped(f"{name}: {', '.join(map(str, found.inputs))}", "  "))
     for hint in (*found.hints(), *found.warnings):
         print(wrapped(f"  {hint}", "    "))
     if found.cut is not None:
@@ -108,8 +112,12 @@ def _print_diagnosis(found: ModelDiagnosis, every: bool) -> None:
     for cause in causes:
         follow = cause["consequences"]
         more = f", and {follow} that follow" if follow else ""
-        nodes = f": {_nodes(cause['onnx_nodes'])}" if cause["onnx_nodes"] else ""
-        print(f"  {cause['count']} x {cause['op']} ({why_float(cause['reason'])}){more}{nodes}")
+        named = cause["onnx_nodes"]
+        if width is not None:
+            named = [shortened(node, width // 2) for node in named]
+        nodes = f": {_nodes(named)}" if named else ""
+        told = f"  {cause['count']} x {cause['op']} ({why_float(cause['reason'])}){more}{nodes}"
+        print(wrapped(told, "    "))
         print(wrapped(f"    {cause['advice']}", "    "))
     for note in diagnosis.notes:
         print(wrapped(note, "  "))

@@ -24,7 +24,7 @@ from tests.compiler.quantize.test_integer_products import dense_model
 Output = pytest.CaptureFixture[str]
 
 
-def model_with_an_island(path: Path) -> Path:
+def model_with_an_island(path: Path, name: str = "island") -> Path:
     """Two convolutions with a remainder in between; batch and width are open."""
     weights = [
         numpy_helper.from_array(np.full((2, 2, 1, 1), 0.5, np.float32), name) for name in "abc"
@@ -32,7 +32,7 @@ def model_with_an_island(path: Path) -> Path:
     graph = helper.make_graph(
         [
             helper.make_node("Conv", ["x", "a"], ["t"], name="first"),
-            helper.make_node("Mod", ["t", "c"], ["u"], name="island", fmod=1),
+            helper.make_node("Mod", ["t", "c"], ["u"], name=name, fmod=1),
             helper.make_node("Conv", ["u", "b"], ["y"], name="second"),
         ],
         "g",
@@ -65,6 +65,20 @@ def test_a_model_with_an_island_names_it_and_exits_one(tmp_path: Path, capfd: Ou
     assert "1 x trunc_mod (no integer form)" in shown
     assert "trunc_mod has no rule in QuantizeAnnotate" in shown
     assert "integers only: no" in shown
+
+
+def test_long_names_fit_a_terminal_of_80_letters(
+    tmp_path: Path, capfd: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("models", "output"):
+        monkeypatch.setattr(f"qsearch.cli.{module}.terminal_width", lambda: 80)
+    name = "/model/backbone/" + "/".join(f"block_{n}/attention" for n in range(8))
+    path = model_with_an_island(tmp_path / f"{'trained_for_months_' * 5}.onnx", name)
+    assert run(["doctor", "--model", str(path), "--dim", "width=4"]) == 1
+    shown = capfd.readouterr().out
+    assert "_7/attention" in shown
+    # Only what keeps the model from integers has the name whole, for --until.
+    assert [line.strip() for line in shown.splitlines() if len(line) > 80] == [f"'{name}')"]
 
 
 def test_json_holds_every_operator_and_the_open_dimensions(tmp_path: Path, capfd: Output) -> None:
