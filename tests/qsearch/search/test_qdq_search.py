@@ -134,3 +134,18 @@ def test_a_sum_that_nothing_rounds_keeps_what_it_joins(tmp_path: Path) -> None:
     ]
     found = [one.provenance["closeness"]["sqnr_db"] for one in close]
     assert found[1] > found[0] - 1
+
+
+def test_a_table_has_entries_for_the_bits_of_its_data(tmp_path: Path) -> None:
+    # The logarithm of a LogSoftmax reads a sum of few exponentials, as uint16.
+    zoo = Path(__file__).parents[2] / "e2e" / "zoo"
+    data = {"x": np.load(zoo / "matchbox_net.npz")["calib.x"].astype("float32")}
+    qsearch.quantize(zoo / "matchbox_net.onnx", data, qconfig="auto,for=qdq").save(
+        tmp_path / "m.qmod"
+    )
+    sizes = {}
+    for form in ("qdq", "onnx"):
+        file = qsearch.export(tmp_path / "m.qmod", form, tmp_path / f"{form}.onnx").files[0]
+        sizes[form] = max(len(one.raw_data) for one in onnx.load(file).graph.initializer)
+    assert sizes["qdq"] < 40_000
+    assert sizes["onnx"] < 80_000
