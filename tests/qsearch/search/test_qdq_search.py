@@ -149,3 +149,24 @@ def test_a_table_has_entries_for_the_bits_of_its_data(tmp_path: Path) -> None:
         sizes[form] = max(len(one.raw_data) for one in onnx.load(file).graph.initializer)
     assert sizes["qdq"] < 40_000
     assert sizes["onnx"] < 80_000
+
+
+def test_a_table_of_8_bits_looks_up_levels(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "first"], ["a"]),
+        helper.make_node("Sigmoid", ["a"], ["b"]),
+        helper.make_node("MatMul", ["b", "last"], ["y"]),
+    ]
+    ports = [
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 16])] for name in ("x", "y")
+    ]
+    weights = [_weight("first", 16, 16), _weight("last", 16, 16)]
+    graph = helper.make_graph(nodes, "g", *ports, weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    data = {"x": np.random.default_rng(0).standard_normal((16, 16)).astype("float32")}
+    qsearch.quantize(model, data, qconfig="auto,for=qdq").save(tmp_path / "m.qmod")
+    made = qsearch.export(tmp_path / "m.qmod", "qdq", tmp_path / "m.onnx")
+    found = onnx.load(made.files[0]).graph
+    (table,) = [node.input[0] for node in found.node if node.op_type == "GatherElements"]
+    assert [one.data_type for one in found.initializer if one.name == table] == [TensorProto.UINT8]
+    assert made.facts["sqnr_to_the_module_db"] is None

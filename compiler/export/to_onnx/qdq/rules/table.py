@@ -38,12 +38,12 @@ def _of_bytes(step: Step, graph: QdqEmitter) -> Real | None:
         return None
     if not graph.runtime.moves or not graph.is_held(step.result):
         return None
-    made = graph.levels(*graph.ends(step.result))
+    made = graph.levels(*graph.words.ends(step.result))
     least, most = integer_range(data.dtype)
     places = np.arange(least, most + 1) - data.zero_point
     places = places - integer_range(step.args[0].type.dtype)[0]
     entries = table[np.clip(places, 0, table.size - 1)].astype(np.int64) + made.zero_point
-    name = gathered(np.roll(entries, least).astype(made.dtype), data.name, step, graph)
+    name = gathered(np.roll(entries, least).astype(made.dtype), data.name, step, graph.words)
     return graph.of_tensor(replace(made, name=name))
 
 
