@@ -38,7 +38,8 @@ _LARGEST: Final = 60
 """Exponent of a factor; float32 has 127."""
 _MOST_COLUMNS: Final = 256
 """Of a table. Wider inputs are signals, whose values have one unit."""
-_AFFINE: Final = ("add", "subtract", "multiply", "divide", "reshape", "expand_dims", "squeeze")
+_ARITHMETIC: Final = ("add", "subtract", "multiply", "divide")
+_AFFINE: Final = (*_ARITHMETIC, "reshape", "expand_dims", "squeeze")
 
 
 def even_inputs(mod: IRModule) -> IRModule:
@@ -47,11 +48,50 @@ def even_inputs(mod: IRModule) -> IRModule:
     Args:
         mod: float, typed; constants folded.
     """
+    mod = _columns_apart(mod)
     main: Function = mod["main"]
     if not mentions(main, ("nn.dense",)):
         return mod
     factors = _found(main, _factors)
     return _with_layers(mod, factors, _scaled, -1.0) if factors else mod
+
+
+def _columns_apart(mod: IRModule) -> IRModule:
+    """Move arithmetic with constants in front of the concatenate that joins columns of inputs.
+
+    Columns that are joined first share a scale, and a scaler behind them comes too late.
+    """
+    params = frozenset(mod["main"].params)
+    apart: dict[Expr, tuple[list[Expr], list[int]]] = {}
+
+    def made(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
+        if not is_op_call(node, *_ARITHMETIC):
+            return None
+        _, data, constant = node.operands()
+        if not isinstance(constant, Constant) or node.tensor_type.shape != data.tensor_type.shape:
+            return None
+        if new[data] not in apart:
+            old = _parts(data)
+            if len(old) == 1 or any(_source(part) not in params for part in old):
+                return None
+            sizes = [part.tensor_type.concrete_shape[-1] for part in old]
+            apart[new[data]] = [new[part] for part in old], sizes
+        parts, sizes = apart[new[data]]
+        numbers = constant.data
+        split = [numbers] * len(parts)
+        if numbers.size > 1:
+            if numbers.size != sum(sizes) or numbers.shape[-1] != numbers.size:
+                return None
+            split = np.split(numbers, np.cumsum(sizes)[:-1], axis=-1)
+        own = [
+            node.with_fields(args=(part, Constant(own)))
+            for part, own in zip(parts, split, strict=True)
+        ]
+        joined = _joined(own)
+        apart[joined] = [*own], sizes
+        return joined
+
+    return rewritten(mod, made)
 
 
 def with_one_scale(

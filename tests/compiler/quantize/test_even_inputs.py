@@ -54,6 +54,14 @@ def joined() -> Expr:
     return layer(op.concatenate(tuple(columns), axis=1))
 
 
+def joined_and_standardized() -> Expr:
+    """As skl2onnx writes a scaler of columns that are inputs of their own."""
+    columns = [relay.var(f"x{place}", (1, 1)) for place in range(8)]
+    centred = op.subtract(op.concatenate(tuple(columns), axis=1), relay.const(UNITS / 2))
+    scaled = op.multiply(centred, relay.const((1 / UNITS).astype(np.float32)))
+    return op.nn.relu(layer(scaled, WEIGHT * UNITS))
+
+
 def batches(mod: IRModule) -> list[dict[str, Any]]:
     names = [param.name_hint for param in mod["main"].params]
     if len(names) == 1:
@@ -67,7 +75,7 @@ def sqnr(wanted: list[NDArray[Any]], found: list[NDArray[Any]]) -> float:
     return float(10 * np.log10(np.sum(right**2) / np.sum(noise**2)))
 
 
-@pytest.mark.parametrize("body", [raw, standardized, joined])
+@pytest.mark.parametrize("body", [raw, standardized, joined, joined_and_standardized])
 def test_every_column_counts_and_every_form_agrees(body: Any) -> None:
     mod = prepared(body())
     data = batches(mod)
