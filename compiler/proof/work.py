@@ -217,7 +217,7 @@ def _transposed_convolution(call: Call, types: Sequence[TensorType], out: int) -
     whole = size["N"] * size["C"] * rows * columns
     macs = types[0].num_elements * math.prod(weight[1:])
     made = _product(macs, out, types, math.prod(weight[2:]))
-    pixels = types[0].num_elements // max(1, min(data[1:]))
+    pixels = _elements(types[0]) // max(1, min(data[1:]))
     found = OpWork(macs, 6 * made.units, 24 * pixels * math.prod(weight[1:]))
     return _with_image(found, whole)
 
@@ -231,7 +231,7 @@ def _matmul(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
 
 @FWork.register("einsum")
 def _einsum(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
-    macs = math.prod(ty.num_elements for ty in types)
+    macs = math.prod(_elements(ty) for ty in types)
     return OpWork(macs, 50 * macs, 8 * out)
 
 
@@ -250,7 +250,7 @@ def _pool(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
 
 @FWork.register("vision.non_max_suppression")
 def _boxes(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
-    pairs = sum(ty.num_elements for ty in types) ** 2
+    pairs = sum(_elements(ty) for ty in types) ** 2
     return OpWork(0, _OTHER_UNITS * pairs, 8 * pairs)
 
 
@@ -272,7 +272,7 @@ def _spread(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
 
 @FWork.register("topk")
 def _sorted(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
-    elements = sum(ty.num_elements for ty in types)
+    elements = sum(_elements(ty) for ty in types)
     return OpWork(0, 64 * elements, 32 * elements)
 
 
@@ -313,7 +313,7 @@ def declared_work(mod: IRModule, function: str = "main") -> Work:
             waiting.extend(dict.fromkeys(missing))
     total = done[function]
     given = (ty for param in functions[function].params for ty in tensor_fields(param.checked_type))
-    return replace(total, memory=total.memory + _INPUT_BYTES * sum(ty.num_elements for ty in given))
+    return replace(total, memory=total.memory + _INPUT_BYTES * sum(_elements(ty) for ty in given))
 
 
 def _without_functions(node: Expr) -> Sequence[Expr]:
@@ -396,12 +396,17 @@ def _turns(loop: Call) -> int:
     raise _unbounded(f"{getattr(loop.op, 'name', 'a value')} takes a function")
 
 
+def _elements(ty: TensorType) -> int:
+    """Elements of a tensor; an axis of 0 counts as 1, since operators index the others."""
+    return math.prod(max(size, 1) for size in ty.concrete_shape)
+
+
 def _is_wide(dtype: str) -> bool:
     return bits(dtype) > 32 or dtype.startswith("float")
 
 
 def _bytes(types: Sequence[TensorType]) -> int:
-    return sum(ty.num_elements * max(1, bits(ty.dtype) // 8) for ty in types)
+    return sum(_elements(ty) * max(1, bits(ty.dtype) // 8) for ty in types)
 
 
 def _of_call(call: Call, op: Op) -> Work:
@@ -410,14 +415,14 @@ def _of_call(call: Call, op: Op) -> Work:
     if any(not isinstance(dim, int) for ty in (*operands, *results) for dim in ty.shape):
         raise _unbounded(f"{op.name} has a result of unknown shape")
     constants = sum(arg.data.nbytes for arg in call.args if isinstance(arg, Constant))
-    out = sum(ty.num_elements for ty in results)
-    touched = max(out, *(ty.num_elements for ty in operands), 0)
+    out = sum(_elements(ty) for ty in results)
+    touched = max(out, *(_elements(ty) for ty in operands), 0)
     wide = _WIDE if any(_is_wide(ty.dtype) for ty in (*operands, *results)) else 1
     units = touched * _UNITS_OF.get(op.name, _OTHER_UNITS) * wide
     rule = FWork.get(op)
     found = OpWork(0, units) if rule is None else rule(call, operands, out)
     scratch = found.scratch + _TEMPORARIES.get(op.name, 0) * out
-    scratch += _SCRATCH * (out + sum(ty.num_elements for ty in operands))
+    scratch += _SCRATCH * (out + sum(_elements(ty) for ty in operands))
     return Work(
         macs=found.macs,
         units=found.units,

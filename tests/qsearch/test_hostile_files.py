@@ -350,6 +350,11 @@ TEXTS: dict[str, tuple[str, int, str]] = {
         1,
         "2^40 elements",
     ),
+    "no element beside an axis of 2^31, which indices are made of": (
+        source("  %0 = tile(%q, reps=[2147483648, 0]);\n  (%q, %0).0"),
+        2,
+        "more than",
+    ),
     "a stride of 2^63 - 1": (
         cut("strided_slice(%q, begin=[0, 0], end=[1, 4], strides=[1, 9223372036854775807])"),
         2,

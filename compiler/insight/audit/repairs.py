@@ -252,7 +252,8 @@ def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[R
     calls = {row.name: point for row, point in zip(audit.points, audit.network.points)}
     names, readers = {point: name for name, point in calls.items()}, point_readers(main)
     for point in _last_tables(main, readers):
-        doubts.setdefault(names[point], (_LAST,))
+        if point in names:  # one that the model brings along has its bits
+            doubts.setdefault(names[point], (_LAST,))
     suspects = [
         name
         for name, flags in doubts.items()

@@ -29,7 +29,7 @@ from compiler.ops.rules.realize import (
     storage_dtype,
     with_zero_point,
 )
-from compiler.ops.rules.requantize import to_scalar
+from compiler.ops.rules.requantize import to_scalar, within_accumulator
 from compiler.ops.rules.zero_point import ZeroPoint
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
@@ -91,7 +91,11 @@ def realize_matmul_like(
     data, weight = settled(pair[0]), pair[1]
     cfg = ctx.qconfig
     shape = FQProductShape.require(ref_call.op)(ref_call)
-    data = to_scalar(data, len(ref_call.args[0].tensor_type.shape), cfg)
+    ranks = tuple(len(arg.tensor_type.shape) for arg in ref_call.args)
+    data = to_scalar(data, ranks[0], cfg)
+    if weight.trailing is None and quantize_kind(ref_call.args[1]) != QAnnotateKind.WEIGHT:
+        both, sums = (data, weight), shape.terms
+        data, weight = within_accumulator(both, sums, (ranks[0], ranks[1]), cfg, narrow=True)
     if zero_point_of_data(ref_call, 0) is not None:
         # A truncating average of integers with a zero point comes back without one.
         data = with_zero_point(data, cfg)

@@ -30,6 +30,8 @@ from compiler.ops.rules.fixed_point import (
 from compiler.ops.rules.float_product import nearest_float_factors
 from compiler.ops.rules.integer_calls import along_axis, cast, clip, maximum, minimum, worth
 from compiler.ops.rules.realize import (
+    WIDE_INPUT,
+    Pair,
     QRealizeIntExpr,
     cast_if_needed,
     fits,
@@ -130,6 +132,49 @@ def to_fewer_bits(
     return requantize(wide, out, -limit, limit - 1, rank, qconfig)
 
 
+def within_accumulator(
+    pair: Pair, terms: int, ranks: tuple[int, int], qconfig: QConfig, *, narrow: bool = False
+) -> Pair:
+    """Two values whose products add up within the accumulator: the wider has fewer bits, as far as
+    it takes. A model may bring along points of 16 bits on both sides; most pairs stay as they are.
+
+    Args:
+        pair: at scalar scales.
+        terms: products in a sum.
+        ranks: of the two tensors.
+        narrow: both are stored in 16 bits at most.
+    """
+    limit, nbits = (
+        integer_limits(qconfig.dtype_activation)[1],
+        [v.bound.bit_length() + 1 for v in pair],
+    )
+
+    def ends(place: int) -> tuple[int, int]:
+        value, half = pair[place], 1 << (nbits[place] - 1)
+        return (value.low, value.high) if value.high - value.low < 2 * half else (-half, half - 1)
+
+    def is_wide(place: int) -> bool:
+        low, high = ends(place)
+        lowest, highest = integer_limits(WIDE_INPUT)
+        held = lowest <= low and high <= highest
+        return narrow and not held and storage_dtype(low, high, qconfig) is None
+
+    while True:
+        bounds = [max(map(abs, ends(place))) for place in (0, 1)]
+        wider = int(bounds[1] > bounds[0])
+        fits_all = terms * math.prod(bounds) <= limit and not is_wide(0) and not is_wide(1)
+        if fits_all or min(nbits) < _FEWEST:
+            break
+        nbits[wider] -= 1
+    lhs, rhs = (
+        value if value.trailing is not None else to_fewer_bits(value, nbit, rank, qconfig)
+        for value, nbit, rank in zip(pair, nbits, ranks, strict=True)
+    )
+    return lhs, rhs
+
+
+_FEWEST: Final = 8
+"""Bits below which no operand of a product goes: a longer sum is refused."""
 _NEIGHBOURS: Final = 2
 _PRODUCTS: Final = (
     *("nn.conv2d", "nn.dense", "nn.matmul", "nn.batch_matmul"),

@@ -31,7 +31,7 @@ from compiler.ops.rules.realize import (
     integers,
     require_fits,
 )
-from compiler.ops.rules.requantize import to_scalar
+from compiler.ops.rules.requantize import to_scalar, within_accumulator
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.broadcast import binary_op
 from compiler.ops.tensor.scale_change import (
@@ -83,6 +83,9 @@ def multiply_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr |
     if not lhs.scale.same_axis(rhs.scale):
         rhs = to_scalar(rhs, len(ref_call.args[1].tensor_type.shape), ctx.qconfig)
     acc = ctx.qconfig.dtype_activation
+    if lhs.trailing is None and rhs.trailing is None:
+        ranks = tuple(len(arg.tensor_type.shape) for arg in ref_call.args)
+        lhs, rhs = within_accumulator((lhs, rhs), 1, (ranks[0], ranks[1]), ctx.qconfig)
     call = with_args(ref_call, (cast_if_needed(lhs, acc), cast_if_needed(rhs, acc)))
     product = integers(call, lhs.scale * rhs.scale, acc, ctx.bounds_of)
     require_fits(product.bound, acc, ref_call)

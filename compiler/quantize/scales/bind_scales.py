@@ -374,7 +374,7 @@ class _Binder:
             range_s = range_on_grid(data.data, nbit, axis)
             grid = None
             if range_s is None:
-                grid = given_grid(data.data, axis, consumer, self.qconfig)
+                grid = given_grid(data.data, axis, consumer, self.qconfig, self._nbit)
             if grid is not None and (grid.exact or self.keeps_grids):
                 range_s, nbit, steps = grid.range_s, grid.nbit, (grid.low, grid.high)
         if range_s is None:
@@ -394,7 +394,7 @@ class _Binder:
             return 0
         axis = None if scale.trailing is None else data.data.ndim - scale.trailing - 1
         assert isinstance(product, Call)
-        room = room_of(data.data, axis, scale.values, product, self.qconfig)
+        room = room_of(data.data, axis, scale.values, product, self.qconfig, self._nbit)
         return min(max(int(room), 1).bit_length() - 1, _FINER)
 
     def _bind_bias(

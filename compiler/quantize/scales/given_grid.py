@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,9 +16,15 @@ from compiler.quantize.bits.point_bits import keeps_scale
 from compiler.quantize.scales.weight_grid import OwnGrid, channel_rows, range_on_wide_grid
 from compiler.quantize.scales.weight_scale import weight_range
 
+BitsOf = Callable[[Call], int]
+
 
 def given_grid(
-    weight: NDArray[np.float32], axis: int | None, consumer: Call | None, qconfig: QConfig
+    weight: NDArray[np.float32],
+    axis: int | None,
+    consumer: Call | None,
+    qconfig: QConfig,
+    bits_of: BitsOf | None = None,
 ) -> OwnGrid:
     """The grid of the weights, of at most 16 bits; where they lie on none, such as blocks with
     scales of their own, or where sums of theirs leave the accumulator, the finest that it holds.
@@ -24,8 +32,9 @@ def given_grid(
     Args:
         axis: of the channels; None for one scale.
         consumer: the product that reads them, and beside them data behind a point.
+        bits_of: see ``room_of``.
     """
-    room = room_of(weight, axis, None, consumer, qconfig)
+    room = room_of(weight, axis, None, consumer, qconfig, bits_of)
     grid = range_on_wide_grid(weight, axis)
     if grid is not None and max(-grid.low, grid.high) <= max(room, 128):
         return grid
@@ -41,25 +50,29 @@ def room_of(
     scale: NDArray[np.float32] | None,
     consumer: Call | None,
     qconfig: QConfig,
+    bits_of: BitsOf | None = None,
 ) -> float:
     """How many times the sums of a product fit into half of the accumulator.
 
     Args:
         scale: of the weights; None counts the largest of each channel as 1.
+        bits_of: the bits of a point whose ends are not bound yet; None: those of the QConfig.
     """
     rows = np.abs(channel_rows(weight, axis).astype(np.float64))
     largest = rows.max(axis=1, initial=0.0)
     units = np.where(largest > 0, largest, 1) if scale is None else scale
     terms = (rows.sum(axis=1) / units).max(initial=1.0)
-    return float(2.0 ** (bits(qconfig.dtype_activation) - 2) / (_reach(consumer, qconfig) * terms))
+    return float(
+        2.0 ** (bits(qconfig.dtype_activation) - 2) / (_reach(consumer, qconfig, bits_of) * terms)
+    )
 
 
-def _reach(consumer: Call | None, qconfig: QConfig) -> float:
+def _reach(consumer: Call | None, qconfig: QConfig, bits_of: BitsOf | None) -> float:
     """The largest integer that a product reads beside its weight."""
     data: Expr | None = None if consumer is None else consumer.args[0]
     while isinstance(data, Call) and point_attrs(data) is None and keeps_scale(data.op):
         data = data.args[0]
     if isinstance(data, Call) and point_attrs(data) is not None:
         ends = [abs(float(end.data)) for end in data.args[2:] if isinstance(end, Constant)]
-        return max(ends, default=2.0**qconfig.nbit_input)
+        return max(ends, default=2.0 ** (qconfig.nbit_input if bits_of is None else bits_of(data)))
     return 2.0**qconfig.nbit_input

@@ -54,8 +54,8 @@ def given_note(mod: IRModule) -> str:
     zeros = f", {found.with_zero_point} of them with a zero point" if found.with_zero_point else ""
     rounded = [f"{name!r} ({nbit} bits)" for name, nbit in ungiven_weights(mod).items()]
     names = ", ".join(rounded[:_NAMED]) + ", …" * (len(rounded) > _NAMED)
-    but = f", except the weights of {names}: one scale a channel does not hold them, or the sums "
-    but += "of their bits leave int32, so they are rounded again"
+    but = f", except the weights of {names}: the file has them in float, one scale a channel does "
+    but += "not hold them, or the sums of their bits leave int32, so they are rounded here"
     but = but if rounded else ""
     limits = [repr(name) for name in _limits_between_steps(mod)]
     if limits:

@@ -26,7 +26,7 @@ from compiler.frontend.from_onnx.opsets import Converter, from_onnx
 from compiler.frontend.from_onnx.values import Grid, Quantized, dtype_of
 from compiler.ir.expr import Call, Expr, Op, Var, is_op_call
 from compiler.ir.ty import TensorType, integer_range, is_float
-from compiler.ops.number_format import Array
+from compiler.ops.number_format import Array, storage_dtype
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 from compiler.ops.tensor.clip import ClipAttrs
 from compiler.qtypes.qconfig import QAnnotateKind
@@ -57,7 +57,9 @@ def check_zero_point(node: OnnxNode, index: int, of: int | None = None) -> None:
     """
     if node.has_input(index):
         dtype = node.arg(index).tensor_type.dtype
-        legal = _QUANTIZED if of is None else (node.arg(of).tensor_type.dtype,)
+        legal: tuple[str, ...] = _QUANTIZED if of is None else (node.arg(of).tensor_type.dtype,)
+        if of is not None and node.known(of) is not None:  # a folded QuantizeLinear is in bytes
+            legal += (dtype,) if str(storage_dtype(dtype)) in legal else ()
         if dtype not in legal:
             raise node.error(f"a zero point is {dtype} where {', '.join(legal)} is due")
 

@@ -2,7 +2,7 @@
 
 ``spellings()`` gives every file by name. Those of onnxruntime.quantization are written by the tool
 itself; those of Brevitas, torch, NNCF, Quark, ModelOpt and of onnxruntime's optimizer are written
-here node by node as these tools write them.
+here node by node as these tools write them. ``tool_files`` holds what five tools wrote themselves.
 """
 
 from __future__ import annotations
