@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 from compiler.errors import ArtifactError, ArtifactHashError
 
 FORMAT = "qmod"
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 MANIFEST = "manifest.json"
 MAX_TOTAL_BYTES = (1 << 32) - (64 << 20)
 """Of all members; with the headers, 32 bits count every byte, so there is one form of them."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -26,6 +26,12 @@ _KINDS: Final = frozenset(b"b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8".split())
 _CHUNK: Final = 1 << 18
 """Numbers packed at a time; a multiple of 8, so that each chunk ends with a byte."""
 _NO_AXIS: Final = 255
+_ENDS: Final = 254
+"""In place of the axis: two numbers behind ``low`` are ``begin`` and ``inner``."""
+_SAME: Final = 253
+"""In place of the axis: the number of an array of this content follows the shape."""
+_WORTH: Final = 1 << 12
+"""Repeated entries that are left out."""
 
 
 class Form(NamedTuple):
@@ -36,6 +42,8 @@ class Form(NamedTuple):
         low, shift: an element is ``(number << shift) + low``, negated in negated rows.
         axis: along which rows may be negated; None where none is.
         negated: a bool per place of the axis.
+        begin, inner: place of the first number stored, and how many; elements in front of them
+            repeat the first, those behind the last. None are all.
     """
 
     bits: int
@@ -43,14 +51,21 @@ class Form(NamedTuple):
     shift: int = 0
     axis: int | None = None
     negated: tuple[bool, ...] = ()
+    begin: int = 0
+    inner: int | None = None
 
     def nbytes(self, size: int) -> int:
         """Bytes of the signs and of ``size`` numbers."""
-        return -(-size * self.bits // 8) + -(-len(self.negated) // 8)
+        stored = size if self.inner is None else self.inner
+        return -(-stored * self.bits // 8) + -(-len(self.negated) // 8)
 
 
-def form_of(array: Array) -> Form:
-    """The fewest bits that hold all numbers of an array."""
+def form_of(array: Array, ends: bool = False) -> Form:
+    """The fewest bits that hold all numbers of an array.
+
+    Args:
+        ends: leave out entries that a table repeats at its ends.
+    """
     if array.dtype.kind not in "iu" or not array.size:
         return Form(1 if array.dtype.kind == "b" else 8 * array.itemsize)
     low, high = int(array.min()), int(array.max())
@@ -62,7 +77,14 @@ def form_of(array: Array) -> Form:
                 return Form(high.bit_length(), low, 0, axis, tuple(negated.tolist()))
     used = int(np.bitwise_or.reduce(_steps(array, low), axis=None))
     shift = (used & -used).bit_length() - 1 if used else 0
-    return Form(max(used.bit_length() - shift, 1), low, shift)
+    form = Form(max(used.bit_length() - shift, 1), low, shift)
+    if not ends or array.ndim != 1 or array.size <= _WORTH:
+        return form
+    ahead = np.flatnonzero(array != array[0])
+    begin = int(ahead[0]) - 1 if ahead.size else array.size - 1
+    behind = np.flatnonzero(array != array[-1])
+    count = int(behind[-1]) + 2 - begin if behind.size else 1
+    return form if array.size - count < _WORTH else form._replace(begin=begin, inner=count)
 
 
 def _steps(array: Array, low: int) -> Array:
@@ -74,16 +96,35 @@ def _steps(array: Array, low: int) -> Array:
 
 def member_bytes(arrays: Iterable[Array]) -> int:
     """Length of what ``pack`` makes of arrays."""
-    return sum(len(_header(one, form := form_of(one))) + form.nbytes(one.size) for one in arrays)
+    return sum(len(header) + length for header, length, _, _ in _forms(arrays))
+
+
+def _forms(arrays: Iterable[Array]) -> Iterator[tuple[bytes, int, Array, Form | None]]:
+    """Header, length of the numbers, array and form; no form of a table that is stored already."""
+    tables: dict[tuple[str, bytes], int] = {}
+    for number, array in enumerate(map(np.asarray, arrays)):
+        if array.ndim == 1 and array.dtype.kind in "iu":
+            first = tables.setdefault((str(array.dtype), array.tobytes()), number)
+            if first != number:
+                head = _HEADER.pack(_kind(array), 1, 0, _SAME, 1)
+                yield head + struct.pack("<2I", array.size, first), 0, array, None
+                continue
+        form = form_of(array, ends=True)
+        yield _header(array, form), form.nbytes(array.size), array, form
+
+
+def _kind(array: Array) -> bytes:
+    return f"{array.dtype.kind}{array.itemsize}".encode()
 
 
 def _header(array: Array, form: Form) -> bytes:
     """What stands in front of the signs of an array."""
-    kind = f"{array.dtype.kind}{array.itemsize}".encode()
     axis = _NO_AXIS if form.axis is None else form.axis
-    head = _HEADER.pack(kind, form.bits, form.shift, axis, array.ndim)
+    axis = axis if form.inner is None else _ENDS
+    head = _HEADER.pack(_kind(array), form.bits, form.shift, axis, array.ndim)
     low = np.asarray(form.low, array.dtype) if array.dtype.kind in "iu" else np.zeros(0, np.int8)
-    return head + struct.pack(f"<{array.ndim}I", *array.shape) + _little(low).tobytes()
+    ends = b"" if form.inner is None else struct.pack("<2I", form.begin, form.inner)
+    return head + struct.pack(f"<{array.ndim}I", *array.shape) + _little(low).tobytes() + ends
 
 
 def numbers(array: Array, form: Form) -> bytes:
@@ -91,6 +132,8 @@ def numbers(array: Array, form: Form) -> bytes:
     signs = np.packbits(np.asarray(form.negated, bool), bitorder="little").tobytes()
     if array.dtype.kind not in "iu":
         return signs + _packed(array, form.bits)
+    if form.inner is not None:
+        array = array[form.begin : form.begin + form.inner]
     return signs + _packed(_steps(_negated(array, form), form.low) >> form.shift, form.bits)
 
 
@@ -98,13 +141,11 @@ def pack(arrays: Mapping[str, Array]) -> bytes:
     """The member of arrays whose names are k0, k1, …, in this order.
 
     Args:
-        arrays: of integers, floats or bools, up to 255 axes of less than 2^32 elements.
+        arrays: of integers, floats or bools, up to 252 axes of less than 2^32 elements.
     """
     pieces = []
-    for number in range(len(arrays)):
-        array = np.asarray(arrays[f"k{number}"])
-        form = form_of(array)
-        pieces += [_header(array, form), numbers(array, form)]
+    for header, _, array, form in _forms(arrays[f"k{i}"] for i in range(len(arrays))):
+        pieces += [header, b"" if form is None else numbers(array, form)]
     return b"".join(pieces)
 
 
@@ -131,26 +172,43 @@ def unpack(data: bytes, name: str) -> dict[str, Array]:
             offset += _HEADER.size
             shape = struct.unpack_from(f"<{ndim}I", data, offset)
             offset += 4 * ndim
+            if axis == _SAME:
+                (first,) = struct.unpack_from("<I", data, offset)
+                offset += 4
+                same = arrays[f"k{first}"]
+                if same.shape != shape or same.dtype != dtype:
+                    raise ValueError(f"a table of another dtype or size than k{first}")
+                arrays[f"k{len(arrays)}"] = same
+                continue
             stored = dtype.newbyteorder("<")
             low = int(np.frombuffer(data, stored, 1, offset)[0]) if whole else 0
             offset += dtype.itemsize if whole else 0
-            size = math.prod(shape)
+            size = whole_size = math.prod(shape)
             total += size * dtype.itemsize
-            rows = 0 if axis == _NO_AXIS else shape[axis]
+            begin = 0
+            if axis == _ENDS:
+                begin, size = struct.unpack_from("<2I", data, offset)
+                offset += 8
+                if not whole or ndim != 1 or not size or begin + size > whole_size:
+                    raise ValueError(f"{size} of {whole_size} numbers")
+            rows = 0 if axis in (_NO_AXIS, _ENDS) else shape[axis]
             ends = offset + -(-rows // 8), offset + -(-rows // 8) + -(-size * bits // 8)
             if total > MAX_BYTES or ends[1] > len(data):
                 raise ValueError(f"{size} numbers of {bits} bits")
             signs = np.frombuffer(data[offset : ends[0]], np.uint8)
             negated = np.unpackbits(signs, count=rows, bitorder="little").astype(bool)
-            along = None if axis == _NO_AXIS else axis
+            along = None if axis in (_NO_AXIS, _ENDS) else axis
             form = Form(bits, low, shift, along, tuple(negated.tolist()))
             held = np.dtype(f"u{dtype.itemsize}") if whole else dtype
-            array = _unpacked(data[ends[0] : ends[1]], held, size, bits).reshape(shape)
+            array = _unpacked(data[ends[0] : ends[1]], held, size, bits)
+            if size < whole_size:
+                array = array[np.clip(np.arange(whole_size) - begin, 0, size - 1)]
+            array = array.reshape(shape)
             if whole:
                 array = (array << shift) + np.asarray(low, dtype).astype(held)
             arrays[f"k{len(arrays)}"] = _negated(array.astype(dtype, copy=False), form)
             offset = ends[1]
-    except (ValueError, TypeError, IndexError, struct.error) as error:
+    except (ValueError, TypeError, LookupError, struct.error) as error:
         raise ArtifactError(f"member {name!r} holds no arrays: {error}") from error
     return arrays
 

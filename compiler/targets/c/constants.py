@@ -33,6 +33,8 @@ _PIECE = 64
 _ALIGNMENT = 16
 _CALL_BYTES = 48
 """Of code that unpacks an array."""
+PICKED_BITS = 17
+"""Three bytes hold numbers of so many bits, wherever these begin: a kernel reads them in place."""
 _MOST_BITS = 57
 """That unpacking holds beside a byte."""
 
@@ -43,9 +45,15 @@ _ESCAPES = [
 ]
 
 
-def packed_form(array: Array) -> Form | None:
-    """How an array is packed; None where its bytes are as good."""
-    form = form_of(array)
+def packed_form(array: Array, ends: bool = False) -> Form | None:
+    """How an array is packed; None where its bytes are as good.
+
+    Args:
+        ends: leave out entries that a table repeats at its ends, for a kernel that reads in place.
+    """
+    form = form_of(array, ends)
+    if form.inner is not None and form.bits > PICKED_BITS:
+        form = form_of(array)
     worth = form.nbytes(array.size) + _CALL_BYTES < array.nbytes and array.dtype.kind in "iu"
     return form if worth and form.bits <= _MOST_BITS else None
 
@@ -82,7 +90,7 @@ class ConstantPool:
 
     def packed(self, array: Array, form: Form) -> str:
         """C expression of the first byte of the signs and numbers of an array."""
-        key = f"packed {array.dtype}", np.ascontiguousarray(array).tobytes()
+        key = f"packed {array.dtype} {form}", np.ascontiguousarray(array).tobytes()
         if key not in self._held:
             self._held[key] = self._place(numbers(array, form), "packed_bytes", "u8")
         return self._held[key]
@@ -118,7 +126,7 @@ def c_bytes(module: IRModule) -> int:
     """``CPackage.constant_bytes`` of what ``pipeline.fuse_for_c`` made of a module."""
     pool = ConstantPool()
     for array in constants_of(module):
-        form = packed_form(array)
+        form = packed_form(array, ends=True)
         if form is None:
             pool.name_of(array, "constant")
         else:

@@ -19,13 +19,10 @@ from compiler.lir.nodes import Compute, PrimFunc
 from compiler.lir.scalars import Bin, Buffer, Cast, IntImm, Load, Scalar
 from compiler.lir.walk import loads, rewrite
 from compiler.runtime.packed import Form
-from compiler.targets.c.constants import packed_form
+from compiler.targets.c.constants import PICKED_BITS, packed_form
 from compiler.targets.c.program import Program, Step, Value
 
 T = TypeVar("T")
-
-_MOST_BITS = 17
-"""Three bytes hold numbers of so many bits, wherever these begin."""
 
 
 def picked(
@@ -45,7 +42,7 @@ def picked(
             assert func is not None
             if value.data is None or value.place != "const":
                 continue
-            form = packed_form(value.data)
+            form = packed_form(value.data, ends=True)
             if form is None or not _picks(func, func.params[place], form):
                 continue
             func = _reading(func, place, form)
@@ -58,7 +55,7 @@ def picked(
 
 def _picks(func: PrimFunc, table: Buffer, form: Form) -> bool:
     """True if a function reads a table at places that it computes from data."""
-    if form.axis is not None or form.bits > _MOST_BITS or table.size * form.bits >= 1 << 31:
+    if form.axis is not None or form.bits > PICKED_BITS or table.size * form.bits >= 1 << 31:
         return False
     largest = ((1 << form.bits) - 1) << form.shift
     if form.low < -(1 << 31) or max(form.low, 0) + largest >= 1 << 31:
@@ -91,6 +88,9 @@ def _reading(func: PrimFunc, place: int, form: Form) -> PrimFunc:
         for size, one in zip(table.shape, node.index, strict=True):
             wanted = one if one.dtype == "int32" else Cast("int32", one)
             at = index.binary("+", index.binary("*", at, index.imm(size)), wanted)
+        if form.inner is not None:
+            inner = index.binary("max", index.plus(at, -form.begin), index.imm(0))
+            at = index.binary("min", inner, index.imm(form.inner - 1))
         bit = index.binary("*", at, index.imm(form.bits))
         byte = Bin("floordiv", bit, IntImm(8))
         found: Scalar = Cast("int32", Load(held, (byte,)))
@@ -106,7 +106,9 @@ def _reading(func: PrimFunc, place: int, form: Form) -> PrimFunc:
 
     return replace(
         func,
-        name=f"{func.name}_picks{place}_{form.bits}_{form.shift}_{form.low}".replace("-", "m"),
+        name=f"{func.name}_picks{place}_{form.bits}_{form.shift}_{form.low}_{form.begin}".replace(
+            "-", "m"
+        ),
         params=_with(func.params, place, held),
         blocks=tuple(
             block.mapped(lambda root: rewrite(root, unpacked))

@@ -32,6 +32,21 @@ def test_arrays_come_back(data: st.DataObject, dtype: str, spare: int) -> None:
         assert one.tobytes() == array.tobytes()
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32"])
+@pytest.mark.parametrize("ends", [(0, 0), (1, 1), (30_000, 31_000), (0, 65_536), (65_536, 0)])
+def test_a_table_takes_the_entries_between_its_ends_and_an_equal_one_none(
+    dtype: str, ends: tuple[int, int]
+) -> None:
+    entries = np.random.default_rng(0).integers(-100, 100, 65_536 - sum(ends))
+    table = np.pad(np.append(entries, 7), ends, mode="edge").astype(dtype)
+    member = pack({"k0": table, "k1": table.copy(), "k2": table + np.ones((), dtype)})
+    assert len(member) == member_bytes([table, table, table + np.ones((), dtype)])
+    assert len(member) <= 2 * entries.size + 200
+    found = unpack(member, "tensors.bin")
+    assert found["k0"].tobytes() == found["k1"].tobytes() == table.tobytes()
+    assert (found["k2"] == table + 1).all()
+
+
 @given(st.integers(1, 7), st.integers(0, 2), st.integers(0, 2**32 - 1))
 def test_rows_that_are_negated_take_the_bits_of_others(bits: int, axis: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -557,6 +557,17 @@ def test_tables_and_softmax_by_table_are_exact(seed: int, dtype: str, size: int)
     assert_same_bits(module([x], relay.Tuple((table, soft))), {"x": whole(rng, (3, 5, 7), dtype)})
 
 
+@pytest.mark.parametrize("ends", [(-2048, 2047), (0, 255), (-700, -300), (900, 1000)])
+def test_a_table_holds_entries_for_the_bits_that_its_data_have(ends: tuple[int, int]) -> None:
+    rng = np.random.default_rng(0)
+    x = relay.var("x", (5000,), "int32")
+    data = op.cast(op.clip(x, a_min=ends[0], a_max=ends[1]), dtype="int16")
+    mod = module([x], op.lookup(data, constant(whole(rng, (1 << 16,), "int16"), "int16")))
+    (table,) = [t for t in to_integer_onnx(mod).graph.initializer if max(t.dims, default=0) > 60]
+    assert table.dims[0] == 2 << max(ends[1], -ends[0] - 1).bit_length()
+    assert_same_bits(mod, {"x": np.arange(-2500, 2500, dtype="int32")})
+
+
 @given(
     seed=seeds,
     dtype=st.sampled_from(("int8", "int16")),

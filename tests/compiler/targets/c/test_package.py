@@ -343,6 +343,20 @@ def test_an_infinite_constant_and_sample_are_written_as_such(
     assert exit_code(made, cc, ("-O1",)) == 0
 
 
+@pytest.mark.parametrize("ends", [(2048, 2048), (0, 4096), (30_000, 30_000), (65_000, 0)])
+def test_a_table_takes_the_entries_that_its_data_reach(ends: tuple[int, int]) -> None:
+    """Entries that repeat at both ends are no bytes of the package; data beyond them read them."""
+    rng = np.random.default_rng(1)
+    inner = np.append(rng.integers(-2000, 2000, 65_535 - sum(ends)), 2000)
+    table = np.pad(inner, ends, mode="edge").astype("int16")
+    x = relay.var("x", (65_536,), "int16")
+    mod = infer_module(relay.module(relay.op.lookup(x, relay.const(table))))
+    executor = CExecutor(mod)
+    assert executor.package.constant_bytes <= 12 * inner.size // 8 + 64
+    every = np.arange(-(1 << 15), 1 << 15, dtype="int16")
+    np.testing.assert_array_equal(executor.run([every])[0], table)
+
+
 def test_every_byte_survives_as_text() -> None:
     """Tables of bytes are strings in C: escapes, digits behind escapes, quotes, rows that end."""
     every = np.arange(256, dtype=np.uint8).view(np.int8)

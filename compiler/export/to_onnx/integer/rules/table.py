@@ -25,19 +25,20 @@ def gathered(table: Array, index: str, step: Step, e: IntegerEmitter) -> str:
 
 @FToInteger.register("lookup")
 def lookup(step: Step, e: IntegerEmitter) -> Held | str:
-    """An entry for every integer of the dtype, or of the bits that unsigned data have. Negative
-    places count from the end, so the table is turned to begin at 0."""
+    """An entry for every integer of the bits that the data have. Negative places count from the
+    end, so the table is turned to begin at 0."""
     data, table = step.args
     lowest, highest = integer_range(data.type.dtype)
     if table.data is None:
         place = e.node("Sub", [e.widened(data, WORK), e.scalar(lowest, WORK)])
         last = e.scalar(table.type.num_elements - 1, WORK)
         return e.node("Gather", [e.name(table), extreme(e, False, place, last, WORK)], axis=0)
-    if lowest == 0:
-        highest = min(highest, (1 << max(e.ends(data)[1].bit_length(), _LEAST_BITS)) - 1)
-    places = np.minimum(np.arange(highest - lowest + 1), table.data.size - 1)
+    low, high = e.ends(data)
+    reach = 1 << max(high.bit_length(), (~low).bit_length(), _LEAST_BITS)
+    reached = np.arange(max(lowest, -reach), min(highest, reach - 1) + 1)
+    places = np.minimum(reached - lowest, table.data.size - 1)
     held = e.exact_dtype(e.reach([table])) or table.type.dtype
-    entries = np.roll(table.data[places], lowest).astype(held)
+    entries = np.roll(table.data[places], reached[0]).astype(held)
     return Held(gathered(entries, e.held(data).name, step, e), held)
 
 
