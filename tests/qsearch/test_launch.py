@@ -72,7 +72,8 @@ def test_a_search_without_a_model_is_refused_before_anything_is_written(tmp_path
 @pytest.mark.slow
 def test_a_search_for_size_without_a_budget_ends_by_itself_and_says_why(tmp_path: Path) -> None:
     """The smallest budget of bits is bracketed; what luck explains may be lost."""
-    asked: dict[str, Any] = {"pool": "inline", "minimize": "size"}
+    space = {"fields": {"weight_scale": ["mse", "max"]}, "layers": {"nbit_weight": [2, 4, 6, 8]}}
+    asked: dict[str, Any] = {"pool": "inline", "minimize": "size", "space": space}
     found = qsearch.launch("digits", out=tmp_path / "run", **asked)
     assert "bracketed" in found.summary["stopped"]
     assert len(found.trials) < 32
