@@ -161,6 +161,17 @@ def test_attributes_of_functions_and_of_the_module_are_contents(integral: IRModu
     assert contents_of(integral.with_attr("passthrough", 1)) != contents_of(integral)
 
 
+def test_a_record_is_the_same_whatever_order_keys_stand_in(integral: IRModule) -> None:
+    derived = derive_static(integral).to_dict()
+    turned = {
+        key: [dict(reversed(row.items())) if isinstance(row, dict) else row for row in value]
+        if isinstance(value, list)
+        else value
+        for key, value in derived.items()
+    }
+    assert record_of(turned) == record_of(derived)
+
+
 def test_a_changed_sample_is_found(integral: IRModule, samples: list[Sample]) -> None:
     inputs, outputs = samples[0]
     wrong = [np.nextafter(outputs[0], np.float32(np.inf))]
@@ -173,6 +184,7 @@ def test_a_float_network_is_refused_for_having_no_core(float_network: IRModule) 
     proof = derive(float_network, [])
     assert not proof.holds
     assert "is missing, so the module is not partitioned" in proof.findings[0].what
+    assert [claim.holds for claim in proof.claims] == [False]
 
 
 def test_a_float_layer_inside_is_found_by_name(float_network: IRModule) -> None:
