@@ -157,6 +157,45 @@ def quantize_linear(node: OnnxNode) -> Expr:
     return node.call("cast", clipped, dtype=target)
 
 
+QONNX: Final = "qonnx.custom_op.general"
+
+
+@from_onnx("Quant", domain=QONNX)
+def quant(node: OnnxNode) -> Expr:
+    """QONNX's point: (clip(round(x / scale + zero_point)) - zero_point) scale, of any bits.
+
+    Source: QONNX, "Quant"; Brevitas and QKeras write it.
+    """
+    names = ("the scale", "the zero point", "the number of bits")
+    scale, zero, width = (node.require_known(i, what) for i, what in enumerate(names, 1))
+    data, nbit, signed = node.arg(0), int(width.reshape(-1)[0]), int(node.attr("signed", 1))
+    whole = width.size == 1 and width == nbit and not (zero % 1).any() and (scale > 0).all()
+    stored, most = node.known(0) is not None, 16 if node.known(0) is None else 32
+    if not whole or not 2 <= nbit <= most or node.attr("rounding_mode", "ROUND") != "ROUND":
+        raise node.error(
+            f"{node.attr('rounding_mode', 'ROUND')} to {width.reshape(-1)[0]:g} bits is not read",
+            "export points of 2 to 16 whole bits that round half to even",
+        )
+    narrow, high = int(node.attr("narrow", 0)), (1 << (nbit - signed)) - 1
+    low, high = (narrow - high - 1, high) if signed else (0, high - narrow)
+    dtype = next(
+        one
+        for one in ("int8", "uint8", "int16", "uint16", "int32")
+        if integer_range(one)[0] <= low and high <= integer_range(one)[1]
+    )
+    long = [place for place, size in enumerate(scale.shape) if size > 1]
+    if len(long) > 1:
+        raise node.error("scales along two axes are not read", "give one for each channel")
+    axis = node.rank(data) - scale.ndim + long[0] if long else 0
+    held = scale.astype(np.float32).reshape(-1 if long else ())
+    zeros = np.broadcast_to(zero.reshape(-1 if zero.size > 1 else ()), held.shape)
+    grid = Grid(held, zeros.astype(np.int64), axis, dtype, low, high)
+    node.values.integer_weights |= stored
+    if not stored:
+        data, grid = _limited_by_point(data, grid)
+    return _call(node, data, grid, QAnnotateKind.WEIGHT if stored else QAnnotateKind.INPUT)
+
+
 def quantized(node: OnnxNode, name: str, data: Expr, grid: Grid) -> Expr:
     """The integers of ``data`` on a grid, remembered as tensor ``name`` with the real values."""
     data, grid = _limited_by_point(data, grid)

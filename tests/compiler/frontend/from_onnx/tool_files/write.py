@@ -155,9 +155,9 @@ def nncf() -> Written:
 
 
 def brevitas() -> Written:
-    """Brevitas' QCDQ: granularity, zero points, powers of two, integer biases, few bits."""
+    """Brevitas' QCDQ and QONNX: granularity, zero points, integer biases, few bits."""
     import brevitas.quant as kinds
-    from brevitas.export import export_onnx_qcdq
+    from brevitas.export import export_onnx_qcdq, export_qonnx
 
     points = {"data": kinds.ShiftedUint8ActPerTensorFloat}
     fixed = {
@@ -187,6 +187,9 @@ def brevitas() -> Written:
         with tempfile.NamedTemporaryFile(suffix=".onnx") as file:
             export_onnx_qcdq(model.eval(), args=samples[0], export_path=file.name, dynamo=False)
             yield f"conv.{name}", onnx.load(file.name)
+            if name in ("int8", "zeros_channels", "weights3_points6"):
+                export_qonnx(model, args=samples[0], export_path=file.name, dynamo=False)
+                yield f"conv.{name}.qonnx", onnx.load(file.name)
 
 
 def _brevitas_network(
