@@ -87,8 +87,8 @@ _SAMPLES_SHARE: Final = 0.05
 PERIOD: Final = 1 << 11
 """Elements of an input that a sample repeats where the whole input would be too large."""
 _CODES: Final = 256
-_MOST_ELEMENTS: Final = 1 << 28
-"""Of an input that a file repeats."""
+_MOST_ELEMENTS: Final = 1 << 26
+"""Of all inputs of a file, where it repeats the beginning of one."""
 _INT32: Final = range(1 << 31)
 AUTO: Final = "auto"
 """The executor that is fast where it is exact: see ``QModule.run``."""
@@ -541,14 +541,15 @@ def load_qmod(path: str | os.PathLike[str] | bytes) -> QModule:
 def _samples(members: Mapping[str, bytes], params: Sequence[Var]) -> tuple[StoredSample, ...]:
     samples: list[StoredSample] = []
     stored = {name.partition("_")[0] for name in members if name.startswith("samples/s")}
+    left = _MOST_ELEMENTS
     while f"samples/s{len(samples)}" in stored:
         prefix = f"samples/s{len(samples)}_"
         inputs = {}
         for index, param in enumerate(params):
-            array = _unpacked_input(members, f"{prefix}input{index}", param)
+            array = _unpacked_input(members, f"{prefix}input{index}", param, left)
             if array is None:
                 raise ArtifactError(f"member '{prefix}input{index}.npy' is missing")
-            inputs[param.name_hint] = array
+            inputs[param.name_hint], left = array, left - array.size
         outputs: list[Array | OutputHash] = []
         while (output := _output(members, f"{prefix}output{len(outputs)}")) is not None:
             outputs.append(output)
@@ -556,12 +557,12 @@ def _samples(members: Mapping[str, bytes], params: Sequence[Var]) -> tuple[Store
     return tuple(samples)
 
 
-def _unpacked_input(members: Mapping[str, bytes], name: str, param: Var) -> Array | None:
+def _unpacked_input(members: Mapping[str, bytes], name: str, param: Var, most: int) -> Array | None:
     begin = f"{name}_begin.npy"
     if begin not in members:
         return _unpacked(members, name)
     shape = _static_shape(param)
-    if shape is None or math.prod(shape) > _MOST_ELEMENTS:
+    if shape is None or math.prod(shape) > most:
         raise ArtifactError(f"member {begin!r} does not fit the module", fix="write it anew")
     return np.resize(array_of(members[begin], begin).reshape(-1), shape)
 

@@ -116,7 +116,7 @@ def corner(line: str) -> str:
 # Name → module text, exit code, a part of what is said.
 TEXTS: dict[str, tuple[str, int, str]] = {
     "a shift of 10^10": (source(WIDE + FIXED.format(10**10), result=SECOND), 1, "is no int32"),
-    "a shift of 10^9": (source(WIDE + FIXED.format(10**9), result=SECOND), 1, "shifts left by"),
+    "a shift of 10^9": (source(WIDE + FIXED.format(10**9), result=SECOND), 1, "shifts by"),
     "8,000 operands": (
         source("  %0 = concatenate((" + ", ".join(["%q"] * 8000) + "), axis=0);\n  (%q, %0).0"),
         0,
@@ -338,8 +338,8 @@ TEXTS: dict[str, tuple[str, int, str]] = {
             "  %1 = repeat(%0, repeats=1000000, axis=0);\n"
             "  %2 = repeat(%0, repeats=1000000, axis=1);\n  %3 = add(%1, %2);\n  (%q, %3).0"
         ),
-        1,
-        "",
+        2,
+        "more than",
     ),
     "no element beside axes of 2^40": (
         source(
@@ -438,6 +438,16 @@ FILES: dict[str, tuple[Callable[[Path], None], str]] = {
     "5,000 samples": (
         lambda path: write_archive(path, {**members(source("  nn.relu(%q)")), **SAMPLES}),
         "50 of 5000 runs",
+    ),
+    "samples that repeat 4 numbers": (
+        lambda path: write_archive(
+            path,
+            {
+                **members(source("  nn.relu(%q)").replace("(1, 4)", "(1, 30000000)")),
+                **{f"samples/s{i}_input0_begin.npy": SAMPLE for i in range(9)},
+            },
+        ),
+        "does not fit the module",
     ),
     "a member twice": (write_twice, "which no .qmod has"),
     "a member packed 1000 times": (write_packed, "packed or encrypted"),
