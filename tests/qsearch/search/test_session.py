@@ -390,10 +390,8 @@ def test_how_long_it_will_take_is_said_once_a_trial_has_ended(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_the_end_of_a_search_says_what_compile_alone_reaches(tmp_path: Path) -> None:
-    told: list[str] = []
     folder = tmp_path / "run"
-    result = qsearch.launch("digits", trials=3, pool="inline", out=folder, progress=Told(told))
-    assert any("repeat what compile chooses; --minimize size" in text for text in told)
+    result = qsearch.launch("digits", trials=3, pool="inline", out=folder)
     assert f"best.qmod  ({(folder / 'best.qmod').stat().st_size:,} bytes)" in result.text()
     alone = result.summary["compile"]
     (same,) = [trial for trial in result.trials if trial.number == alone["trial"]]
@@ -403,6 +401,14 @@ def test_the_end_of_a_search_says_what_compile_alone_reaches(tmp_path: Path) -> 
     assert alone["top1"] == (same.outcome.score or {})["top1"]
     assert "compile   alone, without a search: " in result.text()
     assert json.loads((result.folder / "report.json").read_text())["compile"] == alone
+
+
+@pytest.mark.slow
+def test_a_search_of_8_bits_is_predicted_to_repeat_compile(tmp_path: Path) -> None:
+    told: list[str] = []
+    asked: dict[str, Any] = {"pool": "inline", "trials": 2, "for_": "qdq", "progress": Told(told)}
+    qsearch.launch("digits", out=tmp_path / "run", **asked)
+    assert any("repeat what compile chooses; --minimize size" in text for text in told)
 
 
 @pytest.mark.usefixtures("quick_space")
