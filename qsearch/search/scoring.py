@@ -14,7 +14,14 @@ from compiler.runtime.exact_executor import SLOWER
 from compiler.targets.c.cores import CORES
 from qsearch.data import content_hash
 from qsearch.errors import SettingsError
-from qsearch.search.objectives import UNCERTAIN, WORST_OUTPUT, Score, expected_scores
+from qsearch.search.context import PreparedStudy, StudyContext
+from qsearch.search.objectives import (
+    UNCERTAIN,
+    WORST_OUTPUT,
+    Score,
+    comparisons,
+    expected_scores,
+)
 from qsearch.search.pruner import LOOKS, Sums
 from qsearch.settings import Settings, is_import_path
 from qsearch.store.records import Failure, Outcome
@@ -22,6 +29,7 @@ from workers.batching import hash_outputs
 from workers.errors import LostWorkerError, WorkerError
 from workers.messages import Build, EvaluationRequest, EvaluationResult, EvaluatorName
 from workers.metrics.custom import named_values
+from workers.metrics.device import DEVICE
 from workers.metrics.latency import TIMED, timed_by
 from workers.metrics.registry import (
     Measure,
@@ -35,6 +43,7 @@ from workers.metrics.sqnr import worst_output
 
 CHECKED_ONE_OF: Final = 8
 """One trial of so many is compared with the exact reference on one run of the model."""
+_HASHED_BYTES: Final = 64 << 20
 COLLAPSE_AFTER: Final = 32
 """Samples after which a configuration that lost nearly everything is stopped."""
 
@@ -222,6 +231,50 @@ class Scorer:
             peak_rss_bytes=result.peak_rss_bytes,
             seconds=seconds,
         )
+
+
+def study_scorer(
+    prepared: PreparedStudy,
+    context: StudyContext,
+    handles: tuple[Any, Any],
+    reference: tuple[Any, ...],
+    channels: Callable[[QConfig], Any],
+) -> Scorer:
+    """The scorer of a study.
+
+    Args:
+        handles: of the float module in the pool, and of the float parts around it.
+        reference: outputs of the float model on the evaluation data.
+        channels: gives the handle of the statistics of channels that a configuration reads.
+    """
+    blob, head = handles
+    settings, samples = prepared.settings, prepared.evaluation.samples
+    costs = (*prepared.objective.names, *prepared.objective.limited)
+    costs += DEVICE if settings.for_ in CORES else ()
+    asked = ((DEVICE, costs), (TIMED, prepared.spec))
+    whole = EvaluationRequest(
+        build=Build(blob, {}, None, prepared.spec["evaluator"], form=settings.for_),
+        dataset=prepared.evaluation.ref,
+        samples=samples,
+        metrics=metric_names(prepared.has_labels, prepared.metric, prepared.decides),
+        reference=context.pool.put(reference),
+        hardware=prepared.hardware,
+        asked=tuple(name for names, there in asked for name in names if name in there),
+        board=settings.measure,
+        head=head,
+    )
+    # Parts return their outputs to be hashed in order; large ones stay where they are.
+    large = sum(output.nbytes for output in reference) > _HASHED_BYTES
+    of_float = context.repository.study(context.study.name).baseline or {}
+    max_drop = settings.max_drop if "max_drop" in prepared.spec else None
+    return Scorer(
+        whole,
+        score_of,
+        channels=channels,
+        parts=1 if large else parts_of(len(samples), prepared.run_samples),
+        compared=lambda score, samples: comparisons(score, of_float, samples, max_drop),
+        seed=settings.seed,
+    )
 
 
 def costs_of(parts: Sequence[EvaluationResult]) -> dict[str, float]:

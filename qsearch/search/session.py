@@ -13,15 +13,13 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from compiler.errors import CalibrationError, CompilerError
-from compiler.qtypes.qconfig import QConfig
+from compiler.errors import CompilerError
 from compiler.quantize import Calibration, fields_without_effect
 from compiler.runtime.interface import KEY as INTERFACE
 from compiler.runtime.pipeline import AFTER, BEFORE
-from compiler.targets.c.cores import CORES
 from qsearch.errors import StoreError
 from qsearch.report.build import Costs
 from qsearch.run_folder import RunFolder
@@ -30,7 +28,6 @@ from qsearch.search.baseline import Baseline, examination
 from qsearch.search.calibration import (
     FIRST_EVENTS,
     MEASUREMENTS,
-    FirstChoice,
     PooledData,
     StoredStatistics,
     statistics_key,
@@ -45,35 +42,22 @@ from qsearch.search.context import (
     StudyContext,
 )
 from qsearch.search.driver import STOPPED, Driver
+from qsearch.search.first_trials import FirstTrials
 from qsearch.search.known_trials import KnownTrials
 from qsearch.search.layer_space import LayerPlan
-from qsearch.search.objectives import comparisons
-from qsearch.search.optuna_study import AUTO
 from qsearch.search.preparation import SOMETIMES_SCORED
 from qsearch.search.pruner import SignFlipPruner
 from qsearch.search.result import SearchResult, finish
 from qsearch.search.running_trials import RunningTrials
-from qsearch.search.sampler import SamplerSpec, StudySampler, first_points
-from qsearch.search.scoring import (
-    Scorer,
-    costs_of,
-    metric_names,
-    parts_of,
-    score_of,
-)
+from qsearch.search.sampler import SamplerSpec, StudySampler
+from qsearch.search.scoring import Scorer, costs_of, study_scorer
 from qsearch.search.shipped import INPUTS, sample_inputs
-from qsearch.search.space import input_layer, to_qconfig
-from qsearch.search.space_file import faster_layers
-from qsearch.search.stages import Base, Sensitivities, StageTracker
+from qsearch.search.stages import Sensitivities, StageTracker
 from qsearch.search.trial_queue import TrialQueue
 from qsearch.search.winner import Winner
 from qsearch.settings import is_import_path
 from qsearch.store.artifacts import artifact_store
 from qsearch.store.records import LAYERS, SENSITIVITY, STAGES, StudyState, Trial
-from workers.errors import BrokenRunError
-from workers.messages import Build, EvaluationRequest
-from workers.metrics.device import DEVICE
-from workers.metrics.latency import TIMED
 from workers.metrics.library import AGAINST_FLOAT, WORDS
 from workers.process import Stopwatch, code_version
 
@@ -86,9 +70,6 @@ EXAMINED = "examined"
 """Kind of the event that holds what is doubtful about the float model's score."""
 FLOAT_MODULE = "float_module"
 INTERRUPTED = "interrupted"
-_HASHED_BYTES = 64 << 20
-_FEW_TRIALS = 32
-_WORTH_A_SEARCH_DB = 1.0
 _DECIDES = (
     "module_sha256",
     "calib_sha256",
@@ -148,13 +129,14 @@ class Session:
             own = ()  # the float model has no error against itself
         metrics = (*(("top1",) if prepared.has_labels else ()), *own)
         pipeline = prepared.source.pipeline
-        self._head = None if pipeline is None else pool.put(pipeline.pack())
+        head = None if pipeline is None else pool.put(pipeline.pack())
         self._baseline = Baseline(
             *(context, self._artifacts, blob, prepared.evaluation, metrics),
             prepared.decides,
-            self._head,
+            head,
         )
         self._winner = Winner(prepared, folder, context, self._artifacts, self._calibration, signer)
+        self._first = FirstTrials(context, prepared, self._calibration)
         self._stages = StageTracker(self._rows, self._study_id)
         self._driver: Driver | None = None
         self._warnings = [*prepared.warnings]
@@ -199,12 +181,17 @@ class Session:
         self._rows.add_event(self._study_id, "failed", data={"stopped": why})
 
     def _search(self) -> None:
-        scales = self._calibration.scales_for(self._prepared.start)
+        prepared = self._prepared
+        scales = self._calibration.scales_for(prepared.start)
         outputs = self._baseline.outputs()
         self._doubt(outputs)
-        scorer = self._make_scorer(outputs)
+        scorer = study_scorer(
+            *(prepared, self._context, (self._baseline.blob, self._baseline.head), outputs),
+            lambda qconfig: self._calib_data.channels_handle(self._calibration.channels(qconfig)),
+        )
         plan = self._plan_layers(scorer, scales)
-        self._foresee()
+        for prediction in self._first.predictions():
+            self._tell(prediction)
         self._driver = self._make_driver(scorer, plan)
         begin = time.monotonic()
         try:
@@ -250,47 +237,6 @@ class Session:
             self._tell(f"warning: {warning}")
         self._warnings += warnings
 
-    def _make_scorer(self, reference: tuple[Any, ...]) -> Scorer:
-        prepared = self._prepared
-        baseline = self._rows.study(self._context.study.name).baseline or {}
-        costs = (*prepared.objective.names, *prepared.objective.limited)
-        costs += DEVICE if prepared.settings.for_ in CORES else ()
-        max_drop = prepared.settings.max_drop if "max_drop" in prepared.spec else None
-        blob, name = self._baseline.blob, prepared.spec["evaluator"]
-        whole = EvaluationRequest(
-            build=Build(blob, {}, None, name, form=prepared.settings.for_),
-            dataset=prepared.evaluation.ref,
-            samples=prepared.evaluation.samples,
-            metrics=metric_names(prepared.has_labels, prepared.metric, prepared.decides),
-            reference=self._context.pool.put(reference),
-            hardware=prepared.hardware,
-            asked=tuple(
-                name
-                for names, there in ((DEVICE, costs), (TIMED, prepared.spec))
-                for name in names
-                if name in there
-            ),
-            board=prepared.settings.measure,
-            head=self._head,
-        )
-        return Scorer(
-            whole,
-            score_of,
-            channels=lambda qconfig: self._calib_data.channels_handle(
-                self._calibration.channels(qconfig)
-            ),
-            parts=self._parts(reference),
-            compared=lambda score, samples: comparisons(score, baseline, samples, max_drop),
-            seed=prepared.settings.seed,
-        )
-
-    def _parts(self, reference: tuple[Any, ...]) -> int:
-        """Parts return their outputs to be hashed in order; large ones stay where they are."""
-        if sum(output.nbytes for output in reference) > _HASHED_BYTES:
-            return 1
-        prepared = self._prepared
-        return parts_of(len(prepared.evaluation.samples), prepared.run_samples)
-
     def _plan_layers(self, scorer: Scorer, scales: tuple[float, ...] | None) -> LayerPlan | None:
         """Measure what the stage of the layers is built on; None where there is no such stage."""
         prepared, layers = self._prepared, self._prepared.layers
@@ -299,7 +245,7 @@ class Session:
             self._stages.plan({SENSITIVITY: why, LAYERS: why})
             return None
         self._stages.plan({})
-        bases = [(prepared.start, scales), *self._first_guess()]
+        bases = [(prepared.start, scales), *self._first.guesses()]
         measured = Sensitivities(
             self._context,
             scorer,
@@ -315,54 +261,6 @@ class Session:
         most, full = prepared.objective.most_bytes, prepared.start.nbit_weight
         weights = None if most is None else most - measured.other_bytes
         return LayerPlan(layers, damage, weights, full)
-
-    def _first_guess(self) -> list[Base]:
-        """The first good guess of the space and its ranges, where there are both."""
-        prepared = self._prepared
-        points = [
-            point
-            for point in first_points(prepared.space, prepared.start, self._first.qconfig)
-            if point != prepared.space.params_of(prepared.start)
-        ][:1]
-        try:
-            guesses = [_quick(to_qconfig(point, prepared.start)) for point in points]
-            return [(guess, self._calibration.scales_for(guess)) for guess in guesses]
-        except BrokenRunError:
-            raise
-        except CompilerError:
-            return []  # its trial will tell
-
-    @cached_property
-    def _first(self) -> FirstChoice:
-        return FirstChoice.of(self._context, self._prepared, self._calibration)
-
-    def _foresee(self) -> None:
-        """Say in front of a search which layers fewer bits make faster, or of a short one of 8 bits
-        that it can only repeat ``compile``."""
-        prepared, chosen = self._prepared, self._first.qconfig
-        goal, settings = prepared.objective, prepared.settings
-        if "latency" in goal.minimize and settings.measure is None:
-            faster = ", ".join(faster_layers(prepared.module)) or "no layer"
-            self._tell(
-                f"prediction: 4 bits can make {faster} faster on this machine; they do so in "
-                "products of one row by many weights"
-            )
-        more_bits = any(input_layer(p.name) for p in prepared.space.parameters)
-        other = prepared.layers is not None or goal.minimize or more_bits
-        other = other or settings.sampler != AUTO
-        if chosen is None or other or settings.trials > _FEW_TRIALS:
-            return
-        points = first_points(prepared.space, prepared.start, chosen)
-        try:
-            guesses = [_quick(to_qconfig(point, prepared.start)) for point in points]
-            first, *others = self._calibration.predicted_db(guesses)
-        except CalibrationError:
-            return  # its trial will tell
-        if max(others, default=first) < first + _WORTH_A_SEARCH_DB:
-            self._tell(
-                "prediction: a search of 8 bits can hardly do more than repeat "
-                "what compile chooses; --minimize size finds smaller modules"
-            )
 
     def _make_driver(self, scorer: Scorer, plan: LayerPlan | None) -> Driver:
         prepared, context = self._prepared, self._context
@@ -386,7 +284,7 @@ class Session:
             and prepared.space.size(settings.trials + 1) <= settings.trials,
             waits=alpha > 0,
         )
-        chosen = None if spec.enumerates else self._first.qconfig
+        chosen = None if spec.enumerates else self._first.chosen
         sampler = StudySampler(
             prepared.space, prepared.start, prepared.objective, spec, plan, chosen
         )
@@ -470,11 +368,6 @@ class Session:
             trials_wall_s=self._trials_wall_s,
             worker_peak_rss_bytes=max((t.outcome.peak_rss_bytes or 0 for t in trials), default=0),
         )
-
-
-def _quick(qconfig: QConfig) -> QConfig:
-    """The configuration without sequential rounding: it is quick to build."""
-    return qconfig.with_overrides(weight_rounding="corrected") if qconfig.sequential else qconfig
 
 
 def work_key(prepared: PreparedStudy) -> dict[str, Any]:
