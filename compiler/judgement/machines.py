@@ -452,15 +452,13 @@ def padding_notes(model: onnx.ModelProto) -> tuple[str, ...]:
 def _pools_that_lose_zeros(graph: onnx.GraphProto) -> Iterator[str]:
     writer = {name: node for node in graph.node for name in node.output}
     stored = {tensor.name: tensor for tensor in graph.initializer}
-    stored |= {n.output[0]: attribute(n, "value", None) for n in graph.node
-               if n.op_type == "Constant"}  # fmt: skip
+    constants = [node for node in graph.node if node.op_type == "Constant"]
+    stored |= {node.output[0]: attribute(node, "value", None) for node in constants}
     for place, node in enumerate(graph.node):
         pad = writer.get(given(node, 0)) if node.op_type == "MaxPool" else None
-        if (
-            pad is None
-            or pad.op_type != "Pad"
-            or attribute(pad, "mode", b"constant") != b"constant"
-        ):
+        if pad is None or pad.op_type != "Pad":
+            continue
+        if attribute(pad, "mode", b"constant") != b"constant":
             continue
         value = stored.get(given(pad, 2))
         unknown = given(pad, 2) and (value is None or value.data_location == value.EXTERNAL)

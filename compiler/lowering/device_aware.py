@@ -42,7 +42,7 @@ from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice
 from compiler.ops.annotation.on_device import get_on_device_props, maybe_on_device
 
 Token = bool
-"""What ``push_virtual_device`` returns and ``pop_virtual_device`` takes."""
+"""``push_virtual_device`` returns one, and ``pop_virtual_device`` takes it."""
 
 
 class LexicalOnDeviceMixin:

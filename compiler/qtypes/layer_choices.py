@@ -125,7 +125,7 @@ class LayerChoices(Mapping[str, LayerChoice]):
 
     @property
     def narrow_sums(self) -> bool:
-        """Whether what residual sums join is rounded to 8 bits first."""
+        """Tell whether what residual sums join is rounded to 8 bits first."""
         return self.input_bits.get(SUMS) == POINT_BITS[SUMS][0]
 
     def with_sums(self, wide: bool) -> LayerChoices:

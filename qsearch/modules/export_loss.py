@@ -32,7 +32,8 @@ MOST_DB: Final = 3.0
 _TOLD_DB: Final = 0.3
 _FAR_DB: Final = 15.0
 """To a module of which nothing else is known."""
-_AGAINST_FLOAT: Final = ("agreement", "sqnr")
+_COMPARED: Final = ("agreement", "sqnr")
+"""Metrics that the float model, with which they compare, does not have itself."""
 
 Score = Mapping[str, float | None]
 
@@ -129,7 +130,7 @@ def _scores(
             build=Build(study.blob.data, {}, None, "float"),
             dataset=study.evaluation.ref,
             samples=study.evaluation.samples,
-            metrics=tuple(name for name in names if name not in _AGAINST_FLOAT),
+            metrics=tuple(name for name in names if name not in _COMPARED),
             return_outputs=True,
             head=head,
         )

@@ -55,8 +55,8 @@ class FirstTrials:
             return []  # its trial will tell
 
     def predictions(self) -> Iterator[str]:
-        """Which layers fewer bits make faster; that a short search of 8 bits can only repeat
-        ``compile``."""
+        """Yield sentences: which layers fewer bits make faster; that a short search of 8 bits can
+        only repeat ``compile``."""
         prepared, goal, settings = self.prepared, self.prepared.objective, self.prepared.settings
         if "latency" in goal.minimize and settings.measure is None:
             faster = ", ".join(faster_layers(prepared.module)) or "no layer"

@@ -140,7 +140,7 @@ class Winner:
             return ()
         progress = self._context.progress
         written = self.write(best, best.outcome.outputs_sha256)
-        emitted = self._run_file(best, scorer, reference)
+        emitted = self._run_file(best, scorer, reference, written)
         self.cpu_s += emitted.cpu_s
         progress.phase("check, single steps", 1)
         emitted = self._tested(emitted, written)
@@ -221,13 +221,18 @@ class Winner:
             return None
         return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
-    def _run_file(self, best: Trial, scorer: Scorer, reference: Sequence[NDArray[Any]]) -> Emitted:
+    def _run_file(
+        self, best: Trial, scorer: Scorer, reference: Sequence[NDArray[Any]], module: QModule
+    ) -> Emitted:
         """Score the written module and compare its outputs with the evaluator's and the exact
         reference's.
 
         All samples are run by the executor that ``QModule.run`` chooses, and ``REFERENCE_SAMPLES``
         of them, spread over all, by the reference too. The evaluator runs again only where the
         hash of its outputs says that some of them differ.
+
+        Args:
+            module: the written one.
         """
         prepared, run_samples = self._prepared, self._prepared.run_samples
         pool, progress = self._context.pool, self._context.progress
@@ -275,7 +280,6 @@ class Winner:
         if (form := prepared.settings.for_) in QDQ:
             from compiler.export.to_onnx.qdq.model import to_qdq_onnx
 
-            module = load_qmod(self._folder.module)
             maxima = module.channel_maxima
             made = to_qdq_onnx(module.module, QDQ[form], wide_sums=True, maxima=maxima).model
             handle = pool.put(made.SerializeToString())

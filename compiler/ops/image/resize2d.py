@@ -208,7 +208,7 @@ def _moves(call: Call) -> bool:
 
 
 def _weights(call: Call) -> tuple[Weights, ...]:
-    """Of the axes whose size changes."""
+    """The axes whose size changes, with the weights of neighbours along each."""
     attrs: Any = call.attrs
     shape = call.args[0].tensor_type.concrete_shape
     out = call.tensor_type.concrete_shape

@@ -78,13 +78,13 @@ def _all_axes(ty: TensorType) -> AxisPairs:
 
 @FQChannelFactors.register(*ELEMENTWISE)
 def elementwise_factors(call: Call) -> ChannelFactors:
-    """What comes in goes out, along any axis."""
+    """Every factor passes, along any axis."""
     return ChannelFactors(tied={0: _all_axes(call.tensor_type)})
 
 
 @FQChannelFactors.register(*POOLS)
 def pool_factors(call: Call) -> ChannelFactors:
-    """What comes in goes out, along the channels; padding counts as 0 or not at all."""
+    """Factors of channels pass; padding counts as 0 or not at all."""
     attrs: Any = call.attrs
     out_layout = getattr(attrs, "out_layout", "") or attrs.layout
     return ChannelFactors(tied={0: {attrs.layout.index("C"): out_layout.index("C")}})
@@ -92,7 +92,7 @@ def pool_factors(call: Call) -> ChannelFactors:
 
 @FQChannelFactors.register("clip")
 def clip_factors(call: Call) -> ChannelFactors | None:
-    """What comes in goes out of a relu; another limit would cut off something else."""
+    """Every factor passes a relu; another limit would cut off something else."""
     attrs: Any = call.attrs
     if attrs.a_min not in (0.0, -math.inf) or attrs.a_max != math.inf:
         return None
@@ -140,7 +140,7 @@ def multiply_factors(call: Call) -> ChannelFactors | None:
 
 @FQChannelFactors.register("transpose")
 def transpose_factors(call: Call) -> ChannelFactors:
-    """What comes in goes out, along the axis where the channels then are."""
+    """Every factor passes, along the axis where its channels then are."""
     attrs: Any = call.attrs
     axes = permutation(attrs.axes, len(call.tensor_type.shape))
     return ChannelFactors(tied={0: {source: axis for axis, source in enumerate(axes)}})

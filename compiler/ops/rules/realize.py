@@ -191,18 +191,20 @@ def storage_dtype(low: int, high: int, qconfig: QConfig) -> str | None:
     None where they are too wide for both; unsigned is there with an ``activation_scheme`` other
     than "symmetric" only. Where ``layers`` ask for more bits, int16 is there too.
     """
-    candidates = [*_input_dtypes(qconfig)]
+    candidates = [*input_dtypes(qconfig)]
     if qconfig.most_input_bits > bits(qconfig.dtype_input):
         candidates.append(WIDE_INPUT)
-    return _first_that_holds(low, high, candidates)
+    return first_that_holds(low, high, candidates)
 
 
-def _input_dtypes(qconfig: QConfig) -> tuple[str, ...]:
+def input_dtypes(qconfig: QConfig) -> tuple[str, ...]:
+    """The dtypes that inputs are stored in without more bits."""
     signed = qconfig.dtype_input
     return (signed,) if qconfig.activation_scheme == "symmetric" else (signed, f"u{signed}")
 
 
-def _first_that_holds(low: int, high: int, dtypes: Iterable[str]) -> str | None:
+def first_that_holds(low: int, high: int, dtypes: Iterable[str]) -> str | None:
+    """The first of the dtypes that holds low .. high; None where none does."""
     for dtype in dtypes:
         lowest, highest = integer_limits(dtype)
         if lowest <= low and high <= highest:
@@ -217,7 +219,7 @@ def zero_point_for(low: int, high: int, qconfig: QConfig) -> int:
     """
     if qconfig.activation_scheme != "asymmetric":
         return 0
-    if _first_that_holds(low, high, _input_dtypes(qconfig)) is not None:
+    if first_that_holds(low, high, input_dtypes(qconfig)) is not None:
         return 0
     lowest, highest = integer_limits(qconfig.dtype_input)
     return lowest - low if high - low <= highest - lowest else 0

@@ -34,7 +34,9 @@ from compiler.ops.rules.realize import (
     Pair,
     QRealizeIntExpr,
     cast_if_needed,
+    first_that_holds,
     fits,
+    input_dtypes,
     integer_limits,
     integers,
     like,
@@ -154,10 +156,8 @@ def within_accumulator(
         return (value.low, value.high) if value.high - value.low < 2 * half else (-half, half - 1)
 
     def is_wide(place: int) -> bool:
-        low, high = ends(place)
-        lowest, highest = integer_limits(WIDE_INPUT)
-        held = lowest <= low and high <= highest
-        return narrow and not held and storage_dtype(low, high, qconfig) is None
+        dtypes = (*input_dtypes(qconfig), WIDE_INPUT)
+        return narrow and first_that_holds(*ends(place), dtypes) is None
 
     while True:
         bounds = [max(map(abs, ends(place))) for place in (0, 1)]

@@ -411,7 +411,7 @@ def _product_readers(value: Value) -> Iterator[tuple[Step, bool]]:
 
 
 def _is_same(step: Step) -> bool:
-    """Whether a step gives the integers of its operand."""
+    """Return whether a step gives the integers of its operand."""
     return step.name == "cast" or FBody.get(step.op) is operand
 
 

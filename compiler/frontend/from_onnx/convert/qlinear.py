@@ -133,8 +133,8 @@ def written_out(
         found = add("Add", found, reads(form.addend))
     if reads(form.result):
         assert form.result is not None
-        found = add("QuantizeLinear", found, reads(form.result), reads(form.result + 1),
-                    axis=axes[-1])  # fmt: skip
+        units = reads(form.result), reads(form.result + 1)
+        found = add("QuantizeLinear", found, *units, axis=axes[-1])
     if turns:
         add("Transpose", found, perm=[0, *range(2, rank), 1])
     made[-1].output[0] = proto.output[0]

@@ -28,6 +28,7 @@ from compiler.ir.expr import Call, Expr, Op, Var, is_op_call
 from compiler.ir.ty import TensorType, integer_range, is_float
 from compiler.ops.number_format import Array, storage_dtype
 from compiler.ops.rules.numpy_compute import FNumpyCompute
+from compiler.ops.rules.realize import first_that_holds
 from compiler.ops.tensor.clip import ClipAttrs
 from compiler.qtypes.qconfig import QAnnotateKind
 
@@ -170,7 +171,8 @@ def quant(node: OnnxNode) -> Expr:
     scale, zero, width = (node.require_known(i, what) for i, what in enumerate(names, 1))
     data, nbit, signed = node.arg(0), int(width.reshape(-1)[0]), int(node.attr("signed", 1))
     whole = width.size == 1 and width == nbit and not (zero % 1).any() and (scale > 0).all()
-    stored, most = node.known(0) is not None, 16 if node.known(0) is None else 32
+    stored = node.known(0) is not None
+    most = 32 if stored else 16
     if not whole or not 2 <= nbit <= most or node.attr("rounding_mode", "ROUND") != "ROUND":
         raise node.error(
             f"{node.attr('rounding_mode', 'ROUND')} to {width.reshape(-1)[0]:g} bits is not read",
@@ -178,11 +180,8 @@ def quant(node: OnnxNode) -> Expr:
         )
     narrow, high = int(node.attr("narrow", 0)), (1 << (nbit - signed)) - 1
     low, high = (narrow - high - 1, high) if signed else (0, high - narrow)
-    dtype = next(
-        one
-        for one in ("int8", "uint8", "int16", "uint16", "int32")
-        if integer_range(one)[0] <= low and high <= integer_range(one)[1]
-    )
+    dtype = first_that_holds(low, high, (*_QUANTIZED[2:], "int32"))
+    assert dtype is not None
     long = [place for place, size in enumerate(scale.shape) if size > 1]
     if len(long) > 1:
         raise node.error("scales along two axes are not read", "give one for each channel")
