@@ -163,7 +163,7 @@ def within_accumulator(
         bounds = [max(map(abs, ends(place))) for place in (0, 1)]
         wider = int(bounds[1] > bounds[0])
         fits_all = terms * math.prod(bounds) <= limit and not is_wide(0) and not is_wide(1)
-        if fits_all or min(nbits) < _FEWEST:
+        if fits_all or nbits[wider] <= _FEWEST:
             break
         nbits[wider] -= 1
     lhs, rhs = (

@@ -13,7 +13,7 @@ from compiler import evaluate
 from compiler.errors import OnnxImportError
 from compiler.frontend.from_onnx.load import load
 from compiler.quantize import given_note, prerequisite_optimize
-from tests.compiler.frontend.from_onnx.spellings import SPELLINGS, exactly, feeds_of, wanted
+from tests.compiler.frontend.from_onnx.spellings import SPELLINGS, Graph, exactly, feeds_of, wanted
 
 EQUAL_DB = 60.0
 FEW, ONE_STEP_DB = 0.015, 45.0
@@ -54,6 +54,23 @@ def test_a_file_that_a_tool_wrote_becomes_a_module_close_to_it(file: Path) -> No
     name = plain.graph.input[0].name
     exact = np.concatenate([exactly(plain, {name: x}) for x in data[:6]])
     assert decibels(found, exact) >= FLOAT_PARTS_DB.get(file.name.partition(".")[0], EQUAL_DB)
+
+
+def test_a_product_of_16_bits_with_a_zero_point_and_4_bits_is_read() -> None:
+    graph = Graph(opset=21)
+
+    def point(data: str, scale: float, zero: int, kind: int) -> str:
+        grid = graph.store(np.float32(scale)), graph.store(zero, kind)
+        return graph.add("DequantizeLinear", graph.add("QuantizeLinear", data, *grid), *grid)
+
+    wide = point("x", 3e-5, 29653, onnx.TensorProto.UINT16)
+    narrow = point(graph.add("Relu", "x"), 0.3, 0, onnx.TensorProto.INT4)
+    model = graph.model(graph.add("MatMul", wide, narrow))
+    feeds = feeds_of(model, 8, seed=5)
+    module = qsearch.quantize(model, feeds).module
+    found = np.concatenate([evaluate(module, feed)[0] for feed in feeds])
+    exact = np.concatenate([exactly(model, feed) for feed in feeds])
+    assert decibels(found, exact) >= EQUAL_DB
 
 
 def test_a_point_that_rounds_otherwise_is_refused_by_name() -> None:
