@@ -13,34 +13,34 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qsearch.modules.analysis import doctor as doctor
-    from qsearch.modules.analysis import insight as insight
-    from qsearch.modules.export import C as C
-    from qsearch.modules.export import Commands as Commands
-    from qsearch.modules.export import Qdq as Qdq
-    from qsearch.modules.export import export as export
-    from qsearch.modules.quantization import quantize as quantize
-    from qsearch.modules.running import load as load
-    from qsearch.modules.running import run_module as run_module
-    from qsearch.modules.trial_module import write_trial as write_trial
-    from qsearch.modules.verification import verify as verify
-    from qsearch.modules.views import diff as diff
-    from qsearch.modules.views import draw as draw
-    from qsearch.modules.views import show_hardware as show_hardware
-    from qsearch.modules.views import show_text as show_text
-    from qsearch.object_data import Dataset as Dataset
-    from qsearch.opening import DataSource as DataSource
+    from qsearch.commands.analysis import doctor as doctor
+    from qsearch.commands.analysis import insight as insight
+    from qsearch.commands.export import C as C
+    from qsearch.commands.export import Commands as Commands
+    from qsearch.commands.export import Qdq as Qdq
+    from qsearch.commands.export import export as export
+    from qsearch.commands.quantization import quantize as quantize
+    from qsearch.commands.running import load as load
+    from qsearch.commands.running import run_module as run_module
+    from qsearch.commands.studies import best as best
+    from qsearch.commands.studies import compare as compare
+    from qsearch.commands.studies import delete as delete
+    from qsearch.commands.studies import export_optuna as export_optuna
+    from qsearch.commands.studies import status as status
+    from qsearch.commands.studies import stop as stop
+    from qsearch.commands.studies import trials as trials
+    from qsearch.commands.trial_module import write_trial as write_trial
+    from qsearch.commands.verification import verify as verify
+    from qsearch.commands.views import diff as diff
+    from qsearch.commands.views import draw as draw
+    from qsearch.commands.views import show_hardware as show_hardware
+    from qsearch.commands.views import show_text as show_text
+    from qsearch.data.object_data import Dataset as Dataset
+    from qsearch.opening.open_model import DataSource as DataSource
+    from qsearch.run.signing import keygen as keygen
     from qsearch.search.launch import launch as launch
     from qsearch.search.result import SearchResult as SearchResult
     from qsearch.server.client import Client as Client
-    from qsearch.signing import keygen as keygen
-    from qsearch.studies import best as best
-    from qsearch.studies import compare as compare
-    from qsearch.studies import delete as delete
-    from qsearch.studies import export_optuna as export_optuna
-    from qsearch.studies import status as status
-    from qsearch.studies import stop as stop
-    from qsearch.studies import trials as trials
 
 __version__ = "0.1.0"
 

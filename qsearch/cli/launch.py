@@ -20,7 +20,7 @@ from compiler.targets.npu import NPUS
 from qsearch.cli import options
 from qsearch.cli.options import Command, Decorator, option
 from qsearch.process import EXIT_INTERRUPTED, EXIT_TARGET_MISSED
-from qsearch.settings import DASHBOARD_PORT, OUTPUT, Flag, MaxDrop, Settings
+from qsearch.settings.launch_settings import DASHBOARD_PORT, OUTPUT, Flag, MaxDrop, Settings
 from workers.metrics.size import LITERT, QDQ
 
 _INTEGERS = "fully_integral"
@@ -77,8 +77,8 @@ def launch_command(dashboard: bool, config: str | None, **given: Any) -> int:
 
     Exit codes: 0 the winner keeps the limits, 1 no trial keeps them (all files are written).
     """
-    from qsearch.config import resolve
     from qsearch.process import interrupts_kept
+    from qsearch.settings.config import resolve
 
     # An orderly stop, like Ctrl-C: running trials return to the queue, the best is written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -88,7 +88,7 @@ def launch_command(dashboard: bool, config: str | None, **given: Any) -> int:
     resolved = resolve(flags, config_file=config)
     options.named_model(resolved.settings.model or None)
     with interrupts_kept():
-        from qsearch.progress import make_progress
+        from qsearch.run.progress import make_progress
         from qsearch.search.launch import plan, run_search  # imports all that the search needs
 
     settings = resolved.settings
@@ -127,7 +127,7 @@ def after_launch(
         exit_code: a missed target asks for a look at the layers, an interrupt for going on.
         settings: of the search: its data and its storage.
     """
-    from qsearch.run_folder import RunFolder
+    from qsearch.run.run_folder import RunFolder
 
     place = shlex.quote(str(folder))
     steps = []
@@ -187,7 +187,7 @@ def dashboard_beside(settings: Settings) -> Iterator[None]:
 
     It listens on this machine only, on port 8090 or any that is free, and says where on stderr.
     """
-    from qsearch.model_file import find_model
+    from qsearch.opening.model_file import find_model
     from qsearch.search.launch import run_folder
 
     folder = run_folder(settings, find_model(settings.model)).path

@@ -26,8 +26,8 @@ from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
 
 if TYPE_CHECKING:
     from compiler.difference import NodeDifference
-    from qsearch.modules.analysis import ModelDiagnosis
-    from qsearch.opening import DataSource
+    from qsearch.commands.analysis import ModelDiagnosis
+    from qsearch.opening.open_model import DataSource
 
 TEXT: Final = "text"
 SIGN_HELP: Final = "sign the module with this private key (qsearch keygen)"
@@ -72,7 +72,7 @@ def doctor_command(
 
     Exit codes: 0 a module on integers only is possible, 1 operators stay in float.
     """
-    from qsearch.modules.analysis import doctor
+    from qsearch.commands.analysis import doctor
 
     given = options.named_model(model)
     found = doctor(given, qconfig, **asked)
@@ -211,13 +211,13 @@ def compile_command(
     out = out or f"{Path(given).stem}.qmod"
     from compiler.runtime.artifact import refuse_onnx_name
     from compiler.transform import DumpDir, PassContext
-    from qsearch.modules.quantization import COMPARED_DATA, form_of_auto, quantize
-    from qsearch.opening import DataSource
+    from qsearch.commands.quantization import COMPARED_DATA, form_of_auto, quantize
+    from qsearch.opening.open_model import DataSource
     from qsearch.process import logging_to
-    from qsearch.progress import LONG_S, PlainProgress
+    from qsearch.run.progress import LONG_S, PlainProgress
+    from qsearch.run.signing import private_key, sign_file
     from qsearch.search.audit import AUDIT
     from qsearch.search.closeness import Closeness, has_few_bits
-    from qsearch.signing import private_key, sign_file
 
     refuse_onnx_name(out)
     signer = private_key(Path(sign)) if sign else None
@@ -297,8 +297,8 @@ def insight_command(
 ) -> None:
     """Find the layers and tensors of a quantized model that lose accuracy."""
     given = options.named_model(model)
-    from qsearch.modules.analysis import insight
-    from qsearch.opening import DataSource
+    from qsearch.commands.analysis import insight
+    from qsearch.opening.open_model import DataSource
     from qsearch.report.build import layers_told
     from qsearch.report.insight import layer_rows, output_told
 
@@ -368,8 +368,8 @@ def show_command(
 
     Constants are abbreviated, types and sources left out; --full prints them.
     """
+    from qsearch.commands.views import draw, show_hardware, show_text
     from qsearch.errors import SettingsError
-    from qsearch.modules.views import draw, show_hardware, show_text
 
     if matcher is not None and hw is None:
         raise SettingsError("--matcher draws hardware groups", where="show", fix="add --hw opu_q")
@@ -408,7 +408,7 @@ def diff_command(a: str, b: str, data: DataSource, as_json: bool, **asked: Any) 
 
     Exit codes: 0 all outputs are equal, 1 one is not.
     """
-    from qsearch.modules.views import diff
+    from qsearch.commands.views import diff
 
     found = diff(a, b, data, **asked)
     if as_json:

@@ -18,9 +18,9 @@ from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
 
 if TYPE_CHECKING:
     from compiler.ranges.finding import Finding
-    from qsearch.modules.export import C, Commands, Qdq, Tflite
-    from qsearch.modules.verification import Verification
-    from qsearch.opening import DataSource
+    from qsearch.commands.export import C, Commands, Qdq, Tflite
+    from qsearch.commands.verification import Verification
+    from qsearch.opening.open_model import DataSource
 
 _SHOWN: Final = 20
 _RECORDS: Final = {
@@ -63,9 +63,9 @@ def run_command(
 
     The samples run one after the other.
     """
+    from qsearch.commands.running import run_module
     from qsearch.errors import SettingsError
-    from qsearch.modules.running import run_module
-    from qsearch.run_folder import evaluation_data
+    from qsearch.run.run_folder import evaluation_data
 
     if data.data is None:
         known = evaluation_data(Path(module) if Path(module).is_dir() else Path(module).parent)
@@ -104,7 +104,7 @@ def profile_command(
     module: str, model: str | None, rounds: int, as_json: bool, out: str | None
 ) -> None:
     """Measure the CPU time of every layer of a .qmod on the integer engine, with one thread."""
-    from qsearch.modules.profiling import profile
+    from qsearch.commands.profiling import profile
 
     found = profile(module, model, rounds)
     if out is not None:
@@ -131,7 +131,7 @@ def _export_format(
     io: str | None,
     fully_connected: bool,
 ) -> str | C | Qdq | Tflite | Commands:
-    from qsearch.modules.export import C, Commands, Qdq, Tflite
+    from qsearch.commands.export import C, Commands, Qdq, Tflite
 
     qdq_only = {"--for": runtime, "--reduce-range": reduce_range, "--wide-sums": wide_sums}
     _only_of(format, ("qdq",), {**qdq_only, "--opset": opset})
@@ -255,7 +255,7 @@ def export_command(
     **asked: Any,
 ) -> int:
     """Write a .qmod as C source, as ONNX, as a LiteRT file, or as commands of an accelerator."""
-    from qsearch.modules.export import ONNX_FORMATS, export
+    from qsearch.commands.export import ONNX_FORMATS, export
 
     form = _export_format(format, **asked)
     _only_of(format, ONNX_FORMATS, {"--batch": batch})
@@ -285,7 +285,7 @@ def export_command(
 )
 def keygen_command(out: str) -> None:
     """Make a pair of Ed25519 keys: the private key signs modules, the public key checks them."""
-    from qsearch.signing import keygen
+    from qsearch.run.signing import keygen
 
     public, fingerprint = keygen(out)
     print(
@@ -304,7 +304,7 @@ def repack_command(module: str, out: str | None) -> None:
     The members stay as they are, and so does a signature of them. A member that was changed is not
     mended: its hash in the manifest does not match.
     """
-    from qsearch.signing import repack
+    from qsearch.run.signing import repack
 
     target = Path(out or module)
     other = repack(Path(module), target)
@@ -364,8 +364,8 @@ def verify_command(
         _only_of_kind(module, {"require_record": require_record, **asked})
         return _judge(module, data, out, as_json, **judged)
     _only_of_kind(module, judged)
-    from qsearch.modules.verification import verify
-    from qsearch.run_folder import RunFolder
+    from qsearch.commands.verification import verify
+    from qsearch.run.run_folder import RunFolder
 
     found = verify(module, data, **asked)
     target = Path(out) if out else RunFolder(found.path.parent).proof
@@ -402,7 +402,7 @@ def _judge(
     **asked: Any,
 ) -> int:
     """Judge an int8 ONNX file and print the report."""
-    from qsearch.modules.judgement import LEGEND, SAMPLES, judge
+    from qsearch.commands.judgement import LEGEND, SAMPLES, judge
     from qsearch.process import logging_to
 
     with logging_to(-1):  # what the cure would leave as it is

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from click.types import OptionHelpExtra
 
     from qsearch.errors import SettingsError
-    from qsearch.opening import DataSource
+    from qsearch.opening.open_model import DataSource
 
 Decorator = Callable[[Any], Any]
 
@@ -379,7 +379,7 @@ seed: Decorator = option(
 
 
 def _eval_data(eval: str | None, preprocess: str | None) -> DataSource:
-    from qsearch.opening import DataSource
+    from qsearch.opening.open_model import DataSource
 
     return DataSource(eval, preprocess)
 

@@ -64,9 +64,9 @@ def submit_command(
     The model and the data are uploaded unless the server has them already. A server runs no code of
     yours; launch does. With --wait the exit codes are those of launch.
     """
-    from qsearch.config import resolve
     from qsearch.server.client import Client
     from qsearch.server.packing import check_target
+    from qsearch.settings.config import resolve
 
     if out is not None:
         check_target(out)

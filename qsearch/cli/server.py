@@ -13,7 +13,7 @@ import click
 
 from qsearch.cli import options
 from qsearch.cli.options import STUDY, Choice, Command, argument, option
-from qsearch.settings import POOLS
+from qsearch.settings.launch_settings import POOLS
 
 if TYPE_CHECKING:
     from qsearch.server.submission import ServerOptions
@@ -57,7 +57,7 @@ def _serve(
 
 def _bytes(size: str, where: str) -> int:
     from qsearch.errors import SettingsError
-    from qsearch.settings import parse_bytes
+    from qsearch.settings.launch_settings import parse_bytes
 
     try:
         return parse_bytes(size)
@@ -107,7 +107,7 @@ def dashboard_command(
     **listens: Any,
 ) -> None:
     """Show studies in a browser, live, until interrupted."""
-    from qsearch.run_folder import RUNS
+    from qsearch.run.run_folder import RUNS
     from qsearch.server.submission import ServerOptions
 
     server = None
@@ -184,7 +184,7 @@ def serve_command(
     the next start finds them.
     """
     from qsearch.errors import SettingsError
-    from qsearch.run_folder import RUNS
+    from qsearch.run.run_folder import RUNS
     from qsearch.server.submission import ServerOptions
     from qsearch.server.tokens import TOKENS_FILE, Tokens
 
@@ -261,7 +261,7 @@ def token_command(
     A running server reads the file at once. A user who has a token keeps the rights and limits that
     are not given; `--max-trials none` removes a limit.
     """
-    from qsearch.run_folder import RUNS
+    from qsearch.run.run_folder import RUNS
     from qsearch.server.tokens import TOKENS_FILE, Quota, Tokens, limits_of
 
     limits: dict[str, Any] = limits_of(given)
@@ -297,7 +297,7 @@ def users_command(
 
     from qsearch.cli.output import table
     from qsearch.errors import SettingsError
-    from qsearch.run_folder import RUNS
+    from qsearch.run.run_folder import RUNS
     from qsearch.server.submission import ServerOptions
     from qsearch.server.tokens import TOKENS_FILE, Tokens
     from qsearch.server.users import list_users

@@ -45,7 +45,7 @@ class GivenStudy:
 
         Where nothing was told, what was found is said on stderr.
         """
-        from qsearch.run_folder import find_study
+        from qsearch.run.run_folder import find_study
 
         found = find_study(self.folder, self.storage, self.name)
         if self.folder is None and self.storage is None:
@@ -105,7 +105,7 @@ def status_command(
 
         rows = Client(server).studies(study or folder)
     else:
-        from qsearch import studies as stored
+        from qsearch.commands import studies as stored
 
         rows = stored.status(folder, storage=storage, study=study)
     if as_json:
@@ -148,7 +148,7 @@ def trials_command(
 
         rows = Client(server).trials(study.on_server(), filter, sort, limit)
     else:
-        from qsearch import studies as stored
+        from qsearch.commands import studies as stored
 
         rows = stored.trials(**study.found(), filter=filter, sort=sort, limit=limit)
     _print_with_params(rows, format, params, "number")
@@ -227,12 +227,12 @@ def best_command(
 
         found = best_on_server(Client(server), study.on_server(), trial, out)
     else:
-        from qsearch import studies as stored
+        from qsearch.commands import studies as stored
 
         where = study.found()
         found = stored.best(**where, number=trial, extreme=extreme)
         if out is not None:
-            from qsearch.modules.trial_module import write_trial
+            from qsearch.commands.trial_module import write_trial
 
             place = {"storage": where["storage"], "study": where["study"]}
             write_trial(where["folder"], found["number"], out, **place)
@@ -303,7 +303,7 @@ def compare_command(
     studies: tuple[str, ...], storage: str | None, params: bool, format: str
 ) -> None:
     """Print studies side by side, one row each."""
-    from qsearch import studies as stored
+    from qsearch.commands import studies as stored
 
     _print_with_params(stored.compare(studies, storage=storage), format, params, "study")
 
@@ -342,7 +342,7 @@ def stop_command(study: GivenStudy, server: str | None, pause: bool, resume: boo
         name = study.on_server()
         listening = Client(server).command(name, kind)
     else:
-        from qsearch import studies as stored
+        from qsearch.commands import studies as stored
 
         name, listening = stored.stop(**study.found(), kind=kind)
     print(f"{kind}: study {name}, {listening} driver(s) listening")
@@ -370,7 +370,7 @@ def try_command(study: GivenStudy, server: str | None, qconfig: str | None) -> N
         name = study.on_server()
         listening = Client(server).try_qconfig(name, fields_of_text(qconfig))
     else:
-        from qsearch import studies as stored
+        from qsearch.commands import studies as stored
 
         found = study.found()
         name, listening = stored.try_qconfig(found.pop("folder"), qconfig, **found)
@@ -383,7 +383,7 @@ def try_command(study: GivenStudy, server: str | None, qconfig: str | None) -> N
 @option("--force", help="also delete while a search seems to run")
 def delete_command(study: GivenStudy, yes: bool, force: bool) -> int:
     """Delete a study. Asks for confirmation on a terminal; elsewhere --yes is required."""
-    from qsearch import studies as stored
+    from qsearch.commands import studies as stored
     from qsearch.errors import SettingsError
 
     if study.folder is None and study.name is None:
@@ -410,7 +410,7 @@ def delete_command(study: GivenStudy, yes: bool, force: bool) -> int:
 @option("--name", metavar="NAME", help="name of the study in the Optuna storage (the same name)")
 def export_optuna_command(study: str, url: str, storage: str | None, name: str | None) -> None:
     """Write a study for optuna-dashboard and other tools that read Optuna storages."""
-    from qsearch.studies import export_optuna
+    from qsearch.commands.studies import export_optuna
 
     named = storage is not None
     target, count = export_optuna(

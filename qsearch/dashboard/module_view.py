@@ -16,9 +16,9 @@ from compiler.proof.derive import derive_static
 from compiler.proof.record import compare_record, record_state
 from compiler.runtime.artifact import QModule, load_qmod
 from compiler.transform import FuseOps
+from qsearch.commands.export import export
+from qsearch.commands.profiling import profile
 from qsearch.dashboard.inspection import InspectionError
-from qsearch.modules.export import export
-from qsearch.modules.profiling import profile
 from qsearch.search.shipped import MAX_BOXES
 
 
@@ -78,7 +78,7 @@ def _grouped(module: IRModule, groups: str) -> IRModule:
         fused: IRModule = FuseOps()(module)
         return fused
     from compiler.fusion.hardware.preparation import group_for_hardware
-    from qsearch.modules.views import read_hardware
+    from qsearch.commands.views import read_hardware
 
     return group_for_hardware(module, read_hardware(groups))
 

@@ -21,7 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from qsearch.dashboard.app import DashboardOptions, create_app
 from qsearch.dashboard.security import Policy
 from qsearch.errors import SettingsError
-from qsearch.run_folder import RUNS
+from qsearch.run.run_folder import RUNS
 from qsearch.server.submission import ServerOptions
 from qsearch.store.engine import require_folder
 

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar, cast
 from qsearch.dashboard.sources import NotFoundError, Source, Sources, study_key
 from qsearch.report.measures import Measures, front_numbers
 from qsearch.report.trial_table import TrialTable
-from qsearch.run_folder import RunFolder
+from qsearch.run.run_folder import RunFolder
 from qsearch.store.records import Study
 from qsearch.store.repository import Repository
 from qsearch.store.view_queries import Note, TrialPoint

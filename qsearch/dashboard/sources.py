@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from qsearch.errors import EmptyStoreError, SearchError, StoreError
-from qsearch.run_folder import RunFolder
+from qsearch.run.run_folder import RunFolder
 from qsearch.store.artifacts import ArtifactStore
 from qsearch.store.engine import RetryPolicy, masked, open_reader, parse_url
 from qsearch.store.records import Study

@@ -19,7 +19,7 @@ import numpy as np
 from compiler.frontend.from_onnx.model_file import tensors
 from compiler.runtime.npy import read_header
 from qsearch.errors import DataError, ModelFileError
-from qsearch.run_folder import is_device_name
+from qsearch.run.run_folder import is_device_name
 from qsearch.server.uploads import HIDDEN, blocks
 from workers.datasets.image_folder import IMAGE_SUFFIXES
 

@@ -23,7 +23,7 @@ from qsearch.report.view import (
     parameter_names,
     trials_as_columns,
 )
-from qsearch.run_folder import PathLike, RunFolder, StudyAddress, find_study
+from qsearch.run.run_folder import PathLike, RunFolder, StudyAddress, find_study
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.records import Study
 from qsearch.store.repository import Repository

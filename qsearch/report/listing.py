@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from qsearch.errors import SettingsError
-from qsearch.run_folder import StudyAddress
+from qsearch.run.run_folder import StudyAddress
 from qsearch.store.engine import open_engine, open_reader
 from qsearch.store.records import Study, Trial
 from qsearch.store.repository import Repository

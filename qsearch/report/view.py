@@ -19,10 +19,10 @@ from optuna.trial import create_trial
 
 from qsearch.report.build import intervals
 from qsearch.report.measures import Measures, front_numbers, scores_of, value_in, value_of
-from qsearch.run_folder import RunFolder
+from qsearch.run.run_folder import RunFolder
 from qsearch.search.objectives import expected_in
 from qsearch.search.optuna_study import quiet_optuna
-from qsearch.settings import parse_max_drop
+from qsearch.settings.launch_settings import parse_max_drop
 from qsearch.store.engine import masked, parse_url
 from qsearch.store.records import (
     LISTENING_S,

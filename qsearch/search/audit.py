@@ -12,7 +12,7 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, Candidate
 from compiler.runtime.artifact import constants_of
 from compiler.runtime.packed import member_bytes
-from qsearch.data import Batches, PreparedData
+from qsearch.data.prepared_data import Batches, PreparedData
 from workers.datasets.protocol import InputSpec
 
 log = logging.getLogger("qsearch.search.audit")

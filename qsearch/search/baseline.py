@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from compiler.ir.module import IRModule
 from compiler.ir.ty import tensor_fields
-from qsearch.data import PreparedData
-from qsearch.progress import Progress, SilentProgress
+from qsearch.data.prepared_data import PreparedData
 from qsearch.report.build import wilson
+from qsearch.run.progress import Progress, SilentProgress
 from qsearch.search.context import PreparedStudy, StudyArtifacts, StudyContext
 from qsearch.search.running_trials import await_workers, run_requests
 from qsearch.search.scoring import baseline_score
-from qsearch.settings import is_import_path
+from qsearch.settings.launch_settings import is_import_path
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import open_dataset
 from workers.datasets.variant import VARIANTS, channel_axis, fitting_variants

@@ -28,7 +28,7 @@ from compiler.quantize.calibration.statistics_store import (
     scale_fields,
     statistics_fields,
 )
-from qsearch.data import content_hash
+from qsearch.data.prepared_data import content_hash
 from qsearch.search.context import PreparedStudy, StudyArtifacts, StudyContext
 from qsearch.search.running_trials import await_workers, run_requests
 from qsearch.search.space import Params, Space, input_parameter

@@ -20,7 +20,7 @@ from compiler.quantize import given_points
 from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.runtime.artifact import QModule
 from compiler.runtime.pipeline import Pipeline
-from qsearch.data import PreparedData
+from qsearch.data.prepared_data import PreparedData
 from workers.batching import ModelBatch, model_batches
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import open_dataset

@@ -15,13 +15,13 @@ from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.ir.ty import is_float, tensor_fields
 from compiler.qtypes.qconfig import QConfig
-from qsearch.data import PreparedData, content_hash
-from qsearch.model_file import ModelSource
-from qsearch.progress import Progress
+from qsearch.data.prepared_data import PreparedData, content_hash
+from qsearch.opening.model_file import ModelSource
+from qsearch.run.progress import Progress
 from qsearch.search.layer_space import LayerSpace
 from qsearch.search.objectives import Objective
 from qsearch.search.space import Space
-from qsearch.settings import Settings
+from qsearch.settings.launch_settings import Settings
 from qsearch.store.artifacts import ArtifactStore
 from qsearch.store.records import StoredArtifact, Study, Trial
 from workers.batching import batch_size

@@ -18,8 +18,8 @@ from compiler.frontend.from_onnx.model_file import read_model
 from compiler.quantize import Calibration
 from compiler.quantize.bits.wide_inputs import with_room_for_sums
 from compiler.runtime.artifact import QModule
-from qsearch.data import Batches
-from qsearch.progress import Progress
+from qsearch.data.prepared_data import Batches
+from qsearch.run.progress import Progress
 from qsearch.search.context import PreparedStudy
 from qsearch.search.shipped import build_winner
 from workers.batching import model_batches, rows_of

@@ -18,12 +18,10 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import yaml
 
-from qsearch.config import IMPORT, Resolved, resolve
-from qsearch.data import check_exists, read_preprocess
+from qsearch.data.prepared_data import check_exists, read_preprocess
 from qsearch.errors import SettingsError
-from qsearch.frameworks import model_file
-from qsearch.model_file import ModelSource, find_model
-from qsearch.notifying import Notifier
+from qsearch.opening.frameworks import model_file
+from qsearch.opening.model_file import ModelSource, find_model
 from qsearch.process import (
     EXIT_OK,
     EXIT_TARGET_MISSED,
@@ -31,19 +29,21 @@ from qsearch.process import (
     interrupts_kept,
     logging_to,
 )
-from qsearch.progress import Progress, SilentProgress, make_progress
-from qsearch.run_folder import PathLike, RunFolder
+from qsearch.run.notifying import Notifier
+from qsearch.run.progress import Progress, SilentProgress, make_progress
+from qsearch.run.run_folder import PathLike, RunFolder
+from qsearch.run.signing import private_key
+from qsearch.run.tracking import RunFacts, Trackers
 from qsearch.search.baseline import examination
 from qsearch.search.context import Callback, Control, PreparedStudy, StudyContext
 from qsearch.search.preparation import open_study, prepare_study, study_name
 from qsearch.search.result import SearchResult
 from qsearch.search.session import Session
 from qsearch.search.trying import fields_of_text, wish, wishes
-from qsearch.settings import Settings
-from qsearch.signing import private_key
+from qsearch.settings.config import IMPORT, Resolved, resolve
+from qsearch.settings.launch_settings import Settings
+from qsearch.settings.user_code import path_of
 from qsearch.store.artifacts import write_atomically
-from qsearch.tracking import RunFacts, Trackers
-from qsearch.user_code import path_of
 from workers.errors import BrokenRunError
 from workers.pool.kinds import open_pool
 from workers.pool.protocol import WorkerSize

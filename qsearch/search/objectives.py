@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from qsearch.settings import MaxDrop
+from qsearch.settings.launch_settings import MaxDrop
 from qsearch.store.records import Trial
 from workers.metrics.library import LIBRARY, SHARES, WORDS
 from workers.metrics.registry import by_option, known_measures, measure

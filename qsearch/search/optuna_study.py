@@ -25,9 +25,9 @@ from compiler.named_table import NamedTable
 from qsearch.errors import SettingsError
 from qsearch.search.objectives import KEEPS_ACCURACY, Objective
 from qsearch.search.space import Space
-from qsearch.settings import is_import_path
+from qsearch.settings.launch_settings import is_import_path
+from qsearch.settings.user_code import load_object
 from qsearch.store.records import Trial
-from qsearch.user_code import load_object
 
 if TYPE_CHECKING:
     from qsearch.store.view_queries import Note

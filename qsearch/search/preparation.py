@@ -22,18 +22,19 @@ from compiler.quantize import (
     measured_points,
     ungiven_weights,
 )
-from qsearch.data import (
+from qsearch.data.prepared_data import (
     PreparedData,
     judged_output,
     label_note,
     natural_metric,
     read_preprocess,
 )
+from qsearch.data.streams import STATES
 from qsearch.errors import ConflictError, RunFolderError, SettingsError
-from qsearch.model_file import ModelSource
-from qsearch.opening import DataSource, OpenedModel, open_model
-from qsearch.progress import Progress, SilentProgress
-from qsearch.run_folder import RunFolder
+from qsearch.opening.model_file import ModelSource
+from qsearch.opening.open_model import DataSource, OpenedModel, open_model
+from qsearch.run.progress import Progress, SilentProgress
+from qsearch.run.run_folder import RunFolder
 from qsearch.search import scoring
 from qsearch.search.baseline import classes_of, doubtful_data
 from qsearch.search.calibration import percentiles_of
@@ -43,10 +44,9 @@ from qsearch.search.objectives import top1_step, weighs_accuracy
 from qsearch.search.optuna_study import AUTO, HISTORY_FREE, own_sampler
 from qsearch.search.pruner import DEFAULT_ALPHA
 from qsearch.search.space_file import searched_space
-from qsearch.settings import AUTO_PATIENCE, MaxDrop, Settings, is_import_path
+from qsearch.settings.launch_settings import AUTO_PATIENCE, MaxDrop, Settings, is_import_path
+from qsearch.settings.user_code import check_imports, run_user_passes
 from qsearch.store.records import NewStudy, Study
-from qsearch.streams import STATES
-from qsearch.user_code import check_imports, run_user_passes
 from workers.datasets.labels import FIELDS as LABELLED
 from workers.metrics.custom import custom_metric
 from workers.metrics.latency import TIMED

@@ -16,7 +16,7 @@ from qsearch.errors import NoModuleError, SearchFailedError
 from qsearch.process import EXIT_INTERRUPTED, EXIT_OK, EXIT_TARGET_MISSED
 from qsearch.report.build import Costs, full_report, layers_told, saved_by_stopping, summary
 from qsearch.report.pareto import extremes, front_of
-from qsearch.run_folder import RunFolder
+from qsearch.run.run_folder import RunFolder
 from qsearch.search.audit import AUDIT
 from qsearch.search.calibration import FirstChoice
 from qsearch.search.closeness import Closeness, has_few_bits

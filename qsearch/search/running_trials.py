@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from compiler.qtypes.qconfig import QConfig
 from qsearch.errors import SearchFailedError
-from qsearch.progress import Progress
+from qsearch.run.progress import Progress
 from qsearch.search.pruner import SignFlipPruner
 from qsearch.search.scoring import Scorer, failed, merge
 from qsearch.store.records import TRIED, Ended, Shard, Trial

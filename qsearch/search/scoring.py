@@ -12,7 +12,7 @@ from compiler.errors import CompilerError, NotFullyIntegralError
 from compiler.qtypes.qconfig import QConfig
 from compiler.runtime.exact_executor import SLOWER
 from compiler.targets.c.cores import CORES
-from qsearch.data import content_hash
+from qsearch.data.prepared_data import content_hash
 from qsearch.errors import SettingsError
 from qsearch.search.context import PreparedStudy, StudyContext
 from qsearch.search.objectives import (
@@ -23,7 +23,7 @@ from qsearch.search.objectives import (
     expected_scores,
 )
 from qsearch.search.pruner import LOOKS, Sums
-from qsearch.settings import Settings, is_import_path
+from qsearch.settings.launch_settings import Settings, is_import_path
 from qsearch.store.records import Failure, Outcome
 from workers.batching import hash_outputs
 from workers.errors import LostWorkerError, WorkerError

@@ -22,7 +22,7 @@ from compiler.runtime.interface import KEY as INTERFACE
 from compiler.runtime.pipeline import AFTER, BEFORE
 from qsearch.errors import StoreError
 from qsearch.report.build import Costs
-from qsearch.run_folder import RunFolder
+from qsearch.run.run_folder import RunFolder
 from qsearch.search.audit import AUDIT
 from qsearch.search.baseline import Baseline, examination
 from qsearch.search.calibration import (
@@ -55,7 +55,7 @@ from qsearch.search.shipped import INPUTS, sample_inputs
 from qsearch.search.stages import Sensitivities, StageTracker
 from qsearch.search.trial_queue import TrialQueue
 from qsearch.search.winner import Winner
-from qsearch.settings import is_import_path
+from qsearch.settings.launch_settings import is_import_path
 from qsearch.store.artifacts import artifact_store
 from qsearch.store.records import LAYERS, SENSITIVITY, STAGES, StudyState, Trial
 from workers.metrics.library import AGAINST_FLOAT, WORDS

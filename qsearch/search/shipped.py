@@ -31,7 +31,7 @@ from compiler.runtime.artifact import (
     fitting_samples,
     load_qmod,
 )
-from qsearch.data import PreparedData
+from qsearch.data.prepared_data import PreparedData
 from qsearch.search.context import StudyArtifacts
 from qsearch.store.artifacts import MODULE_GRAPH, MODULE_TEXT
 from workers.batching import batch_size, model_batches

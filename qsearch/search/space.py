@@ -18,7 +18,7 @@ import numpy as np
 from compiler.qtypes.options import options_of
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize.scales.modes import calibrate_modes
-from qsearch.data import content_hash
+from qsearch.data.prepared_data import content_hash
 from qsearch.errors import SearchError
 
 if TYPE_CHECKING:

@@ -50,7 +50,6 @@ from compiler.quantize.weight_rounding.sequential_rounding import MOST_SECONDS
 from compiler.quantize.weighted_calls import weighted_calls
 from compiler.targets.engine.library import is_available, load_library
 from compiler.targets.npu import NPUS
-from qsearch.config import read_config_file
 from qsearch.errors import SettingsError
 from qsearch.search.layer_space import LayerSpace, choice_of, weighted_layers
 from qsearch.search.optuna_study import AUTO
@@ -68,7 +67,8 @@ from qsearch.search.space import (
     to_qconfig,
     value_in,
 )
-from qsearch.settings import Settings
+from qsearch.settings.config import read_config_file
+from qsearch.settings.launch_settings import Settings
 from workers.metrics.size import QDQ, fields_of
 from workers.user_code import UserCode, imported_code
 

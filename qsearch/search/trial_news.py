@@ -8,12 +8,12 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from qsearch.notifying import BEST
-from qsearch.progress import CHECKS, TRIALS
+from qsearch.run.notifying import BEST
+from qsearch.run.progress import CHECKS, TRIALS
 from qsearch.search.context import Budget, Control, StudyContext
 from qsearch.search.stages import StageTracker
 from qsearch.search.trial_queue import PATIENT, TrialQueue
-from qsearch.settings import AUTO_PATIENCE
+from qsearch.settings.launch_settings import AUTO_PATIENCE
 from qsearch.store.records import TRIED, Trial
 from workers.metrics.registry import by_option
 

@@ -9,14 +9,14 @@ from typing import Any, Final
 from compiler.errors import CompilerError
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration
-from qsearch.data import content_hash
+from qsearch.data.prepared_data import content_hash
 from qsearch.errors import ConflictError, SearchError
-from qsearch.progress import TRIALS
+from qsearch.run.progress import TRIALS
 from qsearch.search.context import Budget, StudyContext
 from qsearch.search.known_trials import KnownTrials
 from qsearch.search.sampler import StudySampler
 from qsearch.search.space import canonical_fields, config_hash, to_qconfig, value_in
-from qsearch.settings import AUTO_PATIENCE
+from qsearch.settings.launch_settings import AUTO_PATIENCE
 from qsearch.store.records import TRIED, TRIED_BATCH, NewTrial, Trial
 from workers.errors import BrokenRunError
 

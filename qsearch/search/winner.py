@@ -18,7 +18,8 @@ from compiler.insight.audit import BITS, Repaired
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, Candidate
 from compiler.runtime.artifact import QModule, load_qmod
-from qsearch.run_folder import RunFolder
+from qsearch.run.run_folder import RunFolder
+from qsearch.run.signing import sign_file
 from qsearch.search.audit import audited
 from qsearch.search.baseline import SplitEvaluation, evaluate_split, shards
 from qsearch.search.closeness import Closeness, compared_whole
@@ -26,7 +27,6 @@ from qsearch.search.context import PreparedStudy, StudyArtifacts, StudyContext
 from qsearch.search.running_trials import await_workers
 from qsearch.search.scoring import Scorer, score_of
 from qsearch.search.shipped import Shipped, build_winner, keep_page, provenance_of, samples_of
-from qsearch.signing import sign_file
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.records import Trial
 from workers.batching import hash_outputs

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
-from qsearch.data import check_exists
+from qsearch.data.prepared_data import check_exists
 from qsearch.errors import SearchError, SearchFailedError, SettingsError
-from qsearch.frameworks import model_file
-from qsearch.model_file import SHIPPED
-from qsearch.run_folder import FOLDER_NAMES, PathLike, is_folder_name
+from qsearch.opening.frameworks import model_file
+from qsearch.opening.model_file import SHIPPED
+from qsearch.run.run_folder import FOLDER_NAMES, PathLike, is_folder_name
 from qsearch.server.connection import (
     Connection,
     NotFoundError,
@@ -37,7 +37,7 @@ from qsearch.server.submission import NAMES, PLACES
 from qsearch.server.uploads import HIDDEN
 
 if TYPE_CHECKING:
-    from qsearch.modules.verification import Verification
+    from qsearch.commands.verification import Verification
 
 T = TypeVar("T")
 
@@ -312,7 +312,7 @@ class Client:
             SearchFailedError: it is refuted, and floats were not asked for.
             SettingsError, RunFolderError: it cannot be written there.
         """
-        from qsearch.modules.verification import verify
+        from qsearch.commands.verification import verify
 
         target = check_target(path)
         job = self.job(name)

@@ -32,7 +32,7 @@ from qsearch.process import (
     interrupts_kept,
     try_lock,
 )
-from qsearch.run_folder import STORAGE_VARIABLE
+from qsearch.run.run_folder import STORAGE_VARIABLE
 from qsearch.server.submission import (
     OPTIONS,
     ServerOptions,
@@ -254,7 +254,7 @@ def main(job_id: int, lock: int) -> None:
 
 def _search(job: Job, options: ServerOptions) -> int:
     with interrupts_kept():
-        from qsearch.progress import SilentProgress
+        from qsearch.run.progress import SilentProgress
         from qsearch.search.launch import run_search
 
     found = run_search(

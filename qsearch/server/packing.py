@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from qsearch.config import read_config_file, resolve
+from qsearch.data.object_data import objects_to_npz
 from qsearch.errors import DataError, ModelFileError, RunFolderError, SettingsError, system_errors
-from qsearch.model_file import find_model
-from qsearch.object_data import objects_to_npz
-from qsearch.opening import DataSource, open_model
-from qsearch.run_folder import PathLike
+from qsearch.opening.model_file import find_model
+from qsearch.opening.open_model import DataSource, open_model
+from qsearch.run.run_folder import PathLike
 from qsearch.server.submission import MAPPINGS, SUBMITTED
-from qsearch.settings import CutAt
+from qsearch.settings.config import read_config_file, resolve
+from qsearch.settings.launch_settings import CutAt
 from workers.datasets.contents import files_below
 from workers.datasets.image_folder import IMAGE_SUFFIXES
 

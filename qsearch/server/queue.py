@@ -15,7 +15,7 @@ from typing import Any, Final, get_args
 
 from qsearch.errors import ConflictError, RunFolderError, SearchError, SettingsError, StoreError
 from qsearch.process import file_lock
-from qsearch.run_folder import RunFolder, is_folder_name
+from qsearch.run.run_folder import RunFolder, is_folder_name
 from qsearch.server.driver import Drivers, note_study
 from qsearch.server.quota import DAY_S, Usage, counted_before, usage_of
 from qsearch.server.submission import BEFORE, FILES, GROWING, ServerOptions, checked

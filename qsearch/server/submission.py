@@ -15,15 +15,15 @@ from pydantic import TypeAdapter
 
 from compiler.errors import CompilerError, legal_names
 from compiler.fusion.hardware.description import shipped_descriptions
-from qsearch.config import Resolved, check_plain, resolve
+from qsearch.data.streams import STATES
 from qsearch.errors import SettingsError
-from qsearch.model_file import SHIPPED
-from qsearch.run_folder import RunFolder, confined
+from qsearch.opening.model_file import SHIPPED
+from qsearch.run.run_folder import RunFolder, confined
 from qsearch.server.uploads import DATA, MODELS, place_of, references
-from qsearch.settings import Settings, is_import_path, names_of_keys
+from qsearch.settings.config import Resolved, check_plain, resolve
+from qsearch.settings.launch_settings import Settings, is_import_path, names_of_keys
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.records import Failure, Job
-from qsearch.streams import STATES
 from workers.datasets.preprocess import FIELDS as OF_IMAGES
 from workers.metrics.library import LIBRARY
 

@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from compiler.errors import legal_names
 from qsearch.errors import SettingsError
 from qsearch.process import file_lock
-from qsearch.settings import parse_bytes
+from qsearch.settings.launch_settings import parse_bytes
 from qsearch.store.artifacts import write_atomically
 
 May = Literal["read", "submit"]

@@ -31,14 +31,14 @@ from sqlalchemy.exc import (
 
 from qsearch.errors import EmptyStoreError, StoreError
 from qsearch.process import file_lock, interrupts_kept
-from qsearch.store.models import VERSION_TABLE, Table
+from qsearch.store.tables import VERSION_TABLE, Table
 
 BUSY_TIMEOUT_MS = 5_000
 """How long SQLite waits for a lock in silence; ``RetryPolicy`` waits on, and says so."""
 CONNECT_TIMEOUT_S = 10
 
 SCHEMA: Final = "0004"
-"""Schema that this version makes and reads; a change of ``models.py`` gives it another number."""
+"""Schema that this version makes and reads; a change of ``tables.py`` gives it another number."""
 
 # Any number that no other program uses for its advisory locks.
 _SCHEMA_LOCK: Final = 0x71735F6D6967

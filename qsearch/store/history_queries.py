@@ -8,7 +8,6 @@ from typing import Any, Final
 from sqlalchemy import Connection, delete, insert, select
 
 from qsearch.store.database import Database
-from qsearch.store.models import ArtifactRow, EventRow, LayerRow, LogRow, StageRow
 from qsearch.store.records import (
     Event,
     LayerFigures,
@@ -18,6 +17,7 @@ from qsearch.store.records import (
     columns_of,
     record_of,
 )
+from qsearch.store.tables import ArtifactRow, EventRow, LayerRow, LogRow, StageRow
 
 BESIDE: Final = "beside"
 """Kind of the event that says what stands beside a winner: worst output, what compile reaches."""

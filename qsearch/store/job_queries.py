@@ -10,7 +10,6 @@ from sqlalchemy.exc import IntegrityError
 
 from qsearch.errors import ConflictError
 from qsearch.store.database import Database
-from qsearch.store.models import JobRow, UploadRow
 from qsearch.store.records import (
     Failure,
     Job,
@@ -22,6 +21,7 @@ from qsearch.store.records import (
     failure_of,
     record_of,
 )
+from qsearch.store.tables import JobRow, UploadRow
 
 _COLUMNS = JobRow.__table__.columns
 _UNFINISHED = ("queued", "running")

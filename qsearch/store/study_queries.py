@@ -12,7 +12,6 @@ from compiler.errors import legal_names
 from qsearch.errors import ConflictError, StoreError
 from qsearch.store.database import Database
 from qsearch.store.engine import masked
-from qsearch.store.models import CommandRow, DriverRow, StudyRow
 from qsearch.store.records import (
     Command,
     CommandKind,
@@ -23,6 +22,7 @@ from qsearch.store.records import (
     columns_of,
     record_of,
 )
+from qsearch.store.tables import CommandRow, DriverRow, StudyRow
 
 _COLUMNS = StudyRow.__table__.columns
 

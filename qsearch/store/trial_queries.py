@@ -24,7 +24,6 @@ from sqlalchemy.exc import IntegrityError
 
 from qsearch.errors import ConflictError
 from qsearch.store.database import Database
-from qsearch.store.models import CommandRow, EventRow, LogRow, ShardRow, TrialRow
 from qsearch.store.records import (
     REPEATABLE,
     TRIED,
@@ -43,6 +42,7 @@ from qsearch.store.records import (
     record_of,
     trial_of,
 )
+from qsearch.store.tables import CommandRow, EventRow, LogRow, ShardRow, TrialRow
 
 # Any number that no other program uses for its advisory locks.
 _CLAIM_LOCK: Final = 0x71735F636C61

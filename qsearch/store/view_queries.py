@@ -10,7 +10,6 @@ from typing import Any, Final
 from sqlalchemy import bindparam, func, select
 
 from qsearch.store.database import Database
-from qsearch.store.models import ArtifactRow, DriverRow, EventRow, StudyRow, TrialRow
 from qsearch.store.records import (
     FINISHED,
     Outcome,
@@ -20,6 +19,7 @@ from qsearch.store.records import (
     objective_values_of,
     record_of,
 )
+from qsearch.store.tables import ArtifactRow, DriverRow, EventRow, StudyRow, TrialRow
 
 NOTE: Final = "note"
 _OF_STUDY: Final[Any] = bindparam("of_study")

@@ -157,7 +157,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=77)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    import qsearch.modules.verification  # noqa: F401  # children find it imported
+    import qsearch.commands.verification  # noqa: F401  # children find it imported
 
     codes: Counter[str] = Counter()
     most = {"cpu_s": 0.0, "gib": 0.0}

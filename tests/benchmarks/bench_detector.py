@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
 import qsearch
-from qsearch.modules.analysis import doctor
+from qsearch.commands.analysis import doctor
 from tests.benchmarks.shapes_detector import CLASSES, draw, images
 
 MODEL = Path(__file__).parent.parent / "models" / "shapes_detector.onnx"

@@ -36,7 +36,7 @@ from compiler.qtypes.layer_choices import LayerChoices
 from compiler.runtime.artifact import QModule
 from compiler.runtime.exact_executor import EXECUTOR_FACTORIES
 from compiler.targets.c.toolchain import find_compiler
-from qsearch.modules.export import Qdq
+from qsearch.commands.export import Qdq
 from tests.benchmarks import onnxruntime_peers as peers
 from tests.benchmarks.machine import alternated_ms, machine
 from tests.benchmarks.real_models import DATA, MODELS, Split, read_split

@@ -54,8 +54,8 @@ from compiler.runtime.artifact import TENSORS, QModule, load_qmod
 from compiler.runtime.packed import unpack
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
-from qsearch.config import resolve
 from qsearch.search.space_file import read_space
+from qsearch.settings.config import resolve
 from tests.benchmarks.bench_mutations import change, change_edge, change_word
 from tests.benchmarks.honest_files import PREPROCESS, SETTINGS, Bases, silent
 from tests.benchmarks.hostile import (

@@ -44,8 +44,8 @@ AREAS = {
 MAPS = {
     "proof": [
         "tests/compiler/proof",
-        "tests/qsearch/modules/test_overflow.py",
-        "tests/qsearch/modules/test_verification.py",
+        "tests/qsearch/commands/test_overflow.py",
+        "tests/qsearch/commands/test_verification.py",
     ],
     "integers": ["tests/compiler/ops/rules", "tests/compiler/quantize"],
     "engine": ["tests/compiler/targets/engine"],

@@ -30,7 +30,7 @@ from qsearch.search.objectives import KEEPS_ACCURACY, Objective, sqnr_value
 from qsearch.search.sampler import Proposal, SamplerSpec, StudySampler, first_points
 from qsearch.search.space import Params, Space, config_hash, to_qconfig
 from qsearch.search.space_file import searched_space
-from qsearch.settings import Settings
+from qsearch.settings.launch_settings import Settings
 from qsearch.store.records import Outcome, Trial
 from tests.benchmarks.real_models import batch_of, read_split
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compiler.qtypes.qconfig import QConfig
-from qsearch.progress import SilentProgress
+from qsearch.run.progress import SilentProgress
 from qsearch.search.context import Budget, StudyContext
 from qsearch.search.driver import Driver
 from qsearch.search.known_trials import KnownTrials

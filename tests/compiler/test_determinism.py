@@ -14,7 +14,7 @@ from compiler.frontend.from_onnx.load import load
 from compiler.quantize import (
     QConfig, bind_params, build_candidate, mark, measured_points, prerequisite_optimize,
 )
-from qsearch.model_file import find_model
+from qsearch.opening.model_file import find_model
 
 def show(name, mod):
     text = compiler.text(mod)

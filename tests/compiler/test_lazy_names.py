@@ -26,7 +26,7 @@ def test_a_name_that_is_not_public_is_no_attribute(name: str) -> None:
     ("code", "module"),
     [
         ("import compiler, qsearch", "numpy"),
-        ("import qsearch.studies", "compiler.ops"),
+        ("import qsearch.commands.studies", "compiler.ops"),
         ("import qsearch.dashboard.app", "sklearn"),
     ],
     ids=["packages before their names are used", "lists of studies", "the dashboard"],

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import qsearch
 from compiler.runtime.artifact import QModule
-from qsearch.modules.verification import verify
+from qsearch.commands.verification import verify
 from tests.benchmarks.scores import decibels
 
 Draw = Callable[[np.random.Generator], Mapping[str, NDArray[np.float64]]]

@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
+from qsearch.commands.views import draw
 from qsearch.dashboard.app import DashboardOptions
-from qsearch.modules.views import draw
 from qsearch.report.html import report
 from qsearch.store.engine import open_engine, open_reader
 from qsearch.store.repository import Repository

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import qsearch
+from qsearch.commands.views import draw
 from qsearch.dashboard.app import DashboardOptions
-from qsearch.modules.views import draw
 from qsearch.report.html import report
 from qsearch.store.engine import open_engine
 from qsearch.store.repository import Repository

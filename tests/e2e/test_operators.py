@@ -37,7 +37,7 @@ from compiler.quantize import QuantizeContext, mark, prerequisite_optimize, quan
 from compiler.runtime.artifact import QModule
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.engine.library import available_isas
-from qsearch.modules.verification import verify
+from qsearch.commands.verification import verify
 from tests.e2e.operator_cases import CASES, SHAPE, Array, Case
 from tests.e2e.operator_texts import CORES, FLOATS, core_text, float_text
 

@@ -14,7 +14,7 @@ import qsearch.models
 from compiler import evaluate
 from compiler.errors import OnnxImportError
 from compiler.runtime.artifact import QModule
-from qsearch.modules.export import Qdq
+from qsearch.commands.export import Qdq
 from tests.compiler.frontend.from_onnx.test_spellings import EQUAL_DB, decibels
 
 DIGITS = Path(qsearch.models.__file__).parent

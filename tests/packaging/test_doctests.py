@@ -32,6 +32,6 @@ def test_examples_print_what_they_say(
 
 
 def test_the_python_api_has_examples() -> None:
-    assert {"qsearch.search.launch", "qsearch.object_data", "compiler.transform"} <= set(
+    assert {"qsearch.search.launch", "qsearch.data.object_data", "compiler.transform"} <= set(
         modules_with_examples()
     )

@@ -24,7 +24,7 @@ MEMORY = 4 << 30
 # Imports what verify needs, then verifies each file in a child of its own with limits.
 RUNNER = f"""
 import contextlib, io, json, os, resource, sys
-import qsearch.modules.verification, qsearch.run_folder
+import qsearch.commands.verification, qsearch.run.run_folder
 from qsearch.cli.main import run
 for path in sys.argv[1:]:
     read, write = os.pipe()

@@ -14,9 +14,9 @@ import onnx
 import pytest
 from onnx import helper
 
-from qsearch.config import resolve
 from qsearch.errors import SettingsError
-from qsearch.model_file import find_model
+from qsearch.opening.model_file import find_model
+from qsearch.settings.config import resolve
 
 MODES = """
 import numpy as np

@@ -14,7 +14,7 @@ import pytest
 import qsearch
 from qsearch.cli.main import run
 from qsearch.errors import RunFolderError, SearchFailedError, SettingsError
-from qsearch.model_file import find_model
+from qsearch.opening.model_file import find_model
 from qsearch.store.records import Trial
 from workers.metrics.custom import custom_metric
 

@@ -18,9 +18,9 @@ import qsearch
 from compiler.errors import CompilerError
 from compiler.qtypes.errors import UnknownConfigKeyError
 from qsearch.errors import SettingsError
-from qsearch.model_file import find_model
+from qsearch.opening.model_file import find_model
 from qsearch.search.launch import LaunchOptions
-from qsearch.settings import names_of_keys
+from qsearch.settings.launch_settings import names_of_keys
 
 pytestmark = pytest.mark.usefixtures("quick_space")
 

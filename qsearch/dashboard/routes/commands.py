@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from fastapi import APIRouter, Request, Response
 
+from qsearch.commands.studies import delete
 from qsearch.dashboard.schemas import CommandIn, CommandOut, DeleteIn, NoteIn, SessionIn, TryIn
 from qsearch.dashboard.security import SESSION_PATH
 from qsearch.dashboard.snapshots import Snapshot
@@ -19,7 +20,6 @@ from qsearch.store.engine import open_engine
 from qsearch.store.records import listening
 from qsearch.store.repository import Repository
 from qsearch.store.view_queries import NOTE
-from qsearch.studies import delete
 
 router = APIRouter(tags=["commands"])
 

@@ -18,7 +18,7 @@ from compiler.errors import CompilerError
 from compiler.runtime.artifact import QModule
 from compiler.runtime.exact_executor import exact_executor
 from compiler.targets.ort.session import OrtExecutor
-from qsearch.modules.profiling import _quantized, profile
+from qsearch.commands.profiling import _quantized, profile
 from tests.benchmarks.machine import alternated_ms
 
 Arrays = dict[str, np.ndarray[Any, Any]]

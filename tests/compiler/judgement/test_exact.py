@@ -14,7 +14,7 @@ from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, q
 from compiler.errors import EvaluationError, OnnxImportError
 from compiler.judgement.exact import evaluate
 from compiler.judgement.layers import read_network
-from qsearch.model_file import find_model
+from qsearch.opening.model_file import find_model
 from tests.compiler.judgement.small_files import dense, node, packed, random_weights
 from tests.each import each
 

@@ -15,7 +15,7 @@ from onnx.numpy_helper import from_array
 
 from compiler.passes import fold_constant
 from qsearch.cli.main import run
-from qsearch.model_file import find_model
+from qsearch.opening.model_file import find_model
 
 pytestmark = pytest.mark.usefixtures("quick_space")
 

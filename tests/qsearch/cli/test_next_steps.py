@@ -14,7 +14,7 @@ import pytest
 import qsearch
 from qsearch.cli.launch import after_launch
 from qsearch.cli.main import parse, run
-from qsearch.settings import Settings
+from qsearch.settings.launch_settings import Settings
 from tests.needs import missing
 from tests.qsearch.quick import QUICK_SPACE
 

@@ -18,7 +18,7 @@ import compiler
 from compiler.runtime.artifact import load_qmod
 from qsearch.cli.main import run
 from qsearch.cli.output import print_coloured, table
-from qsearch.model_file import find_model
+from qsearch.opening.model_file import find_model
 
 pytestmark = pytest.mark.usefixtures("quick_space")
 

@@ -21,7 +21,7 @@ from compiler.runtime.artifact import TENSORS
 from qsearch.cli.main import run
 from qsearch.cli.output import table
 from qsearch.errors import SearchFailedError
-from qsearch.run_folder import RunFolder
+from qsearch.run.run_folder import RunFolder
 from qsearch.store.engine import open_engine
 from qsearch.store.repository import Repository
 from tests.qsearch.quick import QUICK_SPACE

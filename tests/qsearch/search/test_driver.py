@@ -15,7 +15,7 @@ import pytest
 from compiler.errors import CalibrationError, CompilerError, NotFullyIntegralError
 from compiler.qtypes.qconfig import QConfig
 from qsearch.errors import SearchFailedError
-from qsearch.progress import TRIALS, Progress, SilentProgress
+from qsearch.run.progress import TRIALS, Progress, SilentProgress
 from qsearch.search.context import Budget, StudyContext
 from qsearch.search.driver import SPACE_EXHAUSTED, TIMEOUT, Driver
 from qsearch.search.known_trials import KnownTrials

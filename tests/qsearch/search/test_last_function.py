@@ -17,7 +17,7 @@ import qsearch
 from compiler.frontend.cut import last_function
 from compiler.frontend.cut_graph import Graph
 from qsearch.cli.main import run
-from qsearch.progress import Progress
+from qsearch.run.progress import Progress
 
 NET = """
 <ir_version: 8, opset_import: ["" : 17]>

@@ -12,7 +12,7 @@ from qsearch.search.objectives import (
     top1_step,
     weighs_accuracy,
 )
-from qsearch.settings import MaxDrop
+from qsearch.settings.launch_settings import MaxDrop
 from workers.metrics.library import LIBRARY
 
 SAMPLES = 480

@@ -14,11 +14,11 @@ import qsearch
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize.calibration.measurement import Measurement
 from qsearch.cli.main import run
-from qsearch.config import resolve
 from qsearch.errors import DataError
-from qsearch.model_file import find_model
+from qsearch.opening.model_file import find_model
 from qsearch.search.calibration import phase_of
 from qsearch.search.launch import plan
+from qsearch.settings.config import resolve
 from workers.errors import DatasetError
 
 pytestmark = pytest.mark.usefixtures("quick_space")

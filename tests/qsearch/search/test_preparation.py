@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qsearch.model_file import find_model
+from qsearch.opening.model_file import find_model
 from qsearch.search.context import PreparedStudy
 from qsearch.search.preparation import prepare_study
-from qsearch.settings import Settings
+from qsearch.settings.launch_settings import Settings
 
 
 def digits(seed: int) -> np.ndarray:

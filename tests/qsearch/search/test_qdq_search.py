@@ -12,10 +12,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import qsearch
-from qsearch.config import resolve
 from qsearch.errors import SettingsError
-from qsearch.model_file import find_model
+from qsearch.opening.model_file import find_model
 from qsearch.search.preparation import prepare_study
+from qsearch.settings.config import resolve
 from workers.metrics.size import QDQ
 
 DATA = {"x": np.random.default_rng(7).standard_normal((64, 4, 8, 8)).astype("float32")}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from qsearch.errors import SearchFailedError
-from qsearch.progress import PlainProgress
+from qsearch.run.progress import PlainProgress
 from qsearch.search.running_trials import await_workers, run_requests
 from workers.pool.queued_pool import InlinePool
 

@@ -14,7 +14,7 @@ from qsearch.search.objectives import KEEPS_ACCURACY, Objective
 from qsearch.search.optuna_study import AUTO, samplers
 from qsearch.search.sampler import Proposal, SamplerSpec, StudySampler
 from qsearch.search.space import Parameter, Params, Space, config_hash, default_space, to_qconfig
-from qsearch.settings import SAMPLERS
+from qsearch.settings.launch_settings import SAMPLERS
 from qsearch.store.records import Outcome, Trial, TrialState
 from tests.each import each
 

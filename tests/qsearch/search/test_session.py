@@ -23,10 +23,10 @@ from qsearch.errors import (
     StoreError,
     exit_code_of,
 )
-from qsearch.model_file import find_model
-from qsearch.progress import SilentProgress
+from qsearch.opening.model_file import find_model
 from qsearch.report.html import study_data
-from qsearch.run_folder import find_study
+from qsearch.run.progress import SilentProgress
+from qsearch.run.run_folder import find_study
 from qsearch.search import launch
 from qsearch.search.scoring import evaluator_of_flag
 from qsearch.store.records import Trial

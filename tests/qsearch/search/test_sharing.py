@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from compiler.qtypes.qconfig import QConfig
-from qsearch.progress import SilentProgress
+from qsearch.run.progress import SilentProgress
 from qsearch.search.context import Budget, StudyContext
 from qsearch.search.driver import STOPPED, Driver
 from qsearch.search.known_trials import KnownTrials

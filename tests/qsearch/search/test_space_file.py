@@ -18,9 +18,8 @@ from compiler.qtypes.layer_choices import OTHERS, SUMS, TABLES, layer_choices
 from compiler.qtypes.qconfig import QConfig
 from compiler.targets.engine.library import load_library
 from compiler.targets.npu.profiles import PROFILES
-from qsearch.config import resolve
 from qsearch.errors import SettingsError
-from qsearch.model_file import find_model
+from qsearch.opening.model_file import find_model
 from qsearch.search.preparation import prepare_study
 from qsearch.search.space import (
     Space,
@@ -36,6 +35,7 @@ from qsearch.search.space_file import (
     searched_space,
     write_space,
 )
+from qsearch.settings.config import resolve
 from qsearch.store.engine import open_engine
 from qsearch.store.repository import Repository
 from tests.needs import NEEDS_C, missing

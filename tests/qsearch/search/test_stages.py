@@ -17,8 +17,8 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import FLOAT_BITS
 from compiler.runtime.archive import read_archive
 from compiler.runtime.artifact import TENSORS
-from qsearch.progress import SilentProgress
 from qsearch.report.html import report
+from qsearch.run.progress import SilentProgress
 from qsearch.search.context import StudyContext
 from qsearch.search.layer_space import LayerSpace
 from qsearch.search.objectives import sqnr_value

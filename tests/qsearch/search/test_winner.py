@@ -12,7 +12,7 @@ import pytest
 import qsearch
 from compiler.quantize.weight_rounding import sequential_rounding
 from compiler.quantize.weight_rounding.reconstruction import reconstructed
-from qsearch.data import prepare_data
+from qsearch.data.prepared_data import prepare_data
 from qsearch.search import shipped
 from workers.datasets.protocol import InputSpec
 

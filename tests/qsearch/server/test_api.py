@@ -27,8 +27,8 @@ from qsearch.dashboard.app import DashboardOptions, create_app
 from qsearch.dashboard.schemas import API_VERSION
 from qsearch.dashboard.security import Policy
 from qsearch.errors import SettingsError
-from qsearch.model_file import find_model
-from qsearch.opening import DataSource, open_model
+from qsearch.opening.model_file import find_model
+from qsearch.opening.open_model import DataSource, open_model
 from qsearch.server.connection import Connection, ServerError, UnreachableError
 from qsearch.server.submission import SUBMITTED, ServerOptions
 from qsearch.server.tokens import Quota, Tokens

@@ -15,7 +15,7 @@ from qsearch.cli.main import run
 from qsearch.dashboard.app import DashboardOptions
 from qsearch.dashboard.security import Policy
 from qsearch.errors import SearchError, SettingsError
-from qsearch.run_folder import RunFolder
+from qsearch.run.run_folder import RunFolder
 from qsearch.server.connection import ServerError
 from qsearch.server.queue import JobQueue
 from qsearch.server.submission import ServerOptions

@@ -16,9 +16,9 @@ from qsearch.store.engine import (
     open_engine,
     open_reader,
 )
-from qsearch.store.models import VERSION_TABLE, Table
 from qsearch.store.records import Ended, NewStudy, NewTrial, Outcome
 from qsearch.store.repository import Repository
+from qsearch.store.tables import VERSION_TABLE, Table
 
 # Imports what the processes need, then does what follows in so many of them at once.
 TOGETHER = """

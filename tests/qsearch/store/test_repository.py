@@ -12,7 +12,6 @@ from sqlalchemy import event
 
 from qsearch.errors import StoreError
 from qsearch.store.engine import open_engine
-from qsearch.store.models import Table
 from qsearch.store.records import (
     Claims,
     Ended,
@@ -26,6 +25,7 @@ from qsearch.store.records import (
     StoredArtifact,
 )
 from qsearch.store.repository import Repository
+from qsearch.store.tables import Table
 
 
 class Clock:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qsearch.data import NUMBERS, SEVERAL, Judged, open_data
+from qsearch.data.prepared_data import NUMBERS, SEVERAL, Judged, open_data
 from qsearch.errors import DataError
 from workers.datasets.protocol import NO_LABEL, InputSpec
 from workers.datasets.registry import open_dataset

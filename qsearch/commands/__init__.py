@@ -1,0 +1,1 @@
+"""Functions behind the commands on one model, one ``.qmod`` or stored studies."""

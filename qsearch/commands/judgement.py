@@ -1,0 +1,546 @@
+"""``qsearch verify FILE.onnx``: the judgement of an int8 file that some tool wrote.
+
+read → bound accumulators and biases → evaluate samples exactly → count what kernels of other
+machines do with them → run the file in this onnxruntime and compare → compare the grids with the
+float model → compile a cure and compare it with the file.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from compiler.errors import CodegenError, CompilerError, EvaluationError
+from compiler.frontend.from_onnx.model_file import read_model
+from compiler.judgement.exact import Evaluation, evaluate
+from compiler.judgement.float_model import Loss, compare_grids
+from compiler.judgement.layers import DYNAMIC, QUANTIZE, Network, read_network
+from compiler.judgement.machines import (
+    EXACT,
+    MACHINES,
+    RULES,
+    Row,
+    differs,
+    machines,
+    padding_notes,
+    reasons,
+)
+from compiler.judgement.overflow import OPEN, PROVED, Claim, overflow, with_witnesses
+from compiler.ops.number_format import Array
+from compiler.targets.ort.session import OrtExecutor
+from qsearch.data.prepared_data import Batches
+from qsearch.opening.model_file import ModelSource, find_model
+from qsearch.opening.open_model import DataSource, dims_with
+from workers.datasets.protocol import InputSpec
+from workers.metrics.sqnr import sqnr_db
+
+SAMPLES: Final = 8
+_MOST_S: Final = 20.0
+"""No further sample is evaluated after so many seconds; one always is."""
+_SAME: Final = 1e-5
+"""Float outputs nearer than this share of the largest are one output: onnxruntime has float32."""
+_SHOWN: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The file in this onnxruntime against exact evaluation, with one setting of the session.
+
+    Attributes:
+        optimized, threads: the setting.
+        differing, elements: of the outputs of all samples.
+        largest: the largest difference of an output, in its units.
+        integers, of: integers of quantization points that differ, and all of them.
+        steps: the largest difference of such an integer.
+        first: the first layer whose integers differ; "" where none do.
+    """
+
+    optimized: bool
+    threads: int
+    differing: int
+    elements: int
+    largest: float
+    integers: int
+    of: int
+    steps: int
+    first: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cure:
+    """A command that writes the same grids for kernels that add up in 32 bits.
+
+    Attributes:
+        command: for a shell.
+        file: that it writes.
+        to_file_db: SQNR of its outputs to exact evaluation of the judged file; None is equal.
+        float_db, file_float_db: SQNR of its outputs, and of the judged file's, to the float model.
+    """
+
+    command: str
+    file: str
+    to_file_db: float | None = None
+    float_db: float | None = None
+    file_float_db: float | None = None
+
+    def __str__(self) -> str:
+        sums = "adds up in 32 bits in the engine, C and exact ONNX"
+        told = f"{self.file} keeps these grids, and {sums}: the same outputs on the samples"
+        if self.to_file_db is not None:
+            told = f"{self.file} {sums}, with integers of its own: {self.to_file_db:.1f} dB to this"
+            told += " file on the samples"
+        if self.float_db is not None and self.file_float_db is not None:
+            told += (
+                f"; {self.float_db:.1f} dB to the float model, this file {self.file_float_db:.1f}"
+            )
+        return told
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The judgement of an int8 file.
+
+    Attributes:
+        path: of the file.
+        form: QDQ, QOperator or dynamic.
+        opset: of the standard operators.
+        claims: of accumulators and biases.
+        rows: layers on every machine.
+        measured: settings of onnxruntime; none where the file could not be evaluated.
+        data: the samples in words.
+        samples: how many were evaluated.
+        ties: ties that the samples meet, by layer.
+        losses: grids that lose what they need not against the float model.
+        cure: the way to a file without these; None where none is needed, or data are missing.
+        notes: what was not judged, and why.
+    """
+
+    path: Path
+    form: str
+    opset: int
+    claims: Sequence[Claim]
+    rows: Sequence[Row]
+    measured: Sequence[Measured]
+    data: str
+    samples: int
+    ties: Mapping[str, int]
+    losses: Sequence[Loss]
+    cure: Cure | None
+    notes: Sequence[str]
+
+    @property
+    def refuted(self) -> bool:
+        """Some accumulator or bias leaves int32."""
+        return any(claim.refuted for claim in self.claims)
+
+    def acceptable(self, strict: bool = False) -> bool:
+        """Nothing is refuted; with ``strict`` nothing is open and no machine may differ."""
+        is_open = any(claim.verdict == OPEN for claim in self.claims)
+        return not self.refuted and not (strict and (is_open or differs(self.rows)))
+
+    @property
+    def shown_rows(self) -> list[dict[str, str]]:
+        """Rows of the table that are not exact everywhere, in short words."""
+        rows = [
+            r
+            for r in self.rows
+            if {r.cells[m] for m in MACHINES[:-1]} - {EXACT} or "tflm" in r.rules
+        ]
+        return [
+            {"layer": r.layer, **{_HEADS[m]: _CELLS[r.cells[m]] for m in MACHINES}} for r in rows
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "file": str(self.path),
+            "verdict": "refuted" if self.refuted else "not refuted",
+            "form": self.form,
+            "opset": self.opset,
+            "overflow": [claim.to_dict() for claim in self.claims],
+            "machines": [row.to_dict() for row in self.rows],
+            "rules": {key: asdict(RULES[key]) for key in reasons(self.rows)},
+            "measured": [asdict(each) for each in self.measured],
+            "onnxruntime": onnxruntime.__version__,
+            "data": self.data,
+            "samples": self.samples,
+            "ties": dict(self.ties),
+            "against_float": [asdict(loss) for loss in self.losses],
+            "cure": None if self.cure is None else asdict(self.cure),
+            "notes": list(self.notes),
+        }
+
+    def html(self) -> str:
+        """One page that needs no other file."""
+        from qsearch.report.page import plot_page
+
+        facts = dict(line.split(": ", 1) for line in self.summary())
+        facts |= (
+            {} if self.cure is None else {"cure": self.cure.command, "its file": str(self.cure)}
+        )
+        tables: dict[str, Sequence[Mapping[str, Any]]] = {
+            "where answers differ": [
+                {"layer": r.layer, "operator": r.op, **r.cells} for r in self.rows
+            ],
+            "overflow": [
+                {n: v for n, v in claim.to_dict().items() if n != "witness"}
+                for claim in self.claims
+            ],
+            "measured here": [asdict(each) for each in self.measured],
+            "against the float model": [asdict(loss) for loss in self.losses],
+            "rules": [
+                {"rule": key, **asdict(RULES[key]), "layers": ", ".join(layers)}
+                for key, layers in reasons(self.rows).items()
+            ],
+            "witnesses": [{"witness": line} for line in self.witnesses()],
+        }
+        return plot_page(f"Judgement: {self.path.name}", facts, [], tables)
+
+    def summary(self) -> list[str]:
+        """Three lines: overflow, machines, what was measured."""
+        refuted = [c for c in self.claims if c.refuted]
+        proved = sum(c.verdict == PROVED for c in self.claims)
+        left = sum(c.verdict == OPEN for c in self.claims)
+        told = f"{proved} accumulators and biases proved within int32"
+        told += f", {left} open" if left else ""
+        told += f", REFUTED: {_names(c.layer for c in refuted)}" if refuted else ""
+        pairs = [r.layer for r in self.rows if r.pair is not None]
+        floats = [r.layer for r in self.rows if {"float sums", "function", "fused"} & {*r.rules}]
+        ties = [r.layer for r in self.rows if r.tie is not None]
+        batch = [r.layer for r in self.rows if "batch" in r.rules]
+        parts = [
+            f"pairs saturate without VNNI ({_names(pairs)}), which the session option "
+            "session.x64quantprecision=1 avoids"
+            if pairs
+            else "",
+            f"ties ({_names(ties)})" if ties else "",
+            f"float parts ({_names(floats)})" if floats else "",
+            f"ranges of the batch ({_names(batch)})" if batch else "",
+        ]
+        lines = [
+            f"overflow: {told}",
+            f"where answers differ: {'; '.join(filter(None, parts)) or 'nowhere in onnxruntime'}",
+        ]
+        worst = max(self.measured, key=lambda m: (m.integers, m.differing), default=None)
+        if worst is None:
+            return [*lines, f"measured here: nothing, {'; '.join(self.notes)}"]
+        here = f"{worst.differing} of {worst.elements} outputs differ from exact evaluation"
+        here += f", first in {worst.first}" if worst.first else ""
+        return [*lines, f"measured here: {here}"]
+
+    def witnesses(self) -> list[str]:
+        """Sentences of operands that saturate, wrap or meet a tie."""
+        lines = []
+        for row in self.rows:
+            pair, tie = row.pair, row.tie
+            if pair is not None:
+                told = (
+                    f"{row.layer}: {pair['data']} by {pair['weights']} is {pair['exact']}, "
+                    f"{pair['saturated']} with vpmaddubsw"
+                )
+                if "whole_exact" in pair:
+                    told += f"; a whole sum {pair['whole_exact']} becomes {pair['whole_saturated']}"
+                if row.samples is not None:
+                    told += f"; {row.samples} of {self.samples} samples saturate"
+                lines.append(told)
+            if tie is not None:
+                told = f"{row.layer}: accumulator {tie['accumulator']} of channel {tie['channel']} "
+                told += f"is {tie['value']:g} steps, a tie"
+                told += "; operands add up to it" if tie["operands"] is not None else ""
+                lines.append(told)
+            if row.witness:
+                lines.append(f"{row.layer}: {row.witness}")
+        return lines
+
+    def lines(self) -> list[str]:
+        """The report before its table."""
+        lines = [f"{self.path}: {'REFUTED' if self.refuted else 'nothing refuted'}"]
+        lines.append(f"{self.form}, opset {self.opset}, layers: {len(self.rows)}")
+        lines.append("overflow")
+        proved = [c for c in self.claims if c.verdict == PROVED]
+        if proved:
+            near = max(proved, key=lambda c: max(-c.low, c.high))
+            share = 100 * max(-near.low, near.high) / 2**31
+            lines.append(
+                f"  proved   {len(proved)} accumulators and biases are within int32; the nearest "
+                f"is {near.layer}, {share:.3g} % of it"
+            )
+        others = [c for c in self.claims if c.verdict != PROVED]
+        for claim in others[:_SHOWN]:
+            word = "REFUTED" if claim.refuted else "open"
+            where = " at the layer" if claim.verdict.endswith("layer") else ""
+            more = "; --json has the input" if claim.witness is not None else ""
+            lines.append(f"  {word:<8} {claim.layer}, {claim.what}{where}: {claim.detail}{more}")
+        if len(others) > _SHOWN:
+            lines.append(f"  and {len(others) - _SHOWN} more; all are in the JSON")
+        return lines
+
+    def lines_behind(self) -> list[str]:
+        """The report behind its table: rules, witnesses, measurement, notes."""
+        lines: list[str] = []
+        why = reasons(self.rows)
+        lines += ["why"] if why else []
+        for key, layers in why.items():
+            rule = RULES[key]
+            lines.append(f"  {_names(layers)}: {rule.says} ({rule.source}; {rule.version})")
+        found = self.witnesses()
+        lines += ["shown by operands", *(f"  {line}" for line in found[:_SHOWN])] if found else []
+        if len(found) > _SHOWN:
+            lines.append(f"  and {len(found) - _SHOWN} more; all are in the JSON")
+        if self.measured:
+            lines.append(
+                f"measured here: onnxruntime {onnxruntime.__version__}, {self.samples} samples, "
+                f"{self.data}, against exact evaluation"
+            )
+        for each in self.measured:
+            how = f"optimizations {'on' if each.optimized else 'off'}, {each.threads} "
+            how += "threads" if each.threads > 1 else "thread"
+            told = f"{each.differing} of {each.elements} outputs differ"
+            told += f" by up to {each.largest:.3g}" if each.differing else ""
+            if each.first:
+                told += f"; {each.integers} of {each.of} integers by up to {each.steps}, first in "
+                told += each.first
+            lines.append(f"  {how}: {told}")
+        if self.ties:
+            told = ", ".join(f"{count} in {layer}" for layer, count in self.ties.items())
+            lines.append(f"  exact ties in these samples: {told}")
+        if self.losses:
+            lines.append("against the float model")
+        for loss in self.losses[:_SHOWN]:
+            told = f"  {loss.layer}, {loss.what}: {loss.cause}"
+            told += f" ({loss.sqnr_db:.1f} dB, {loss.best_db:.1f} on its own grid)" * (
+                loss.best_db > 0
+            )
+            lines.append(told)
+        if len(self.losses) > _SHOWN:
+            lines.append(f"  and {len(self.losses) - _SHOWN} more; all are in the JSON")
+        if self.cure is not None:
+            lines += ["cure", f"  {self.cure.command}", f"  {self.cure}"]
+        return lines + [f"note: {note}" for note in self.notes]
+
+
+_HEADS: Final = dict(
+    zip(MACHINES, ("AVX2", "AVX512", "VNNI", "AMX", "dot", "i8mm", "TFLM"), strict=True)
+)
+_CELLS: Final = {"exact": "exact", "may differ": "may", "can saturate": "sat.", "not examined": "?"}
+LEGEND: Final = (
+    "exact: the integers of exact sums; may: may differ; sat.: can saturate; ?: not examined. "
+    "AVX2, AVX512 (without VNNI), VNNI, AMX: x86; dot, i8mm: Arm"
+)
+
+
+def _names(layers: Any) -> str:
+    names = list(dict.fromkeys(layers))
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+def judge(
+    model: Any,
+    data: Any = None,
+    *,
+    against: Any = None,
+    samples: int = SAMPLES,
+    dim: Mapping[str, int] | Sequence[str] = (),
+) -> Judgement:
+    """Judge an int8 ONNX file of any author.
+
+    Args:
+        model: path of the file.
+        data: samples that it is measured on, as the ``eval`` of ``insight``; None is synthetic.
+        against: path of the float model that it was made of.
+        samples: how many of them.
+        dim: sizes of named dimensions.
+    Raises:
+        OnnxImportError: the file cannot be read, or is not quantized.
+        DataError: the data do not fit.
+    """
+    source = find_model(model)
+    network = read_network(source.path)
+    given = DataSource.of(data)
+    specs = _specs(source, dims_with(given.data, source, dim, given.fields))
+    notes: list[str] = []
+    runs: list[Evaluation] = []
+    taken: list[Mapping[str, Array]] = []
+    measured: list[Measured] = []
+    with tempfile.TemporaryDirectory(prefix="qsearch-") as scratch:
+        opened = given.prepared(specs, "eval", Path(scratch))
+        described = opened.described
+        try:
+            # Limited in time and memory, before our own evaluation: anybody wrote the file.
+            first, plain = _session(network, False, 1), []
+            begun = time.monotonic()
+            for batch in Batches(opened, specs, samples):
+                if runs and time.monotonic() - begun > _MOST_S:
+                    break
+                plain.append(dict(zip(first.output_names, first.run(batch))))
+                runs.append(evaluate(network, batch))
+                taken.append(batch)
+            measured.append(_measured(network, plain, runs, False, 1))
+            for optimized, threads in ((False, 2), (True, 1), (True, 2)):
+                session = _session(network, optimized, threads)
+                found = (dict(zip(session.output_names, session.run(each))) for each in taken)
+                measured.append(_measured(network, found, runs, optimized, threads))
+        except (CodegenError, EvaluationError) as error:
+            notes.append(f"not measured: {error.what}")
+    terms = {
+        p.name: int(run.values[p.data_name].shape[-1])
+        for run in runs[:1]
+        for p in network.products
+        if p.weights is None and p.data_name in run.values
+    }
+    notes += padding_notes(network.model)  # OrtExecutor runs without this optimizer
+    zeros = [{s.name: np.zeros(s.shape, s.dtype) for s in specs}]
+    claims = with_witnesses(network, overflow(network, terms), taken or zeros)
+    ops = {node.op_type for node in network.model.graph.node}
+    static = "QDQ" if QUANTIZE in ops or "DequantizeLinear" in ops else "dynamic"
+    form = "QOperator" if network.integer_forms else static
+    opset = max((o.version for o in network.model.opset_import if not o.domain), default=0)
+    rows = machines(network, runs)
+    losses: list[Loss] = []
+    if against is not None:
+        if given.data is None:
+            notes.append("synthetic data may reach what real ones do not: --eval gives real ones")
+        try:
+            losses = compare_grids(network, find_model(against).path, taken)
+        except (CodegenError, EvaluationError) as error:
+            notes.append(f"not compared with the float model: {error.what}")
+    ill = any(r.pair is not None or "softmax" in r.rules for r in rows)
+    cure = None
+    if ill and taken and given.data is not None:
+        try:
+            cure = _cure(source, given, dim, network, taken, runs, against)
+        except CompilerError as error:
+            notes.append(f"no cure by `qsearch compile`: {error.what}")
+    return Judgement(
+        source.path, form, opset, claims, rows, measured, described, len(runs),
+        _ties(network, runs), losses, cure, notes,
+    )  # fmt: skip
+
+
+def _cure(
+    source: ModelSource,
+    given: DataSource,
+    dim: Any,
+    network: Network,
+    inputs: Sequence[Mapping[str, Array]],
+    runs: Sequence[Evaluation],
+    against: Any,
+) -> Cure:
+    """Compile the file and compare the module, whose sums saturate nowhere, with it."""
+    from qsearch.commands.quantization import quantize
+
+    module = quantize(source.path, given, dim=dim)
+    exact = [[run.values[name] for name in network.outputs] for run in runs]
+    cured = [module.run(values) for values in inputs]
+    target = f"{source.path.stem}.qmod"
+    words = ["qsearch", "compile", str(source.path), "--calib", str(given.data), "-o", target]
+    if given.preprocess is not None:
+        words += ["--preprocess", str(given.preprocess)]
+    if against is None:
+        return Cure(shlex.join(words), target, _sqnr(exact, cured))
+    session = OrtExecutor(read_model(find_model(against).path), limited=True)
+    plain = [session.run(list(values.values())) for values in inputs]
+    return Cure(
+        shlex.join(words), target, _sqnr(exact, cured), _sqnr(plain, cured), _sqnr(plain, exact)
+    )
+
+
+def _sqnr(wanted: Sequence[Sequence[Array]], found: Sequence[Sequence[Array]]) -> float | None:
+    """SQNR in dB of the outputs of all samples; None where they are one but for float32."""
+    value = sqnr_db(wanted, found)
+    return None if value is None or value > -20 * math.log10(_SAME) else round(value, 1)
+
+
+def _specs(source: ModelSource, dims: Mapping[str, int]) -> tuple[InputSpec, ...]:
+    def size(name: str, axis: int, dim: int | str) -> int:
+        own = dims.get(f"{name}:{axis}", 1)
+        return dim if isinstance(dim, int) else dims.get(dim, own)
+
+    return tuple(
+        InputSpec(p.name, tuple(size(p.name, i, d) for i, d in enumerate(p.dims)), p.dtype)
+        for p in source.declared.inputs
+    )
+
+
+def _points(network: Network) -> list[str]:
+    """Tensors of integers that the file writes, in order."""
+    own = {name for node in network.model.graph.node for name in node.output}
+    return [
+        node.output[0]
+        for node in network.nodes
+        if node.op_type in (QUANTIZE, DYNAMIC) and node.output[0] in own & network.live
+    ]
+
+
+def _session(network: Network, optimized: bool, threads: int) -> OrtExecutor:
+    """The file in onnxruntime, with the integers of its points as further outputs."""
+    model = onnx.ModelProto()
+    model.CopyFrom(network.model)
+    more = [name for name in _points(network) if name not in network.outputs]
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in more)
+    return OrtExecutor(model, optimize=optimized, threads=threads, limited=True, folds=optimized)
+
+
+def _measured(
+    network: Network,
+    outputs: Iterable[Mapping[str, Array]],
+    runs: Sequence[Evaluation],
+    optimized: bool,
+    threads: int,
+) -> Measured:
+    points = _points(network)
+    differing = elements = integers = of = steps = 0
+    largest = 0.0
+    firsts: set[int] = set()
+    for found, run in zip(outputs, runs):
+        for name in network.outputs:
+            theirs = found[name].astype(np.float64)
+            far = np.abs(theirs - run.values[name])
+            scale = np.abs(run.values[name]).max(initial=0)
+            near = _SAME * scale if found[name].dtype.kind == "f" else 0
+            differing, elements = differing + int((far > near).sum()), elements + far.size
+            largest = max(largest, float(far.max(initial=0)))
+        for place, name in enumerate(points):
+            far = np.abs(found[name].astype(np.int64) - run.values[name])
+            integers, of = integers + int((far > 0).sum()), of + far.size
+            steps = max(steps, int(far.max(initial=0)))
+            firsts.update([place] if far.any() else ())
+    first = _layer_of(network, points[min(firsts)]) if firsts else ""
+    return Measured(optimized, threads, differing, elements, largest, integers, of, steps, first)
+
+
+def _layer_of(network: Network, point: str) -> str:
+    """The product or operator whose result a point quantizes."""
+    product = next((p.name for p in network.products if p.result_name == point), None)
+    node = network.writer[point]
+    source = network.writer.get(node.input[0])
+    return product or (node.name if source is None else source.name)
+
+
+def _ties(network: Network, runs: Sequence[Evaluation]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for run in runs:
+        for point, count in run.ties.items():
+            if count:
+                layer = _layer_of(network, point)
+                found[layer] = found.get(layer, 0) + count
+    return found
+
+
+def summary_of(model: Any, dim: Mapping[str, int] | Sequence[str] = ()) -> tuple[str, ...]:
+    """The three lines of a judgement; () for a file that cannot be judged, or is not quantized."""
+    try:
+        return tuple(judge(model, samples=2, dim=dim).summary())
+    except CompilerError:
+        return ()

@@ -1,0 +1,316 @@
+"""Views of a model or module: text, drawings, groups on an accelerator, differences of two."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from compiler.difference import Difference, compare_modules
+from compiler.drawing import FORMATS
+from compiler.drawing import draw as draw_module
+from compiler.errors import CompilerError, NotFullyIntegralError, legal_names
+from compiler.fusion.hardware.command_list import register_command_list
+from compiler.fusion.hardware.description import load_hdfg
+from compiler.fusion.hardware.hdfg import HDFG
+from compiler.fusion.hardware.preparation import group_for_hardware
+from compiler.fusion.hardware.report import HardwareReport, hw_report
+from compiler.ir.inference.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.pass_text import split_passes
+from compiler.ir.text.parser import parse
+from compiler.ir.text.printer import text
+from compiler.qtypes.qconfig import QConfig
+from compiler.quantize import Calibration, bind_params, without_data
+from compiler.runtime.artifact import QModule, load_qmod
+from compiler.runtime.pipeline import Pipeline
+from qsearch.data.prepared_data import Batches
+from qsearch.errors import ModelFileError, SettingsError
+from qsearch.opening.model_file import SHIPPED, find_model, load_model
+from qsearch.opening.open_model import DataSource, dims_with, named_dims, open_model
+from qsearch.report.page import graph_page
+from qsearch.run.run_folder import PathLike, RunFolder, module_at
+from qsearch.settings.launch_settings import NO_CUT, CutAt
+from workers.datasets.protocol import InputSpec
+from workers.datasets.registry import input_specs
+from workers.process import other_versions
+
+log = logging.getLogger("qsearch.commands.views")
+
+
+def show_text(
+    path: PathLike,
+    *,
+    after: str | None = None,
+    dim: Sequence[str] = (),
+    brief: bool = False,
+    **cut: Sequence[str],
+) -> str:
+    """IR text of an .onnx model or a .qmod, after some passes if they are named.
+
+    Args:
+        brief: for people: a line for each layer and each requantization with its scale, without
+            types and sources; constants by dtype, shape, hash and first values, which do not parse.
+        cut: ``until``, ``from_``, ``set_input`` of an .onnx, as of ``CutAt``: its core is shown.
+    """
+    module = read_module(Path(path), dims=named_dims(dim), after=after, at=CutAt(**cut))
+    if not brief:
+        return text(module)
+    return text(module, show_types=False, show_spans=False, brief_constants=True)
+
+
+def draw(
+    path: PathLike,
+    format: str = "html",
+    *,
+    after: str | None = None,
+    dim: Sequence[str] = (),
+    **cut: Sequence[str],
+) -> str:
+    """A drawing of what ``show_text`` would print.
+
+    Args:
+        format: "dot", "svg", or "html": a page to click through, with the IR text; where no passes
+            are named it also draws the kernels of FuseOps, and begins with the result of a .qmod.
+        cut: as for ``show_text``.
+    Raises:
+        CompilerError: the file cannot be used, or there is no such format.
+    """
+    module = read_module(Path(path), dims=named_dims(dim), after=after, at=CutAt(**cut))
+    if format != "html" or after is not None:
+        return _drawn(Path(path).name, module, format)
+    winner, head = RunFolder(Path(path)).module, None
+    file = winner if winner.is_file() else Path(path)
+    if file.suffix == ".qmod":
+        from qsearch.report.html import module_head  # the store, which drawings do not need
+
+        head = module_head(file)
+    return graph_page(Path(path).name, module, fused=True, head=head)
+
+
+def read_hardware(hw: str) -> HDFG:
+    """The description that ``--hw`` names; its groups can be compiled to command lists.
+
+    Raises:
+        HDFGError: it is wrong or not there.
+    """
+    hdfg = load_hdfg(hw)
+    register_command_list(hdfg.name)
+    return hdfg
+
+
+def show_hardware(
+    path: PathLike,
+    hw: str,
+    format: str = "text",
+    *,
+    matcher: str | None = None,
+    after: str | None = None,
+    dim: Sequence[str] = (),
+    **cut: Sequence[str],
+) -> str:
+    """The groups of a model on an accelerator: "text", "json", or a drawing.
+
+    Args:
+        path: .onnx (norms are folded first), .qmod or .relay.
+        hw: a shipped description (opu, opu_q, npu) or the path of a TOML or JSON file.
+        matcher: "greedy" (None) or "optimal".
+        after: passes to run first, as text.
+        cut: as for ``show_text``.
+    Raises:
+        CompilerError: the file or the description cannot be used.
+    """
+    hdfg, matcher = read_hardware(hw), matcher or "greedy"
+    module = _typed_module(Path(path), after, dim, CutAt(**cut))
+    if format == "text":
+        return str(hw_report(module, hdfg, matcher))
+    if format == "json":
+        return json.dumps(hw_report(module, hdfg, matcher).to_dict())
+    grouped = group_for_hardware(module, hdfg, matcher)
+    return _drawn(f"{Path(path).name} on {hdfg.name}", grouped, format)
+
+
+def _drawn(title: str, module: IRModule, format: str) -> str:
+    if format == "html":
+        return graph_page(title, module)
+    if format not in FORMATS:
+        raise SettingsError(
+            f"there is no drawing format {format!r}",
+            where="--format",
+            fix=legal_names(format, (*FORMATS, "html")),
+        )
+    return draw_module(module, format)
+
+
+def _typed_module(path: Path, after: str | None, dim: Any, at: CutAt) -> IRModule:
+    """A file's module with its weights as constants, norms folded unless passes were named."""
+    is_model = path.suffix not in (".qmod", ".relay") and not RunFolder(path).module.is_file()
+    if after is None and is_model:
+        return open_model(find_model(path), DataSource(), dim, at).module
+    return read_module(path, dims=named_dims(dim), after=after, closed=True, at=at)
+
+
+def read_module(
+    path: Path,
+    *,
+    dims: Mapping[str, int],
+    after: str | None = None,
+    closed: bool = False,
+    at: CutAt = NO_CUT,
+    data: Any = None,
+) -> IRModule:
+    """The typed module of a .qmod, a .relay text, an .onnx file or a shipped model.
+
+    Args:
+        path: the file, a run folder (its winner), or the name of a shipped model.
+        dims: sizes of named dimensions of an ONNX model.
+        after: passes to run on it, as text.
+        closed: weights of an ONNX model become constants, so that only inputs are parameters.
+        at: where an ONNX model is cut.
+        data: arrays that tell the sizes of other axes.
+    Raises:
+        CompilerError: the file cannot be used, or a pass fails.
+    """
+    if RunFolder(path).module.is_file() or str(path) not in SHIPPED:
+        path = module_at(path)
+    if path.suffix == ".qmod":
+        module = load_qmod(path).module
+    elif path.suffix == ".relay":
+        module = infer_module(parse(_text(path)))
+    else:
+        source = find_model(path)
+        _, module, params = load_model(source, dims_with(data, source, dims), at)
+        if closed:
+            module = bind_params(module, params)
+    if after:
+        from compiler.transform import run_named
+
+        try:
+            module = run_named(module, split_passes(after), "show")
+        except CompilerError as error:
+            error.add_note(f"while running --after {after}")
+            raise
+    return module
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ModelFileError(
+            f"{path} cannot be read: {reason}",
+            where=str(path.absolute()),
+            fix="give the path of a .relay file",
+        ) from error
+
+
+def report_without_data(module: IRModule, qconfig: QConfig, hw: str) -> HardwareReport:
+    """The groups of a model once it is quantized, before there are data to quantize it with.
+
+    Ranges decide numbers, and hardly which operators there are; so ``global_scale`` stands in.
+
+    Args:
+        module: the float module after prerequisite_optimize.
+        qconfig: what it will be quantized with; fields that need data are not looked at.
+        hw: as ``--hw``.
+
+    Raises:
+        HDFGError: the description is wrong or not there.
+        CompilerError: the model cannot be quantized.
+    """
+    hdfg = read_hardware(hw)
+    plain, calibration = without_data(qconfig), Calibration(module)
+    try:
+        candidate = calibration.candidate(plain)
+    except NotFullyIntegralError:
+        candidate = calibration.candidate(plain.uncut)
+    return hw_report(candidate.module, hdfg, "greedy")
+
+
+# Two modules on the same data -------------------------------------------------------------------
+
+
+def diff(
+    a: PathLike,
+    b: PathLike,
+    data: Any = None,
+    *,
+    samples: int = 4,
+    rtol: float = 0.0,
+    atol: float = 0.0,
+    dim: Mapping[str, int] | Sequence[str] = (),
+    **cut: Sequence[str],
+) -> Difference:
+    """Run two modules on the same inputs; which node differs first, and how far each is off.
+
+    Args:
+        a: .onnx, .qmod or .relay, taken as right.
+        b: the module that is compared with ``a``.
+        data: as ``eval`` of ``launch``, or a ``DataSource``; None is the samples that a .qmod of
+            the two holds, or else synthetic inputs.
+        samples: how many of the data are used.
+        rtol: |a-b| <= atol + rtol·|a| counts as equal; zero asks for the same bits.
+        atol: see ``rtol``.
+        cut: as for ``show_text``, of those that are .onnx; none is that of the other's .qmod.
+    Raises:
+        CompilerError: a file or the data cannot be used, or inputs and outputs do not match.
+    """
+    if samples < 1:
+        raise SettingsError(f"samples is {samples}", where="samples", fix="one or more")
+    found = [(path, _artifact(path)) for path in (a, b)]
+    artifacts = [one for _, one in reversed(found) if one is not None]
+    for path, one in found:
+        if one is not None and (told := other_versions(one.provenance.get("libraries"))):
+            log.warning("%s was %s", path, told)
+    dims, at = named_dims(dim), CutAt(**cut)
+    if not any(cut.values()):
+        at = next((_ends(one.pipeline) for one in artifacts if one.pipeline is not None), at)
+    source = DataSource.of(data)
+    held = next((dict(inputs) for one in artifacts for inputs, _ in one.samples), None)
+    sizes = held if source.data is None else source.data
+    first, second = (
+        read_module(Path(path), dims=dims, closed=True, at=at, data=sizes)
+        if one is None
+        else one.module
+        for path, one in found
+    )
+    inputs = input_specs(first)
+    stored: list[Mapping[str, NDArray[Any]]] = []
+    if source.data is None:
+        stored = next(filter(None, (_stored(one, inputs) for one in artifacts)), [])
+    if stored:
+        return compare_modules(first, second, stored[:samples], rtol=rtol, atol=atol)
+    with tempfile.TemporaryDirectory(prefix="qsearch-") as folder:
+        batches = Batches(source.prepared(inputs, "eval", Path(folder)), inputs, samples)
+        return compare_modules(first, second, batches, rtol=rtol, atol=atol)
+
+
+def _artifact(path: PathLike) -> QModule | None:
+    """A .qmod, or the winner of a run folder; None of other files."""
+    found = Path(path)
+    if found.suffix == ".qmod" or RunFolder(found).module.is_file():
+        return load_qmod(module_at(found))
+    return None
+
+
+def _ends(pipeline: Pipeline) -> CutAt:
+    """Cut of a model into the float parts of a module."""
+    given = {port.name for port in pipeline.whole.inputs}
+    return CutAt(
+        until=[port.name for port in pipeline.core.outputs],
+        from_=[port.name for port in pipeline.core.inputs if port.name not in given],
+    )
+
+
+def _stored(artifact: QModule, specs: Sequence[InputSpec]) -> list[Mapping[str, NDArray[Any]]]:
+    """Inputs of the samples that a .qmod holds, where they fit."""
+    taken = {spec.name: spec.shape for spec in specs}
+    inputs: list[Mapping[str, NDArray[Any]]] = [given for given, _ in artifact.samples]
+    fit = all({n: a.shape for n, a in each.items()} == taken for each in inputs)
+    return inputs if fit else []

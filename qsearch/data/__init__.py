@@ -1,0 +1,1 @@
+"""Turn files, arrays and Python objects into checked samples of a model."""

@@ -1,0 +1,550 @@
+"""Calibration and evaluation data: whatever the user gives becomes a checked DatasetRef."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.module import IRModule
+from compiler.ir.ty import is_float, tensor_fields
+from compiler.runtime.pipeline import Pipeline
+from qsearch.data.object_data import objects_to_npz
+from qsearch.data.streams import STATES, Cell, Streams
+from qsearch.errors import DataError, SettingsError
+from qsearch.settings.config import read_config_file
+from workers.batching import ModelBatch, batch_size, model_batches
+from workers.datasets import audio, table, text
+from workers.datasets.annotated import BOXES, MASKS
+from workers.datasets.contents import Contents, files_below
+from workers.datasets.labels import FIELDS as LABELLED
+from workers.datasets.labels import checked_fields
+from workers.datasets.prepared import prepared, whole_inputs
+from workers.datasets.protocol import NO_LABEL, InputSpec, padded
+from workers.datasets.protocol import Dataset as OpenDataset
+from workers.datasets.protocol import whole as is_whole
+from workers.datasets.registry import LABELS, open_dataset
+from workers.messages import DatasetRef, Range
+from workers.metrics.library import LIBRARY, WORDS
+
+SYNTHETIC_SAMPLES: Final = 64
+KINDS: Final = (
+    "an .npz or .npy, a folder of images or sounds, a .csv or .parquet, a .txt or .jsonl of texts"
+)
+CLASSES, SEVERAL, NUMBERS = "classes", "several", "numbers"
+"""Kinds of labels."""
+_OF_CLASSES: Final = tuple(LIBRARY[word] for word in ("f1", "auc", "bits", "perplexity"))
+_CHUNK: Final = 16
+"""Samples that a run over all data reads at a time."""
+_SCAN: Final = 64
+_RANGED: Final = 32
+"""Samples whose ranges are compared; images are decoded for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedData:
+    """Data that fits the model.
+
+    Attributes:
+        ref: how workers open it.
+        count: samples.
+        label_kind: "classes"; "several" where a sample has several classes at once; "numbers"; ""
+            without labels.
+        label_axes: of the labels of any kind; 0 where there are none.
+        sha256: over the samples as stored, and over how images become inputs.
+        described: for reports: a path, or that it is synthetic.
+        whole: every sample is one run of the model; see ``workers.datasets.protocol.whole``.
+        ranges: least and greatest value of each float input, in a few samples spread over all.
+    """
+
+    ref: DatasetRef
+    count: int
+    label_kind: str
+    sha256: str
+    described: str
+    label_axes: int = 0
+    whole: bool = False
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    @property
+    def has_labels(self) -> bool:
+        """The labels are classes, and top-1 can be scored."""
+        return self.label_kind == CLASSES
+
+    @property
+    def samples(self) -> Range:
+        """All of them."""
+        return Range(0, self.count)
+
+    @property
+    def kind(self) -> str:
+        """Of the dataset that was given."""
+        found = self.ref.options["of"]["kind"] if self.ref.kind == "prepared" else self.ref.kind
+        return str(found)
+
+    @property
+    def path(self) -> str:
+        """Path of the file or folder that the dataset reads."""
+        options = self.ref.options
+        found = options["of"]["options"] if self.ref.kind == "prepared" else options
+        return str(found["path"])
+
+    @property
+    def synthetic(self) -> bool:
+        """Made up, because none was given."""
+        return self.kind == "synthetic"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The output that labels are compared with: the first of the whole model, one sample of it.
+
+    Attributes:
+        shape: without the batch.
+        dtype: of the output.
+        metric: that compares them; "" for the default one.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    metric: str = ""
+
+    @staticmethod
+    def of(sizes: Sequence[Any], dtype: str, metric: str = "") -> Judged | None:
+        """Return the output of these sizes, batch first; None where one is not known."""
+        known = all(isinstance(size, int) for size in sizes[1:])
+        return Judged(tuple(sizes[1:]), dtype, metric) if known else None
+
+    @property
+    def classes(self) -> int | None:
+        """How many classes it tells apart; None where it holds no scores of classes."""
+        if not is_float(self.dtype):
+            return None
+        return 1 if not self.shape else self.shape[0 if len(self.shape) >= 3 else -1]
+
+
+def label_note(data: PreparedData, metric: str | None) -> str:
+    """Return what a metric does with labels of several classes at once; "" for other labels.
+
+    Args:
+        metric: the option of the user; None for the default one.
+    Raises:
+        SettingsError: top1, which compares one class.
+    """
+    if data.label_kind != SEVERAL:
+        return ""
+    fact = "a sample has several labels of 0 or 1, one for each output"
+    cure = "--metric f1 or auc judges each output"
+    if metric == "top1":
+        raise SettingsError(
+            f"{fact}, and top1 compares one", where=f"labels of {data.described}", fix=cure
+        )
+    if metric in (LIBRARY["f1"], LIBRARY["auc"]):
+        return f"{fact}: {WORDS[metric]} is the mean over the outputs (macro)"
+    return f"{fact}, which the score does not use: {cure}"
+
+
+def natural_metric(data: PreparedData) -> str | None:
+    """Return the metric of labels that top-1 cannot judge: boxes, and texts of a reader."""
+    options = data.ref.options
+    if data.kind == "detection":
+        return LIBRARY["map"]
+    given = options["of"]["options"] if data.ref.kind == "prepared" else options
+    return LIBRARY["cer"] if "alphabet" in given.get(LABELS, {}) else None
+
+
+def judged_output(module: IRModule, pipeline: Pipeline | None, metric: str) -> Judged | None:
+    """Return what labels are compared with; None where its sizes are not known.
+
+    Args:
+        module: the core, or the whole model.
+        pipeline: the float parts of a model that was cut.
+        metric: that compares them; "" for the default one.
+    """
+    if pipeline is None or pipeline.after is None:
+        (first, *_) = tensor_fields(module["main"].body.checked_type)
+        sizes: Sequence[Any] = first.shape
+        dtype = first.dtype
+    else:
+        port = pipeline.whole.outputs[0]
+        sizes, dtype = port.dims, port.dtype
+    return Judged.of(sizes, dtype, metric)
+
+
+def content_hash(value: Any) -> str:
+    """sha256 of plain values: JSON with sorted keys and no spaces."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def prepare_data(
+    given: Any,
+    inputs: Sequence[InputSpec],
+    *,
+    name: str,
+    pipeline: Pipeline | None = None,
+    cell: Callable[[], Cell] | None = None,
+    **options: Any,
+) -> PreparedData:
+    """``open_data`` of the whole model, as the core of a model that was cut takes it.
+
+    Args:
+        inputs: of the core.
+        pipeline: the float parts; None where the model was not cut.
+        cell: makes the whole model, which feeds states back and must not join the samples of a
+            fixed batch; None where there is none.
+        options: of ``open_data``.
+    Raises:
+        DataError: single samples, and a model that computes an output from several together.
+    """
+    inputs_of_all = inputs if pipeline is None else whole_inputs(pipeline.whole)
+    if STATES in (options.get("preprocess") or {}):
+        given, options = _fed_back(given, inputs_of_all, name, cell, options)
+    data = open_data(given, inputs_of_all, name=name, **options)
+    if cell is not None and not data.whole and batch_size(inputs_of_all) > 1:
+        joining = _joining_output(data, inputs_of_all, cell())
+        if joining and data.synthetic:
+            data = open_data(given, inputs_of_all, name=name, **options, whole=True)
+        elif joining:
+            raise _joined(joining, inputs_of_all, data.described)
+    if pipeline is None:
+        return data
+    ref = prepared(data.ref, pipeline, inputs_of_all)
+    core = _checked(open_dataset(ref, inputs), ref, data.sha256, data.described, inputs, None)
+    return replace(core, label_kind=data.label_kind)
+
+
+def _joining_output(data: PreparedData, inputs: Sequence[InputSpec], model: Cell) -> str:
+    """Return an output of a fixed batch that depends on several samples at once; "" for none.
+
+    Data of exactly one run are what the model takes: rows of a table, nodes of a graph.
+    """
+    size = batch_size(inputs)
+    read = open_dataset(data.ref, inputs).batch(Range(0, min(size, data.count))).inputs
+    rows = {spec.name: padded(read[spec.name], size) for spec in inputs}
+    changed = {
+        name: np.concatenate([array[:-1], array[:1].reshape(-1)[::-1].reshape(1, *array.shape[1:])])
+        for name, array in rows.items()
+    }
+    both = zip(map(np.asarray, model.run(rows)), map(np.asarray, model.run(changed)), strict=True)
+    for place, (first, second) in enumerate(both):
+        if model.sampled is not None and not model.sampled[place]:
+            continue
+        if first.ndim and len(first) == size:
+            if data.count == size:
+                continue
+            first, second = first[:-1], second[:-1]
+        # A row is computed alike in both runs; other kernels of a runtime may round a last bit.
+        if first.shape != second.shape or not np.allclose(first, second, 1e-3, 1e-5, True):
+            return model.outputs[place] if model.outputs else f"output {place}"
+    return ""
+
+
+def _joined(output: str, inputs: Sequence[InputSpec], where: str) -> DataError:
+    size = batch_size(inputs)
+    wanted = ", ".join(f"{spec.name} [runs, {str([*spec.shape])[1:]}" for spec in inputs)
+    return DataError(
+        f"the model computes {output!r} from {size} samples together, and the data hold single "
+        "samples",
+        where=where,
+        fix=f"give whole inputs, with an axis for the runs in front ({wanted}), or export the "
+        "model for one sample",
+    )
+
+
+def _fed_back(
+    given: Any,
+    inputs: Sequence[InputSpec],
+    name: str,
+    cell: Callable[[], Cell] | None,
+    options: Mapping[str, Any],
+) -> tuple[Path, dict[str, Any]]:
+    """Every call of a model over streams as the samples of an .npz, and the options for it."""
+    preprocess = dict(options["preprocess"])
+    states, folder = preprocess.pop(STATES), options.get("objects_folder")
+    if cell is None:
+        raise DataError(
+            "states are fed back by one model, and there is none here",
+            where="states in the preprocess file",
+            fix="give the states as arrays of the data",
+        )
+    assert folder is not None  # whoever has a model has a folder
+    model = cell()
+    streams = Streams.of(inputs, states, model, name)
+    if not (given is None or isinstance(given, str | os.PathLike)):
+        given = objects_to_npz(given, streams.signal(None), folder, f"{name}-streams")
+    check_exists(given, name)
+    signal = streams.signal(given)
+    options = {**options, "preprocess": preprocess or None}
+    data = open_data(given, signal, name=name, **{**options, "judged": None})
+    calls = streams.calls(open_dataset(data.ref, signal), signal, model)
+    return objects_to_npz(calls, tuple(inputs), folder, name), options
+
+
+def open_data(
+    given: Any,
+    inputs: Sequence[InputSpec],
+    *,
+    name: str,
+    preprocess: Mapping[str, Any] | None = None,
+    objects_folder: Path | None = None,
+    seed: int = 0,
+    judged: Judged | None = None,
+    whole: bool = False,
+) -> PreparedData:
+    """Open data, check that it fits the model's inputs, and hash it.
+
+    Args:
+        given: a path, None for synthetic inputs, or Python objects (see ``object_data``).
+        inputs: the model's inputs.
+        name: "calib" or "eval", for messages and file names.
+        preprocess: how an image becomes the input.
+        objects_folder: where Python objects are written; needed for them only.
+        seed: of synthetic inputs.
+        judged: what labels have to fit; None where they may be anything.
+        whole: each synthetic sample is one run of the model.
+    Raises:
+        DataError, DatasetError: missing, empty, not finite, or not what the model takes.
+    """
+    if given is None:
+        options: dict[str, Any] = {"count": SYNTHETIC_SAMPLES, "seed": seed}
+        options |= {"whole": True} if whole else {}
+        ref = DatasetRef("synthetic", options)
+        described = f"synthetic ({SYNTHETIC_SAMPLES} samples, seed {seed})"
+        dataset = open_dataset(ref, inputs)
+        return _checked(dataset, ref, content_hash(options), described, (), None)
+    if isinstance(given, str | os.PathLike):
+        path = Path(given)
+        described = str(given)
+    else:
+        if objects_folder is None:
+            raise DataError(f"{name} data given as objects has no place to be written to")
+        path = objects_to_npz(given, tuple(inputs), objects_folder, name)
+        described = f"{type(given).__name__} from Python"
+    check_exists(path, name)
+    contents, sha256 = Contents(path), None
+    fields = dict(preprocess or {})
+    of_labels = checked_fields({name: fields.pop(name) for name in LABELLED if name in fields})
+    preprocess = None if preprocess is None or (of_labels and not fields) else fields
+    kind = _kind(path, fields, inputs)
+    options = {"path": str(path.absolute())} | ({LABELS: of_labels} if of_labels else {})
+    if kind != "npz":
+        options["preprocess"] = preprocess
+        ref = DatasetRef(kind, options, contents.sha256)
+        dataset = open_dataset(ref, inputs, contents)  # it checks the fields of preprocess
+        beside = Contents(Path(fields["tokenizer"])).sha256 if fields.get("tokenizer") else None
+        sha256 = contents.combined(content_hash([preprocess, beside]).encode())
+    else:
+        ref = DatasetRef(kind, options, contents.sha256)
+        dataset = open_dataset(ref, inputs, contents)
+    sha256 = sha256 or contents.sha256
+    if of_labels:
+        sha256 = content_hash([sha256, of_labels])
+    data = _checked(dataset, ref, sha256, described, inputs, judged)
+    if kind != "npz":
+        return data
+    for start in range(0, data.count, _SCAN):
+        dataset.batch(Range(start, min(start + _SCAN, data.count)))  # refuses what is not finite
+    return data
+
+
+def check_exists(path: str | Path | None, name: str) -> None:
+    """Refuse a path that leads nowhere, before anything costly begins.
+
+    Raises:
+        DataError: there is nothing; None is fine.
+    """
+    if path is not None and not Path(path).exists():
+        raise DataError(
+            f"the {name} data {path} does not exist",
+            where=str(Path(path).absolute()),
+            fix=f"give {KINDS}",
+        )
+
+
+def read_preprocess(path: str | os.PathLike[str] | None) -> dict[str, Any] | None:
+    """The fields of a ``--preprocess`` file; they are checked where a data set uses them.
+
+    The path of a tokenizer is taken from the folder of the file.
+
+    Raises:
+        SettingsError, DataError: the file cannot be read, or there is no such tokenizer.
+    """
+    if path is None:
+        return None
+    fields = read_config_file(Path(path))
+    if "tokenizer" in fields:
+        tokenizer = Path(path).absolute().parent / str(fields["tokenizer"])
+        if not tokenizer.is_file():
+            raise DataError(
+                f"there is no tokenizer {fields['tokenizer']}",
+                where=f"{path}, tokenizer",
+                fix="give the path of the model's tokenizer.json, from the folder of this file",
+            )
+        fields["tokenizer"] = str(tokenizer)
+    return fields
+
+
+def _kind(path: Path, preprocess: Mapping[str, Any], inputs: Sequence[InputSpec]) -> str:
+    """The kind of a data set: by a field of ``--preprocess``, else by the files and the inputs."""
+    by_field = {"tokenizer": "text", "rate": "audio", "columns": "table"}
+    by_field |= {BOXES: "detection", MASKS: "segmentation"}
+    for field_name, kind in by_field.items():
+        if field_name in preprocess:
+            if (kind in ("text", "table")) == path.is_dir():
+                raise DataError(
+                    f"{field_name!r} in the preprocess file is for "
+                    f"{'a folder' if path.is_file() else 'a file'}",
+                    where=str(path),
+                    fix=f"give the {kind} data, or leave {field_name!r} out",
+                )
+            return kind
+    if path.is_dir():
+        sounds = any(each.suffix.lower() in audio.SUFFIXES for each in files_below(path))
+        return "audio" if sounds else "image_folder"
+    suffix = path.suffix.lower()
+    tokenized = len(inputs) > 1 or (path.parent / "tokenizer.json").is_file()
+    if suffix == ".csv" and tokenized and text.takes_tokens(inputs):
+        return "text"
+    if suffix in table.SUFFIXES:
+        return "table"
+    return "text" if suffix in text.SUFFIXES else "npz"
+
+
+def _checked(
+    dataset: OpenDataset,
+    ref: DatasetRef,
+    sha256: str,
+    described: str,
+    inputs: Sequence[InputSpec],
+    judged: Judged | None,
+) -> PreparedData:
+    count = len(dataset)
+    first = dataset.labels(Range(0, 1))
+    axes = 0 if first is None else first.ndim
+    label_kind = "" if first is None else fit_labels(dataset, judged, described)
+    spread = sorted({place * count // _RANGED for place in range(_RANGED)})
+    ranges: dict[str, tuple[float, float]] = {}
+    names = [spec.name for spec in inputs if spec.dtype.startswith("float")]
+    for place in spread if names else ():
+        batch = dataset.batch(Range(place, place + 1))
+        for name in names:
+            values = batch.inputs[name]
+            low, high = ranges.get(name, (np.inf, -np.inf))
+            ranges[name] = (min(low, float(values.min())), max(high, float(values.max())))
+    return PreparedData(ref, count, label_kind, sha256, described, axes, is_whole(dataset), ranges)
+
+
+def fit_labels(dataset: OpenDataset, judged: Judged | None, where: str) -> str:
+    """Return the kind of the labels, of which there are some.
+
+    Args:
+        judged: what they have to fit; None where they may be anything.
+        where: for messages.
+    Raises:
+        DataError: a label is no class of the model; the first is named.
+    """
+    parts = (
+        dataset.labels(Range(start, min(start + _SCAN, len(dataset))))
+        for start in range(0, len(dataset), _SCAN)
+    )
+    first = dataset.labels(Range(0, 1))
+    assert first is not None
+    kind = CLASSES if first.dtype.kind in "iu" else NUMBERS
+    classes = None if judged is None else judged.classes
+    own = judged is not None and judged.metric not in ("", "top1", *_OF_CLASSES)
+    if judged is None or classes is None or own:
+        return kind
+    whole, several, hot = True, first.ndim == 2 and first.shape[1:] == judged.shape, True
+    least, most, wrong = classes, NO_LABEL, None
+    for part, found in enumerate(parts):
+        assert found is not None
+        labels = found.reshape(-1)
+        present = (labels == labels) & (labels != NO_LABEL)
+        legal = labels[(labels >= 0) | (present & (first.ndim == 1))]
+        whole = whole and bool((legal == np.floor(legal)).all())
+        if not whole:
+            return NUMBERS
+        several = several and bool(np.isin(legal, (0, 1)).all())
+        hot = hot and several and bool((found.sum(axis=1) == 1).all())
+        if not legal.size:
+            continue
+        least, most = min(least, int(legal.min())), max(most, int(legal.max()))
+        outside = np.isin(labels, legal[(legal < 0) | (legal >= classes)])
+        if wrong is None and outside.any():
+            place = int(np.argmax(outside))
+            wrong = (part * _SCAN + place // max(1, labels.size // len(found)), int(labels[place]))
+    if several and classes > 1 and not (hot and kind == CLASSES):
+        return SEVERAL
+    if classes == 1 and (kind == NUMBERS or judged.metric not in ("", "top1")):
+        return kind
+    words = getattr(dataset, "words", ())
+    if words and wrong is None and len(words) != classes:
+        raise DataError(
+            f"the labels are {len(words)} words, and the model has {classes} classes",
+            where=f"{where}: {', '.join(words)[:200]}",
+            fix="give --preprocess pre.yaml with 'classes: [...]', all of them in the order of "
+            "the model's outputs",
+        )
+    if wrong is None:
+        return CLASSES
+    if kind == NUMBERS:
+        return NUMBERS
+    fix = f"labels go from 0 to {classes - 1}; is it the data of another model?"
+    if Path(where).is_dir():
+        fix = "folders named by numbers are class indices: count from 0, or list the names in "
+        fix += "classes.txt beside them (line 1 is class 0)"
+    elif (least, most) == (1, classes):
+        fix = "labels count from 1 here and from 0 in the model: subtract 1 from all of them"
+    elif least < 0:
+        fix = f"write {NO_LABEL} for samples without a label, or 'ignore: {least}' in the "
+        fix += "preprocess file; add 1 where labels count from -1"
+    elif classes == 1:
+        usual = "auc, f1" if (least, most) == (0, 1) else "mae, rmse, r2"
+        fix = (
+            f"a model with one output has no classes: give --metric {usual}, or one of your own "
+            "(module:name), or --eval without labels"
+        )
+    raise DataError(
+        f"sample {wrong[0]} has the label {wrong[1]}, and the model has {classes} classes "
+        f"(0 to {classes - 1})",
+        where=f"{where}: labels from {least} to {most}",
+        fix=fix,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Inputs of the model, one run at a time, as often as they are iterated.
+
+    Attributes:
+        data: open while this is iterated.
+        inputs: of the model.
+        limit: the first so many samples; None is all.
+        told: called with the samples that are done, from 0 on, and all of them; None tells nobody.
+    """
+
+    data: PreparedData
+    inputs: tuple[InputSpec, ...]
+    limit: int | None = None
+    told: Callable[[int, int], None] | None = None
+
+    def __iter__(self) -> Iterator[dict[str, NDArray[Any]]]:
+        told = self.told or (lambda _done, _of: None)
+        told(0, self.data.count)
+        for batch in self.with_labels():
+            yield batch.inputs
+            told(batch.start + batch.count, self.data.count)
+
+    def with_labels(self) -> Iterator[ModelBatch]:
+        """The same with labels, and how many samples of a run are real."""
+        count = self.data.count if self.limit is None else min(self.limit, self.data.count)
+        dataset = open_dataset(self.data.ref, self.inputs)
+        return model_batches(dataset, Range(0, count), self.inputs, _CHUNK)

@@ -1,1 +1,0 @@
-"""Functions for one model or .qmod: quantize, analyse, draw, compare, run, prove, export."""

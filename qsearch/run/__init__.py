@@ -1,0 +1,1 @@
+"""Folder, signatures, progress, webhooks and trackers of a run."""

@@ -1,0 +1,579 @@
+"""Settings of ``qsearch launch``: one field says type, bounds, help, flag, variable and key.
+
+``config.resolve`` reads them from flags, QSEARCH_ variables and ``-c`` files; the command line
+makes the options of launch from the fields.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from compiler.errors import legal_names
+from qsearch.errors import SettingsError
+from qsearch.run.notifying import checked_urls, masked_url
+from workers.metrics.library import LIBRARY
+from workers.metrics.registry import (
+    by_option,
+    cost_options,
+    metric_options,
+    option_named,
+    spellings,
+)
+from workers.metrics.size import DEFAULT_FORM, FORMS
+
+COSTS: Final = cost_options()
+"""What ``--minimize`` may name, and ``--metric`` with less being better."""
+METRICS: Final = (*metric_options(), *LIBRARY)
+EVALUATORS: Final = ("auto", "engine", "simulated")
+DASHBOARD_PORT: Final = 8090
+POOLS: Final = ("auto", "process", "ray", "inline")
+TRACKERS: Final = ("mlflow", "wandb", "tensorboard")
+AUTO_PATIENCE: Final = "auto"
+SAMPLERS: Final = ("auto", "tpe", "random", "grid")
+
+ENVIRONMENT_PREFIX: Final = "QSEARCH_"
+_PASSWORD: Final = re.compile(r"(://[^/:@]*:)[^/]*@")
+_IMPORT_PATH: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+MODEL: Final = "Model and data"
+OBJECTIVE: Final = "Objective and limits"
+SEARCH: Final = "Search"
+WORKERS: Final = "Workers"
+STUDY: Final = "Study and files"
+OUTPUT: Final = "Output"
+
+
+@dataclass(frozen=True, slots=True)
+class CutAt:
+    """Where a model is cut by hand, and inputs that are constants.
+
+    Attributes:
+        until: nodes or tensors that the core ends with.
+        from_: nodes that the core begins with, or tensors that it takes.
+        set_input: ``NAME=VALUE`` words, or values by name.
+    """
+
+    until: Sequence[str] = ()
+    from_: Sequence[str] = ()
+    set_input: Sequence[str] | Mapping[str, Any] = ()
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """Values by input.
+
+        Raises:
+            SettingsError: a word of another form.
+        """
+        found = {}
+        for word in _words(self.set_input):
+            name, equals, value = word.partition("=")
+            try:
+                found[name] = json.loads(value.lower() if equals else "")
+            except ValueError as error:
+                raise SettingsError(
+                    f"--set-input needs NAME=VALUE, got {word!r}",
+                    where="set-input",
+                    fix="give a number, true, false or a list, for example sr=16000",
+                ) from error
+        return found
+
+
+NO_CUT: Final = CutAt()
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """How a setting looks on the command line; a field without one has no flag of its own.
+
+    Attributes:
+        panel: heading in ``--help``.
+        metavar: what stands for the value; legal words are separated by ``|``. "" is a switch.
+        words: legal words, where the metavar does not name them.
+        also: further spellings.
+        repeatable: each use adds a value.
+        expected: what the value is, for messages; the bounds of the field are added.
+    """
+
+    panel: str
+    metavar: str = ""
+    words: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    repeatable: bool = False
+    expected: str = ""
+
+
+class UnknownWordError(ValueError):
+    """A word that is none of the legal ones; ``fix`` names them, the nearest first."""
+
+    def __init__(self, word: object, legal: Collection[str]) -> None:
+        super().__init__(f"{word!r} is unknown")
+        printed = [name for name in spellings() if option_named(name) in legal]
+        self.word, self.fix = str(word), legal_names(str(word), legal, printed)
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """A setting takes one of these words in any case, or an import path of the user's own code.
+
+    Measures may be called as they are printed: ``model_bytes`` is ``size``.
+    """
+
+    legal: tuple[str, ...] | Callable[[], tuple[str, ...]]
+    or_import_path: bool = False
+
+    def check(self, raw: Any) -> str:
+        """The word; raises UnknownWordError for another one."""
+        if isinstance(raw, str) and self.or_import_path and is_import_path(raw):
+            return raw
+        legal = self.legal() if callable(self.legal) else self.legal
+        words = {word.lower(): word for word in legal}
+        for word in (str(raw).lower(), option_named(str(raw)).lower()):
+            if word in words:
+                return words[word]
+        raise UnknownWordError(raw, legal)
+
+
+def is_import_path(text: str) -> bool:
+    """Whether ``text`` looks like ``module:name``."""
+    return _IMPORT_PATH.fullmatch(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class MaxDrop:
+    """How much accuracy may be lost: ``amount`` absolute (0..1), or a fraction of the baseline."""
+
+    amount: float
+    relative: bool = False
+
+    def floor(self, baseline: float) -> float:
+        """Least score that still counts as kept, both as fractions 0..1."""
+        return baseline - self.amount * (baseline if self.relative else 1.0)
+
+    def __str__(self) -> str:
+        return f"{self.amount * 100:g}%" if self.relative else f"{self.amount:g}"
+
+
+# Values as flags, variables and files spell them --------------------------------------------------
+
+
+def _text(raw: Any) -> str:
+    if isinstance(raw, str | os.PathLike):
+        text = os.fspath(raw)
+        if isinstance(text, str) and text:
+            return text
+    raise ValueError("expected a text that is not empty")
+
+
+def _number(raw: Any) -> Any:
+    """Leave a number or its text to pydantic; True is no number here."""
+    return None if isinstance(raw, bool) else raw
+
+
+def metric_named(raw: Any) -> str:
+    """An option, a word of the library as where it is, or an import path."""
+    legal = lambda: (*metric_options(), *LIBRARY)  # noqa: E731
+    word = OneOf(legal, or_import_path=True).check(raw)
+    return LIBRARY.get(word, word)
+
+
+def _finite(raw: Any, expected: str) -> float:
+    try:
+        number = float(_number(raw))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"expected {expected}") from error
+    if not math.isfinite(number):
+        raise ValueError(f"expected {expected}")
+    return number
+
+
+def parse_bytes(raw: Any) -> int:
+    """A number of bytes, or one with K, M, G or T behind it (powers of 1024)."""
+    text = str(raw).strip().upper().removesuffix("B").removesuffix("I")
+    power = "KMGT".find(text[-1:]) + 1 if text else 0
+    number = _finite(text[:-1] if power else text, "a size > 0, such as 2G")
+    if not number > 0:
+        raise ValueError("expected a size > 0, such as 2G")
+    return int(number * 1024**power)
+
+
+def parse_max_drop(raw: Any) -> MaxDrop:
+    """``0.01`` is absolute, ``1%`` relative to the baseline."""
+    if isinstance(raw, MaxDrop):
+        return raw
+    text = str(raw).strip()
+    relative = text.endswith("%")
+    expected = "a drop of 0..1 (0.01) or 0..100% (1%)"
+    amount = _finite(text.removesuffix("%"), expected) / (100 if relative else 1)
+    if not 0 <= amount <= 1:
+        raise ValueError(f"expected {expected}")
+    return MaxDrop(amount, relative)
+
+
+def parse_dims(raw: Any) -> tuple[tuple[str, int], ...]:
+    """``NAME=N`` words, or a mapping, as sorted pairs."""
+    found = []
+    for name, size in _pairs(raw):
+        number = _finite(size, "a whole number >= 1")
+        if number < 1 or number != int(number):
+            raise ValueError("expected a whole number >= 1")
+        found.append((name, int(number)))
+    return tuple(sorted(found))
+
+
+def _pairs(raw: Any) -> list[tuple[str, Any]]:
+    """``NAME=N`` words, pairs or a mapping as pairs."""
+    if isinstance(raw, Mapping):
+        return [(str(name), value) for name, value in raw.items()]
+    words = raw.split(",") if isinstance(raw, str) else _list_of(raw)
+    pairs = []
+    for word in words:
+        if not isinstance(word, str):
+            if not isinstance(word, list | tuple) or len(word) != 2:
+                raise ValueError(f"expected NAME=N, got {word!r}")
+            name, value = word
+        else:
+            name, equals, value = word.partition("=")
+            if not equals:
+                raise ValueError(f"expected NAME=N, got {word!r}")
+        pairs.append((str(name).strip(), value))
+    return pairs
+
+
+def _list_of(raw: Any) -> list[Any]:
+    if not isinstance(raw, list | tuple | set | frozenset):
+        raise ValueError("expected a list")
+    return list(raw)
+
+
+def _costs(raw: Any) -> tuple[str, ...]:
+    words = raw.replace(",", " ").split() if isinstance(raw, str) else _list_of(raw)
+    return tuple(dict.fromkeys(OneOf(cost_options).check(word) for word in words))
+
+
+def _limits(raw: Any) -> tuple[tuple[str, float], ...]:
+    legal = OneOf(tuple(name for name in cost_options() if name != "size"))
+    found: dict[str, float] = {}
+    for name, value in _pairs(raw):
+        if option_named(name) == "size":
+            raise ValueError("size has a limit of its own, --max-size")
+        cost = legal.check(name)
+        if by_option(cost).unit == "bytes":
+            found[cost] = parse_bytes(value)
+        else:
+            found[cost] = _finite(value, f"a number for {name}, such as 39")
+        if found[cost] < 0:
+            raise ValueError(f"no module has a {name} below 0")
+    return tuple(sorted(found.items()))
+
+
+def _space(raw: Any) -> str | dict[str, Any]:
+    if not isinstance(raw, Mapping):
+        return _text(raw)
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(dict(raw), allow_nan=False))
+    except TypeError as error:  # a date, a set, or a key that is no text
+        raise ValueError(f"expected plain values: {error}") from error
+    return plain
+
+
+def _words(raw: Any) -> tuple[str, ...]:
+    if isinstance(raw, Mapping):
+        raw = [f"{name}={value}" for name, value in raw.items()]
+    words = raw.split(";") if isinstance(raw, str) else _list_of(raw)
+    return tuple(_text(word.strip() if isinstance(word, str) else word) for word in words)
+
+
+def _patience(raw: Any) -> int | str:
+    if str(raw).strip().lower() == AUTO_PATIENCE:
+        return AUTO_PATIENCE
+    number = _finite(raw, "a whole number >= 1, or auto")
+    if number < 1 or number != int(number):
+        raise ValueError("expected a whole number >= 1, or auto")
+    return int(number)
+
+
+def _trackers(raw: Any) -> tuple[str, ...]:
+    words = _words(raw)
+    for word in words:
+        OneOf(TRACKERS).check(word.partition(":")[0])
+    return tuple(dict.fromkeys(words))
+
+
+def _urls(raw: Any) -> tuple[str, ...]:
+    return checked_urls(_words(raw))
+
+
+Text = Annotated[str, BeforeValidator(_text)]
+Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
+Whole = Annotated[int, BeforeValidator(_number)]
+Real = Annotated[float, BeforeValidator(_number)]
+Bytes = Annotated[int, BeforeValidator(parse_bytes)]
+
+
+class Settings(BaseModel):
+    """Everything ``qsearch launch`` can be told; the names are those of the flags.
+
+    Constructing one reads no environment and no file: ``config.resolve`` does.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        validate_by_name=True,
+        validate_by_alias=True,
+    )
+
+    model: Annotated[str, BeforeValidator(_text)] = Field(
+        "", description="an .onnx file, or `digits`, which ships with the package"
+    )
+    calib: Annotated[Text | None, Flag(MODEL, "C")] = Field(
+        None, description="calibration data: .npz, images, sounds, texts or a table (synthetic)"
+    )
+    eval: Annotated[Text | None, Flag(MODEL, "E")] = Field(
+        None, description="evaluation data of the same kinds, best with labels (as --calib)"
+    )
+    preprocess: Annotated[Text | None, Flag(MODEL, "FILE")] = Field(
+        None,
+        description="how the data become the input: resize, crop, mean, std; tokenizer, states, …",
+    )
+    dim: Annotated[tuple[tuple[str, int], ...], BeforeValidator(parse_dims)] = Field(
+        (), description="sizes of dimensions that the model leaves open"
+    )
+    until: Annotated[Words, Flag(MODEL, "NODE", repeatable=True)] = Field(
+        (),
+        description="node or tensor that the quantized part ends with; what follows stays in float "
+        "(chosen where a node has no integer form); repeatable",
+    )
+    from_: Annotated[Words, Flag(MODEL, "NODE", repeatable=True)] = Field(
+        (),
+        alias="from",
+        description="node that the quantized part begins with, or tensor that it takes; repeatable",
+    )
+    set_input: Annotated[Words, Flag(MODEL, "NAME=VALUE", repeatable=True)] = Field(
+        (), description="an input that is always this value, such as sr=16000; repeatable"
+    )
+    passes: Annotated[Words, Flag(MODEL, "P", repeatable=True)] = Field(
+        (), description="your own pass on the float model, module:Class; repeatable"
+    )
+    imports: Annotated[Words, Flag(MODEL, "MODULE", repeatable=True)] = Field(
+        (), alias="import", description="your code, run first: a .py file or a dotted module"
+    )
+    metric: Annotated[
+        Annotated[str, BeforeValidator(metric_named)] | None,
+        Flag(OBJECTIVE, "METRIC", METRICS),
+    ] = Field(
+        None,
+        description="what to maximise: top1, agreement, sqnr, f1, auc, mae, rmse, r2, map, miou, "
+        "perplexity, bits, wer, cer, psnr, ssim, si_sdr, or your own metric, module:name; a "
+        "cost is minimised (top1 with labels, and SQNR where luck explains top1; else sqnr)",
+    )
+    minimize: Annotated[
+        tuple[str, ...], BeforeValidator(_costs), Flag(OBJECTIVE, "COSTS", COSTS)
+    ] = Field((), description=f"costs to minimise as well, for a Pareto front: {', '.join(COSTS)}")
+    max_drop: Annotated[MaxDrop, BeforeValidator(parse_max_drop), Flag(OBJECTIVE, "D")] = Field(
+        MaxDrop(0.01), description="accuracy the winner may lose: 0.01, or 1% of the baseline"
+    )
+    max_size: Annotated[Bytes | None, Flag(OBJECTIVE, "B")] = Field(
+        None, description="largest size of the winner's constants in bytes: 300k, 2M"
+    )
+    for_: Annotated[
+        str, BeforeValidator(OneOf(tuple(FORMS)).check), Flag(OBJECTIVE, "|".join(FORMS))
+    ] = Field(
+        DEFAULT_FORM,
+        alias="for",
+        description="the form of the module whose constants size counts; a search for qdq, or its "
+        "runtime (onnxruntime, openvino, tensorrt), tries what the file holds: 8 bits, weights of "
+        "2, 4 or 8; one for tflite is for TFLM (tflite-16x8: 16 bits, weights of 8), for ryzenai "
+        "and qnn for these NPUs; a core means its C, and adds ram, flash and instructions to every "
+        "trial",
+    )
+    at_most: Annotated[
+        tuple[tuple[str, float], ...],
+        BeforeValidator(_limits),
+        Flag(OBJECTIVE, "COST=N", repeatable=True),
+    ] = Field(
+        (),
+        description="limit of another cost: hw_groups=39, latency=5 (ms), ram=64k, flash=256k; "
+        "repeatable",
+    )
+    hw: Annotated[Text | None, Flag(OBJECTIVE, "FILE|opu|opu_q|npu")] = Field(
+        None, description="group operators for this accelerator, and score every trial with it"
+    )
+    measure: Annotated[Text | None, Flag(OBJECTIVE, "ssh://USER@HOST")] = Field(
+        None,
+        description="time every trial on this board, which builds and runs its C: latency and "
+        "c_latency are its CPU milliseconds, and its integers are compared",
+    )
+    evaluator: Annotated[
+        str, BeforeValidator(OneOf(EVALUATORS).check), Flag(OBJECTIVE, "|".join(EVALUATORS))
+    ] = Field(
+        "auto",
+        description="what scores a candidate: engine runs its integers and needs a C compiler; "
+        "auto does so too, or runs them slower without one; simulated runs the float simulation",
+    )
+    allow_float: Annotated[bool, Flag(OBJECTIVE)] = Field(
+        False, description="also try modules with float operators"
+    )
+    trials: Annotated[Whole, Flag(SEARCH, "N")] = Field(
+        32, ge=1, description="trials of the study in total, over all runs"
+    )
+    timeout: Annotated[Real | None, Flag(SEARCH, "S", expected="seconds")] = Field(
+        None, gt=0, description="start no trial after this many seconds"
+    )
+    patience: Annotated[
+        int | Literal["auto"] | None,
+        BeforeValidator(_patience),
+        Flag(SEARCH, "K|auto", expected="a whole number >= 1, or auto"),
+    ] = Field(
+        None,
+        description="stop after K trials in a row without improvement; auto: once more trials can "
+        "hardly help (auto where --minimize size has neither --max-drop nor --trials)",
+    )
+    prune: Annotated[Real | None, Flag(SEARCH, "A")] = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="significance level of early stopping; 0 turns it off (0.05; 0 for samplers "
+        "without history)",
+    )
+    sampler: Annotated[
+        str,
+        BeforeValidator(OneOf(SAMPLERS, or_import_path=True).check),
+        Flag(SEARCH, "|".join(SAMPLERS)),
+    ] = Field("auto", description="what proposes trials; auto: a Gaussian process with TPE")
+    seed: Annotated[Whole, Flag(SEARCH, "S")] = Field(
+        0, ge=0, description="seed of the sampler and of synthetic data"
+    )
+    batch: Annotated[Whole | None, Flag(SEARCH, "N")] = Field(
+        None, ge=1, description="trials proposed at a time (4, or one per worker)"
+    )
+    space: Annotated[
+        str | Mapping[str, Any] | None, BeforeValidator(_space), Flag(SEARCH, "FILE")
+    ] = Field(None, description="the search space; qsearch doctor --space-out writes one")
+    pool: Annotated[str, BeforeValidator(OneOf(POOLS).check), Flag(WORKERS, "|".join(POOLS))] = (
+        Field(
+            "auto",
+            description="where workers run; auto: Ray with --address or RAY_ADDRESS, "
+            "else processes",
+        )
+    )
+    workers: Annotated[Whole | None, Flag(WORKERS, "N")] = Field(
+        None, ge=1, description="number of worker processes (one per core)"
+    )
+    address: Annotated[Text | None, Flag(WORKERS, "A")] = Field(
+        None, description="address of a Ray cluster (a new local cluster)"
+    )
+    worker_cpus: Annotated[Real, Flag(WORKERS, "N")] = Field(
+        1.0, ge=0, description="cores per worker, and threads of its numeric libraries"
+    )
+    worker_memory: Annotated[Bytes | None, Flag(WORKERS, "B")] = Field(
+        None, description="memory per worker: 2G (no limit)"
+    )
+    trial_timeout: Annotated[Real, Flag(WORKERS, "S", expected="seconds")] = Field(
+        3600.0, gt=0, description="seconds without an answer after which a worker counts as dead"
+    )
+    out: Annotated[Text | None, Flag(STUDY, "DIR", also=("-o", "--output"))] = Field(
+        None, description="run folder (runs/<model>)"
+    )
+    storage: Annotated[Text | None, Flag(STUDY, "URL")] = Field(
+        None, description="database: sqlite:///… or postgresql://… (study.db in the run folder)"
+    )
+    study: Annotated[Text | None, Flag(STUDY, "NAME")] = Field(
+        None, description="name of the study in the storage (that of the run folder)"
+    )
+    artifacts: Annotated[Text | None, Flag(STUDY, "URL")] = Field(
+        None, description="where drivers share files, an fsspec URL: s3://… (the run folder)"
+    )
+    sign: Annotated[Text | None, Flag(STUDY, "KEY")] = Field(
+        None, description="sign the written module with this private key (qsearch keygen)"
+    )
+    fresh: Annotated[bool, Flag(STUDY)] = Field(
+        False, description="delete the study of the run folder first"
+    )
+    try_: Annotated[Words, Flag(SEARCH, "FILE", repeatable=True)] = Field(
+        (),
+        alias="try",
+        description="evaluate this qconfig.json (or k=v,…) before what the sampler proposes; "
+        "repeatable",
+    )
+    keep_failed: Annotated[bool, Flag(STUDY)] = Field(
+        False, description="leave trials that failed in earlier runs, which are else tried again"
+    )
+    notify: Annotated[
+        tuple[str, ...], BeforeValidator(_urls), Flag(STUDY, "URL", repeatable=True)
+    ] = Field(
+        (),
+        description="POST a new best, the end or a failure to this webhook (Slack, Mattermost, "
+        "Teams), signed with QSEARCH_NOTIFY_SECRET; repeatable",
+    )
+    track: Annotated[
+        tuple[str, ...],
+        BeforeValidator(_trackers),
+        Flag(STUDY, "mlflow|wandb|tensorboard[:URI]", TRACKERS, repeatable=True),
+    ] = Field(
+        (),
+        description="write trials, command, versions and files to this tracker; URI is a server "
+        "or folder of mlflow, a project of wandb (or offline), a folder of tensorboard; repeatable",
+    )
+    dry_run: Annotated[bool, Flag(STUDY)] = Field(
+        False, description="print what would be done, and stop"
+    )
+    as_json: Annotated[bool, Flag(OUTPUT)] = Field(
+        False, alias="json", description="one JSON object as last line of stdout"
+    )
+    verbosity: int = Field(0, description="-1 errors only, 0 warnings, 1 more, 2 everything")
+
+    @property
+    def worker_count(self) -> int:
+        """Workers: as told, or one per core this process may use."""
+        if self.pool == "inline":
+            return 1
+        return self.workers or len(os.sched_getaffinity(0))
+
+    @property
+    def pool_kind(self) -> str:
+        """The pool that ``auto`` stands for: Ray only where the user named a cluster or GPUs."""
+        if self.pool != "auto":
+            return self.pool
+        return "ray" if self.ray_address is not None else "process"
+
+    @property
+    def ray_address(self) -> str | None:
+        """The cluster to join: as told, or for ``auto`` that of RAY_ADDRESS."""
+        named = os.environ.get("RAY_ADDRESS") if self.pool == "auto" else None
+        return self.address or named or None
+
+    @property
+    def batch_size(self) -> int:
+        """Trials proposed at a time: as told, or enough for all workers."""
+        return self.batch or max(4, self.worker_count)
+
+    @property
+    def cut_at(self) -> CutAt:
+        """Where the user cuts the model."""
+        return CutAt(self.until, self.from_, self.set_input)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as reports and ``config.resolved.yaml`` hold them; passwords are hidden."""
+        values = self.model_dump(mode="json", by_alias=True)
+        values["max_drop"] = str(self.max_drop)
+        values["dim"] = dict(self.dim)
+        values["at_most"] = dict(self.at_most)
+        values["notify"] = [masked_url(url) for url in self.notify]
+        if self.storage is not None:
+            values["storage"] = _PASSWORD.sub(r"\1***@", self.storage)
+        return values
+
+
+def names_of_keys() -> dict[str, str]:
+    """Key of a file, a flag or a variable -> name of the field."""
+    return {field.alias or name: name for name, field in Settings.model_fields.items()}
