@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+import sysconfig
 import venv
 import zipfile
 from importlib import metadata
@@ -19,6 +20,8 @@ from packaging.utils import canonicalize_name
 from compiler.targets.engine.isa import ISAS, library_name
 
 ROOT = Path(__file__).resolve().parents[2]
+GONE = "gone.py"
+"""A module that an earlier ``pip install .`` left in build/ and that the source has no more."""
 KERNELS = [n for n, i in ISAS.items() if not i.machines or platform.machine() in i.machines]
 
 
@@ -49,6 +52,10 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
             copy = source / os.fsdecode(name)
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(path.read_bytes())
+    lib = f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+    earlier = source / "build" / lib / "qsearch" / GONE
+    earlier.parent.mkdir(parents=True)
+    earlier.write_text("")
     return source
 
 
@@ -109,6 +116,7 @@ def test_wheel_ships_models_and_kernels(wheel: Path) -> None:
     files = [path for path in static.rglob("*") if path.is_file()]
     assert {path.relative_to(ROOT).as_posix() for path in files} <= names
     assert not any(name.startswith("tests/") for name in names)
+    assert f"qsearch/{GONE}" not in names
 
 
 def link_dependencies(package: str, packages: Path) -> None:

@@ -25,12 +25,20 @@ PACKAGE = "compiler/targets/engine"
 
 
 class BuildKernels(build_py):
-    """``build_py`` that also compiles the kernels of this platform; not in editable installs."""
+    """``build_py`` that also compiles the kernels of this platform; not in editable installs.
+
+    Packages that an earlier build left in build/lib are removed first: a module that has moved
+    since would be installed at both places.
+    """
 
     def run(self) -> None:
+        if self.editable_mode:
+            super().run()
+            return
+        for package in {name.partition(".")[0] for name in self.packages or ()}:
+            shutil.rmtree(Path(self.build_lib) / package, ignore_errors=True)
         super().run()
-        if not self.editable_mode:
-            self.built = build_kernels(Path(self.build_lib) / PACKAGE)
+        self.built = build_kernels(Path(self.build_lib) / PACKAGE)
 
     def get_outputs(self, include_bytecode: bool = True) -> list[str]:
         made = [str(path) for path in getattr(self, "built", ())]
