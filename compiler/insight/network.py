@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from compiler.errors import CalibrationError
 from compiler.insight.measuring import OutputSums, PointSums, results_of
 from compiler.insight.records import OutputInsight
-from compiler.ir.analysis import free_vars
 from compiler.ir.expr import Call, Constant, Expr, Function, Tuple
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import rebuilt
-from compiler.ir.walk import nodes_of
+from compiler.ir.walk import function_of, nodes_of
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 from compiler.qtypes.report import QuantizeReport
@@ -99,9 +98,8 @@ class Network:
         body, *more = results
         if more:
             body = Tuple((*results_of(body, self.main.body.checked_type), *more))
-        used = set(free_vars(body))
-        params = tuple(param for param in self.main.params if param in used)
-        return self.executor(infer_module(IRModule.from_expr(Function(params, body))))
+        made = function_of(self.main.params, body)
+        return self.executor(infer_module(IRModule.from_expr(made)))
 
 
 def through(

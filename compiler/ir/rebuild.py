@@ -46,6 +46,12 @@ def substitute(root: Expr, mapping: Mapping[Any, Expr]) -> Expr:
     return done[root]
 
 
+def in_place_of(old: Expr, new: Expr) -> Expr:
+    """``new``, whose operands are typed, with the type of the node whose place it takes."""
+    new.set_checked_type(old.checked_type)
+    return new
+
+
 def _same_type(old: Expr, new: Expr) -> bool:
     known = new.checked_type_or_none
     if known is None and isinstance(new, Var):

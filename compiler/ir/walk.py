@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from itertools import chain
 from operator import methodcaller
 
-from compiler.ir.expr import Call, Expr, Function, Op, Tuple, TupleGetItem, is_op_call
+from compiler.ir.expr import Call, Expr, Function, Op, Tuple, TupleGetItem, Var, is_op_call
 
 _OPERANDS = methodcaller("operands")
 _DATAFLOW = frozenset((Tuple, TupleGetItem))
@@ -88,6 +88,13 @@ def _walk(
             operators.add(node)
         done.add(node)
         yield node
+
+
+def function_of(params: Sequence[Var], body: Expr) -> Function:
+    """The function of those of ``params`` that ``body`` reads."""
+    whole = Function(tuple(params), body)
+    read = set(nodes_of(whole))
+    return whole.with_fields(params=tuple(param for param in params if param in read))
 
 
 def behind(value: Expr, names: Collection[str]) -> tuple[list[Call], Expr]:

@@ -10,15 +10,16 @@ Source: Relay v0.10 transforms/forward_rewrite.cc.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from compiler.ir.analysis import count_uses
 from compiler.ir.expr import Call, Expr, Function, TempExpr, Tuple, TupleGetItem
 from compiler.ir.functor.mixed_mode import MixedModeMutator
 from compiler.ir.functor.mutator import rebuild_call
 from compiler.ir.op import OpRule
 from compiler.ir.rebuild import with_operands
+from compiler.ir.walk import nodes_of, post_order
 
 ForwardRule = Callable[[Call, tuple[Expr, ...], Any], Expr | None]
 """``rule(ref_call, new_args, ctx)``: the value of a call (temporary or not), or None to decline.
@@ -59,18 +60,19 @@ class ForwardRewriter(MixedModeMutator):
 
     def rewrite(self, expr: Expr) -> Expr:
         """``expr`` after the rules; free of temporary expressions; itself when no rule fired."""
-        self._find_shared(expr)
+        self._find_shared(post_order(expr))
         return self.realizer.visit(self.visit(expr))
 
     def rewrite_body(self, function: Function) -> Expr:
         """``rewrite`` of the body of a function."""
-        self._find_shared(function.body)
+        self._find_shared(nodes_of(function))
         self.follow_order(function)
         return self.realizer.visit(self.visit(function.body))
 
-    def _find_shared(self, expr: Expr) -> None:
+    def _find_shared(self, nodes: Iterable[Expr]) -> None:
         if self.trigger is not None:
-            self.shared = {node for node, uses in count_uses(expr).items() if uses > 1}
+            uses = Counter(child for node in nodes for child in node.operands())
+            self.shared = {node for node, count in uses.items() if count > 1}
 
     def temp(self, original: Expr) -> Expr:
         """The new form of a child as its consumer sees it."""

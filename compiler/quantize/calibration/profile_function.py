@@ -20,14 +20,13 @@ from typing import Final
 import numpy as np
 
 from compiler.errors import InternalQuantizeError
-from compiler.ir.analysis import free_vars
 from compiler.ir.expr import Constant, Expr, Function, Tuple, TupleGetItem, describe, is_op_call
 from compiler.ir.garbage import collector_rests
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.loops import closed, ends_of
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
-from compiler.ir.walk import nodes_of
+from compiler.ir.walk import function_of, nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import SQ, is_given
 from compiler.ops.annotation.minus_infinity import LIMIT, is_mask_point, is_score_point
 from compiler.ops.nn.softmax import SoftmaxAttrs
@@ -70,9 +69,7 @@ def profile_function(annotated: IRModule, whole: bool = False) -> tuple[IRModule
     result, tensors, ends, points = _measured(main)
     values = (result, *tensors) if whole else tensors
     body = Tuple((*values, *ends))
-    used = set(free_vars(body))
-    params = tuple(param for param in main.params if param in used)
-    mod = infer_module(IRModule.from_expr(Function(params, body)))
+    mod = infer_module(IRModule.from_expr(function_of(main.params, body)))
     if ends:
         loops: Function = closed(mod)["main"]
         fields = loops.body.operands()[: len(values)]

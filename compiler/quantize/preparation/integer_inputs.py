@@ -147,6 +147,8 @@ class _WholeNumbers:
                     continue
                 new[node] = node.with_fields(args=tuple(map(operand, node.args)))
                 results += [node] if isinstance(node.checked_type, TensorType) else []
+        if not results:
+            return _WholeNumbers(Dataflow((), (), ()), {}, {})
         body = Tuple(tuple(new[node] for node in results))
         flow = dataflow(infer_module(IRModule.from_expr(Function(tuple(params.values()), body))))
         values = dict(zip(params, flow.inputs, strict=True))

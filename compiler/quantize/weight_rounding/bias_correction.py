@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from compiler.ir.analysis import count_uses
 from compiler.ir.expr import Call, Constant, Expr, Function
 from compiler.ir.module import IRModule
-from compiler.ir.rebuild import substitute
+from compiler.ir.rebuild import in_place_of, substitute
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import is_quantized_constant
 from compiler.ops.evaluate import evaluate_call
@@ -47,7 +47,8 @@ def correct_biases(simulated: IRModule, ranges: Sequence[ChannelRanges]) -> IRMo
     replaced: dict[Expr, Expr] = {}
     for product, bias in biases_of(main).items():
         if product in errors:
-            replaced[bias] = corrected_bias(bias, product, errors[product])
+            new = corrected_bias(bias, product, errors[product])
+            replaced[bias] = in_place_of(bias, new)
     return with_body(simulated, substitute(main.body, replaced))
 
 

@@ -15,14 +15,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.analysis import free_vars
 from compiler.ir.expr import Expr, Function, Tuple, Var
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.loops import looped
 from compiler.ir.module import IRModule
-from compiler.ir.rebuild import with_operands
+from compiler.ir.rebuild import in_place_of, with_operands
 from compiler.ir.ty import TensorType
-from compiler.ir.walk import behind, nodes_of
+from compiler.ir.walk import behind, function_of, nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import SQ, point_attrs
 from compiler.qtypes.input_sample import InputSample
 from compiler.quantize.calibration.collect_stats import float_executor
@@ -155,12 +154,10 @@ class PrefixRuns:
         for node in self._order[slice(*span)]:
             if node not in new:
                 new[node] = self._rebuilt(node, new, quantized)
-        body = Tuple(tuple(new[node] for node in fresh))
-        used = set(free_vars(body))
-        read = [node for node in given if params[node] in used]
-        function = Function(tuple(params[node] for node in read), body)
+        function = function_of(tuple(params.values()), Tuple(tuple(new[node] for node in fresh)))
         run = float_executor(infer_module(IRModule.from_expr(function)), arena=False)
-        made = [run.run(arrays) for arrays in zip(*(given[node] for node in read), strict=True)]
+        read = (given[node] for node, param in params.items() if param in function.params)
+        made = [run.run(arrays) for arrays in zip(*read, strict=True)]
         if quantized:
             made = [[_finite_quotient(value) for value in results] for results in made]
         return found | {node: [results[k] for results in made] for k, node in enumerate(fresh)}
@@ -180,10 +177,10 @@ class PrefixRuns:
                 operands.append(source_of(child))
         made = with_operands(node, operands)
         attrs = point_attrs(made)
-        if attrs is None:
-            return made
-        # Halves go to either side: onnxruntime has an operator for this one.
-        return made.with_fields(attrs=attrs.with_values(rounding="round_even"))
+        if attrs is not None:
+            # Halves go to either side: onnxruntime has an operator for this one.
+            made = made.with_fields(attrs=attrs.with_values(rounding="round_even"))
+        return in_place_of(node, made)
 
     def _tuple(self, node: Expr, new: dict[Expr, Expr], quantized: bool) -> Expr:
         waiting = [node]
