@@ -21,24 +21,42 @@ def _no_bounds(data: Expr) -> tuple[int, int]:
     raise AssertionError("QuantizeRealize knows bounds, while it runs")
 
 
+@dataclass(frozen=True, slots=True)
+class GraphFacts:
+    """What QuantizeAnnotate finds in a float function before it asks the rules.
+
+    Attributes:
+        wide_values: values of the residual stream, which keep 16 bits.
+        stored_sums: sums whose sides are rounded to 8 bits first.
+        tied_tables: constants that indices pick from and that are weights of layers.
+        float_layers: layers that QConfig.layers leaves in float.
+        masks: values that may hold minus infinity on the way to a softmax (``mask_values``).
+        narrow_moves: moves whose accumulators are narrowed in front of them instead of behind.
+    """
+
+    wide_values: frozenset[Expr] = frozenset()
+    stored_sums: frozenset[Expr] = frozenset()
+    tied_tables: frozenset[Expr] = frozenset()
+    float_layers: frozenset[Expr] = frozenset()
+    masks: frozenset[Expr] = frozenset()
+    narrow_moves: frozenset[Expr] = frozenset()
+
+
 @dataclass(slots=True)
 class QuantizeContext:
     """One run: its QConfig, the simulated_quantize nodes made so far, counters and the report.
 
-    Two runs share nothing, so trials may go on side by side.
+    Two runs share nothing, so trials may go on side by side. Rules set ``conv2d_counter`` and
+    ``stopped`` and add to ``qnode_map``, ``integer_masks``, ``truncated`` and ``report``; all else
+    they only read. A step that finds more hands on a copy (``dataclasses.replace``).
 
     Attributes:
         qconfig: the choices of the run; the current one unless given.
         qnode_map: (data, kind, sign, rounding, bits) → simulated_quantize call.
         conv2d_counter: nn.conv2d calls seen by the annotate rules.
-        wide_values: values of the residual stream, which keep 16 bits.
-        stored_sums: sums whose sides are rounded to 8 bits first.
-        tied_tables: constants that indices pick from and that are weights of layers.
-        float_layers: layers that QConfig.layers leaves in float.
-        integer_masks: comparisons that will compare integers.
-        masks: values that may hold minus infinity on the way to a softmax (``mask_values``).
-        narrow_moves: moves whose accumulators are narrowed in front of them instead of behind.
         stopped: an nn.global_avg_pool2d has ended quantization.
+        integer_masks: comparisons that will compare integers.
+        facts: what QuantizeAnnotate found in its function.
         channel_ranges: data of each weighted operator in visiting order, where the QConfig asks
             for them.
         input_sample: some of the calibration inputs, where the QConfig asks for them.
@@ -56,14 +74,9 @@ class QuantizeContext:
     qconfig: QConfig = field(default_factory=current_qconfig)
     qnode_map: dict[tuple[Expr, int, bool, str, int | None], Call] = field(default_factory=dict)
     conv2d_counter: int = 0
-    wide_values: frozenset[Expr] = frozenset()
-    stored_sums: frozenset[Expr] = frozenset()
-    tied_tables: frozenset[Expr] = frozenset()
-    float_layers: frozenset[Expr] = frozenset()
-    integer_masks: set[Expr] = field(default_factory=set)
-    masks: frozenset[Expr] = frozenset()
-    narrow_moves: frozenset[Expr] = frozenset()
     stopped: bool = False
+    integer_masks: set[Expr] = field(default_factory=set)
+    facts: GraphFacts = GraphFacts()
     channel_ranges: tuple[ChannelRanges, ...] = ()
     input_sample: InputSample | None = None
     corrects_biases: bool = True
@@ -84,7 +97,7 @@ class QuantizeContext:
         """
         if self.stopped:
             return True
-        if call in self.float_layers:
+        if call in self.facts.float_layers:
             self.conv2d_counter += is_op_call(call, "nn.conv2d")
             return True
         skipped = self.qconfig.skip_conv_layers

@@ -163,9 +163,10 @@ def mark(
     """
     refuse_integer_products(mod)
     run = QuantizeContext(qconfig) if context is None else context
-    run.qconfig = for_given_points(mod, qconfig)
-    mod, run.channel_ranges = rescaled(mod, qconfig, channels)
-    run.input_sample = None if channels is None else channels.sample
+    own = for_given_points(mod, qconfig)
+    mod, ranges = rescaled(mod, qconfig, channels)
+    sample = None if channels is None else channels.sample
+    run = replace(run, qconfig=own, channel_ranges=ranges, input_sample=sample)
     if qconfig.integer_tables:
         mod = bounded_masks(Sequential(RECOGNIZE, name="recognize")(mod))
         mod = with_own_biases(bounded_inputs(bounded_counts(whole_counts(mod))))

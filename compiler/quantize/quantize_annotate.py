@@ -44,8 +44,8 @@ from compiler.ops.rules.annotate import (
     unannotated,
     with_args,
 )
-from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.qconfig import QAnnotateKind
+from compiler.qtypes.context import GraphFacts, QuantizeContext
+from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.qtypes.report import OPERAND_FLOAT, call_places
 from compiler.quantize.first_calls import first_calls
 from compiler.quantize.layers import choices_of, tied_tables
@@ -62,30 +62,36 @@ class QuantizeAnnotate(RunPass, FunctionPass):
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         require_static(fn, self.info.name)
         run = context_or_new(self.context)
+        run.facts = _facts_of(fn, run.qconfig)
         # Where the model says what is quantized, narrow values get no second point.
         given = bool(points_of(fn))
+        for_tflm = run.qconfig.for_tflm
         first: Mapping[Expr, frozenset[Expr]] = {}
-        chosen = choices_of(fn, run.qconfig.layers)
-        run.float_layers = frozenset(call for call, choice in chosen.items() if choice.float)
         if run.qconfig.integer_tables:
-            for_tflm = run.qconfig.for_tflm
-            wide = run.qconfig.layers.wide_sums
-            run.wide_values = (
-                tflm_sums(fn) if for_tflm else residual_stream(fn, wide) | last_states(fn)
-            )
-            if run.qconfig.layers.narrow_sums:
-                run.stored_sums = stored_sums(fn, run.wide_values)
-            run.tied_tables = frozenset() if for_tflm else tied_tables(fn)
-            run.narrow_moves = narrow_moves(fn, every=for_tflm)
-            run.masks = frozenset() if for_tflm else mask_values(fn)
             first = first_calls(nodes_of(fn), for_tflm)
-        states = frozenset() if run.qconfig.for_tflm else first_states(fn)
+        states = frozenset() if for_tflm else first_states(fn)
         annotator = _Annotator(run, call_places(fn), given, first, states, _pointed(fn))
         body = ForwardRewriter(
             annotator.rule, fmulti_ref_trigger=annotator.quantize_shared
         ).rewrite_body(fn)
         made = fn.with_fields(body=body)
         return made.with_fields(params=(*fn.params, *free_vars(made)))
+
+
+def _facts_of(fn: Function, qconfig: QConfig) -> GraphFacts:
+    layers, for_tflm = qconfig.layers, qconfig.for_tflm
+    in_float = frozenset(call for call, choice in choices_of(fn, layers).items() if choice.float)
+    if not qconfig.integer_tables:
+        return GraphFacts(float_layers=in_float)
+    wide = tflm_sums(fn) if for_tflm else residual_stream(fn, layers.wide_sums) | last_states(fn)
+    return GraphFacts(
+        wide_values=wide,
+        stored_sums=stored_sums(fn, wide) if layers.narrow_sums else frozenset(),
+        tied_tables=frozenset() if for_tflm else tied_tables(fn),
+        float_layers=in_float,
+        masks=frozenset() if for_tflm else mask_values(fn),
+        narrow_moves=narrow_moves(fn, every=for_tflm),
+    )
 
 
 def _pointed(fn: Function) -> frozenset[Expr]:
@@ -134,10 +140,10 @@ class _Annotator:
             self.note(ref_call, "float", reason)
         else:
             self.note(ref_call, "integer")
-        whole = ref_call in self.context.masks or ref_call in self.pointed
+        whole = ref_call in self.context.facts.masks or ref_call in self.pointed
         if isinstance(result, QAnnotateExpr) and whole:
             return replace(result, masks=True)
-        if isinstance(result, QAnnotateExpr) and ref_call in self.context.wide_values:
+        if isinstance(result, QAnnotateExpr) and ref_call in self.context.facts.wide_values:
             return replace(result, wide=result.kind == QAnnotateKind.ACTIVATION)
         return result
 
@@ -157,7 +163,7 @@ class _Annotator:
             return "stopped"
         counted = self.context.conv2d_counter != counter
         skipped = counted and counter in (cfg.skip_conv_layers or ())
-        if skipped or ref_call in self.context.float_layers:
+        if skipped or ref_call in self.context.facts.float_layers:
             return "skipped_layer"
         quantized = any(kind_of(arg) is not None for arg in args)
         return "rule_aborted" if quantized else OPERAND_FLOAT

@@ -51,7 +51,7 @@ def cast_hint_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr
     (data,) = args
     if ctx.check_to_skip(ref_call) or kind_of(data) is None:
         return unannotated(data)
-    if ref_call in ctx.wide_values and kind_of(data) == QAnnotateKind.ACTIVATION:
+    if ref_call in ctx.facts.wide_values and kind_of(data) == QAnnotateKind.ACTIVATION:
         return data
     return QAnnotateExpr(with_args(ref_call, (as_input(data, ctx),)), QAnnotateKind.INPUT)
 

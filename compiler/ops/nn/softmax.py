@@ -82,7 +82,7 @@ _MOST_ENTRIES = 1 << 12
 def softmax_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Looks narrow integers up in a table; scores that may be masked are integers of 16 bits, whose
     least ones the table gives no weight."""
-    if ref_call.args[0] in ctx.masks and not ctx.check_to_skip(ref_call) and tabulates(ctx):
+    if ref_call.args[0] in ctx.facts.masks and not ctx.check_to_skip(ref_call) and tabulates(ctx):
         args = (QAnnotateExpr(score_point(unannotated(args[0]), ctx), QAnnotateKind.INPUT),)
     return annotate_tabulated(ref_call, args, ctx)
 

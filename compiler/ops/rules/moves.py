@@ -58,7 +58,7 @@ moves_elements(*MOVES, level=LEVEL, needs_tables=True)
 @with_tables
 def picked_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Read narrow integers; keep accumulators for values that may be masked with -inf."""
-    masks = ref_call.args[0] in ctx.masks
+    masks = ref_call.args[0] in ctx.facts.masks
     return (annotate_pass_through if masks else annotate_max_pool)(ref_call, args, ctx)
 
 
@@ -82,7 +82,7 @@ def pick_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
         return annotate_pass_through(ref_call, args, ctx)
     if isinstance(indices, Constant) or ctx.check_to_skip(ref_call):
         return None
-    wide, tied = ref_call in ctx.wide_values, table in ctx.tied_tables
+    wide, tied = ref_call in ctx.facts.wide_values, table in ctx.facts.tied_tables
     nbit = WIDE_BITS if wide and not tied else None
     point = attach_simulated_quantize(table, QAnnotateKind.WEIGHT, context=ctx, bits=nbit)
     kind = QAnnotateKind.ACTIVATION if wide or tied else QAnnotateKind.INPUT

@@ -67,7 +67,7 @@ def moved_operand(
     ref_call: Call, arg: Expr, kind: QAnnotateKind, ctx: QuantizeContext
 ) -> tuple[Expr, QAnnotateKind]:
     """The operand of a move, and its kind: narrow in front of those of ``narrow_moves``."""
-    if ref_call in ctx.narrow_moves:
+    if ref_call in ctx.facts.narrow_moves:
         return as_input(arg, ctx), QAnnotateKind.INPUT
     return unannotated(arg), kind
 

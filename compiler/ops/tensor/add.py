@@ -76,23 +76,23 @@ def add_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | Non
     (lhs, rhs), (left, right) = args, (kind_of(args[0]), kind_of(args[1]))
     if for_tflm and not (is_literal(lhs) or is_literal(rhs)):
         left_side, right_side = as_input(lhs, ctx), as_input(rhs, ctx)
-        if ref_call in ctx.wide_values:
+        if ref_call in ctx.facts.wide_values:
             found = [_sixteen(*pair, ctx) for pair in zip(ref_call.args, args, strict=True)]
             right_side = found[1] or right_side
             left_side = found[0] or (left_side if found[1] else wide_point(left_side, ctx))
         sides = (left_side, right_side)
-    elif ref_call in ctx.masks:
+    elif ref_call in ctx.facts.masks:
         sides = (
             _quantized(lhs, right, ctx) if is_literal(lhs) else mask_point(lhs, ctx),
             _quantized(rhs, left, ctx) if is_literal(rhs) else mask_point(rhs, ctx),
         )
-    elif ref_call in ctx.stored_sums:
+    elif ref_call in ctx.facts.stored_sums:
         sides = (as_input(lhs, ctx), as_input(rhs, ctx))
     elif left is None:
         sides = (_quantized(unannotated(lhs), right, ctx), unannotated(rhs))
     elif right is None:
         sides = (unannotated(lhs), _quantized(unannotated(rhs), left, ctx))
-    elif left == right == QAnnotateKind.ACTIVATION and ref_call not in ctx.wide_values:
+    elif left == right == QAnnotateKind.ACTIVATION and ref_call not in ctx.facts.wide_values:
         sides = (unannotated(lhs), _quantized(unannotated(rhs), right, ctx))
     else:
         sides = (unannotated(lhs), unannotated(rhs))

@@ -59,7 +59,7 @@ def where_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | N
     constant = isinstance(x, Constant) and isinstance(y, Constant)
     if kind_of(x) is None and kind_of(y) is None and not constant:
         return None
-    masks = ref_call in ctx.masks
+    masks = ref_call in ctx.facts.masks
     point = mask_point if masks and not constant else as_input
     sides = [point(side, ctx) if kind_of(side) is None else unannotated(side) for side in (x, y)]
     if kind_of(x) == kind_of(y) == QAnnotateKind.ACTIVATION and not masks:
