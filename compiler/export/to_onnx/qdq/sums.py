@@ -128,7 +128,7 @@ def moved_from(value: Value) -> Iterator[tuple[Value, int]]:
         held = producer.args[1].data if producer.name == "subtract" else None
         if held is not None and held.size == 1 and is_integer(str(held.dtype)):
             offset -= int(held.reshape(()))
-        elif not _is_same(producer):
+        elif not is_same(producer):
             return
         value = producer.args[0]
         yield value, offset
@@ -289,7 +289,7 @@ def _of_unsigned(value: Value) -> bool:
         factor, held = fixed_point_factor(producer), _bounds(producer)
         scaled = factor is not None and factor.min() >= 0
         scaled |= producer.name == "multiply" and held is not None and held.min() >= 0
-        if not scaled and producer.name not in (*_AVERAGES, *_MAXIMA) and not _is_same(producer):
+        if not scaled and producer.name not in (*_AVERAGES, *_MAXIMA) and not is_same(producer):
             return False
         value = producer.args[0]
     return True
@@ -391,7 +391,7 @@ def _readers(value: Value) -> Iterator[Step]:
     waiting = [value]
     while waiting:
         for user in waiting.pop().users:
-            if _is_same(user):
+            if is_same(user):
                 waiting.append(user.result)
             else:
                 yield user
@@ -410,7 +410,7 @@ def _product_readers(value: Value) -> Iterator[tuple[Step, bool]]:
                 yield reader, reshaped
 
 
-def _is_same(step: Step) -> bool:
+def is_same(step: Step) -> bool:
     """Return whether a step gives the integers of its operand."""
     return step.name == "cast" or FBody.get(step.op) is operand
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 from pathlib import Path
 from typing import Any
@@ -303,6 +304,53 @@ def test_zero_points_need_no_operators_of_their_own(runtime: str, tmp_path: Path
         assert not {"Pad", "Add", "Sub", "Clip", "IsNaN"} & found.keys()
     wanted, found_ = (outputs_of(run, data) for run in (module.run, of_file(made.model).run))
     assert sqnr_db(found_, wanted) > 30
+
+
+def near_its_module(result: Any, shape: tuple[int, ...]) -> onnx.ModelProto:
+    """The QDQ graph of a network in "x", which is as near to its module as kernels round."""
+    rng = np.random.default_rng(4)
+    data = [{"x": rng.normal(0.2, 1, shape).astype("float32")} for _ in range(6)]
+    asked = QConfig.recommended(calibrate_mode="max")
+    module = QModule(Calibration(relay.module(result), data).candidate(asked).module)
+    made = to_qdq_onnx(module.module)
+    onnx.checker.check_model(made.model, full_check=True)
+    wanted, found = (outputs_of(run, data) for run in (module.run, of_file(made.model).run))
+    assert sqnr_db(found, wanted) > 30
+    return made.model
+
+
+def weights(*shape: int) -> Any:
+    """A constant of normal numbers."""
+    return relay.const(np.random.default_rng(sum(shape)).normal(0, 0.4, shape).astype("float32"))
+
+
+@pytest.mark.parametrize("size", [(12, 9), (12, 6), (10, 14)])
+@pytest.mark.parametrize("coordinates", ["half_pixel", "align_corners", "asymmetric"])
+@pytest.mark.parametrize(("method", "operator"), [("linear", "Resize"), ("cubic", "MatMul")])
+def test_interpolation_is_one_float_operator(
+    method: str, operator: str, coordinates: str, size: tuple[int, int]
+) -> None:
+    nn = relay.op.nn
+    value = nn.relu(nn.conv2d(relay.var("x", (1, 3, 6, 6)), weights(8, 3, 1, 1)))
+    value = relay.op.image.resize2d(
+        value, size=size, method=method, coordinate_transformation_mode=coordinates
+    )
+    model = near_its_module(nn.conv2d(value, weights(4, 8, 1, 1)), (1, 3, 6, 6))
+    kinds = collections.Counter(node.op_type for node in model.graph.node)
+    assert kinds[operator] == (operator == "Resize" or sum(np.not_equal(size, 6)))
+    assert not {"Gather", "Floor"} & kinds.keys()
+
+
+def test_parts_signs_and_sums_that_broadcast_stay_between_quantized_tensors() -> None:
+    op, nn = relay.op, relay.op.nn
+    value = nn.relu(nn.conv2d(relay.var("x", (1, 3, 6, 6)), weights(12, 3, 1, 1)))
+    parts = op.split(value, indices_or_sections=3, axis=1)
+    first, second, third = (relay.TupleGetItem(parts, place) for place in range(3))
+    value = op.add(nn.conv2d(first, weights(4, 4, 1, 1)), op.mean(second, axis=2, keepdims=True))
+    value = nn.relu(op.subtract(value, op.multiply(third, weights(4, 1, 1))))
+    value = op.take(value, relay.const(np.asarray([0, 5, 2])), axis=3)
+    model = near_its_module(nn.conv2d(value, weights(4, 4, 1, 1)), (1, 3, 6, 6))
+    assert not {"Floor", "Round"} & {node.op_type for node in model.graph.node}
 
 
 def test_an_unknown_runtime_is_refused() -> None:

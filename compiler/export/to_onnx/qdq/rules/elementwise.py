@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from compiler.export.to_onnx.qdq.emitter import (
     of_operand,
     scaled,
 )
+from compiler.export.to_onnx.qdq.interpolation import Mixed
 from compiler.export.to_onnx.qdq.sums import clip_limits, fixed_point_factor, narrowed_sides
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import integer_range, is_integer
@@ -78,6 +80,12 @@ def add(step: Step, graph: QdqEmitter) -> Real | None:
     waiting = graph.real(lhs)
     if waiting is not None and rhs.data is not None and rhs.data.size == 1:
         return graph.plus(waiting, sign * float(rhs.data.reshape(())))
+    mixed = Mixed.of(step)
+    source = None if mixed is None else _free(mixed.source, graph)
+    if mixed is not None and source is not None:
+        made = mixed.write(source, step.result.type.concrete_shape, graph)
+        if made is not None:
+            return made
     a = _free(lhs, graph)
     if a is None:
         return None
@@ -88,13 +96,14 @@ def add(step: Step, graph: QdqEmitter) -> Real | None:
             constant = constant.reshape(-1, *([1] * (rank - 1 - step.attrs.axis % rank)))
         return a.plus(_short(constant, lhs))
     b = _free(rhs, graph)
-    if b is None or lhs.type.shape != rhs.type.shape or sign < 0:
+    if b is None:
         return None
-    if not graph.wide_sums:
+    if not graph.wide_sums and sign > 0:
         a, b = narrowed_sides(step, (a, b), graph)
+    operator = "Add" if sign > 0 else "Sub"
 
     def write(scale: Floats, addend: Floats | None) -> str:
-        name = graph.node("Add", [a.emit(graph, scale), b.emit(graph, scale)])
+        name = graph.node(operator, [a.emit(graph, scale), b.emit(graph, scale)])
         return scaled(name, np.ones(()), None if addend is None else addend * scale, graph)
 
     return Real.of(write, 1 + max(a.depth, b.depth))
@@ -117,16 +126,25 @@ def _free(value: Value, graph: QdqEmitter) -> Real | None:
 
 @FToQdq.register("multiply")
 def multiply(step: Step, graph: QdqEmitter) -> Real | None:
-    """By positive constants; two 8 bit tensors."""
+    """By constants; two 8 bit tensors."""
     lhs, rhs = step.args
     if lhs.data is None and rhs.data is None:
         return _of_two(lhs, rhs, graph)
     if lhs.data is not None:
         lhs, rhs = rhs, lhs
     real = _free(lhs, graph)
-    if real is None or rhs.data is None or rhs.data.size == 0 or float(rhs.data.min()) <= 0:
+    if real is None or rhs.data is None or rhs.data.size == 0:
         return None
-    return real.times(_short(rhs.data.astype(np.float64), lhs))
+    factor = _short(rhs.data.astype(np.float64), lhs)
+    if factor.min() > 0:
+        return real.times(factor)
+    one = np.ones(())
+
+    def write(scale: Floats, addend: Floats | None) -> str:
+        name = scaled(real.emit(graph, one), scale * factor, None, graph)
+        return scaled(name, one, None if addend is None else addend * scale, graph)
+
+    return Real.of(write, real.depth)
 
 
 def _of_two(lhs: Value, rhs: Value, graph: QdqEmitter) -> Real | None:
@@ -226,12 +244,36 @@ def _stored(
     return graph.of_tensor(replace(held[0], name=inner.name(step.result)))
 
 
+@FToQdq.register("split")
+def split(step: Step, graph: QdqEmitter) -> None:
+    """Parts of a float tensor, each multiplied behind."""
+    real, parts = _free(step.args[0], graph), list[str]()
+    if real is None:
+        return
+
+    def write(place: int, scale: Floats, addend: Floats | None) -> str:
+        if not parts:
+            inner = Emitter(graph.writer)
+            inner.bind(step.args[0], real.emit(graph, np.ones(())))
+            emit_step(step, inner)
+            parts.extend(map(inner.name, step.results))
+        return scaled(parts[place], scale, addend, graph)
+
+    for place, value in enumerate(step.results):
+        graph.set_real(value, Real.of(partial(write, place)))
+
+
+def _picks(word: Step) -> bool:
+    """Whether a word takes elements at places that are known."""
+    return word.name == "take" and word.args[1].data is not None
+
+
 def move(step: Step, graph: QdqEmitter) -> Real | None:
     """Elements change their places in float, between two 8 bit tensors of one scale; None for what
     computes others, or holds the elements as they are."""
     words, made = words_of(step)
-    read = {arg for word in words for arg in word.args}
-    if len(made) > 1 or any(word.name not in MOVES for word in words):
+    read = {arg for word in words for arg in word.args[: 1 if _picks(word) else None]}
+    if len(made) > 1 or any(word.name not in MOVES and not _picks(word) for word in words):
         return None
     if not words:
         return graph.real(made[0])
