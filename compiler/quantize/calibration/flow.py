@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 from compiler.errors import CalibrationError, NotFullyIntegralError
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import PassContext, Sequential
+from compiler.ir.structural_digest import structural_hash
 from compiler.ir.walk import operators_of
 from compiler.lru_cache import LRUCache
 from compiler.qtypes.context import QuantizeContext
@@ -248,6 +249,19 @@ class Calibration:
         # Where they are not needed, ``Candidate.channel_maxima`` tells what is known of them.
         channels = self.channels_for(qconfig) or self._known_channels()
         return build_candidate(self._mod, qconfig, scales, channels, context)
+
+    def zero_points_matter(self, qconfig: QConfig) -> bool:
+        """Tell whether "asymmetric" makes other integers than "unsigned"; not where no value needs
+        a zero point. Both are built, unless their ranges differ, with weights of 8 bits.
+
+        Raises:
+            CompilerError: as for ``candidate``.
+        """
+        plain = qconfig.with_whole_weights().with_overrides(weight_rounding="nearest")
+        both = [plain.with_overrides(activation_scheme=s) for s in ("asymmetric", "unsigned")]
+        if self.scales_for(both[0]) != self.scales_for(both[1]):
+            return True
+        return len({structural_hash(self.candidate(one).module) for one in both}) > 1
 
     def _stored_scales(self, qconfig: QConfig, fields: Mapping[str, Any]) -> CalibratedScales:
         arrays = self._store.load(SCALES, fields)

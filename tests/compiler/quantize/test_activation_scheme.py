@@ -19,6 +19,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType
 from compiler.pipeline import evaluate
 from compiler.quantize import (
+    Calibration,
     Candidate,
     QConfig,
     activation_scales,
@@ -282,3 +283,15 @@ def test_an_input_tensor_keeps_its_type_over_every_scheme() -> None:
         assert made.partitioned is not None
         main = made.partitioned["main"]
         assert main.params[0].tensor_type == TensorType((1, 3, 7, 7), "float32")
+
+
+@pytest.mark.parametrize("mode", ["max", "percentile", "global_scale"])
+def test_zero_points_matter_where_values_lie_on_both_sides_of_zero(mode: str) -> None:
+    x = relay.var("x", (1, 3, 7, 7))
+    product = op.nn.conv2d(x, const(np.ones((4, 3, 3, 3))), padding=(1, 1))
+    positive = module_of(op.nn.relu(product), x)
+    qconfig = QConfig.recommended(calibrate_mode=mode, activation_scheme="asymmetric")
+    assert not Calibration(positive, batches((1, 3, 7, 7), 0, 2)).zero_points_matter(qconfig)
+    mod, data = lopsided()
+    matters = Calibration(mod, data).zero_points_matter(qconfig)
+    assert matters == (mode != "global_scale")

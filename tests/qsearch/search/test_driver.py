@@ -150,6 +150,9 @@ class Scales:
             return (1.0, 2.0)
         return (float(len(qconfig.calibrate_mode)), qconfig.percentile)
 
+    def zero_points_matter(self, qconfig: QConfig) -> bool:
+        return True
+
 
 def score_of(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
     counts = sums["agreement"]

@@ -495,3 +495,16 @@ def test_insight_names_the_worst_output(tmp_path: Path) -> None:
     assert found.simulated.worst_told.startswith(
         f"the worst output is {found.simulated.worst_name!r}: "
     )
+
+
+def test_a_scheme_that_changes_no_integer_is_not_tried_twice(tmp_path: Path) -> None:
+    """Nothing in the digits network is negative, so that "asymmetric" needs no zero point."""
+    space = tmp_path / "space.yaml"
+    space.write_text(
+        "fields:\n  activation_scheme: [unsigned, asymmetric]\n"
+        "  percentile: {values: [0.9, 0.99, 0.999]}\n"
+    )
+    options: Any = {"pool": "inline", "trials": 5, "space": space, "max_drop": 1}
+    result = qsearch.launch("digits", out=tmp_path / "run", **options)
+    outputs = [trial.outcome.outputs_sha256 for trial in result.trials]
+    assert len(outputs) == len(set(outputs)) == 3
