@@ -8,7 +8,14 @@ from typing import ClassVar
 
 from compiler.errors import CompilerError
 from qsearch.process import EXIT_BAD_INPUT, EXIT_SEARCH_FAILED, EXIT_TARGET_MISSED
-from workers.errors import BrokenRunError, DatasetError, MetricError, UserCodeError, WorkerError
+from workers.errors import (
+    BrokenRunError,
+    DatasetError,
+    LostClusterError,
+    MetricError,
+    UserCodeError,
+    WorkerError,
+)
 
 
 class SearchError(CompilerError):
@@ -72,5 +79,7 @@ def exit_code_of(error: CompilerError) -> int:
     """Exit code of a command that ends with ``error``."""
     if isinstance(error, SearchError):
         return error.exit_code
+    if isinstance(error, LostClusterError):
+        return EXIT_SEARCH_FAILED  # the same command goes on once the cluster is there again
     of_input = isinstance(error, BrokenRunError | DatasetError | MetricError | UserCodeError)
     return EXIT_SEARCH_FAILED if isinstance(error, WorkerError) and not of_input else EXIT_BAD_INPUT

@@ -56,6 +56,8 @@ def _qconfig(help: str, default: str = "") -> options.Decorator:
 @options.model
 @_qconfig("changes to the recommended configuration, or a qconfig.json")
 @options.hardware
+@option("--calib", metavar="C", help="data that give open axes their sizes", panel=INPUT)
+@options.preprocess
 @options.dims
 @options.cuts
 @option("--space-out", metavar="FILE", help="write the space, for launch --space", panel=OUTPUT)
@@ -65,6 +67,8 @@ def _qconfig(help: str, default: str = "") -> options.Decorator:
 def doctor_command(
     model: str | None,
     qconfig: str,
+    calib: str | None,
+    preprocess: str | None,
     as_json: bool,
     **asked: Any,
 ) -> int:
@@ -73,9 +77,10 @@ def doctor_command(
     Exit codes: 0 a module on integers only is possible, 1 operators stay in float.
     """
     from qsearch.commands.analysis import doctor
+    from qsearch.opening.open_model import DataSource
 
     given = options.named_model(model)
-    found = doctor(given, qconfig, **asked)
+    found = doctor(given, qconfig, calib=DataSource(calib, preprocess), **asked)
     if as_json:
         print(json.dumps(found.to_dict()))
     else:

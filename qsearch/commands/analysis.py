@@ -1,4 +1,4 @@
-"""What ``qsearch doctor`` says of a model before a search, without data."""
+"""Diagnose a model before a search (``qsearch doctor``); examine its layers (``insight``)."""
 
 from __future__ import annotations
 
@@ -101,13 +101,14 @@ def doctor(
     set_input: Sequence[str] | Mapping[str, Any] = (),
     **search: Any,
 ) -> ModelDiagnosis:
-    """Which operators of a model will be integer, which not, why, and what to do; needs no data.
+    """List the operators that become integer and those that do not, why, and what to do.
 
     Args:
         model: as for ``launch``.
         qconfig: as for ``quantize``.
         dim: sizes of named dimensions.
-        calib: a few inputs, which a model of torch or Keras is exported with.
+        calib: data as for ``launch``, or a ``DataSource``: its sizes along open axes are taken, and
+            a model of torch or Keras is exported with a few of them.
         hw: an accelerator (opu_q, npu, a file) that the quantized model's groups are drawn for.
         space_out: file to write what ``launch`` would search, for ``space``.
         until, from_, set_input: as for ``quantize``.
@@ -144,8 +145,8 @@ def doctor(
                 summary_of(found.path, dim),
             )
         except CompilerError as error:
-            if "has no value" in error.what:
-                error.add_note("compile and launch take it from the data")
+            if "has no value" in error.what and given.data is None:
+                error.add_note("or give --calib (and --preprocess): data say sizes of open axes")
             # A model that is quantized already may be refused; the user runs it with onnxruntime.
             for told in (*warnings, *summary_of(found.path, dim)):
                 error.add_note(told)

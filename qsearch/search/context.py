@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.blob import ModuleBlob
+from compiler.ir.expr import Tuple, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.ty import is_float, tensor_fields
+from compiler.ops.annotation.narrow_move import MOVES
 from compiler.qtypes.qconfig import QConfig
-from qsearch.data.prepared_data import PreparedData, content_hash
+from qsearch.data.prepared_data import NUMBERS, SEVERAL, PreparedData, content_hash
 from qsearch.opening.model_file import ModelSource
 from qsearch.run.progress import Progress
 from qsearch.search.layer_space import LayerSpace
@@ -171,6 +173,9 @@ class Control:
             self.stop.set()
 
 
+_POOLS: Final = ("mean", "nn.avg_pool2d", "nn.global_avg_pool2d")
+_FEATURES: Final = ("clip", "concatenate", "divide", "nn.relu")
+"""Operators whose results are no scores: rectified or divided by their norm, or joined."""
 _OF_NUMBERS: Final = ("workers.metrics.regression:", "workers.metrics.restored:")
 """Metrics of outputs that are no scores of classes."""
 
@@ -224,15 +229,25 @@ class PreparedStudy:
 
     @property
     def decides(self) -> bool:
-        """Whether the first output holds answers, as far as is known: no number that stands alone,
-        and no signal of the size of an input, such as a sound without its noise."""
+        """Tell whether the highest value of the first output is an answer, as far as is known.
+
+        It is none where labels judge each value, in a lone number, in a signal of the size of an
+        input (a sound without its noise), in joined outputs (boxes beside scores) and in features.
+        """
         if self.has_labels or self.metric == "agreement":
             return True
-        output = tensor_fields(self.module["main"].body.checked_type)[0]
+        if self.evaluation.label_kind in (SEVERAL, NUMBERS):
+            return False
+        first = self.module["main"].body
+        output = tensor_fields(first.checked_type)[0]
+        first = first.fields[0] if isinstance(first, Tuple) else first
+        while is_op_call(first, *MOVES, *_POOLS):
+            first = first.args[0]
         given = [_sides(s.shape) for s in self.inputs if is_float(s.dtype)]
         lone = is_lone(output.concrete_shape, output.dtype)
         number = self.metric.startswith(_OF_NUMBERS)
-        return not (lone or number or _sides(output.concrete_shape) in given)
+        features = lone or number or is_op_call(first, *_FEATURES)
+        return not (features or _sides(output.concrete_shape) in given)
 
     @property
     def objective(self) -> Objective:

@@ -1,7 +1,7 @@
 """Faults in real processes: what is killed, filled or restarted, and what is left of the study.
 
     python -m tests.benchmarks.bench_faults [--trials 48] [--kills 20]
-        [--only drivers,workers,signals,clock,node,nodes,postgres,full,sharing,three,poison,…]
+        [--only drivers,workers,signals,clock,node,nodes,head,autoscaling,postgres,full,sharing,…]
 
 Every scenario searches the shipped model, prints a JSON object and fails unless: every trial that
 was ever seen finished is still the same, the study has exactly its trials, none is left running,
@@ -19,12 +19,13 @@ import random
 import resource
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ from tests.benchmarks.machine import machine
 from tests.benchmarks.unseen_networks import Network
 
 TIMEOUT_S = 600.0
+START_RAY_S = 120.0
+RAY = str(Path(sys.executable).with_name("ray"))
 START_S = 4.0
 """About what a search takes until its first trials run."""
 
@@ -269,6 +272,143 @@ def kill_nodes(search: Search, kills: int, rng: random.Random) -> dict[str, Any]
     return {"kills": done, "of_nodes": nodes, "most_attempts": most_attempts(search)}
 
 
+@contextlib.contextmanager
+def ray_head(port: int) -> Iterator[subprocess.Popen[str]]:
+    """A head with two CPUs while the block runs; then kill -9 of all its processes."""
+    temp = tempfile.mkdtemp(prefix="qs-ray-")
+    words = [f"--port={port}", "--num-cpus=2", f"--temp-dir={temp}", "--include-dashboard=false"]
+    head = subprocess.Popen(
+        [RAY, "start", "--head", "--block", "--object-store-memory=200000000", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        end = time.monotonic() + START_RAY_S
+        while socket.socket().connect_ex(("127.0.0.1", port)):
+            assert time.monotonic() < end, f"no head at port {port}"
+            time.sleep(0.2)
+        yield head
+    finally:
+        kill_all([*processes_with(temp), head.pid])
+        head.wait()
+
+
+def restart_head(search: Search, _kills: int, _rng: random.Random) -> dict[str, Any]:
+    """kill -9 of Ray's head with all its workers; once it is there again, the same command."""
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ["PYTHONPATH"] = os.getcwd()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    search.options = ("--pool", "ray", "--workers", "2", "--address", f"127.0.0.1:{port}")
+    noticed = []
+    for wanted in (search.trials // 4, search.trials // 2):
+        with ray_head(port):
+            process = search.start()
+            search.wait_for(wanted - len(search.seen), process)
+        begin = time.monotonic()
+        _, err = process.communicate(timeout=TIMEOUT_S)
+        noticed.append(round(time.monotonic() - begin, 1))
+        assert "Traceback" not in err, err
+        assert "run the same command again" in err, err
+        assert process.returncode == 3, err
+        search.look()
+    with ray_head(port):
+        search.finish()
+    return {"noticed_s": noticed, "most_attempts": most_attempts(search)}
+
+
+def autoscale(search: Search, _kills: int, _rng: random.Random) -> dict[str, Any]:
+    """A search on a cluster without a node: Ray's AutoscalingCluster brings two, and takes them."""
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ["PYTHONPATH"] = os.getcwd()
+    os.environ.update(RAY_raylet_start_wait_time_s="300")
+    from ray import cluster_utils
+
+    temp = Path(tempfile.mkdtemp(prefix="qs-ray-"))
+    real = subprocess.check_call
+
+    def check_call(words: list[str], **more: Any) -> int:
+        if words[:2] == ["ray", "stop"]:  # other clusters of this machine stay
+            return 0
+        words = [RAY, *words[1:], f"--temp-dir={temp}", "--include-dashboard=false"]
+        return real(words, stdout=subprocess.DEVNULL, **more)
+
+    class Cluster(cluster_utils.AutoscalingCluster):
+        def _generate_config(self, head: Any, types: Any, **_more: Any) -> Any:
+            """What the wheel of Ray does not ship: the example that its own version reads."""
+            head_type = {"resources": head, "node_config": {}, "max_workers": 0}
+            names = ("head_node", "worker_nodes", "file_mounts")
+            lists = ("cluster_synced_files", "rsync_exclude", "rsync_filter")
+            commands = ("initialization", "setup", "head_setup", "worker_setup")
+            starts = ("head_start_ray", "worker_start_ray")
+            return {
+                "cluster_name": "fake",
+                "max_workers": 2,
+                "provider": {"type": "fake_multinode"},
+                "available_node_types": {**types, "ray.head.default": head_type},
+                "head_node_type": "ray.head.default",
+                "upscaling_speed": 1.0,
+                "idle_timeout_minutes": 0.1,
+                "auth": {"ssh_user": "nobody", "ssh_private_key": os.devnull},
+                "file_mounts_sync_continuously": False,
+                **{name: {} for name in names},
+                **{name: [] for name in lists},
+                **{f"{name}_commands": [] for name in (*commands, *starts)},
+            }
+
+    cluster_utils.subprocess.check_call = check_call
+    node = {"CPU": 1, "object_store_memory": 100 << 20}
+    kind = {"resources": node, "node_config": {}, "min_workers": 0, "max_workers": 2}
+    cluster = Cluster({"CPU": 0}, {"cpu": kind})
+    nodes: list[int] = []
+    try:
+        cluster.start()
+        address = "127.0.0.1:6379"
+        nodes.append(nodes_of(address))
+        search.options = ("--pool", "ray", "--workers", "2", "--address", address)
+        process = search.start()
+        most = 0
+        while process.poll() is None:
+            most = max(most, nodes_of(address))
+        _, err = process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == 0, err
+        nodes.append(most)
+        begin = time.monotonic()
+        while (left := nodes_of(address)) and time.monotonic() - begin < TIMEOUT_S:
+            time.sleep(1.0)
+        nodes.append(left)
+        search.finish()
+    finally:
+        cluster_utils.subprocess.check_call = real
+        kill_all(processes_with(str(temp)))
+    assert nodes[0] == nodes[2] == 0 < nodes[1], nodes
+    return {"nodes": nodes, "idle_s": round(time.monotonic() - begin, 1)}
+
+
+def nodes_of(address: str) -> int:
+    """Nodes with a CPU that are alive, asked by a process of its own."""
+    code = (
+        f"import ray; ray.init(address={address!r}, logging_level='ERROR', log_to_driver=False); "
+        "print(sum(n['Alive'] and n['Resources'].get('CPU', 0) > 0 for n in ray.nodes()))"
+    )
+    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return int(asked.stdout.split()[-1])
+
+
+def processes_with(word: str) -> list[int]:
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    return [p for p in pids if p != os.getpid() and word.encode() in command_line(p)]
+
+
+def kill_all(pids: Sequence[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def kill_of_three(search: Search, kills: int, rng: random.Random) -> dict[str, Any]:
     """kill -9 of workers of three drivers on one PostgreSQL study, and every tenth time of one of
     the drivers, which starts again."""
@@ -477,6 +617,8 @@ SCENARIOS: dict[str, Callable[[Search, int, random.Random], dict[str, Any]]] = {
     "clock": jump_clock,
     "node": kill_node,
     "nodes": kill_nodes,
+    "head": restart_head,
+    "autoscaling": autoscale,
     "postgres": restart_postgres,
     "full": fill_disk,
     "sharing": share,

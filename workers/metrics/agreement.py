@@ -35,7 +35,7 @@ declare(
     interval="wilson",
     perfect=1.0,
     place=1,
-    meaning="share of samples that get the same answer as from the float model",
+    meaning="share of samples whose highest output is that of the float model",
     template="{:.2%}",
     loss=lambda sums: sums["total"] - sums["equal"],
 )

@@ -85,6 +85,14 @@ def test_several_classes_at_once_are_named(model: Path) -> None:
     assert "auc is the mean over the outputs" in scored["warnings"][0]
 
 
+def test_a_sample_of_several_classes_has_no_highest_output_to_agree_on(model: Path) -> None:
+    data = given(model, (ROWS @ WEIGHT > 0).astype(np.int64))
+    words = {"calib": data, "eval": data, "pool": "inline", "trials": 1, "metric": "f1"}
+    result = qsearch.launch(model / "m.onnx", out=model / "r", **words)
+    assert "float     SQNR infinite, f1 1" in result.text()
+    assert "agreement" not in result.text()
+
+
 def test_classes_that_a_table_holds_as_floats_are_classes(model: Path) -> None:
     (model / "d.csv").write_text(
         "a,b,c,d,label\n"

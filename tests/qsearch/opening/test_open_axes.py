@@ -80,6 +80,20 @@ def test_texts_are_as_long_as_the_preprocess_file_says(tmp_path: Path) -> None:
     assert sizes(path, tmp_path / "t.txt", tokenizer="t.json", length=12) == {"seq": 12}
 
 
+def test_doctor_takes_open_sizes_from_the_data_that_it_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(model(tmp_path, {"x": ["n", 3, "h", "w"]}))
+    assert run(["doctor", path]) == 2
+    assert "or give --calib (and --preprocess)" in capsys.readouterr().err
+    (tmp_path / "images").mkdir()
+    Image.fromarray(np.zeros((6, 9, 3), np.uint8)).save(tmp_path / "images" / "a.png")
+    (tmp_path / "pre.yaml").write_text("stretch: [4, 7]")
+    words = ["--calib", str(tmp_path / "images"), "--preprocess", str(tmp_path / "pre.yaml")]
+    run(["doctor", path, *words])
+    assert "x: float32[1, 3, 4, 7]" in capsys.readouterr().out
+
+
 def test_weights_and_other_inputs_tell_sizes(tmp_path: Path) -> None:
     product = helper.make_node("MatMul", ["x", "w"], ["y"])
     path = model(tmp_path, {"x": ["n", "c"]}, product, w=np.ones((5, 2)))

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import pytest
+from onnx.numpy_helper import from_array
 
 from qsearch.opening.model_file import find_model
 from qsearch.search.context import PreparedStudy
@@ -46,3 +48,35 @@ def test_objects_go_before_paths_and_paths_before_what_comes_with_the_model(
     assert len({found[name] for found in (shipped, from_path, from_object)}) == 3
     assert {found[other] for found in (shipped, from_path, from_object)} == {shipped[other]}
     assert hashes({}, **{name: digits(2)}) == from_object
+
+
+@pytest.mark.parametrize(
+    ("last", "has_answers"),
+    [
+        (["y = Flatten(c)"], True),
+        (["g = GlobalAveragePool(c)", "y = Flatten(g)"], True),
+        (["r = Relu(c)", "s = Softmax<axis=1>(r)", "y = Flatten(s)"], True),
+        (["r = Relu(c)", "g = GlobalAveragePool(r)", "y = Flatten(g)"], False),
+        (["s = Sigmoid(c)", "j = Concat<axis=1>(c, s)", "y = Flatten(j)"], False),
+        (["f = Flatten(c)", "n = ReduceL2<axes=[1]>(f)", "y = Div(f, n)"], False),
+    ],
+)
+def test_features_and_joined_outputs_have_no_answer_to_agree_on(
+    tmp_path: Path, last: list[str], has_answers: bool
+) -> None:
+    """As an embedding, or boxes beside the scores of a detector."""
+    weight = np.random.default_rng(0).normal(size=(4, 2, 3, 3)).astype(np.float32)
+    nodes = "\n".join(["c = Conv(x, w)", *last])
+    text = '<ir_version: 8, opset_import: ["": 13]> g (float[n, 2, 8, 8] x) => (float[n, m] y) '
+    graph = onnx.parser.parse_model(f"{text}{{\n{nodes}\n}}")
+    graph.graph.initializer.append(from_array(weight, "w"))
+    onnx.save(graph, tmp_path / "m.onnx")
+    images = np.random.default_rng(1).normal(size=(8, 2, 8, 8)).astype(np.float32)
+    study = prepare_study(
+        Settings(model=str(tmp_path / "m.onnx")),
+        find_model(str(tmp_path / "m.onnx")),
+        objects_folder=tmp_path,
+        calib=images,
+        evaluation=images,
+    )
+    assert study.decides is has_answers

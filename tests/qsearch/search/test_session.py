@@ -32,7 +32,7 @@ from qsearch.search.scoring import evaluator_of_flag
 from qsearch.store.records import Trial
 from tests.qsearch.quick import QUICK_SPACE
 from workers import candidates
-from workers.errors import DataChangedError
+from workers.errors import DataChangedError, LostClusterError
 from workers.messages import CalibrationRequest, EvaluationRequest
 from workers.pool.queued_pool import InlinePool
 
@@ -330,6 +330,10 @@ def test_a_model_replaced_during_a_search_ends_the_search_and_can_be_put_back(
     assert not (run / "best.qmod").exists()
     model.write_bytes(earlier)
     assert qsearch.launch(model, **search).summary["trials"]["complete"] >= 1
+
+
+def test_a_cluster_that_ended_is_no_bad_input() -> None:
+    assert exit_code_of(LostClusterError("the head of the Ray cluster ended")) == 3
 
 
 def test_a_run_folder_deleted_during_a_search_is_an_error_and_is_not_made_again(
