@@ -373,6 +373,7 @@ def autoscale(search: Search, _kills: int, _rng: random.Random) -> dict[str, Any
         most = 0
         while process.poll() is None:
             most = max(most, nodes_of(address))
+            time.sleep(2.0)
         _, err = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == 0, err
         nodes.append(most)
