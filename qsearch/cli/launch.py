@@ -19,6 +19,7 @@ import click
 from compiler.targets.npu import NPUS
 from qsearch.cli import options
 from qsearch.cli.options import Command, Decorator, option
+from qsearch.cli.output import wrapped
 from qsearch.process import EXIT_INTERRUPTED, EXIT_TARGET_MISSED
 from qsearch.settings.launch_settings import DASHBOARD_PORT, OUTPUT, Flag, MaxDrop, Settings
 from workers.metrics.size import LITERT, QDQ
@@ -90,6 +91,7 @@ def launch_command(dashboard: bool, config: str | None, **given: Any) -> int:
     with interrupts_kept():
         from qsearch.run.progress import make_progress
         from qsearch.search.launch import plan, run_search  # imports all that the search needs
+        from qsearch.search.result import INDENT
 
     settings = resolved.settings
     if settings.dry_run:
@@ -102,7 +104,8 @@ def launch_command(dashboard: bool, config: str | None, **given: Any) -> int:
     if settings.as_json:
         print(json.dumps(result.summary))
         return int(result.exit_code)
-    print(result.text())
+    for line in result.text().splitlines():
+        print(line if line.lstrip().startswith("qsearch ") else wrapped(line, INDENT))
     if settings.verbosity >= 0:
         print(after_launch(result.folder, result.summary, result.exit_code, settings))
     return int(result.exit_code)
@@ -110,7 +113,8 @@ def launch_command(dashboard: bool, config: str | None, **given: Any) -> int:
 
 def _lines(plan: Mapping[str, object]) -> str:
     width = max(len(key) for key in plan)
-    return "\n".join(f"{key:<{width}}  {value}" for key, value in plan.items())
+    lines = (wrapped(f"{key:<{width}}  {value}", " " * (width + 2)) for key, value in plan.items())
+    return "\n".join(lines)
 
 
 # What can be done next, as command lines to copy ------------------------------------------------

@@ -173,7 +173,8 @@ class BarProgress(Progress):
             TimeElapsedColumn(),
             TextColumn("ETA"),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[rate]}"),
+            # rich shortens the column before an empty one.
+            TextColumn("{task.fields[rate]}", table_column=Column(min_width=1)),
             console=console,
             expand=True,
         )

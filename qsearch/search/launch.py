@@ -367,7 +367,7 @@ def plan(resolved: Resolved) -> dict[str, Any]:
         "evaluation": f"{prepared.evaluation.described}: {prepared.evaluation.count} samples"
         + (", labels" if prepared.has_labels else ""),
         "float model": "not run: no label per sample" if found is None else found.summary,
-        "metric": prepared.metric,
+        "metric": prepared.objective.names[0],
         "search": prepared.objective.goal(settings.max_drop),
         "hardware": prepared.hardware[1] if prepared.hardware is not None else "none",
         "evaluator": settings.evaluator,

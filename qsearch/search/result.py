@@ -126,13 +126,13 @@ class SearchResult:
             lines.append(f"best      {best}  (trial {s['best']['trial']})")
             params = ", ".join(f"{k}={v}" for k, v in self._best().params.items())
             lines += [
-                textwrap.fill(line, 90, initial_indent=_INDENT, subsequent_indent=_INDENT)
+                textwrap.fill(line, _WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
                 for line in (params, layers_told(self._best().qconfig))
                 if line
             ]
         worst, alone = _beside(s)
         if worst:
-            lines.append(f"{_INDENT}{worst}")
+            lines.append(f"{INDENT}{worst}")
         if alone:
             lines.append(f"compile   {alone}")
         for one in s.get("front", ()):
@@ -145,26 +145,26 @@ class SearchResult:
             costs = self._costs(one["score"], "size", *(["latency"] if name == "fastest" else []))
             lines.append(f"{name:<10}{_scores(one['score'])}{costs}  (trial {one['trial']})")
             where = shlex.quote(str(self.folder))
-            lines.append(f"{_INDENT}qsearch best {where} --{name} -o {name}.qmod")
+            lines.append(f"{INDENT}qsearch best {where} --{name} -o {name}.qmod")
         if s["emitted"]:
             emitted = s["emitted"]
             equal = f"outputs equal to the trial's: {emitted['equal_outputs']:.1%}"
             equal += f"; to the reference's: {emitted['reference_equal']:.1%}, run on "
             equal += f"{emitted['reference_samples']} of the samples"
-            lines += [f"check     the written file: {_scores(emitted)}", f"{_INDENT}{equal}"]
+            lines += [f"check     the written file: {_scores(emitted)}", f"{INDENT}{equal}"]
             if emitted.get("file"):
-                lines.append(f"{_INDENT}its QDQ file in onnxruntime: {_scores(emitted['file'])}")
-            lines += [f"{_INDENT}{told}" for told in emitted.get("steps", ())]
-            lines += [f"{_INDENT}REFUTED {told}" for told in emitted.get("findings", ())]
+                lines.append(f"{INDENT}its QDQ file in onnxruntime: {_scores(emitted['file'])}")
+            lines += [f"{INDENT}{told}" for told in emitted.get("steps", ())]
+            lines += [f"{INDENT}REFUTED {told}" for told in emitted.get("findings", ())]
             if closeness := Closeness.recorded(emitted):
                 worst = (s["audit"] or {}).get("worst") or ""
                 said = closeness.sentence("evaluation data", worst)
                 lines.append(
-                    textwrap.fill(said, 90, initial_indent=_INDENT, subsequent_indent=_INDENT)
+                    textwrap.fill(said, _WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
                 )
         if s["audit"] and "trial" in s["audit"]:
             mended = f"trial {s['audit']['trial']} has {'; '.join(s['audit']['repairs'])}"
-            lines.append(textwrap.fill(f"audit     {mended}", 90, subsequent_indent=_INDENT))
+            lines.append(textwrap.fill(f"audit     {mended}", _WIDTH, subsequent_indent=INDENT))
         if s["module"]:
             size = Path(s["module"]).stat().st_size
             lines.append(f"module    {s['module']}  ({size:,} bytes)")
@@ -173,9 +173,9 @@ class SearchResult:
             head = "words     "
             for line in legend(told):
                 lines.append(
-                    textwrap.fill(line, 90, initial_indent=head, subsequent_indent=_INDENT)
+                    textwrap.fill(line, _WIDTH, initial_indent=head, subsequent_indent=INDENT)
                 )
-                head = _INDENT
+                head = INDENT
         lines.extend(f"note      {warning}" for warning in self.warnings)
         if self.exit_code == EXIT_TARGET_MISSED and s["target_missed"]:
             lines.append(f"target    missed: {self._missed()}")
@@ -213,11 +213,11 @@ class SearchResult:
             command = f"qsearch best {shlex.quote(str(self.folder))} --trial {within['trial']}"
             return (
                 f"{has}; trial {within['trial']} stays within {limits}:\n"
-                f"{_INDENT}{_scores(within)}\n{_INDENT}{command} -o within.qmod"
+                f"{INDENT}{_scores(within)}\n{INDENT}{command} -o within.qmod"
             )
         return (
             f"no trial stayed within {limits}\n"
-            f"{_INDENT}{has}; {self._least()}more --trials or a looser limit may help"
+            f"{INDENT}{has}; {self._least()}more --trials or a looser limit may help"
         )
 
     def _least(self) -> str:
@@ -419,7 +419,8 @@ def _target(
     }
 
 
-_INDENT: Final = " " * 10
+INDENT: Final = " " * 10
+_WIDTH: Final = 80
 
 _CAUSES: Final[Mapping[str, tuple[str, str]]] = {
     "collapsed": (

@@ -347,7 +347,12 @@ def autoscale(search: Search, _kills: int, _rng: random.Random) -> dict[str, Any
             return {
                 "cluster_name": "fake",
                 "max_workers": 2,
-                "provider": {"type": "fake_multinode"},
+                "provider": {
+                    "type": "fake_multinode",
+                    "use_node_id_as_ip": True,  # nodes share an address
+                    "disable_node_updaters": True,
+                    "disable_launch_config_check": True,
+                },
                 "available_node_types": {**types, "ray.head.default": head_type},
                 "head_node_type": "ray.head.default",
                 "upscaling_speed": 1.0,

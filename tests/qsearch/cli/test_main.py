@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from qsearch.cli.main import COMMANDS, parse, run
+from tests.each import each
 
 HEAVY = {
     "ray",
@@ -97,6 +98,19 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
     assert plan["metric"] == "top1"
     assert "400 samples, labels" in plan["evaluation"]
     assert not folder.exists()
+
+
+def test_the_screens_of_a_search_fit_80_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("qsearch.cli.output.terminal_width", lambda: 80)
+    words = ["launch", "--model", "digits", "--trials", "1", "--pool", "inline"]
+    for more in each([["--dry-run"], []]):
+        assert run([*words, *more]) == 0
+        shown = capsys.readouterr().out.splitlines()
+        assert [line for line in shown if len(line) > 80] == []
+        assert len(shown) > 15
 
 
 def test_ctrl_c_during_the_first_import_is_no_traceback() -> None:

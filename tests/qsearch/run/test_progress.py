@@ -117,6 +117,17 @@ def test_bars_keep_their_figures_on_a_narrow_terminal(
     assert ":" in lines[-1].partition("3/16")[2], "time and ETA"
 
 
+def test_the_time_that_is_left_is_whole_where_no_phase_has_a_rate(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    progress = BarProgress()
+    progress.phase("calibration: channels", 16)
+    progress.advance(16)
+    progress.close()
+    assert capfd.readouterr().err.rstrip().endswith("ETA 0:00:00")
+
+
 def test_quiet_is_silent_and_pipes_get_lines() -> None:
     assert isinstance(make_progress(-1), SilentProgress)
     assert isinstance(make_progress(0), PlainProgress)
