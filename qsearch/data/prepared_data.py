@@ -206,7 +206,9 @@ def prepare_data(
     """
     inputs_of_all = inputs if pipeline is None else whole_inputs(pipeline.whole)
     if STATES in (options.get("preprocess") or {}):
+        described = _described(given, options.get("seed", 0))
         given, options = _fed_back(given, inputs_of_all, name, cell, options)
+        options["described"] = described
     data = open_data(given, inputs_of_all, name=name, **options)
     if cell is not None and not data.whole and batch_size(inputs_of_all) > 1:
         joining = _joining_output(data, inputs_of_all, cell())
@@ -288,6 +290,13 @@ def _fed_back(
     return objects_to_npz(calls, tuple(inputs), folder, name), options
 
 
+def _described(given: Any, seed: int) -> str:
+    if given is None:
+        return f"synthetic ({SYNTHETIC_SAMPLES} samples, seed {seed})"
+    named = isinstance(given, str | os.PathLike)
+    return str(given) if named else f"{type(given).__name__} from Python"
+
+
 def open_data(
     given: Any,
     inputs: Sequence[InputSpec],
@@ -298,6 +307,7 @@ def open_data(
     seed: int = 0,
     judged: Judged | None = None,
     whole: bool = False,
+    described: str = "",
 ) -> PreparedData:
     """Open data, check that it fits the model's inputs, and hash it.
 
@@ -310,24 +320,23 @@ def open_data(
         seed: of synthetic inputs.
         judged: what labels have to fit; None where they may be anything.
         whole: each synthetic sample is one run of the model.
+        described: of ``PreparedData``, where ``given`` is made of the user's data.
     Raises:
         DataError, DatasetError: missing, empty, not finite, or not what the model takes.
     """
+    described = described or _described(given, seed)
     if given is None:
         options: dict[str, Any] = {"count": SYNTHETIC_SAMPLES, "seed": seed}
         options |= {"whole": True} if whole else {}
         ref = DatasetRef("synthetic", options)
-        described = f"synthetic ({SYNTHETIC_SAMPLES} samples, seed {seed})"
         dataset = open_dataset(ref, inputs)
         return _checked(dataset, ref, content_hash(options), described, (), None)
     if isinstance(given, str | os.PathLike):
         path = Path(given)
-        described = str(given)
     else:
         if objects_folder is None:
             raise DataError(f"{name} data given as objects has no place to be written to")
         path = objects_to_npz(given, tuple(inputs), objects_folder, name)
-        described = f"{type(given).__name__} from Python"
     check_exists(path, name)
     contents, sha256 = Contents(path), None
     fields = dict(preprocess or {})

@@ -30,13 +30,16 @@ KEEPS_ACCURACY: Final = "keeps_accuracy"
 FLOAT_TOP1: Final = "top1_float"
 """In a score with labels: top-1 of the float model on all samples, 0..1."""
 
+FLOAT_METRIC: Final = "metric_float"
+"""In a score with a metric of a library: its value for the float model on all samples."""
+
 TOP1_STEP: Final = "top1_step"
 """In a score with labels: the loss of top-1 up to which luck explains it, see ``top1_step``."""
 
 WORST_OUTPUT: Final = "worst_output"
 """In a score of a model with several outputs: the place of the one with the least SQNR."""
 
-COMPARISONS: Final = frozenset({KEEPS_ACCURACY, FLOAT_TOP1, TOP1_STEP, WORST_OUTPUT})
+COMPARISONS: Final = frozenset({KEEPS_ACCURACY, FLOAT_TOP1, FLOAT_METRIC, TOP1_STEP, WORST_OUTPUT})
 """Keys of a score that are no measures: what the float model makes of it, which output is meant."""
 
 UNCERTAIN: Final = "_error"
@@ -78,7 +81,8 @@ class Objective:
     Top-1 as the metric ranks as no more than the float model's, and below it in steps of what luck
     explains (``top1_step``): one right answer more on a few hundred samples says less of a module
     than its SQNR does. The steps are the same for all trials of a study, so the order is total, and
-    a trial with higher top-1 and SQNR than another is always before it.
+    a trial with higher top-1 and SQNR than another is always before it. Other metrics of labels
+    rank as no more than the float model's, too: what a module has more of them is luck.
 
     Accuracy and SQNR are maximised. A cost as the metric is minimised among the modules that keep
     their accuracy; behind them the rest, by accuracy.
@@ -159,7 +163,8 @@ class Objective:
             return _LOST_ACCURACY
         steps = self._steps_lost(score)
         if steps is None:
-            return value
+            before = score.get(FLOAT_METRIC)
+            return value if before is None or metric.name not in LIBRARY else min(value, before)
         value, step = score[FLOAT_TOP1] or 0.0, score[TOP1_STEP] or 0.0
         value -= steps * step
         if not self.minimize:
@@ -441,6 +446,9 @@ def comparisons(
     found = {}
     if max_drop is not None:
         found[KEEPS_ACCURACY] = float(keeps_accuracy(score, baseline, max_drop))
+    for name in LIBRARY.keys() & score.keys():
+        if (value := baseline.get(name)) is not None:
+            found[FLOAT_METRIC] = float(value)
     before = baseline.get("top1")
     if score.get("top1") is not None and before is not None:
         found |= {FLOAT_TOP1: float(before), TOP1_STEP: top1_step(samples)}

@@ -224,7 +224,7 @@ def test_a_dry_run_feeds_states_back_and_a_run_does_not_doubt_them(
     np.savez(tmp_path / "x.npz", x=signal(2, 30))
     options = {"model": str(model), "calib": str(tmp_path / "x.npz"), "out": str(tmp_path / "r")}
     found = plan(resolve({**options, "preprocess": str(tmp_path / "pre.yaml")}))
-    assert "60 samples" in found["calibration"]
+    assert found["calibration"] == f"{tmp_path / 'x.npz'}: 60 samples"
     source = qsearch.DataSource(tmp_path / "x.npz", tmp_path / "pre.yaml")
     qsearch.quantize(model, source).save(tmp_path / "m.qmod")
     assert run_samples(runnable(tmp_path / "m.qmod"), source).warnings == ()

@@ -97,6 +97,15 @@ def test_a_score_that_is_not_known_is_behind_every_other() -> None:
     assert objective.values(known) > objective.values(unknown)
 
 
+def test_more_than_the_float_model_has_is_luck_and_sqnr_decides() -> None:
+    objective = Objective(LIBRARY["cer"])
+    given = ((-0.13, 15.9), (-0.16, 22.0), (-0.17, 30.0))
+    scores = [{"cer": cer, "sqnr_db": sqnr} for cer, sqnr in given]
+    compared = [s | comparisons(s, {"cer": -0.16}, 48, None) for s in scores]
+    ranks = [objective.rank(score, 0) for score in compared]
+    assert sorted(ranks, reverse=True) == [ranks[1], ranks[0], ranks[2]]
+
+
 def test_an_infinite_sqnr_beats_every_finite_one() -> None:
     objective = Objective("sqnr")
     assert objective.ranking({"sqnr_db": None}) > objective.ranking({"sqnr_db": 150.0})
