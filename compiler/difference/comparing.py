@@ -292,15 +292,15 @@ class _Total:
             if quant is None and self.scale == 1.0:
                 self.scale = _best_scale(right, judged)
             if quant is not None and x.dtype.kind == "f":
-                judged = (judged - quant.zero_point) * quant.scale
+                judged = (judged - quant.zero_point) * quant.scales
             elif quant is not None:
-                right = (right - quant.zero_point) * quant.scale
+                right = (right - quant.zero_point) * quant.scales
             own = _moments(right, judged)
             self.moments = own if self.moments is None else self.moments + own
             if quant is None:
                 judged = judged * self.scale
             else:
-                self.scale = quant.scale
+                self.scale = float(quant.scales.max())
         error = np.abs(right - judged)
         # NaN on both sides is agreement; on one side it is an error without bound.
         error = np.where(np.isnan(right) & np.isnan(judged), 0.0, error)

@@ -102,7 +102,9 @@ def details_of(node: Expr, text: str) -> dict[str, str]:
         detail["span"] = str(node.span)
     if isinstance(node, Call):
         if node.quant is not None:
-            detail["scale"] = f"{node.quant.scale:.6g}, zero point {node.quant.zero_point}"
+            scales = node.quant.scales
+            shown = " to ".join(dict.fromkeys(f"{end:.6g}" for end in (scales.min(), scales.max())))
+            detail["scale"] = f"{shown}, zero point {node.quant.zero_point}"
         attributes = () if node.attrs is None else node.attrs.items()
         if lines := [f"{name}={value_text(value)}" for name, value in attributes]:
             detail["attributes"] = "\n".join(lines)

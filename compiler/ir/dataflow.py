@@ -281,7 +281,9 @@ class _Flattener:
         if isinstance(node, Tuple):
             scope[node] = tuple(scope[f] for f in node.fields)
         elif isinstance(node, TupleGetItem):
-            scope[node] = scope[node.tuple][node.index]
+            field = scope[node] = scope[node.tuple][node.index]
+            if node.quant is not None and isinstance(field, Value):
+                field.quant = field.quant or node.quant
         else:
             assert isinstance(node, Call)
             if node in self.singles:

@@ -7,7 +7,7 @@ the order in which every traversal visits them.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatch
 from typing import Any, NamedTuple, Self, TypeGuard
@@ -36,11 +36,30 @@ class Quant(NamedTuple):
     """Real values that integers stand for: (integer - zero_point) * scale.
 
     Attributes:
-        scale: a float32 above 0.
+        scale: a float32 above 0; along an axis a float32 constant of several, in a shape that
+            broadcasts against the integers.
     """
 
-    scale: float
+    scale: float | Constant
     zero_point: int = 0
+
+    @property
+    def scales(self) -> NDArray[np.float32]:
+        """The scale as an array that broadcasts against the integers."""
+        held = self.scale.data if isinstance(self.scale, Constant) else self.scale
+        return np.asarray(held, np.float32)
+
+    def fits(self, shape: Sequence[Any]) -> bool:
+        """Return whether integers of this shape can have the scale."""
+        try:
+            return np.broadcast_shapes(self.scales.shape, tuple(shape)) == tuple(shape)
+        except (ValueError, TypeError):  # TypeError: of a dimension without a number
+            return not self.scales.ndim
+
+    @property
+    def of_tensor(self) -> tuple[float, int] | None:
+        """Scale and zero point; None where the scale varies along an axis."""
+        return None if isinstance(self.scale, Constant) else (self.scale, self.zero_point)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)

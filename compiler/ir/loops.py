@@ -254,7 +254,7 @@ def _closed(main: Function) -> Function:
     arguments = (*states, *inputs, *constants)
     kinds: list[tuple[str, Sequence[Expr]]] = [("h", states), ("x", inputs), ("w", constants)]
     params = tuple(
-        Var(f"{kind}_{place}", group[place].checked_type)
+        Var(f"{kind}_{place}", group[place].checked_type, quant=group[place].quant)
         for kind, group in kinds
         for place in range(len(group))
     )

@@ -16,16 +16,16 @@ value changes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from compiler.ir.expr import Call, Constant, Expr, Function, Op, is_op_call
+from compiler.ir.expr import Call, Constant, Expr, Function, Op, Quant, TupleGetItem, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
-from compiler.ir.rebuild import rebuilt
+from compiler.ir.rebuild import rebuilt, with_operands
 from compiler.ir.ty import TensorType, bits, integer_range, is_integer
 from compiler.ir.walk import mentions, nodes_of
 from compiler.ops.number_format import Array
@@ -69,11 +69,12 @@ class MergeRequantize(FunctionPass):
         if not any(one.changed for one in merged.values()):
             return fn
         made: dict[_Merged, Expr] = {}
+        read = _scales_of(merged.values())
 
         def new_form(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
             one = merged.get(node)
             if one is None:
-                return None
+                return _worth(node, read.get(node), new)
             if one not in made:
                 made[one] = one.call(new)
             return made[one]
@@ -101,6 +102,25 @@ def _attrs(node: Expr, words: bool) -> RequantizeAttrs | None:
     return replace(made, multiplier=attrs.multiplier, shift=attrs.shift) if known else None
 
 
+def _scales_of(merged: Iterable[_Merged]) -> dict[Expr, Quant | None]:
+    """The scale of what is multiplied; None where two requantizations read it at different ones."""
+    found: dict[Expr, Quant | None] = {}
+    for one in merged:
+        if one.read is not None:
+            other = found.setdefault(one.data, one.read)
+            same = other is not None and np.array_equal(other.scales, one.read.scales)
+            found[one.data] = other if same else None
+    return found
+
+
+def _worth(node: Expr, quant: Quant | None, new: Mapping[Expr, Expr]) -> Expr | None:
+    """A value that says its scale; None where it is unknown, or said already."""
+    if quant is None or node.quant is not None or not isinstance(node, (Call, TupleGetItem)):
+        return None
+    made = with_operands(node, [new.get(each, each) for each in node.operands()])
+    return made.with_fields(quant=quant)
+
+
 class _Merged:
     """A requantization with all that it takes in.
 
@@ -108,6 +128,8 @@ class _Merged:
         taken: nodes that others take in.
     Attributes:
         last: the nodes that it stands for, all of one value.
+        data: what it reads.
+        read: the scale of the integers that it multiplies.
     """
 
     def __init__(self, call: Call, attrs: RequantizeAttrs, users: Users, taken: set[Expr]) -> None:
@@ -115,7 +137,8 @@ class _Merged:
         self._attrs = attrs
         self._vectors = call.args[1:]
         self._spans, self._quant = [call.span], call.quant
-        self._data = call.args[0]
+        self.data = call.args[0]
+        self.read: Quant | None = None
         self._sum_dtype = ""
         self.last: tuple[Expr, ...] = (call,)
         while self._takes_front():
@@ -128,15 +151,19 @@ class _Merged:
     def changed(self) -> bool:
         """True if it takes in anything."""
         known = is_op_call(self._call, OP)
-        return not known or self._data is not self._call.args[0] or self.last != (self._call,)
+        return not known or self.data is not self._call.args[0] or self.last != (self._call,)
 
     def call(self, new: Mapping[Expr, Expr]) -> Call:
         """The call over new operands."""
+        data = new[self.data]
+        if data.quant is not None and self.read is not None:
+            own = not np.array_equal(data.quant.scales, self.read.scales)
+            self._attrs = replace(self._attrs, own_factor=own)
         vectors = tuple(new.get(each, each) for each in self._vectors)
         span = join_spans(self._spans)
         return self._call.fresh_copy(
             op=Op.get(OP),
-            args=(new[self._data], *vectors),
+            args=(data, *vectors),
             attrs=self._attrs,
             span=span,
             quant=self._quant,
@@ -144,7 +171,7 @@ class _Merged:
 
     def _takes_front(self) -> bool:
         """Take in what computes the data, if a field can say it."""
-        node = self._data
+        node = self.data
         if not isinstance(node, Call) or node in self._taken:
             return False
         alone, taken = len(self._users[node]) == 1, False
@@ -156,11 +183,12 @@ class _Merged:
             place = 1 - int(isinstance(node.args[0], Constant))
             taken = self._takes_bias(node, place)
             if taken:
-                self._data = node.args[1 - place]
+                self.data = node.args[1 - place]
         if taken:
+            self.read = self.read or node.quant
             self._spans.insert(0, node.span)
-            if self._data is node:
-                self._data = node.args[0]
+            if self.data is node:
+                self.data = node.args[0]
         return taken
 
     def _widens(self, cast: Call) -> bool:
@@ -194,6 +222,8 @@ class _Merged:
             self._attrs = replace(self._attrs, bias=int(bias.reshape(())))
         elif not self._takes_vector(bias, len(shape)):
             return False
+        if is_op_call(node, "subtract") and self.read is not None and bias.size == 1:
+            self.read = self.read._replace(zero_point=-self._attrs.bias)
         self._sum_dtype = dtype
         return True
 
@@ -224,6 +254,9 @@ class _Merged:
         if changed is None:
             return False
         self._attrs, self.last = changed, tuple(dict.fromkeys(u for u in users if u is not None))
+        if number and self._quant is not None:
+            moved = self._quant.zero_point + number
+            self._quant = self._quant._replace(zero_point=moved)
         self._quant = first.quant or self._quant
         if not is_op_call(first, "cast", _STOP):  # those are of who reads it
             self._spans.append(first.span)

@@ -25,17 +25,24 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from compiler.errors import ArtifactError, CompilerError, EvaluationError, check_known
+from compiler.errors import (
+    ArtifactError,
+    CompilerError,
+    EvaluationError,
+    TypeInferenceError,
+    check_known,
+)
 from compiler.ir.analysis import post_order
 from compiler.ir.call_spans import restore_spans, spans_of
-from compiler.ir.expr import Array, Constant, Function, GlobalVar, Op, Var
+from compiler.ir.expr import Array, Constant, Expr, Function, GlobalVar, Op, Var
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.text.literals import scalar_literal
 from compiler.ir.text.parser import parse
 from compiler.ir.text.printer import text
 from compiler.ir.text.printer_scopes import ScalarUses
-from compiler.ir.ty import TensorType, holds_float, is_dynamic, tensor_fields
+from compiler.ir.ty import Shape, TensorType, holds_float, is_dynamic, tensor_fields
+from compiler.ir.walk import nodes_of
 from compiler.qtypes.qconfig import QConfig
 from compiler.runtime.archive import json_bytes, read_archive, read_json, write_archive
 from compiler.runtime.call import Call
@@ -518,6 +525,7 @@ def load_qmod(path: str | os.PathLike[str] | bytes) -> QModule:
             # For people only: a list that does not fit the module says nothing about it.
             restore_spans(parsed, read_json(members[SPANS], SPANS), keep_others=True)
         module = infer_module(parsed)
+        _check_scales(module)
         values = read_json(members["qconfig.json"], "qconfig.json")
         qconfig = QConfig.stored(values) if values else None
         parameters = module["main"].params
@@ -536,6 +544,25 @@ def load_qmod(path: str | os.PathLike[str] | bytes) -> QModule:
                 f"{name} has {len(part)} bytes; the limit is {MAX_PART_BYTES}", where=str(path)
             )
     return QModule(module, qconfig, provenance, samples, proof, *parts)
+
+
+def _check_scales(module: IRModule) -> None:
+    """Refuse scales that lie along no axis of their value.
+
+    Raises:
+        TypeInferenceError: such scales.
+    """
+    for function in module.functions.values():
+        for node in nodes_of(function) if isinstance(function, Function) else ():
+            if node.quant is not None and not all(map(node.quant.fits, _shapes(node))):
+                raise TypeInferenceError(
+                    f"scales of shape {node.quant.scales.shape} lie along no axis of "
+                    f"{node.checked_type}"
+                )
+
+
+def _shapes(node: Expr) -> list[Shape]:
+    return [field.shape for field in tensor_fields(node.checked_type)]
 
 
 def _samples(members: Mapping[str, bytes], params: Sequence[Var]) -> tuple[StoredSample, ...]:

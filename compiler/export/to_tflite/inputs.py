@@ -95,7 +95,7 @@ def _taken(value: Value, sources: dict[Value, int]) -> Taken:
             break
         value = step.args[0]
     whole = value.type.dtype in ("int32", "int64")
-    scale = np.float32(0 if quant is None else quant.scale)
+    scale = np.float32(0 if quant is None or quant.of_tensor is None else quant.of_tensor[0])
     exact = not inverse if whole else bool(scale) and np.float32(1) / scale == inverse
     if value not in sources or not exact:
         raise TfliteExportError("an input is not converted to 8 bits by one scale", fix=CURE)

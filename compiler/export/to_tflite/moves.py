@@ -228,7 +228,7 @@ def lookup(step: Step, graph: TfliteEmitter) -> Form | None:
     """Any function of 8 bits: GATHER from its 256 entries, at the integer as a place. Of 12 bits in
     modules of 16, whose places are computed."""
     source, table, quant = graph.read(step.args[0], "int8"), step.args[1].data, step.result.quant
-    dtype, (scale, zero_point) = step.result.type.dtype, quant or (0.0, 0)
+    dtype, (scale, zero_point) = step.result.type.dtype, (quant and quant.of_tensor) or (0.0, 0)
     places = graph.wide(step.args[0]) if step.args[0].type.dtype == "uint16" else None
     if table is not None and places is not None and table.size <= 1 << TFLM_BITS and not zero_point:
         made = graph.entries(table.astype(np.int64), places, Tensor(-1, (), dtype="int16"))

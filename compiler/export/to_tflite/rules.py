@@ -327,7 +327,7 @@ def _rescaled(data: Value, factors: Factors, step: Step, graph: TfliteEmitter) -
         source = graph.wide(data)
     if source is None or once != (isinstance(source, (Product, Matmul)) and source.once):
         return None
-    made = Scaled(source, multiplier, shift, 0.0 if quant is None else quant.scale)
+    made = Scaled(source, multiplier, shift, 0.0 if quant is None else float(quant.scales.max()))
     if not isinstance(source, (Product, Sum)):
         return made
     bounds: list[Ints | None] = []

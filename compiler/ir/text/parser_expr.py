@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -43,6 +42,7 @@ INFIX = {
     "!=": (7, "not_equal"),
 }
 SCOPE_WORDS = ("fn", "if", "match", "{")
+_ZERO = np.zeros(())
 KEYWORDS = ("fn", "if", "match", *REF_WORDS, "meta", "True", "False")
 
 
@@ -99,7 +99,7 @@ class ExprParser(ABC):
             elif stream.token.kind == "projection":
                 index = int(stream.next().text[1:])
                 node = TupleGetItem(node, index, span=self._span(start))
-            elif isinstance(node, Call) and stream.take(":"):
+            elif isinstance(node, (Call, TupleGetItem)) and stream.take(":"):
                 node = node.with_fields(quant=self._quant())
             else:
                 break
@@ -108,18 +108,24 @@ class ExprParser(ABC):
         return node
 
     def _quant(self) -> Quant:
-        """``quant(0.5f, 3)``: scale and zero point."""
+        """``quant(0.5f, 3)``: scale and zero point; the scale along an axis is a constant."""
         stream = self._stream
         start = stream.expect("quant").start
-        given = [float(each.data) for each in self._arguments() if isinstance(each, Constant)]
-        scale, zero_point = (*given, 0.0)[:2] if 0 < len(given) < 3 else (0.0, 0.0)
-        if not 0 < scale < math.inf or not zero_point.is_integer():
+        given = self._arguments()
+        held = [each for each in given if isinstance(each, Constant)]
+        known = [each.data for each in held] if 0 < len(held) == len(given) < 3 else [_ZERO]
+        scale, zero = (*known, _ZERO)[:2]
+        legal = not zero.ndim and float(zero).is_integer()
+        if scale.ndim:
+            legal = legal and max(scale.shape) == scale.size and scale.dtype == np.float32
+        if not legal or not ((scale > 0) & np.isfinite(scale)).all():
             stream.source.error(
                 start,
                 "a quant holds a scale and a zero point",
-                fix="a finite number above 0, and an integer, such as quant(0.5f, 3)",
+                fix="a finite number above 0, or a float32 constant of such numbers along one "
+                "axis, and an integer, such as quant(0.5f, 3)",
             )
-        return Quant(scale, int(zero_point))
+        return Quant(held[0] if scale.ndim else float(scale), int(zero))
 
     def _atom(self) -> Expr:
         stream = self._stream

@@ -213,12 +213,23 @@ class BodyPrinter:
         if var.virtual_device is not UNCONSTRAINED:
             text += f" {{virtual_device={self._meta.device(var.virtual_device)}}}"
         if var.type_annotation is not None:
-            text += f": {self._types.text(var.type_annotation)}{_quant_text(var.quant)}"
+            text += f": {self._types.text(var.type_annotation)}{self._quant(var.quant)}"
         return text + self._comment(var)
 
     def _free(self, var: Var) -> str:
         self._line("free_var ", [self._declare(var)], ";")
         return self._names[var]
+
+    def _quant(self, quant: Quant | None) -> str:
+        """`` : quant(0.5f, 3)``; a zero point of 0 is left out."""
+        if quant is None:
+            return ""
+        if isinstance(quant.scale, Constant):
+            scale = self._meta.constant(quant.scale)
+        else:
+            scale = f"{literals.shortest(quant.scale, 'float32')}f"
+        zero_point = f", {quant.zero_point}" if quant.zero_point else ""
+        return f" : quant({scale}{zero_point})"
 
     def _comment(self, node: Expr) -> str:
         ty = node.checked_type_or_none if self._show_types else None
@@ -266,7 +277,8 @@ class BodyPrinter:
         if isinstance(node, Call):
             return self._call(node)
         if isinstance(node, TupleGetItem):
-            return f"{self._ref(node.tuple)}.{node.index}{self._comment(node)}"
+            field = f"{self._ref(node.tuple)}.{node.index}{self._quant(node.quant)}"
+            return field + self._comment(node)
         if isinstance(node, Tuple):
             return self._tuple(node) + self._comment(node)
         assert isinstance(node, TempExpr)
@@ -283,7 +295,7 @@ class BodyPrinter:
         callee = op.name if type(op) is Op else self._ref(op)
         if not args and isinstance(op, Constructor):
             return callee + self._comment(call)
-        return f"{callee}({', '.join(args)}){_quant_text(call.quant)}{self._comment(call)}"
+        return f"{callee}({', '.join(args)}){self._quant(call.quant)}{self._comment(call)}"
 
     def _attrs(self, attrs: Attrs) -> list[str]:
         """``key=value`` of each value that is not the default."""
@@ -349,14 +361,6 @@ def _joined(separator: str, texts: Iterator[str]) -> Iterator[str]:
     """Fewer, longer texts, to be joined with the same separator."""
     while piece := list(islice(texts, PIECE)):
         yield separator.join(piece)
-
-
-def _quant_text(quant: Quant | None) -> str:
-    """`` : quant(0.5f, 3)``; a zero point of 0 is left out."""
-    if quant is None:
-        return ""
-    zero_point = f", {quant.zero_point}" if quant.zero_point else ""
-    return f" : quant({literals.shortest(quant.scale, 'float32')}f{zero_point})"
 
 
 def _span_text(span: AnySpan | None) -> str:

@@ -178,8 +178,8 @@ def simulated_quantize_realize(ref_call: Call, args: Args, ctx: QuantizeContext)
     reciprocal = along_axis(as_scale(np.float32(1) / scale.values), trailing, "float32")
     rounding = "round" if attrs.rounding == "round" else "round_even"
     held = clip_call(op_call(rounding, multiply_call(data, reciprocal)), low, high)
-    if trailing is None and not ctx.qconfig.is_relay:
-        held = worth(held, float(scale.values))
+    if not ctx.qconfig.is_relay:
+        held = worth(held, scale)
     result = integers(held, scale, "float32", ctx.bounds_of)
     return with_zero_point(result, ctx.qconfig) if narrow else result
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.expr import Constant, Expr
 from compiler.ops.op_call import op_call
+from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.fixed_point import multiplier_and_shift, requantized
 from compiler.ops.rules.integer_calls import (
     add,
@@ -122,8 +123,9 @@ def _taken(entries: _Reals, place: Expr) -> Expr:
 
 
 def _rescale(data: Expr, log_factor: int, scale: float) -> Expr:
-    multiplier, shift = multiplier_and_shift(np.asarray(2.0**log_factor))
-    return worth(requantized(data, multiplier, shift, None, 0, "tflm", "int32"), scale)
+    factor = multiplier_and_shift(np.asarray(2.0**log_factor))
+    before, behind = (DomScale(as_scale(math.ldexp(scale, n))) for n in (log_factor, 0))
+    return requantized(data, *factor, None, 0, "tflm", "int32", (before, behind))
 
 
 def _scaled(data: Expr, log_factor: int, scale: float) -> Expr:

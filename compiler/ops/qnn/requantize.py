@@ -64,6 +64,8 @@ class RequantizeAttrs(OpAttrs):
         compute_dtype: of everything up to the limits; a bias is added in the data's dtype, or in
             int32 where that is narrower.
         stored: the result is memory, which no fused kernel looks through.
+        own_factor: the multiplier is no quotient of the two scales that its values carry, since
+            it multiplies the real values as well.
     """
 
     multiplier: int = POWER_OF_TWO
@@ -78,6 +80,7 @@ class RequantizeAttrs(OpAttrs):
     compute_dtype: str = "int64"
     out_dtype: str = "int8"
     stored: bool = False
+    own_factor: bool = False
 
 
 class Factors(NamedTuple):

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from compiler.ir.expr import Call, Expr
 from compiler.ops.qnn.requantize import TFLM, rescaled
+from compiler.ops.rules.dom_scale import DomScale
 from compiler.ops.rules.float_product import Ties
-from compiler.ops.rules.integer_calls import requantize
+from compiler.ops.rules.integer_calls import cast, requantize, worth
 from compiler.ops.tensor.fixed_point_multiply import POWER_OF_TWO
 
 Ints = NDArray[np.int64]
@@ -76,6 +77,7 @@ def scaled(
     rank: int,
     rounding: str,
     dtype: str = "int64",
+    scales: tuple[DomScale, DomScale] | None = None,
 ) -> Expr:
     """``data * factor``, a requantization without limits, in the dtype of ``data``.
 
@@ -85,9 +87,10 @@ def scaled(
         rank: of ``data``.
         rounding: as of QConfig: half up, away from zero, or to the even neighbour.
         dtype: of ``data``.
+        scales: as of ``requantized``.
     """
-    ties = TIES[rounding]
-    return requantized(data, *multiplier_and_shift(factor), trailing, rank, ties, dtype)
+    ties, factors = TIES[rounding], multiplier_and_shift(factor)
+    return requantized(data, *factors, trailing, rank, ties, dtype, scales)
 
 
 def requantized(
@@ -98,15 +101,25 @@ def requantized(
     rank: int,
     ties: str,
     dtype: str,
+    scales: tuple[DomScale, DomScale] | None = None,
 ) -> Call:
-    """``scaled`` by multiplier * 2^(shift - 31); ``ties`` as ``qnn.requantize`` has them."""
+    """``scaled`` by multiplier * 2^(shift - 31); ``ties`` as ``qnn.requantize`` has them.
+
+    Args:
+        scales: of ``data`` and of the result, which carry them; a cast without effect holds the
+            first until it is merged.
+    """
+    if scales is not None:
+        data = worth(cast(data, dtype), scales[0])
     shift = np.where(multiplier == 0, 0, np.maximum(shift, -63))
     exact = ties in ("up", "floor", *TFLM) or bool((multiplier == POWER_OF_TWO).all())
     work = dtype if exact and ties != "away" else "int64"
     kinds = {"rounding": ties, "compute_dtype": work, "out_dtype": dtype}
     if trailing is None:
-        return requantize(data, multiplier=int(multiplier), shift=int(shift), **kinds)
-    return requantize(data, multiplier, shift, axis=rank - trailing - 1, **kinds)
+        made = requantize(data, multiplier=int(multiplier), shift=int(shift), **kinds)
+    else:
+        made = requantize(data, multiplier, shift, axis=rank - trailing - 1, **kinds)
+    return made if scales is None else worth(made, scales[1])
 
 
 def within_contract(bound: int, factor: NDArray[np.float32]) -> bool:

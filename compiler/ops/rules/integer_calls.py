@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from compiler.ir.expr import Call, Constant, Expr, Quant
 from compiler.ops.op_call import op_call
+from compiler.ops.rules.dom_scale import DomScale
 
 
 def cast(data: Expr, dtype: str) -> Call:
@@ -39,9 +40,11 @@ def requantize(data: Expr, *vectors: NDArray[Any], **attrs: Any) -> Call:
     return op_call("qnn.requantize", data, *fields, **attrs)
 
 
-def worth(call: Call, scale: float, zero_point: int = 0) -> Call:
+def worth(call: Call, scale: DomScale | float, zero_point: int = 0) -> Call:
     """A call whose integers stand for (integer - zero_point) * scale; scale is a float32."""
-    return call.with_fields(quant=Quant(float(np.float32(scale)), zero_point))
+    held = scale if isinstance(scale, DomScale) else DomScale(np.asarray(scale, np.float32))
+    along = along_axis(held.values, held.trailing, "float32")
+    return call.with_fields(quant=Quant(along if held.is_vector else float(along.data), zero_point))
 
 
 def stop_fusion(data: Expr) -> Call:

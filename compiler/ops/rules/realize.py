@@ -233,8 +233,7 @@ def with_zero_point(value: QRealizeIntExpr, qconfig: QConfig) -> QRealizeIntExpr
     if shift == 0:
         return value
     moved = add(value.data, scalar(shift, value.dtype))
-    if value.trailing is None:
-        moved = worth(moved, float(value.scale.values), shift)
+    moved = worth(moved, value.scale, shift)
     return like(value, moved, zero_point=shift)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.expr import Call, Expr, is_op_call
+from compiler.ir.expr import Expr, is_op_call
 from compiler.ir.walk import behind
 from compiler.ops.qnn.requantize import rescaled
 from compiler.ops.rules.dom_scale import DomScale, as_scale
@@ -28,7 +28,7 @@ from compiler.ops.rules.fixed_point import (
     within_contract,
 )
 from compiler.ops.rules.float_product import nearest_float_factors
-from compiler.ops.rules.integer_calls import along_axis, cast, clip, maximum, minimum, worth
+from compiler.ops.rules.integer_calls import along_axis, cast, clip, maximum, minimum
 from compiler.ops.rules.realize import (
     WIDE_INPUT,
     Pair,
@@ -276,11 +276,18 @@ class _Step:
             data = cast(data, work)
         if multiplier is None:
             multiplier = np.full_like(shift, POWER_OF_TWO)
-        made = requantized(data, multiplier, shift, self.value.trailing, rank, self._ties, work)
-        return self._finish(self._worth(made), work, bounds)
-
-    def _worth(self, call: Call) -> Call:
-        return call if self.out.is_vector else worth(call, float(self.out.values))
+        trailing, scales = self.value.trailing, (self.value.scale, self.out)
+        made = requantized(
+            data,
+            multiplier,
+            shift,
+            trailing,
+            rank,
+            self._ties,
+            work,
+            None if self.qconfig.is_relay else scales,
+        )
+        return self._finish(made, work, bounds)
 
     @property
     def _ties(self) -> str:

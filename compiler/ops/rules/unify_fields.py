@@ -63,7 +63,9 @@ def unify_for_concatenate(
             limit = integer_limits(acc)[1]
             fields.append(mul_and_div(held, factor, scale, limit, ref, rank_of(ref), qconfig))
         else:
-            product = scaled(cast(held.data, "int64"), factor, None, rank_of(ref), qconfig.rounding)
+            units = None if qconfig.is_relay else (v.scale, scale)
+            data, rank = cast(held.data, "int64"), rank_of(ref)
+            product = scaled(data, factor, None, rank, qconfig.rounding, "int64", units)
             fields.append(integers(cast(product, acc), scale, acc, held.bounds_of))
     return fields
 

@@ -136,7 +136,8 @@ def _rounded_apart(ref_call: Call, operands: Pair, qconfig: QConfig) -> tuple[Pa
         raised = left_shift(value.data, scalar(shift, acc))
         factor = np.asarray(float(value.scale.values) / (2 * largest))
         rank, multiplier = rank_of(ref_arg), tflm_multiplier(factor)
-        data = requantized(raised, *multiplier, None, rank, "tflm", acc)
+        finer = DomScale(as_scale(np.ldexp(value.scale.values, -shift)))
+        data = requantized(raised, *multiplier, None, rank, "tflm", acc, (finer, scale))
         result.append(integers(data, scale, acc, value.bounds_of))
     require_fits(result[0].bound + result[1].bound, acc, ref_call)
     return (result[0], result[1]), scale
@@ -280,9 +281,10 @@ def mul_and_div(
     whole = np.rint(factor)
     work = "int64" if overflows else dtype
     data: Expr = cast(value.data, work) if overflows else value.data
+    scales = None if qconfig.is_relay else (value.scale, scale)
     if shifts is not None and (not overflows or int(shifts.max()) + value.bound.bit_length() < 63):
         powers = np.full_like(shifts, POWER_OF_TWO)
-        data = requantized(data, powers, 1 + shifts, trailing, rank, "up", work)
+        data = requantized(data, powers, 1 + shifts, trailing, rank, "up", work, scales)
     elif (whole == factor).all() and value.bound * top < 2.0**62:
         data = multiply(data, along_axis(whole.astype(np.int64), trailing, work))
     else:
@@ -296,7 +298,8 @@ def mul_and_div(
             work = "int64"
         else:
             work = dtype
-        data = cast(scaled(data, factor, trailing, rank, qconfig.rounding, work), dtype)
+        data = scaled(data, factor, trailing, rank, qconfig.rounding, work, scales)
+        data = cast(data, dtype)
         return integers(data, scale, dtype, value.bounds_of)
     data = cast(clip(data, -room, room), dtype) if overflows else data
     return integers(data, scale, dtype, value.bounds_of)
