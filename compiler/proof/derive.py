@@ -130,7 +130,8 @@ def derive(mod: IRModule, samples: Sequence[StoredSample], compiled: bool = Fals
     A module that is refuted for its wiring or its ranges is not run.
     """
     proof = derive_static(mod)
-    if not proof.values or any(finding.check != "dtypes" for finding in proof.findings):
+    runs = ("dtypes", "scales")
+    if not proof.values or any(finding.check not in runs for finding in proof.findings):
         # Numbers that leave their dtype say nothing, whatever an executor makes of them.
         return proof
     bounds = [(low, high) for _, low, high in proof.inputs]
@@ -169,7 +170,8 @@ def derive_static(mod: IRModule) -> Proof:
         claims.append(Claim("no overflow", False, "ranges could not be derived"))
         return Proof(sha256, (), tuple(claims), (), tuple(findings), ())
     findings.extend((*prefix.findings, *ranges.findings, *suffix.findings))
-    claims.insert(1, _integer_scales(ranges, whole))
+    scaled = not any(finding.check == "scales" for finding in findings)
+    claims.insert(1, _integer_scales(ranges, whole and scaled))
     claims.append(_no_overflow(ranges, not findings))
     inputs = tuple(
         (param.name_hint, given.lowest, given.highest)
@@ -202,7 +204,7 @@ def _tested(
         work = known_work(mod)
         inputs = KINDS if work is None else replay_inputs(work)
         if proof.findings:
-            # Floats need not agree to the last bit, so there is nothing to compare.
+            # Refuted already; floats need not agree to the last bit.
             found = replay_samples(mod, samples, inputs)
             return proof.with_comparison(found, "samples")
         rng = np.random.default_rng(_SEED)
@@ -224,6 +226,9 @@ def _integer_scales(ranges: Ranges, holds: bool) -> Claim:
     """How often each integer form of a scale occurs."""
     counts = Counter(value.op for value in ranges.values)
     shown = ", ".join(f"{counts[op]} {op}" for op in _RESCALING if counts[op])
+    told, many = ranges.scaled
+    if many:
+        shown += f"; {told} of {many} multipliers are those of the scales that values carry"
     return Claim("integer scales", holds, shown or "nothing is rescaled")
 
 

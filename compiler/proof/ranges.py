@@ -13,6 +13,7 @@ from typing import Any
 from compiler.core.legalize import is_whole
 from compiler.ir.dataflow import Dataflow, Value, dataflow
 from compiler.ir.module import IRModule
+from compiler.proof.scales import wrong_multipliers
 from compiler.proof.wiring import CORE, PREFIX, SUFFIX
 from compiler.ranges.analysis import Intermediate, RangeContext, analyse_step
 from compiler.ranges.finding import Finding
@@ -45,12 +46,14 @@ class ValueRange:
 @dataclass(frozen=True, slots=True)
 class Ranges:
     """Every integer value of a function with its bounds, what is computed between them, what may
-    overflow, and the bounds of the function's results: None for a float."""
+    overflow, and the bounds of the function's results: None for a float; of the requantizations
+    how many say both scales, and how many there are."""
 
     values: tuple[ValueRange, ...]
     intermediates: tuple[Intermediate, ...]
     findings: tuple[Finding, ...]
     outputs: tuple[Interval | None, ...]
+    scaled: tuple[int, int]
 
 
 @dataclass(slots=True)
@@ -103,8 +106,9 @@ def analyse(
         analyse_step(step, ctx)
         rows += [_row(value, names.of, ctx) for value in step.results if is_whole(value)]
     outputs = tuple(ctx.of(value) if is_whole(value) else None for value in flow.outputs)
+    scaled = wrong_multipliers(flow, ctx)
     flow.unlink()
-    return Ranges(tuple(rows), tuple(ctx.intermediates), tuple(ctx.findings), outputs)
+    return Ranges(tuple(rows), tuple(ctx.intermediates), tuple(ctx.findings), outputs, scaled)
 
 
 def _row(value: Value, names: Mapping[Value, str], ctx: RangeContext) -> ValueRange:

@@ -1,0 +1,175 @@
+"""Multipliers are recomputed from the scales that values carry: what differs is refuted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler import parse, text
+from compiler.errors import ArtifactError
+from compiler.ir.analysis import post_order
+from compiler.ir.dataflow import dataflow
+from compiler.ir.expr import Call, Constant, Expr, is_op_call
+from compiler.ir.inference.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.rebuild import rebuilt
+from compiler.proof.derive import derive_static
+from compiler.proof.record import compare_record
+from compiler.quantize import QConfig
+from compiler.runtime.artifact import QModule, load_qmod
+from tests.compiler.quantize.test_requantization import batches, candidate_of, network
+
+FORMS: dict[str, dict[str, Any]] = {
+    "recommended": {},
+    "fixed point": {"requantization": "fixed_point", "activation_scheme": "asymmetric"},
+    "ties away": {"requantization": "fixed_point", "rounding": "TONEAREST"},
+    "powers of two": {"requantization": "power_of_two", "weight_scale": "power2"},
+    "LiteRT": {"requantization": "tflite", "activation_scheme": "asymmetric"},
+    "one scale for a weight": {"weight_granularity": "tensor"},
+}
+TENSOR = {"requantization": "fixed_point", "weight_granularity": "tensor"}
+
+
+def module(**changes: Any) -> IRModule:
+    rng = np.random.default_rng(5)
+    config = QConfig.recommended(calibrate_mode="max", **changes)
+    made = candidate_of(network(rng), config, batches(rng)).partitioned
+    assert made is not None
+    return made
+
+
+def refuted(mod: IRModule) -> list[str]:
+    return [str(one) for one in derive_static(mod).findings if one.check == "scales"]
+
+
+def with_text(mod: IRModule, pattern: str, change: Callable[[str], str]) -> IRModule:
+    """The module with the first number of its core changed that a pattern finds."""
+    source = text(mod, show_types=False)
+    found = re.compile(pattern).search(source, source.index("def @quantized_main"))
+    assert found is not None, source
+    begin, end = found.span(1)
+    return infer_module(parse(source[:begin] + change(found[1]) + source[end:]))
+
+
+def with_core(mod: IRModule, change: Callable[[Call], Call | None]) -> IRModule:
+    """The module with the first call of its core changed that ``change`` answers for."""
+    core, done = mod["quantized_main"], []
+
+    def made(node: Expr, new: Any) -> Expr | None:
+        if done or not isinstance(node, Call):
+            return None
+        changed = change(node.fresh_copy(args=tuple(new.get(arg, arg) for arg in node.args)))
+        done.extend([changed] if changed is not None else [])
+        return changed
+
+    body = rebuilt(post_order(core.body), made)[core.body]
+    assert done
+    return infer_module(mod.with_function("quantized_main", core.with_fields(body=body)))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_multiplier_is_the_one_of_its_scales(form: str) -> None:
+    mod = module(**FORMS[form])
+    assert refuted(mod) == []
+    values = [
+        (step.args[0].quant, step.result.quant)
+        for step in dataflow(mod, "quantized_main").steps
+        if step.name == "qnn.requantize"
+    ]
+    assert len(values) > 4
+    assert all(before is not None and behind is not None for before, behind in values)
+    (claim,) = (one for one in derive_static(mod).claims if one.name == "integer scales")
+    assert f"{len(values)} of {len(values)} multipliers" in claim.detail
+    again = infer_module(parse(text(mod, show_types=False)))
+    assert text(again) == text(mod)
+
+
+def test_accumulators_carry_a_scale_for_each_channel() -> None:
+    core = module()["quantized_main"]
+    sums = [n for n in post_order(core) if isinstance(n, Call) and is_op_call(n, "nn.conv2d")]
+    scales = [call.quant.scales for call in sums if call.quant is not None]
+    assert [each.shape for each in scales] == [(4, 1, 1)] * 2
+    assert " : quant(meta[relay.Constant][" in text(module(), show_types=False)
+
+
+@pytest.mark.parametrize("form", ["fixed point", "ties away", "LiteRT", "one scale for a weight"])
+def test_a_multiplier_that_is_one_unit_larger_is_refuted(form: str) -> None:
+    mod = module(**FORMS[form])
+    pattern = r"qnn\.requantize\([^)]*multiplier=(\d+)"
+    (found,) = refuted(with_text(mod, pattern, lambda n: str(int(n) + 1)))
+    assert re.search(r"qnn.requantize: multiplies by \d+ \* 2\^\(-?\d+ - 31\); the scales", found)
+
+
+@pytest.mark.parametrize("place", [1, 2])
+def test_a_multiplier_or_shift_of_one_channel_is_refuted(place: int) -> None:
+    def changed(call: Call) -> Call | None:
+        if not is_op_call(call, "qnn.requantize") or len(call.args) < 3:
+            return None
+        vector = call.args[place]
+        assert isinstance(vector, Constant)
+        numbers = vector.data.copy()
+        numbers[-1] += 1
+        args = list(call.args)
+        args[place] = Constant(numbers)
+        return call.with_fields(args=tuple(args))
+
+    mod = module()
+    other = with_core(mod, changed)
+    assert len(refuted(other)) == 1
+    record = derive_static(mod).to_dict()
+    assert compare_record(record, derive_static(other).to_dict()) != ()
+
+
+def test_a_forged_scale_is_refuted() -> None:
+    mod = module(**TENSOR)
+    pattern = r"qnn\.requantize\([^)]*\) : quant\(([0-9.e-]+)f"
+    assert refuted(with_text(mod, pattern, lambda n: repr(float(n) * 1.001)))
+
+    def forged(call: Call) -> Call | None:
+        if call.quant is None or not call.quant.scales.ndim:
+            return None
+        scales = call.quant.scales.copy()
+        scales.flat[0] *= np.float32(1.001)
+        return call.with_fields(quant=call.quant._replace(scale=Constant(scales)))
+
+    assert refuted(with_core(module(), forged))
+
+
+def test_a_forged_zero_point_is_refuted() -> None:
+    mod = module(activation_scheme="asymmetric")
+    pattern = r"qnn\.requantize\([^)]*\) : quant\([0-9.e-]+f, (-?\d+)"
+    (found,) = refuted(with_text(mod, pattern, lambda n: str(int(n) + 1)))
+    assert "its scale has the zero point" in found
+
+
+def test_scales_that_lie_along_no_axis_are_refused_when_a_file_is_read(tmp_path: Path) -> None:
+    def forged(call: Call) -> Call | None:
+        if call.quant is None or not call.quant.scales.ndim:
+            return None
+        scale = Constant(np.ones(1000, np.float32))
+        return call.with_fields(quant=call.quant._replace(scale=scale))
+
+    path = tmp_path / "m.qmod"
+    QModule(with_core(module(), forged)).save(path)
+    with pytest.raises(ArtifactError, match=r"scales of shape \(1000,\) lie along no axis"):
+        load_qmod(path)
+
+
+def test_a_multiplier_of_its_own_is_counted_apart() -> None:
+    """The scales of a file are no reason to trust it: without them nothing is recomputed."""
+
+    def named(call: Call) -> Call | None:
+        if not is_op_call(call, "qnn.requantize"):
+            return None
+        attrs: Any = call.attrs
+        return call.with_fields(attrs=attrs.with_values(own_factor=True))
+
+    mod = module()
+    (claim,) = (c for c in derive_static(with_core(mod, named)).claims if "scales" in c.name)
+    told, many = map(int, re.findall(r"(\d+) of (\d+) multipliers", claim.detail)[0])
+    assert told == many - 1
