@@ -41,6 +41,7 @@ class Claim:
         channel: where it is largest.
         detail: the operands or the value in words.
         witness: inputs of the network that refute it.
+        inside: the layer is in a branch or a loop; its operands are judged, no witness is sought.
     """
 
     layer: str
@@ -51,6 +52,7 @@ class Claim:
     channel: int
     detail: str = ""
     witness: Mapping[str, Array] | None = None
+    inside: bool = False
 
     @property
     def refuted(self) -> bool:
@@ -59,7 +61,9 @@ class Claim:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; small witnesses whole, others by their ends."""
-        fields = {n: getattr(self, n) for n in ("layer", "what", "verdict", "low", "high")}
+        fields = {
+            n: getattr(self, n) for n in ("layer", "what", "verdict", "low", "high", "inside")
+        }
         shown = None if self.witness is None else {n: _shown(v) for n, v in self.witness.items()}
         return {**fields, "channel": self.channel, "detail": self.detail, "witness": shown}
 
@@ -101,16 +105,22 @@ def biases(product: Product, rows: int) -> Array:
 
 
 def overflow(network: Network, terms: Mapping[str, int]) -> list[Claim]:
-    """Judge every accumulator and bias.
+    """Judge every accumulator and bias, those in branches and loops behind the others.
 
     Args:
         terms: length of the sums of products whose operands are both computed.
     """
     claims: list[Claim] = []
-    for product in network.products:
-        if product.bias is not None and product.sums_int32:
-            claims.append(_bias(product, product.bias))
-        claims.append(_accumulator(product, terms.get(product.name)))
+    pending, inside = [network], False
+    while pending:
+        network = pending.pop()
+        pending += network.branches()
+        for product in network.products:
+            found = [_accumulator(product, None if inside else terms.get(product.name))]
+            if product.bias is not None and product.sums_int32:
+                found.insert(0, _bias(product, product.bias))
+            claims += [replace(claim, inside=inside) for claim in found]
+        inside = True
     return claims
 
 
@@ -183,7 +193,7 @@ def with_witnesses(
     products = {product.name: product for product in network.products}
     found = []
     for claim in claims:
-        if claim.verdict != AT_THE_LAYER or not samples:
+        if claim.verdict != AT_THE_LAYER or claim.inside or not samples:
             found.append(claim)
             continue
         made = _witness(network, products[claim.layer], claim, samples)

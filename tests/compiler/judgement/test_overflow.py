@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import ModelProto, TensorProto, helper
 
 from compiler.judgement.exact import evaluate
 from compiler.judgement.layers import Network, read_network
@@ -21,6 +22,27 @@ def claims(network: Network) -> dict[str, str]:
 def test_a_layer_of_small_sums_is_proved() -> None:
     network = read_network(dense(random_weights(8, 4, 127), np.arange(4, dtype=np.int32)))
     assert claims(network) == {"bias": PROVED, "accumulator": PROVED}
+
+
+@pytest.mark.parametrize(
+    ("largest", "verdict"), [(127, PROVED), (-(2**31) + 200, AT_THE_LAYER)], ids=["small", "large"]
+)
+def test_accumulators_in_branches_are_judged_by_their_operands(largest: int, verdict: str) -> None:
+    inner = ModelProto.FromString(
+        dense(np.full((8, 2), -100, np.int8), np.array([0, largest], np.int32))
+    ).graph
+    del inner.input[:]
+    outer = dense(random_weights(8, 4, 127), np.arange(4, dtype=np.int32))
+    model = ModelProto.FromString(outer)
+    model.graph.node.append(
+        node("If", ["c"], ["z"], name="choice", then_branch=inner, else_branch=inner)
+    )
+    model.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
+    network = read_network(model.SerializeToString())
+    sample = {"x": np.zeros((1, 8), np.float32), "c": np.array(True)}
+    found = with_witnesses(network, overflow(network, {}), [sample])
+    sums = [(claim.inside, claim.verdict) for claim in found if claim.what == "accumulator"]
+    assert sums == [(False, PROVED), (True, verdict), (True, verdict)]
 
 
 def test_bounds_hold_for_random_inputs() -> None:
