@@ -11,14 +11,12 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from compiler.insight.audit.measure import Audit, PointAudit
+from compiler.insight.audit.measure import NEAR_DB, SATURATED, Audit, PointAudit
 
 LOST: Final = "lost in front"
 INTEGERS: Final = "integers"
 _APART_DB: Final = 15.0
 """Below it a value of integers is not the one that is simulated."""
-_SATURATED: Final = 0.02
-"""Ranges by squared error cut off up to a hundredth."""
 _FEW: Final = 24
 _MANY: Final = 64
 _OF_BITS_DB: Final = 6.02
@@ -32,8 +30,6 @@ _BESIDE_EVEN_DB: Final = 7.0
 _NARROW: Final = 8
 """Points of more bits have room for outliers, which costs nothing there."""
 _LOST_DB: Final = 12.0
-_CLEAN_DB: Final = 45.0
-"""SQNR of a tensor behind weights of 8 bits."""
 
 
 def flags_of(point: PointAudit) -> tuple[str, ...]:
@@ -47,10 +43,10 @@ def flags_of(point: PointAudit) -> tuple[str, ...]:
     doubts = {
         "constant": point.levels == 1 < point.values,
         "few values": point.levels < _FEW and point.values > max(_MANY, 4 * point.levels),
-        "saturates": point.saturated > _SATURATED,
+        "saturates": point.saturated > SATURATED,
         "noisy": own < expected,
         INTEGERS: point.integer_db is not None and point.integer_db < _APART_DB,
-        LOST: total < min(before, own, _CLEAN_DB) - _LOST_DB,
+        LOST: total < min(before, own, NEAR_DB) - _LOST_DB,
     }
     return tuple(name for name, holds in doubts.items() if holds)
 
@@ -69,16 +65,8 @@ def worst_point(audit: Audit) -> PointAudit | None:
     """
     computed = [point for point in audit.points if point.kind != "weight"]
     apart = (point for point in computed if INTEGERS in flags_of(point))
-    return next(apart, max(computed, key=_lost, default=None))
+    return next(apart, max(computed, key=lambda point: point.lost_db, default=None))
 
 
 def _noise(point: PointAudit) -> float:
     return math.inf if point.own_db is None else point.own_db
-
-
-def _lost(point: PointAudit) -> float:
-    """dB between what a point is made of and the point."""
-    before, total = (
-        _CLEAN_DB if db is None else min(db, _CLEAN_DB) for db in (point.before_db, point.total_db)
-    )
-    return before - total

@@ -25,6 +25,10 @@ from compiler.quantize.calibration.collect_stats import Batch, float_executor
 from compiler.runtime.exact_executor import exact_executor
 
 _CLEAN_DB: Final = 40.0
+NEAR_DB: Final = 45.0
+"""SQNR of a tensor behind weights of 8 bits."""
+SATURATED: Final = 0.02
+"""Ranges by squared error cut off up to a hundredth."""
 _APART_DB: Final = 6.0
 """Integers round sums, too: so much less than their simulation is no fault."""
 _FEW: Final = 2
@@ -42,6 +46,7 @@ class PointAudit:
         total_db: of the tensor with everything in front quantized too; None for weights as well.
         integer_db: of the integers beside the simulation, where the outputs of the two differ much.
         before_db: the least ``total_db`` of the points that its value is made of; None without any.
+        lost_db: what it has less than these, where 45 dB are the most that count.
         bits: of its integers.
         saturated: fraction of the values beyond the ends.
         values: different values among some of the float tensor.
@@ -56,6 +61,7 @@ class PointAudit:
     total_db: float | None
     integer_db: float | None
     before_db: float | None
+    lost_db: float
     bits: int
     saturated: float
     values: int
@@ -116,9 +122,9 @@ def measure(candidate: Candidate, samples: Sequence[Batch]) -> Audit:
     if integer is not None and _differ(outputs.output_db, integer.output_db):
         apart = _integers(candidate, network, samples[:_FEW])
     names = point_names(bound)
-    before = _before(network, sums)
+    before, lost = _before(network, sums), _lost(network, sums)
     rows = tuple(
-        _row(names[point], point, total, apart.get(point), before.get(point))
+        _row(names[point], point, total, apart.get(point), before.get(point), lost.get(point, 0.0))
         for point, total in zip(points, sums)
     )
     return Audit(samples, rows, outputs, integer, network, reference)
@@ -156,7 +162,12 @@ def _integers(
 
 
 def _row(
-    name: str, point: Call, total: PointSums, apart: float | None, before: float | None
+    name: str,
+    point: Call,
+    total: PointSums,
+    apart: float | None,
+    before: float | None,
+    lost: float,
 ) -> PointAudit:
     kind = quantize_kind(point)
     assert kind is not None
@@ -169,6 +180,7 @@ def _row(
         None if kind == QAnnotateKind.WEIGHT else total.upstream.db,
         apart,
         before,
+        lost,
         (total.levels[1] - total.levels[0]).bit_length(),
         total.saturated,
         values,
@@ -193,4 +205,29 @@ def _before(network: Network, sums: Sequence[PointSums]) -> Mapping[Expr, float 
             read = [own[node]]
         if read:
             worst[node] = min(read)
+    return found
+
+
+def _lost(network: Network, sums: Sequence[PointSums]) -> Mapping[Expr, float]:
+    """Return the dB between what each computed point is made of and the point; O(edges).
+
+    What the state of a loop brings along was lost in the layers of the loop: it counts only where
+    nothing else is read. What saturates is read by a function that needs no more of it, which is
+    compared with what lies in front of both.
+    """
+    totals = dict(zip(network.points, sums, strict=True))
+    reached: dict[Expr, tuple[bool, float]] = {}
+    found: dict[Expr, float] = {}
+    for node in nodes_of(network.main):
+        read = [reached[child] for child in node.operands() if child in reached]
+        given, front = min(read, key=lambda one: (not one[0], one[1]), default=(True, NEAR_DB))
+        if node in totals and node not in network.floats:
+            total = totals[node]
+            held = min(NEAR_DB if total.upstream.db is None else total.upstream.db, NEAR_DB)
+            if not read and total.upstream.db != total.local.db:
+                given, front = False, held  # a state
+            held = front if total.saturated > SATURATED else held
+            found[node], reached[node] = front - held, (given, held)
+        elif read:
+            reached[node] = given, front
     return found

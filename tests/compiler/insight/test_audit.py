@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
+from onnx.numpy_helper import from_array
 
 from compiler.errors import CalibrationError
 from compiler.frontend.from_onnx.load import load
@@ -203,6 +207,37 @@ def test_the_point_is_named_where_integers_are_not_what_is_simulated(
     worst = worst_point(found)
     assert worst is not None
     assert worst.name == second
+
+
+def test_the_layer_is_named_whose_sums_need_more_than_16_bits_of_its_input(tmp_path: Path) -> None:
+    """Powers of a sound span seven decades, and gates tell the small ones apart: the states of the
+    loops and the layers behind them only bring along what is lost there."""
+    rng = np.random.default_rng(0)
+    nodes, weights = [], []
+    for name, given, size, gain in (("first", "x", 6, 20.0), ("second", "a", 8, 1.0)):
+        shapes = {"w": (1, 32, size), "r": (1, 32, 8)}
+        for word, shape in shapes.items():
+            values = rng.normal(0.0, gain if word == "w" else 0.3, shape).astype(np.float32)
+            weights.append(from_array(values, f"{name}_{word}"))
+        out = "s" if name == "first" else "y"
+        read = [given, f"{name}_w", f"{name}_r"]
+        nodes.append(helper.make_node("LSTM", read, [out], name, hidden_size=8))
+    nodes.insert(1, helper.make_node("Squeeze", ["s", "axes"], ["a"]))
+    weights.append(from_array(np.asarray([1]), "axes"))
+    ports = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", [20, 1, 6]), ("y", [20, 1, 1, 8]))
+    ]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], weights)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    powers = [10.0 ** rng.uniform(-4, 3, (20, 1, 6)).astype(np.float32) for _ in range(6)]
+    data = [{"x": batch} for batch in powers]
+    onnx.save(proto, tmp_path / "m.onnx")
+    made = Calibration(prerequisite_optimize(*load(tmp_path / "m.onnx"), 3), data)
+    wide = config(nbit_input=16, dtype_input="int16")
+    worst = worst_point(measure(made.candidate(wide), data[:4]))
+    assert worst is not None
+    assert worst.name.startswith("@first")
 
 
 def test_bits_stay_as_they_are_where_these_were_chosen() -> None:
