@@ -370,7 +370,10 @@ def verify_command(
     found = verify(module, data, **asked)
     target = Path(out) if out else RunFolder(found.path.parent).proof
     # Told before it is written: a folder that takes no file loses nothing.
-    print(json.dumps(found.to_dict()) if as_json else "\n".join(_report(found)))
+    if as_json:
+        print(json.dumps(found.to_dict()))
+    else:
+        print("\n".join(wrapped(line, "    ") for line in _report(found)))
     found.save(target)
     if not as_json:
         print(f"written: {target}")

@@ -230,7 +230,7 @@ def try_qconfig(
     fields = fields_of_text(given)
     with opened(find_study(folder, storage, study), writing=True) as (repository, named):
         drivers = repository.drivers_of(named.id, running=True)
-        wish(repository, named.id, fields)
+        wish(repository, named, fields)
         return named.name, listening(drivers)
 
 

@@ -52,6 +52,7 @@ from workers.process import Stopwatch, code_version, library_versions
 from workers.user_code import import_user_code
 
 if TYPE_CHECKING:
+    from qsearch.store.records import Study
     from qsearch.store.repository import Repository
 
 log = logging.getLogger("qsearch.search.launch")
@@ -244,7 +245,7 @@ def run_search(
                         checks = (folder_is_there, source.check_unchanged, store_is_there, *code)
                         control = replace(control, checks=checks)
                         study = open_study(repository, prepared, folder, progress)
-                        _wish(repository, study.id, wanted)
+                        _wish(repository, study, wanted)
                         context = StudyContext(repository, study, pool, progress)
                         session = Session(prepared, folder, context, watch, control, signer)
                         write_config(folder, resolved, prepared)
@@ -290,12 +291,12 @@ def _tell_end(notifier: Notifier, result: SearchResult, study: str) -> None:
     notifier.tell(event, f"{study}: the search {told}{found}", exit_code=result.exit_code)
 
 
-def _wish(repository: Repository, study_id: int, wanted: Sequence[Mapping[str, Any]]) -> None:
+def _wish(repository: Repository, study: Study, wanted: Sequence[Mapping[str, Any]]) -> None:
     """Have what ``--try`` names evaluated, unless an earlier run of the command did so."""
-    known = [(event.data or {}).get("qconfig") for event in wishes(repository, study_id)]
+    known = [(event.data or {}).get("qconfig") for event in wishes(repository, study.id)]
     for fields in wanted:
         if fields not in known:
-            wish(repository, study_id, fields)
+            wish(repository, study, fields)
 
 
 def _check_given(settings: Settings) -> None:

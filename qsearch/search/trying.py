@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from compiler.qtypes.qconfig import QConfig
 from qsearch.errors import SettingsError
-from qsearch.store.records import Event
+from qsearch.store.records import Event, Study
 
 if TYPE_CHECKING:
     from qsearch.store.repository import Repository
@@ -47,9 +47,7 @@ def fields_of_text(given: str) -> dict[str, Any]:
     return fields
 
 
-def wish(
-    repository: Repository, study_id: int, fields: Mapping[str, Any], author: str = ""
-) -> None:
+def wish(repository: Repository, study: Study, fields: Mapping[str, Any], author: str = "") -> None:
     """Have the drivers of a study evaluate a configuration next; a study without one keeps the
     wish for its next driver.
 
@@ -58,17 +56,24 @@ def wish(
         author: of the wish, where the server knows its user.
     Raises:
         UnknownConfigKeyError, ConfigValueError: a field or value that QConfig does not have.
-        SettingsError: there are too many already.
+        SettingsError: there are too many already, or calibration measures no such percentile.
     """
-    QConfig.recommended(**fields)
-    if len(wishes(repository, study_id)) >= MOST_WISHES:
+    config = QConfig.recommended(**fields)
+    measured = study.spec.get("percentiles", [config.percentile])
+    if config.calibrate_mode == "percentile" and config.percentile not in measured:
+        raise SettingsError(
+            f"percentile is {config.percentile}, and this study calibrates {measured}",
+            where="try",
+            fix="take one of these, or search a space that has it: --space",
+        )
+    if len(wishes(repository, study.id)) >= MOST_WISHES:
         raise SettingsError(
             f"{MOST_WISHES} configurations were asked for in this study",
             where="try",
             fix="give the search a space of them: --space",
         )
-    repository.add_event(study_id, TRY, data={"qconfig": dict(fields), "author": author})
-    repository.add_command(study_id, TRY)
+    repository.add_event(study.id, TRY, data={"qconfig": dict(fields), "author": author})
+    repository.add_command(study.id, TRY)
 
 
 def wishes(repository: Repository, study_id: int) -> list[Event]:

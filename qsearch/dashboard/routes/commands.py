@@ -76,7 +76,7 @@ def add_try(asked: TryIn, study: SnapshotDep, found: SharedDep, user: UserDep) -
         fields = {**known[0].qconfig, **fields}
     heard = listening(study.repository.drivers_of(study.study.id, running=True))
     with _writing(study) as repository:
-        wish(repository, study.study.id, fields, user.name)
+        wish(repository, study.study, fields, user.name)
     return CommandOut(kind=TRY, listening=heard)
 
 

@@ -64,8 +64,12 @@ def test_what_is_asked_for_is_tried_first_and_marked(
         assert tried[5]["calibrate_mode"] == "kl_divergence"
         assert tried[6]["weight_scale"] == "max"
         assert "tried" in asked(capsys, "trials", copied, "--filter", "tried")
-    for words, told in ((("nbit_weigth=4",), "nbit_weigth"), ((tmp_path / "no.json",), "no.json")):
-        assert run(["try", str(copied), *map(str, words)]) == 2
+    for word, told in (
+        ("nbit_weigth=4", "nbit_weigth"),
+        (tmp_path / "no.json", "no.json"),
+        ("calibrate_mode=percentile,percentile=0.5", "0.5, and this study calibrates [0.999"),
+    ):
+        assert run(["try", str(copied), str(word)]) == 2
         assert told in capsys.readouterr().err
 
 

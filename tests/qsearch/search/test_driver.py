@@ -492,7 +492,7 @@ def test_what_somebody_asks_for_is_evaluated_next_and_shifts_no_proposal(
 
     def ask(finished: int) -> None:
         if finished == 5:
-            wish(repository, repository.study("study").id, ASKED)
+            wish(repository, repository.study("study"), ASKED)
 
     pool = FakePool(num_workers=1, on_finish=ask)
     repository.create_study(NewStudy("study", "m.onnx", "a" * 64, {}, "b" * 64, 3, 12, "c" * 16))
@@ -511,8 +511,8 @@ def test_what_somebody_asks_for_is_evaluated_next_and_shifts_no_proposal(
 def test_a_finished_study_evaluates_what_was_asked_for_since(repository: Repository) -> None:
     search(repository, FakePool())
     study = repository.study("study")
-    wish(repository, study.id, ASKED)
-    wish(repository, study.id, trials_of(repository)[3].qconfig)
+    wish(repository, study, ASKED)
+    wish(repository, study, trials_of(repository)[3].qconfig)
     pool = FakePool()
     assert search(repository, pool) is None
     assert [t.stage for t in trials_of(repository)[14:]] == ["tried"]
@@ -528,7 +528,7 @@ def test_a_wish_that_means_nothing_is_refused_or_told_and_ends_no_search(
     search(repository, FakePool(), trials=2)
     study = repository.study("study")
     with pytest.raises(CompilerError, match="nbit_weigth"):
-        wish(repository, study.id, {"nbit_weigth": 4})
+        wish(repository, study, {"nbit_weigth": 4})
     repository.add_event(study.id, "try", data={"qconfig": {"calibrate_mode": "mine"}})
     search(repository, FakePool(), trials=3)
     assert len(trials_of(repository)) == 3
