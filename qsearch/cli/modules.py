@@ -270,7 +270,8 @@ def export_command(
     for path in found.files:
         print(f"wrote {path}")
     for fact, value in found.facts.items():
-        print(f"  {fact:<24} {value}")
+        if value is not None:
+            print(f"  {fact:<24} {value}")
     if found.hint:
         print(f"next: {found.hint}")
     if found.python:
