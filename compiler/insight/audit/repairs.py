@@ -1,13 +1,15 @@
 """repaired: other ranges and bits for doubtful points, where that is measured to help.
 
     0. outputs that are far from the float ones are tried with smoothing, or without it
-    1. each doubtful point is left exact in the simulation, and so are those to come: what the
-       outputs gain is what a repair can gain
-    2. where that is much: ranges are tried, then more bits, cheapest first
-    3. the module is built with all that helped, its weights rounded once, and runs on samples that
+    1. halves of the points are quantized alone, then halves of the half by which the outputs lose
+       more: these runs find the few points that cost most, wherever they stand
+    2. each of these is left exact in the simulation, and so are those to come: what the outputs
+       gain is what a repair can gain
+    3. where that is much: ranges are tried, then more bits, cheapest first
+    4. the module is built with all that helped, its weights rounded once, and runs on samples that
        nothing was chosen on; it is taken if its integers are closer to the float outputs
 
-The grids of doubtful points are inputs of one simulated network, so a try is a run and no build.
+The grids of the points are inputs of one simulated network, so a try is a run and no build.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ import logging
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from heapq import heappop, heappush
+from itertools import chain, islice
 from typing import Any, Final
 
 import numpy as np
@@ -43,7 +46,6 @@ from compiler.quantize.bits.point_bits import Readers, point_readers
 from compiler.quantize.bits.wide_inputs import TABLE_BITS
 from compiler.quantize.calibration.collect_stats import Batch, float_executor
 from compiler.quantize.choice import SMOOTH_ALPHA
-from compiler.quantize.layers import named_layers
 from compiler.quantize.scales.bind_scales import bound_grid
 from compiler.quantize.scales.uneven_grid import Sidedness
 from compiler.runtime.exact_executor import exact_executor
@@ -55,6 +57,10 @@ SAMPLES: Final = 8
 _SUSPECTS: Final = 8
 _WORTH_DB: Final = 0.5
 """Less is within what other samples would give."""
+_SHARE: Final = 1 - 10 ** (-_WORTH_DB / 10)
+"""Of the noise at the outputs that a point adds which is worth a repair."""
+_HEARD: Final = 2
+"""Runs that the points with most noise are found on."""
 _MUCH_DB: Final = 3.0
 """Least gain of smoothing, which changes every range, and of a repair that helps few samples."""
 _ENOUGH_DB: Final = 50.0
@@ -74,7 +80,9 @@ BITS: Final = frozenset(("layers", "nbit_input", "dtype_input", "requantization"
 """Fields that say how wide values are: who gives one gets no other bits."""
 _USUAL: Final = 8
 _BITS: Final = (_USUAL, TABLE_BITS, 15)
-_LAST: Final = "near the outputs"
+_AMPLIFIED: Final = "amplified"
+_AMPLIFIED_DB: Final = 6.0
+"""Outputs that lose so much more by a point than the point does add its error up."""
 _TABULATED: Final = frozenset((TABLES, SCORES))
 _PERFECT_DB: Final = 120.0
 _FINE: Final = 2.0**-20
@@ -250,31 +258,40 @@ def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[R
     assert audit is not None
     doubts, main = flagged(audit), candidate.bound["main"]
     calls = {row.name: point for row, point in zip(audit.points, audit.network.points)}
-    names, readers = {point: name for name, point in calls.items()}, point_readers(main)
-    for point in _last_tables(main, readers):
-        if point in names:  # one that the model brings along has its bits
-            doubts.setdefault(names[point], (_LAST,))
-    suspects = [
-        name
-        for name, flags in doubts.items()
-        if bound_grid(calls[name]) is not None and not {*flags} <= {INTEGERS, LOST}
-    ][:_SUSPECTS]
     extremes = _extremes(calibration, qconfig, candidate, audit)
-    suspects = [name for name in suspects if max(map(abs, extremes[name])) <= INFINITE]
+    rows = [
+        row
+        for row in audit.points
+        if row.kind != "weight"
+        and bound_grid(calls[row.name]) is not None
+        and max(map(abs, extremes[row.name])) <= INFINITE
+    ]
+    names = [row.name for row in rows]
+    tries = _Tries(audit, [calls[name] for name in names])
+    usual, exact = tries.grids, [_exact(*extremes[name]) for name in names]
+    now = tries.db()
+    for place, db in _loudest(tries, exact):
+        if db < _db(rows[place].own_db) - _AMPLIFIED_DB:
+            doubts.setdefault(names[place], (_AMPLIFIED,))
+    suspects = [
+        names.index(name)
+        for name, flags in doubts.items()
+        if name in names and not {*flags} <= {INTEGERS, LOST}
+    ][:_SUSPECTS]
     if not suspects:
         return []
     reach = {row.name: max(-row.low, row.high) for row in audit.points}
-    sided = Sidedness(nodes_of(main), qconfig)
-    tries = _Tries(audit, [calls[name] for name in suspects])
-    usual, now = tries.grids, tries.db()
+    sided, readers = Sidedness(nodes_of(main), qconfig), point_readers(main)
     # The points to come are exact: one of two in a row hides what the other loses.
-    tries.grids = [_exact(*extremes[name]) for name in suspects]
-    enough = _NEAR_DB if found.db < _FAR_FROM_FLOAT_DB else _FAR_DB
+    tries.grids = [exact[n] if n in suspects else grid for n, grid in enumerate(usual)]
+    far = found.db < _FAR_FROM_FLOAT_DB
     helped: list[Repair] = []
     most = tries.db()
     if most < now + _WORTH_DB:
         return helped
-    for place, name in enumerate(suspects):
+    for place in suspects:
+        name = names[place]
+        enough = _NEAR_DB if far or _AMPLIFIED in doubts[name] else _FAR_DB
         low, high = extremes[name]
         tries.grids[place] = usual[place]
         start = tries.db()
@@ -309,18 +326,30 @@ def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[R
     return helped
 
 
-def _last_tables(main: Function, readers: Mapping[Expr, Readers]) -> Iterator[Call]:
-    """Yield what functions read that no layer follows, from the last one on; O(edges).
+def _loudest(tries: _Tries, exact: Sequence[Grid]) -> Iterator[tuple[int, float]]:
+    """Yield the places of the points by which the outputs lose most, and their SQNR with only this
+    point quantized; O(log points) runs.
 
-    Outputs lose there what the steps lose: an exponential makes absolute errors relative ones,
-    which the noise of its argument does not show.
+    The half that adds more noise is halved next, until no part that is left has the share of a gain
+    worth taking. A flag sees the noise at a point; this sees what the network makes of it, such as
+    a sum along time of one error, or an exponential that makes absolute errors relative ones.
     """
-    layers, in_front = named_layers(main), set[Expr]()
-    for node in reversed(nodes_of(main)):
-        if node in layers or node in in_front:
-            in_front.update(node.operands())
-        elif isinstance(node, Call) and readers.get(node) == (TABLES,):
-            yield node
+    usual, waiting = tries.grids, list[tuple[float, int, int]]()
+
+    def wait(first: int, last: int) -> None:
+        tries.grids = [*exact[:first], *usual[first:last], *exact[last:]]
+        heappush(waiting, (-(10.0 ** (-tries.db(samples=_HEARD) / 10)), first, last))
+
+    wait(0, len(usual))
+    while waiting and waiting[0][0] <= _SHARE * sum(noise for noise, _, _ in waiting):
+        noise, first, last = heappop(waiting)
+        middle = (first + last) // 2
+        if middle == first:
+            yield first, -10 * math.log10(-noise)
+        else:
+            wait(first, middle)
+            wait(middle, last)
+    tries.grids = usual
 
 
 def _extremes(
@@ -406,8 +435,8 @@ class _Tries:
         params = (*(p for p in main.params if p in set(used)), *chain(*given.values()))
         self._run = audit.network.executor(infer_module(IRModule.from_expr(Function(params, body))))
 
-    def db(self, place: int = 0, grid: Grid | None = None) -> float:
-        """SQNR of the outputs, with another grid at one place."""
+    def db(self, place: int = 0, grid: Grid | None = None, samples: int | None = None) -> float:
+        """SQNR of the outputs, with another grid at one place, on the first samples or all."""
         grids = list(self.grids)
         grids[place] = grids[place] if grid is None else grid
         given = {
@@ -416,6 +445,7 @@ class _Tries:
             for name, value in zip(names, values, strict=True)
         }
         sums = OutputSums()
-        for batch, wanted in zip(self._audit.samples, self._audit.reference, strict=True):
+        pairs = zip(self._audit.samples, self._audit.reference, strict=True)
+        for batch, wanted in islice(pairs, samples):
             sums.add(wanted, run_on(self._run, {**batch, **given}))
         return _db(sums.result().output_db)

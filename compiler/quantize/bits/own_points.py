@@ -74,7 +74,11 @@ def point_names(annotated: IRModule) -> dict[Call, str]:
         else:
             name = _name_of(point.args[0], places)
         found[point] = f"{POINT}{name}#{seen[name]}" if seen[name] else POINT + name
-        seen[name] += 1
+        own = getattr(point.attrs, "name", "")
+        if own in ("", found[point]):
+            seen[name] += 1
+        else:  # one for a single reader, divided from the point of the others
+            found[point] = own
     return found
 
 

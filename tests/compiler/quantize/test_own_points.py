@@ -101,7 +101,8 @@ def test_a_reader_has_a_point_of_its_own() -> None:
     assert sorted(names)[-1] == own
     found = {p.attrs.name: bound_grid(p) for p in measured_points(candidate.simulated)}
     assert found[own] == (np.float32(1 / 128), -127.0, 127.0)
-    assert grids(usual)[SHARED] in grids(candidate).values()
+    assert grids(candidate)[own] == found[own]
+    assert grids(usual)[SHARED] == grids(candidate)[SHARED], "the other reader's has the old name"
     assert_same_integers(candidate.partitioned, data())
 
 
