@@ -66,6 +66,21 @@ def hash_outputs(digest: Any, outputs: Sequence[NDArray[Any]]) -> None:
                 digest.update(np.ascontiguousarray(rows[sample], "<f4").tobytes())
 
 
+def spread_batches(
+    dataset: Dataset, samples: int, inputs: Sequence[InputSpec], chunk: int
+) -> Iterator[ModelBatch]:
+    """Cut about so many samples into runs of the model, spread over all: neighbours are often of
+    one class, and sounds and streams begin with silence."""
+    size, count = batch_size(inputs, whole(dataset)), len(dataset)
+    of, runs = -(-count // size), -(-min(samples, count) // size)
+    if runs == of:
+        yield from model_batches(dataset, Range(0, count), inputs, chunk)
+        return
+    for run in range(runs):
+        start = run * of // runs * size
+        yield from model_batches(dataset, Range(start, min(start + size, count)), inputs, size)
+
+
 def model_batches(
     dataset: Dataset, samples: Range, inputs: Sequence[InputSpec], chunk: int
 ) -> Iterator[ModelBatch]:

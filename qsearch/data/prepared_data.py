@@ -20,7 +20,7 @@ from qsearch.data.object_data import objects_to_npz
 from qsearch.data.streams import STATES, Cell, Streams
 from qsearch.errors import DataError, SettingsError
 from qsearch.settings.config import read_config_file
-from workers.batching import ModelBatch, batch_size, model_batches
+from workers.batching import ModelBatch, batch_size, spread_batches
 from workers.datasets import audio, table, text
 from workers.datasets.annotated import BOXES, MASKS
 from workers.datasets.contents import Contents, files_below
@@ -536,7 +536,7 @@ class Batches:
     Attributes:
         data: open while this is iterated.
         inputs: of the model.
-        limit: the first so many samples; None is all.
+        limit: about so many samples, spread over all; None is all.
         told: called with the samples that are done, from 0 on, and all of them; None tells nobody.
     """
 
@@ -554,6 +554,6 @@ class Batches:
 
     def with_labels(self) -> Iterator[ModelBatch]:
         """The same with labels, and how many samples of a run are real."""
-        count = self.data.count if self.limit is None else min(self.limit, self.data.count)
         dataset = open_dataset(self.data.ref, self.inputs)
-        return model_batches(dataset, Range(0, count), self.inputs, _CHUNK)
+        count = self.data.count if self.limit is None else self.limit
+        return spread_batches(dataset, count, self.inputs, _CHUNK)

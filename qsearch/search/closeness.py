@@ -21,10 +21,9 @@ from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.runtime.artifact import QModule
 from compiler.runtime.pipeline import Pipeline
 from qsearch.data.prepared_data import PreparedData
-from workers.batching import ModelBatch, model_batches
+from workers.batching import ModelBatch, spread_batches
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import open_dataset
-from workers.messages import Range
 from workers.metrics.sqnr import Sqnr, worst_output
 
 KEY: Final = "closeness"
@@ -70,7 +69,7 @@ class Closeness:
         names: Sequence[str],
         pipeline: Pipeline | None,
     ) -> Closeness | None:
-        """Compare a module with its float model on the first samples.
+        """Compare a module with its float model on samples spread over the data.
 
         Args:
             model, module: the float core and what was made of it.
@@ -80,8 +79,8 @@ class Closeness:
         Returns:
             None where no output is float, or every float output is 0 on these samples.
         """
-        dataset, samples = open_dataset(data.ref, inputs), Range(0, min(COMPARED, data.count))
-        batches = list(model_batches(dataset, samples, inputs, len(samples)))
+        dataset = open_dataset(data.ref, inputs)
+        batches = list(spread_batches(dataset, COMPARED, inputs, COMPARED))
         # One after the other: a large model is not held beside its module.
         exact = _outputs_of(float_executor(model).run, batches)
         rounded = _outputs_of(QModule(module).run, batches)
@@ -95,7 +94,7 @@ class Closeness:
                 for outputs in (exact, rounded)
             )
         to = "the given file" if given_points(model).count else "float"
-        found = Closeness.between(exact, rounded, names, len(samples))
+        found = Closeness.between(exact, rounded, names, sum(batch.count for batch in batches))
         return None if found is None else replace(found, to=to)
 
     @staticmethod

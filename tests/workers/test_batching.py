@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from workers.batching import model_batches
+from workers.batching import model_batches, spread_batches
 from workers.datasets.protocol import Batch, InputSpec
 from workers.messages import Range
 
@@ -51,3 +51,12 @@ def test_every_run_is_full_and_a_chunk_is_read_once(
     # The last run is filled up with its last sample, which no score counts.
     assert rows == [[3, 4, 5, 6], [7, 8, 9, 10], [11, 12, 12, 12]]
     assert [one.labels.tolist() for one in found] == [[3, 4, 5, 6], [7, 8, 9, 10], [11, 12]]
+
+
+@pytest.mark.parametrize(
+    ("samples", "starts"), [(8, [0, 20]), (9, [0, 12, 28]), (100, [*range(0, 41, 4)])]
+)
+def test_few_samples_are_spread_over_all(samples: int, starts: list[int]) -> None:
+    batches = list(spread_batches(Counted(41), samples, INPUTS, 4))
+    assert [batch.start for batch in batches] == starts
+    assert [batch.count for batch in batches] == [min(4, 41 - start) for start in starts]

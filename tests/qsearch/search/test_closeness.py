@@ -75,3 +75,14 @@ def test_a_search_without_labels_ends_with_1_where_its_best_is_far_from_float(
     assert "far from float" in said
     assert "target    missed" not in said, "no limit was missed"
     assert (tmp_path / "runs" / "layer" / "best.qmod").exists()
+
+
+def test_a_recording_that_begins_with_silence_is_judged_by_all_of_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model, data = _layer(tmp_path)
+    rows = np.random.default_rng(4).normal(size=(64, 16)).astype(np.float32)
+    rows[:16] *= 1e-3
+    np.savez(data, x=rows)
+    assert run(["compile", model, "--calib", data, "--until", "m", "-o", str(tmp_path / "m")]) == 0
+    assert "close to float" in capfd.readouterr().err
