@@ -13,6 +13,8 @@ from compiler import relay
 from compiler.ir.expr import Expr
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
+from compiler.ir.walk import operators_of
+from compiler.pipeline import evaluate
 from compiler.proof.derive import derive_static
 from compiler.quantize import (
     QConfig,
@@ -139,6 +141,32 @@ def test_a_mask_of_truth_values_is_chosen_on_integers(
     assert decibels(mod, data, calibrate_mode="max") > 27
 
 
+def test_rows_that_are_masked_as_a_whole_are_zero() -> None:
+    ids = relay.var("ids", (1, TOKENS, 1), "int64")
+    seen = op.logical_not(op.equal(ids, relay.const(np.int64(0))))
+    lowered = op.where(seen, constant(0), constant(-np.inf))
+    mod = attention(
+        lambda scores: op.add(scores, lowered), ids, guard=partial(_unless_nan, _=lowered)
+    )
+    some = {**tokens(0), "ids": np.array([1, 0, 1, 1, 0, 0]).reshape(1, TOKENS, 1)}
+    with np.errstate(invalid="ignore"):
+        wanted = evaluate(mod, some)[0]
+    assert not wanted[0, 1].any()
+    np.testing.assert_allclose(evaluate(bounded_masks(mod), some)[0], wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_a_choice_that_is_known_is_that_operand(answer: bool) -> None:
+    known = relay.const(np.full((1, TOKENS, TOKENS), answer))
+    half = constant(np.full((1, TOKENS, TOKENS), 0.5))
+    mod = attention(MASKS["minus infinity is added"], guard=lambda w: op.where(known, half, w))
+    bounded = bounded_masks(mod)
+    assert "where" not in {op.name for op in operators_of(bounded["main"])}
+    some = tokens(0)
+    wanted = evaluate(mod, some)[0]
+    np.testing.assert_allclose(evaluate(bounded, some)[0], wanted, atol=1e-6)
+
+
 def test_a_bias_that_is_an_input_keeps_its_scale_beside_a_mask() -> None:
     bias = relay.var("bias", (1, TOKENS, TOKENS))
     mod = attention(lambda scores: op.add(scores, added(-np.inf)(bias)), bias)
@@ -203,9 +231,9 @@ def test_a_mean_over_what_a_mask_shows_leaves_no_float() -> None:
 
 
 def test_a_mask_whose_terms_are_shared_is_followed_in_linear_time() -> None:
-    """Sums of a value with itself have 2^60 paths to that value."""
-    mask = given = relay.var("mask", (TOKENS, TOKENS))
+    """Sums of the two values before have 10^12 paths to the first one."""
+    mask = before = given = relay.var("mask", (TOKENS, TOKENS))
     for _ in range(60):
-        mask = op.add(mask, mask)
+        mask, before = op.add(mask, before), mask
     guard = partial(_unless_nan, _=mask)
     assert bounded_masks(attention(lambda scores: op.add(scores, mask), given, guard=guard))
