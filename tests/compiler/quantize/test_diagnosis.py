@@ -59,6 +59,7 @@ def test_a_convolutional_network_is_integer_throughout() -> None:
     assert found.integer_count == len(found.operators) == 9
     assert found.causes() == []
     assert found.obstacles == ()
+    assert {operator.advice for operator in found.operators} == {""}
 
 
 @pytest.mark.parametrize(

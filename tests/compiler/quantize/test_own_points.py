@@ -106,6 +106,20 @@ def test_a_reader_has_a_point_of_its_own() -> None:
     assert_same_integers(candidate.partitioned, data())
 
 
+def test_a_table_of_more_bits_covers_what_its_point_does() -> None:
+    """With the room of wide points, but not all that a sigmoid varies in."""
+    candidate = built(layers={"<tables>": {"nbit_input": 12}})
+    found = {p.attrs.name: bound_grid(p) for p in measured_points(candidate.simulated)}
+    names = point_names(candidate.simulated)
+    shared = next(bound_grid(p) for p, name in names.items() if name == SHARED)
+    own = found[f"{SHARED}>unary_formula_2"]
+    assert own is not None
+    assert shared is not None
+    reach, usual = own[0] * own[2], shared[0] * shared[2]
+    assert own[2] == 2047
+    assert usual < reach < 2.1 * usual
+
+
 def test_the_file_of_a_configuration_makes_the_same_module() -> None:
     layers = {SHARED: {"range": [-2.7182818, 3.1415926], "nbit_input": 9}}
     config = QConfig.recommended(layers=layers)

@@ -78,14 +78,15 @@ def test_the_sample_does_not_depend_on_the_shards() -> None:
             np.testing.assert_array_equal(run[0], same[0])
 
 
-def test_the_sample_of_many_images_is_bounded() -> None:
-    x = relay.var("x", (64, 1))
+@pytest.mark.parametrize(("images", "runs"), [(64, 4), (1, 256)])
+def test_the_sample_of_many_images_is_bounded(images: int, runs: int) -> None:
+    x = relay.var("x", (images, 1))
     mod = relay.module(
         relay.Function([x], relay.op.nn.dense(x, relay.const(np.ones((2, 1), "f4"))))
     )
-    images = ({"x": np.full((64, 1), value, np.float32)} for value in range(50))
-    sample = sample_inputs(mod, images)
-    assert sample.most == len(sample.runs) == 4
+    data = ({"x": np.full((images, 1), value, np.float32)} for value in range(300))
+    sample = sample_inputs(mod, data)
+    assert sample.most == len(sample.runs) == runs
 
 
 @pytest.mark.parametrize("seed", range(3))
