@@ -421,7 +421,7 @@ def fitting_samples(
         taken = dict(given)
         size = sum(_bytes(_packed_input(p, taken[p.name_hint])) for p in params)
         if size > most:
-            taken = {name: repeated(array, PERIOD) for name, array in taken.items()}
+            taken = all_repeated(taken, PERIOD)
             size = sum(_bytes(_packed_input(p, taken[p.name_hint])) for p in params)
         outputs: list[Array | OutputHash] = []
         for output in run(taken):
@@ -441,6 +441,11 @@ def fitting_samples(
 def repeated(array: Array, period: int) -> Array:
     """An array of this shape that repeats the first ``period`` elements."""
     return np.resize(array.reshape(-1)[:period], array.shape)
+
+
+def all_repeated(arrays: Mapping[str, Array], period: int) -> dict[str, Array]:
+    """Inputs of which a file holds a beginning only: all repeat their first elements."""
+    return {name: repeated(array, period) for name, array in arrays.items()}
 
 
 def period_of(array: Array, most: int = PERIOD) -> int:

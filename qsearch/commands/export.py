@@ -17,7 +17,7 @@ from compiler.errors import CodegenError, TfliteExportError
 from compiler.named_table import NamedTable
 from compiler.ops.number_format import Array
 from compiler.pipeline import tflite_file
-from compiler.runtime.artifact import QModule, load_qmod, period_of, repeated
+from compiler.runtime.artifact import QModule, all_repeated, load_qmod, period_of
 from compiler.targets.c.names import c_name
 from qsearch.commands.onnx_file import parts_outside, sample_of, write_file, write_onnx
 from qsearch.errors import RunFolderError, SettingsError, system_errors
@@ -269,23 +269,19 @@ def export_c(module: QModule, to: ExportTarget) -> ExportedFiles:
 
 
 def _brief_sample(module: QModule) -> tuple[list[Array], list[Array]]:
-    """The first sample as main.c holds it: of an input that repeats itself its beginning, as of
-    every input where they are large together."""
+    """The first sample as main.c holds it: the beginning of an input that repeats it, as every
+    input does where they are large together."""
     from compiler.targets.c.package import MOST_ELEMENTS
 
     inputs, outputs = sample_of(module)
-    ordered = {name: inputs[name] for name in module.input_names}
-    share = MOST_ELEMENTS // max(len(ordered), 1)
-    large = sum(array.size for array in ordered.values()) > MOST_ELEMENTS
-    periods = {n: period_of(a, share) or (share if large else a.size) for n, a in ordered.items()}
-    made = {name: repeated(array, periods[name]) for name, array in ordered.items()}
-    if any(made[name].tobytes() != array.tobytes() for name, array in ordered.items()):
-        outputs = module.run(made, "reference", core=True)
-    short = (
-        array.reshape(-1)[: periods[name]] if periods[name] < array.size else array
-        for name, array in made.items()
-    )
-    return list(short), outputs
+    arrays = {name: inputs[name] for name in module.input_names}
+    share = MOST_ELEMENTS // max(len(arrays), 1)
+    if sum(array.size for array in arrays.values()) > MOST_ELEMENTS:
+        arrays = all_repeated(arrays, share)
+        if any(array.tobytes() != inputs[name].tobytes() for name, array in arrays.items()):
+            outputs = module.run(arrays, "reference", core=True)
+    periods = (period_of(array, share) for array in arrays.values())
+    return [a.reshape(-1)[:p] if p else a for a, p in zip(arrays.values(), periods)], outputs
 
 
 def _border(module: QModule) -> dict[str, str]:
@@ -320,12 +316,12 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
     from qsearch.commands.export_loss import Loss
 
     options = to.options if isinstance(to.options, Qdq) else Qdq()
-    narrow = module.qconfig is not None and module.qconfig.layers.narrow_sums
     made = to_qdq_onnx(
         module.module,
         options.runtime,
         options.reduce_range,
-        wide_sums=options.wide_sums or narrow,
+        qconfig=module.qconfig,
+        wide_sums=options.wide_sums,
         maxima=module.channel_maxima,
         opset=options.opset,
     )

@@ -280,9 +280,10 @@ class Winner:
         if (form := prepared.settings.for_) in QDQ:
             from compiler.export.to_onnx.qdq.model import to_qdq_onnx
 
-            maxima = module.channel_maxima
-            made = to_qdq_onnx(module.module, QDQ[form], wide_sums=True, maxima=maxima).model
-            handle = pool.put(made.SerializeToString())
+            made = to_qdq_onnx(
+                module.module, QDQ[form], qconfig=module.qconfig, maxima=module.channel_maxima
+            )
+            handle = pool.put(made.model.SerializeToString())
             build = replace(written, module=handle, evaluator="onnxruntime")
             ran = run(replace(whole, build=build), shards(samples), "QDQ file")
             file, cpu_s = score_of(ran.sums), cpu_s + ran.cpu_s

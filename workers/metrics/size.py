@@ -39,9 +39,8 @@ def _qdq(module: IRModule, candidate: Candidate, runtime: str = "onnxruntime") -
     from compiler.targets.npu.profiles import PROFILES
     from compiler.targets.npu.rules import require
 
-    wide = candidate.context.qconfig.layers.narrow_sums
-    maxima = candidate.channel_maxima
-    model = to_qdq_onnx(module, runtime, wide_sums=wide, maxima=maxima).model
+    qconfig, maxima = candidate.context.qconfig, candidate.channel_maxima
+    model = to_qdq_onnx(module, runtime, qconfig=qconfig, maxima=maxima).model
     if runtime in PROFILES:
         require(model, PROFILES[runtime])  # a candidate without such a file is none
     return initializer_bytes(model)

@@ -42,8 +42,7 @@ from compiler.ops.rules.realize import WIDE_INPUT
 from compiler.qtypes.errors import ModuleShapeError
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize.conversions.operators import is_conversion
-from compiler.quantize.conversions.prefix import split_prefix
-from compiler.quantize.conversions.suffix import split_suffix
+from compiler.quantize.conversions.splitting import split_prefix, split_suffix
 
 PREFIX, CORE, SUFFIX = "quantize_inputs", "quantized_main", "dequantize_outputs"
 

@@ -45,6 +45,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.ty import is_float, is_integer
 from compiler.ops.qnn.inlined import inlined_module
 from compiler.ops.rules.product_shape import FQProductShape
+from compiler.qtypes.qconfig import QConfig
 from compiler.ranges.analysis import ranges_of
 
 _FLOATS = ("nn.integer_softmax", "nn.integer_standardize", "lookup")
@@ -76,6 +77,7 @@ def to_qdq_onnx(
     runtime: str = "onnxruntime",
     reduce_range: bool = False,
     *,
+    qconfig: QConfig | None = None,
     wide_sums: bool = False,
     maxima: ChannelMaxima | None = None,
     opset: int | None = None,
@@ -87,6 +89,8 @@ def to_qdq_onnx(
         runtime: key of ``emitter.RUNTIMES``.
         reduce_range: weights of 7 bits, for processors whose 8 bit kernels add pairs of products in
             16 bits (AVX2 and AVX512 without VNNI).
+        qconfig: of the module; where it rounds what sums join to 8 bits, it was searched as such a
+            file, so that values of 16 bits stay as they are.
         wide_sums: residual sums and inputs of layers of 16 bits stay float, which is more exact,
             and slower.
         maxima: how large the channels become that grouped convolutions read in more than 8 bits;
@@ -99,7 +103,8 @@ def to_qdq_onnx(
     if runtime not in RUNTIMES:
         raise OnnxExportError(f"unknown runtime {runtime!r}", fix=legal_names(runtime, RUNTIMES))
     to = RUNTIMES[runtime]
-    as_it_is = wide_sums or to.npu
+    searched = qconfig is not None and qconfig.layers.narrow_sums
+    as_it_is = wide_sums or searched or to.npu
     flow = dataflow(inlined_module(mod, bare=True), "main", ONNX)
     narrow: dict[Step, Levels] = {}
     clips: set[Step] = set()

@@ -1,9 +1,10 @@
-"""Kernels of a fused module as plain lists, for tests."""
+"""Kernels and hardware groups of a module as plain lists, for tests."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from compiler.fusion.hardware.group_calls import group_functions, host_nodes
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, Function, GlobalVar, Let, Op, Var
 from compiler.ir.module import IRModule
@@ -74,3 +75,25 @@ def _operators(kernel: Function) -> list[str]:
         for node in post_order(kernel)
         if isinstance(node, Call) and isinstance(node.op, Op)
     ]
+
+
+HardwareGroup = tuple[list[str], list[str], int]
+"""Units, operators, number of parameters."""
+
+
+def hw_groups(mod: IRModule, name: str) -> list[HardwareGroup]:
+    """The groups that ``FuseOpHW`` made for description ``name``, in order of creation."""
+    return [
+        (
+            list(function.get_attr("hdfg_stages")),
+            list(function.get_attr("hdfg_ops")),
+            len(function.params),
+        )
+        for function in group_functions(mod, name)
+    ]
+
+
+def hw_host_ops(mod: IRModule) -> list[str]:
+    """Operators called outside every group, in post-order, function by function; markers such as
+    ``annotation.stop_fusion`` left out."""
+    return [node.op_name or "" for _, node in host_nodes(mod)]
