@@ -7,12 +7,13 @@ first configuration of the study.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
 import optuna
+from optuna.samplers import BaseSampler
 from optuna.trial import TrialState
 
 from compiler.qtypes.qconfig import QConfig
@@ -137,6 +138,23 @@ class _Seen:
 
     def __contains__(self, config_hash: object) -> bool:
         return config_hash in self.before or config_hash in self.now
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """A batch that is proposed.
+
+    Attributes:
+        seen: configurations, and work, that are proposed no more.
+        asked: makes points.
+        given: takes points that are given. Optuna asks it all the same, and TPE takes long over
+            many trials.
+    """
+
+    number: int
+    seen: _Seen
+    asked: BaseSampler
+    given: BaseSampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,50 +305,64 @@ class StudySampler:
         # A stage that has nothing new leaves its turn to the other.
         return next(filter(None, (self._asked_of(stage, batch, work_of) for stage in stages)), [])
 
-    def _asked_of(self, stage: _StageSampler, batch: int, work_of: WorkOf) -> list[Proposal]:
-        seen = _Seen(self._seen)
+    def _asked_of(self, stage: _StageSampler, number: int, work_of: WorkOf) -> list[Proposal]:
+        """The proposals of a stage for a batch."""
+        place = stage.told if self.spec.needs_history else number * self.spec.batch_size
+        name = "tpe" if self.spec.sampler == AUTO else self.spec.sampler
         proposals: list[Proposal] = []
-        place = stage.told if self.spec.needs_history else batch * self.spec.batch_size
         with quiet_optuna():
-            name = "tpe" if self.spec.sampler == AUTO else self.spec.sampler
-            sampler = make_sampler(name, self.spec.seed, batch)
-            # Optuna asks for points that are given as well, and TPE takes long over many trials.
-            for_given = make_sampler("random", self.spec.seed, batch)
+            asked, given = (make_sampler(n, self.spec.seed, number) for n in (name, "random"))
+            batch = _Batch(number, _Seen(self._seen), asked, given)
             if self.spec.sampler in HISTORY_FREE:
                 stage.asked.clear()
                 stage.study = new_study(self.objective)
-            slot = again = 0
-            while slot < self.spec.batch_size and again < _AGAIN:
-                proposal = self._costly(stage, place + slot, seen)
-                bases = self._bases if stage.name == LAYERS else None
-                kinds: list[Value] = [None] if bases is None else bases.kinds_at(place + slot)
-                while proposal is None and kinds:
-                    kind, given = kinds[0], None
-                    if bases is None:
-                        given = self._given(batch, place + slot, slot, seen)
-                    else:
-                        points = bases.points(kinds)
-                        new = ((k, p) for k, p in points if self._is_new(stage, p, k, seen))
-                        kind, given = next(new, (kind, None))
-                    kinds.remove(kind)
-                    stage.study.sampler = sampler if given is None else for_given
-                    if given is not None:
-                        stage.study.enqueue_trial(dict(given))
-                    proposal = self._ask(stage, kind, batch, slot, seen)
+            again = 0
+            while (slot := len(proposals)) < self.spec.batch_size and again < _AGAIN:
+                proposal = self._next_of(stage, batch, place + slot, slot)
                 if proposal is None:
                     break
-                seen.now.add(proposal.config_hash)
+                batch.seen.now.add(proposal.config_hash)
                 work = work_of(proposal.qconfig)
-                if work in seen:
+                if work in batch.seen:
                     again += 1
-                    if proposal.config_hash in stage.asked:
-                        asked = stage.asked.pop(proposal.config_hash)
-                        stage.study.tell(asked, state=TrialState.FAIL)
+                    if (trial := stage.asked.pop(proposal.config_hash, None)) is not None:
+                        stage.study.tell(trial, state=TrialState.FAIL)
                     continue
-                seen.now.update([work] if work else ())
-                slot += 1
+                batch.seen.now.update([work] if work else ())
                 proposals.append(proposal)
         return proposals
+
+    def _next_of(
+        self, stage: _StageSampler, batch: _Batch, place: int, slot: int
+    ) -> Proposal | None:
+        """The proposal for one place: a costly choice where one is due, else the first new point
+        of the kinds in turn; None where a stage has nothing new."""
+        costly = self._costly(stage, place, batch.seen)
+        if costly is not None:
+            return costly
+        for kind, given in self._turns(stage, batch, place, slot):
+            stage.study.sampler = batch.asked if given is None else batch.given
+            if given is not None:
+                stage.study.enqueue_trial(dict(given))
+            proposal = self._ask(stage, kind, batch, slot)
+            if proposal is not None:
+                return proposal
+        return None
+
+    def _turns(
+        self, stage: _StageSampler, batch: _Batch, place: int, slot: int
+    ) -> Iterator[tuple[Value, Params | None]]:
+        """Yield kinds of bases, with the point that is tried without asking Optuna, if any."""
+        if stage.name != LAYERS or self._bases is None:
+            yield None, self._given(batch, place, slot)
+            return
+        kinds = self._bases.kinds_at(place)
+        while kinds:
+            points = self._bases.points(kinds)
+            new = ((k, p) for k, p in points if self._is_new(stage, p, k, batch.seen))
+            kind, given = next(new, (kinds[0], None))
+            kinds.remove(kind)
+            yield kind, given
 
     def _tell(self, stage: _StageSampler, trial: Trial) -> None:
         asked = stage.asked.pop(trial.config_hash, None)
@@ -361,31 +393,28 @@ class StudySampler:
     def _is_new(self, stage: _StageSampler, point: Params, kind: Value, seen: _Seen) -> bool:
         return self._proposal(stage, point, kind).config_hash not in seen
 
-    def _given(self, batch: int, place: int, slot: int, seen: _Seen) -> Params | None:
+    def _given(self, batch: _Batch, place: int, slot: int) -> Params | None:
         """The point for all layers that is tried without asking Optuna; None asks Optuna."""
         if place < len(self._guesses):
             return self._guesses[place]
         explores = place % _EXPLORES == _EXPLORES - 1
         if self.spec.sampler != AUTO or (explores and place >= _EXPLORES_FROM):
             return None
-        return self._refinement.propose(
-            seen, batch_seed(self.spec.seed, batch, self.spec.batch_size + slot)
-        )
+        chance = batch_seed(self.spec.seed, batch.number, self.spec.batch_size + slot)
+        return self._refinement.propose(batch.seen, chance)
 
-    def _ask(
-        self, stage: _StageSampler, kind: Value, batch: int, slot: int, seen: _Seen
-    ) -> Proposal | None:
+    def _ask(self, stage: _StageSampler, kind: Value, batch: _Batch, slot: int) -> Proposal | None:
         trial = stage.study.ask()
         point = stage.space.suggest(trial)
         proposal = self._proposal(stage, point, kind)
-        if proposal.config_hash not in seen:
+        if proposal.config_hash not in batch.seen:
             stage.asked[proposal.config_hash] = trial
             return proposal
         # Telling the known value again, or only FAIL, leaves TPE on the same point for ever.
         stage.study.tell(trial, state=TrialState.FAIL)
-        seed = batch_seed(self.spec.seed, batch, slot + 1)
+        seed = batch_seed(self.spec.seed, batch.number, slot + 1)
         unseen = stage.space.unseen_near(
-            point, lambda p: not self._is_new(stage, p, kind, seen), seed
+            point, lambda p: not self._is_new(stage, p, kind, batch.seen), seed
         )
         if unseen is None:
             return None
