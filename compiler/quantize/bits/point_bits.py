@@ -72,7 +72,7 @@ def point_readers(main: Function) -> dict[Expr, Readers]:
             readers, through = _TABLES, _NONE
         elif is_op_call(node, "nn.softmax"):
             readers, through = _SCORES, _NONE
-        elif kind is not None or (through and not _moves(node)):
+        elif kind is not None or (through and not moves(node)):
             readers, through = readers | _OTHER, _NONE
         # An operator is an operand of all its calls: their readers would gather there.
         calls_op = isinstance(node, Call) and isinstance(node.op, Op)
@@ -90,13 +90,13 @@ def _convolved(nodes: Iterable[Expr]) -> set[Expr]:
         if is_op_call(node, "nn.conv2d", "nn.conv2d_transpose"):
             found.add(node)
         elif isinstance(node, Call) and not found.isdisjoint(node.args[:1]):
-            same = quantize_kind(node) is not None or is_op_call(node, *_SLOPES) or _moves(node)
+            same = quantize_kind(node) is not None or is_op_call(node, *_SLOPES) or moves(node)
             if same or (is_op_call(node, "add") and weight_of(node) is not None):
                 found.add(node)
     return found
 
 
-def _moves(node: Expr) -> bool:
+def moves(node: Expr) -> bool:
     """True for what hands on the integers of its first operand, or the largest of them."""
     return not isinstance(node, Call) or keeps_scale(node.op)
 

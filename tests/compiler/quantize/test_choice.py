@@ -27,6 +27,7 @@ from compiler.quantize.bits.point_bits import input_bits, point_readers
 from compiler.quantize.bits.predicted_error import predicted_sqnr_db
 from compiler.quantize.bits.wide_inputs import wide_inputs
 from compiler.quantize.candidate import mark
+from tests.benchmarks.unseen_networks import Network
 from tests.compiler.frontend.from_onnx.test_load import imported
 from tests.compiler.frontend.from_onnx.test_recurrent import weights, whole
 from tests.compiler.quantize.candidates import assert_same_integers, const, sqnr_db
@@ -462,6 +463,24 @@ def test_states_do_not_add_up_what_the_layers_of_a_loop_round(kind: str) -> None
     data = [{"x": rng.standard_t(2, (30, 2, 3)).astype(np.float32)} for _ in range(16)]
     made = quantize(mod, dataset=data[:10], qconfig="auto")
     assert sqnr_db(mod, made, data[10:]) > 40
+
+
+@pytest.mark.parametrize(("classes", "wide"), [(4, True), (200, False)])
+def test_a_small_layer_reads_the_sixteen_bits_of_what_a_loop_gives(
+    classes: int, wide: bool
+) -> None:
+    graph, rng = Network(0), np.random.default_rng(0)
+    gates = (graph.weight(rng.normal(0, 0.3, (1, 48, size))) for size in (4, 16))
+    states, _ = graph("GRU", graph.input(20, 1, 4), *gates, outputs=2, hidden_size=16)
+    rows = graph("Squeeze", states, graph.weight([1], np.int64))
+    proto = graph.model(graph.dense(rows, 16, classes))
+    module = prerequisite_optimize(*imported(proto), 3)
+    head = layer_names(module)[-1]
+    assert (wide_inputs(module).layers.get(head) == {"nbit_input": 16}) is wide
+    if wide:
+        data = [{"x": rng.normal(size=(20, 1, 4)).astype(np.float32)} for _ in range(12)]
+        made = quantize(module, dataset=data[:8], qconfig="auto")
+        assert sqnr_db(module, made, data[8:]) > 45
 
 
 @pytest.mark.parametrize("function", ["softmax", "log_softmax"])
