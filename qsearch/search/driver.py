@@ -25,21 +25,14 @@ from compiler.errors import CompilerError
 from qsearch.errors import ConflictError, SearchFailedError
 from qsearch.search.context import TIMEOUT, Budget, Control, StudyContext
 from qsearch.search.known_trials import KnownTrials
+from qsearch.search.orders import Orders
 from qsearch.search.running_trials import RunningTrials, await_workers
 from qsearch.search.scoring import failed
 from qsearch.search.stages import StageTracker
 from qsearch.search.trial_news import TrialNews
 from qsearch.search.trial_queue import TrialQueue
-from qsearch.search.trying import TRY, wishes
 from qsearch.store.leases import LeaseMonitor, OtherDrivers, heartbeat
-from qsearch.store.records import (
-    TRIED_BATCH,
-    CommandKind,
-    Ended,
-    NewTrial,
-    StudyState,
-    Trial,
-)
+from qsearch.store.records import Ended, NewTrial, Trial
 from workers.errors import BrokenRunError
 from workers.process import code_version
 
@@ -67,8 +60,8 @@ class Driver:
         queue: proposes trials and stores them.
         running: the trials that run in the pool.
         budget: when to stop.
-        control: who is told of trials, and who may stop the search.
-        stages: told which stage has begun.
+        control: callbacks of trials, and events that stop the search.
+        stages: records which stage has begun.
         leases: tells which other drivers are dead.
         keep_failed: leave trials that failed in earlier runs; else they are tried again.
     """
@@ -84,16 +77,15 @@ class Driver:
     news: TrialNews = field(init=False)
     worker_cpu_s: float = 0.0
     """CPU seconds that workers spent on them."""
-    _paused: bool = False
     _others: OtherDrivers = field(init=False)
-    _seen_command: int = 0
-    _seen_wishes: set[int] = field(default_factory=set)
+    _orders: Orders = field(init=False)
     _looked: float = -math.inf
 
     def __post_init__(self) -> None:
         asked = self.budget, self.control, self.stages
         self.news = TrialNews(self.context, self.queue, *asked)
         self._others = OtherDrivers(self.rows, self.study_id, self.leases)
+        self._orders = Orders(self.context, self.queue, self.budget)
 
     @property
     def rows(self) -> Repository:
@@ -172,13 +164,12 @@ class Driver:
 
     def _load(self) -> None:
         """Read the study's trials, and requeue those of dead drivers."""
-        self._seen_command = self.rows.news_of(self.study_id).command
+        self._orders.begin()
         if self._others.meet() and not self.keep_failed:
             self._retry_failed()
         self.trials.note_all(self.rows.trials_of(self.study_id))
         self.queue.load(alone=not self._others.count)
-        self._grow()
-        self._take_wishes()
+        self._orders.take_wishes()
         if self.trials.finished < self.budget.trials:
             await_workers(self.context.pool, self.context.progress, self._stops)
         self.news.begin()
@@ -233,16 +224,16 @@ class Driver:
 
     def _fill(self) -> bool:
         running = len(self.running)
-        return not self._paused and self.queue.fill(running=running, reserve=self._capacity)
+        return not self._orders.paused and self.queue.fill(running=running, reserve=self._capacity)
 
     def _begin(self) -> bool:
         """Lease waiting trials and hand them to the pool; whether there were any."""
         running = set(self.running.numbers)
-        asked = [t for t in self._tried if not t.finished and t.number not in running]
+        asked = [t for t in self._orders.tried if not t.finished and t.number not in running]
         room = max(self._capacity - len(running), len(asked))
         waiting = self.trials.unfinished - len(running)
         busy = self._all_busy and not asked
-        if self._paused or busy or room <= 0 or waiting <= 0:
+        if self._orders.paused or busy or room <= 0 or waiting <= 0:
             return False
         claims = self.rows.claim_trials(
             self.study_id,
@@ -353,7 +344,7 @@ class Driver:
         self._looked = now
         self.control.check()
         news = self.rows.news_of(self.study_id)
-        if news.command > self._seen_command and self._obey() == "stop":
+        if self._orders.stop(news.command):
             return STOPPED
         if self.rows.shared:
             if (self.trials.next_number, self.trials.unfinished) != (
@@ -363,54 +354,6 @@ class Driver:
                 self._sync()
             self._others.watch(now)
         return None
-
-    def _obey(self) -> CommandKind | None:
-        """Do what new commands say; the last one, which may be to stop."""
-        kind: CommandKind | None = None
-        for command in self.rows.commands_of(self.study_id, self._seen_command):
-            self._seen_command = command.id
-            if command.kind == TRY:
-                self._take_wishes()
-                continue
-            kind = command.kind
-            if kind == "stop":
-                break
-            self._paused = kind == "pause"
-            state: StudyState = "paused" if self._paused else "running"
-            self.rows.set_study_state(self.study_id, state)
-            self.context.progress.message(f"the study is {state}, as was asked for")
-        return kind
-
-    @property
-    def _tried(self) -> list[Trial]:
-        """Trials that people asked for."""
-        return self.trials.batch(TRIED_BATCH)
-
-    def _take_wishes(self) -> None:
-        """Store what people want tried as the next trials, the budget notwithstanding."""
-        for event in wishes(self.rows, self.study_id):
-            if event.id in self._seen_wishes:
-                continue
-            self._seen_wishes.add(event.id)
-            try:
-                while (new := self.queue.tried((event.data or {})["qconfig"])) is not None:
-                    try:
-                        self.trials.note_all(self.rows.add_trials(self.study_id, [new]))
-                    except ConflictError:
-                        self.queue.read_new()  # another driver stored it, or a batch, first
-                        continue
-                    self.queue.sampler.add_pending([self.trials.by_number[new.number]])
-                    self.context.progress.message(f"trial {new.number} is one that was asked for")
-            except BrokenRunError:
-                raise
-            except CompilerError as error:
-                self.context.progress.message(f"warning: cannot be tried: {error}")
-        self._grow()
-
-    def _grow(self) -> None:
-        """Let the budget hold what people asked for."""
-        numbers = [trial.number + 1 for trial in self._tried if not trial.finished]
-        self.budget.trials = max(self.budget.trials, max(numbers, default=0))
 
     def _sync(self) -> None:
         """Take in what other drivers stored and finished."""
