@@ -62,7 +62,7 @@ def quantize(
         until, from_, set_input: where the model is cut by hand, as of ``CutAt``. A model with nodes
             that have no integer form is cut around them: they stay in float in front of the module
             or behind it, and ``run`` runs all of them.
-        progress: told of each pass over the data; None tells nothing.
+        progress: shows each pass over the data; None shows nothing.
     Raises:
         CompilerError: the model, data or configuration cannot be used.
     """

@@ -1,6 +1,6 @@
 """What is asked of stored studies, and done with them.
 
-``folder`` is a run folder or a folder of run folders; where neither it nor ``storage`` is told, the
+``folder`` is a run folder or a folder of run folders; where neither it nor ``storage`` is set, the
 study is looked for in QSEARCH_STORAGE, the working directory and ``runs``.
 """
 

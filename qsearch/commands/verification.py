@@ -153,7 +153,7 @@ def verify(
         tflite: a LiteRT file that ``export`` wrote of it: run on the same data, and on noise, in
             TFLM and LiteRT's reference kernels, which must give the module's integers, and in
             XNNPACK, which need not.
-        allow_large: also run a module whose work is large for its file, or cannot be told.
+        allow_large: also run a module whose work is large for its file, or unknown.
     Raises:
         ArtifactError: the file cannot be read at all, or is too much work.
         DataError: the data does not fit the module.

@@ -537,7 +537,7 @@ class Batches:
         data: open while this is iterated.
         inputs: of the model.
         limit: about so many samples, spread over all; None is all.
-        told: called with the samples that are done, from 0 on, and all of them; None tells nobody.
+        told: called with the samples that are done, from 0 on, and the number of all.
     """
 
     data: PreparedData

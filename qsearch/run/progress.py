@@ -89,7 +89,7 @@ class _Phases:
 class PlainProgress(Progress):
     """Lines for logs and pipes: a phase's first and last step, and one every few seconds.
 
-    Of a phase that comes back only what takes long is told.
+    Of a phase that comes back only what takes long is shown.
 
     Args:
         stream: where the lines go.

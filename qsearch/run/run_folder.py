@@ -285,7 +285,7 @@ def find_study(
     """The one address that is meant.
 
     Args:
-        folder: run folder, or a folder of run folders. Where neither it nor a storage is told, it
+        folder: run folder, or a folder of run folders. Where neither it nor a storage is set, it
             is QSEARCH_STORAGE, the working directory, or ``runs``.
         storage: database URL.
         name: of the study, or of its run folder.

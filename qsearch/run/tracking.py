@@ -214,7 +214,7 @@ _KINDS: Final[Mapping[str, Callable[[str | None, RunFacts], Tracker]]] = {
 
 
 class Trackers:
-    """The trackers of a run, told in a thread; the first error of each is logged, and it is left.
+    """The trackers of a run, called in a thread; the first error of each is logged, and it is left.
 
     Args:
         words: ``mlflow``, ``wandb`` or ``tensorboard``, with ``:URI`` behind where it is another

@@ -194,7 +194,7 @@ class FirstChoice:
 
     Attributes:
         qconfig: what the statistics suggest.
-        told: why, in sentences.
+        told: reasons, in sentences.
     """
 
     qconfig: QConfig | None = None

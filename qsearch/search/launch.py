@@ -128,7 +128,7 @@ def launch(
     Args:
         model: path of an ONNX file or of a folder with ``model.onnx``, the name of a shipped model
             ("digits"), a torch.nn.Module, a keras.Model, a ModelProto or its bytes; the run folder
-            (``runs/model`` unless told) keeps those as ``model.onnx``. A module of torch is
+            (``runs/model`` without ``out``) keeps those as ``model.onnx``. A module of torch is
             exported with the first samples of ``calib``, and compared on them; where ``calib`` is
             a folder or a file of texts, give ``(module, example)``.
         calib: calibration inputs: a path (.npz, .npy, folder of images), an array, a mapping of
@@ -199,7 +199,7 @@ def run_search(
         calib, evaluation: Python objects that go before the paths of the settings.
         model_name: what reports call the model, which is a stranger's upload and refers to no
             other file; None calls it as its file.
-        control: who is told of trials, and who may stop the search.
+        control: callbacks of trials, and events that stop the search.
         notify_private: webhooks may lie on this machine and in private networks.
     Raises:
         CompilerError: see ``qsearch.launch``.

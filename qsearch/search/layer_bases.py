@@ -26,7 +26,7 @@ _SMALLER: Final = 0.99
 
 @dataclass(slots=True)
 class LayerBases:
-    """Bases for bits of single layers, and what trials have told of them.
+    """Bases for bits of single layers, and what trials say of them.
 
     Args:
         plan: bits of single layers; its limit of bytes is that of all weights.

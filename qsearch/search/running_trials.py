@@ -32,7 +32,7 @@ def await_workers(
 
     Args:
         pool: whose workers are starting; nothing is said where one has started.
-        progress: told how many of them have.
+        progress: shows how many of them have.
         stopped: whether to wait no longer.
     Raises:
         WorkerError: they cannot be started.
@@ -195,7 +195,7 @@ class RunningTrials:
             del self.roundings[number]
 
     def clear(self) -> None:
-        """Forget all that runs; the pool was told to stop."""
+        """Forget all that runs; the pool has stopped."""
         self._running.clear()
 
     def _run_of(self, tag: Hashable) -> _Run | None:

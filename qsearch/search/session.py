@@ -90,7 +90,7 @@ class Session:
         folder: where files go; prepared already.
         context: the study, made or found.
         watch: started with the command.
-        control: who is told of trials, and who may stop the search.
+        control: callbacks of trials, and events that stop the search.
         signer: signs the module that is written; None leaves it unsigned.
     """
 

@@ -33,7 +33,7 @@ class TrialNews:
         queue: knows its trials.
         budget: trials that are wanted.
         control: callbacks and webhooks.
-        stages: told which stage has begun.
+        stages: records which stage has begun.
     """
 
     context: StudyContext

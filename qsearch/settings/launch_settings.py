@@ -319,7 +319,7 @@ Bytes = Annotated[int, BeforeValidator(parse_bytes)]
 
 
 class Settings(BaseModel):
-    """Everything ``qsearch launch`` can be told; the names are those of the flags.
+    """All settings of ``qsearch launch``; the names are those of the flags.
 
     Constructing one reads no environment and no file: ``config.resolve`` does.
     """
@@ -534,7 +534,7 @@ class Settings(BaseModel):
 
     @property
     def worker_count(self) -> int:
-        """Workers: as told, or one per core this process may use."""
+        """Workers: as set, or one per core this process may use."""
         if self.pool == "inline":
             return 1
         return self.workers or len(os.sched_getaffinity(0))
@@ -548,13 +548,13 @@ class Settings(BaseModel):
 
     @property
     def ray_address(self) -> str | None:
-        """The cluster to join: as told, or for ``auto`` that of RAY_ADDRESS."""
+        """The cluster to join: as set, or for ``auto`` that of RAY_ADDRESS."""
         named = os.environ.get("RAY_ADDRESS") if self.pool == "auto" else None
         return self.address or named or None
 
     @property
     def batch_size(self) -> int:
-        """Trials proposed at a time: as told, or enough for all workers."""
+        """Trials proposed at a time: as set, or enough for all workers."""
         return self.batch or max(4, self.worker_count)
 
     @property

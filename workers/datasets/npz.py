@@ -264,7 +264,7 @@ def _npz_arrays(path: Path) -> dict[str, Samples]:
         if unpacked_bytes > MAX_UNPACKED_BYTES:
             raise DatasetError(
                 f"its compressed arrays unpack to {unpacked_bytes / 2**30:.1f} GiB; "
-                f"{MAX_UNPACKED_BYTES >> 30} GiB are held in memory at most",
+                f"{MAX_UNPACKED_BYTES >> 30} GiB fit in memory at most",
                 where=str(path),
                 fix="write it with numpy.savez, uncompressed: then samples are read one by one",
             )

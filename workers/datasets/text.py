@@ -37,7 +37,7 @@ def open_text(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Datase
     """Options: ``path``, and ``preprocess`` with the path of ``tokenizer`` (tokenizer.json beside
     the texts), names of the columns ``text``, ``pair`` and ``label``, and ``length`` in tokens.
 
-    A line of a .txt is a text. Inputs are told by their names: masks, types or segments, positions;
+    A line of a .txt is a text. Inputs have names that tell: masks, types or segments, positions;
     the other one takes the tokens.
 
     Raises:

@@ -122,7 +122,7 @@ def fuse_partitions(
     """One module of the three parts, with a ``main`` that calls them in order.
 
     Args:
-        passed: outputs of ``main`` that no part computes, by position: a parameter, told by its
+        passed: outputs of ``main`` that no part computes, by position: a parameter, by its
             name, or a constant. The module attribute ``passthrough`` declares them.
     """
     prefix, core, suffix = (m["main"] for m in (pre_mod, mid_mod, post_mod))

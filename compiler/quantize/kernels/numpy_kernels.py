@@ -62,7 +62,7 @@ def log_series(x: F64) -> F64:
 
 
 class Kernels:
-    """Every implementation gives the same bits. Arrays are contiguous, 1-D unless told."""
+    """Every implementation gives the same bits. Arrays are contiguous, 1-D unless said."""
 
     name = "numpy"
 

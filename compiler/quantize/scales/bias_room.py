@@ -1,7 +1,7 @@
 """The smallest weight range that leaves room for the bias in the accumulator.
 
-A bias held at the scale of its accumulator is bias / (s_x * s_w). A channel with hardly any weight
-(trained away, say) would make s_w so small that this integer leaves the accumulator. Its range is
+A bias at the scale of its accumulator is the integer bias / (s_x * s_w). A channel with hardly any
+weight (trained away, say) would make s_w so small that it leaves the accumulator. Its range is
 raised until the bias takes at most half of it, and at most 2^22: sums stay below 2^24, which
 float32 holds, so products of integer ONNX are float, and hardware sees a factor in each channel.
 What rounding takes from the weights is below the 22nd bit of the bias. Data of more than 8 bits
@@ -38,7 +38,7 @@ def add_operands(node: Expr) -> tuple[tuple[Expr, Expr], ...]:
 
 
 def with_own_biases(mod: IRModule) -> IRModule:
-    """The module without a bias that two products share: each is held at the scale of its own
+    """The module without a bias that two products share: each is stored at the scale of its own
     product. The very same where none is shared; O(nodes).
 
         add(nn.conv2d(%x, w), b); add(nn.conv2d(%y, w), b)      a head on two levels of a pyramid

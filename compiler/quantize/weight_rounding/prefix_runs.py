@@ -1,8 +1,8 @@
 """PrefixRuns: values of a float network and of its quantized form, side by side, layer after layer.
 
 A walk over a network that changes its weights on the way needs the values in front of each layer.
-``advance`` runs the network up to a layer from the values that are held, and drops the values that
-no later node reads. While the held values are large, few samples run; once the values are small,
+``advance`` runs the network up to a layer from the values that are kept, and drops the values that
+no later node reads. While the kept values are large, few samples run; once the values are small,
 more samples run through the whole prefix. So memory is bounded.
 """
 

@@ -134,7 +134,7 @@ class FileJudge:
         kinds = {kind for _, takes in self._interpreters.values() for kind in takes}
         if not kinds <= {"int8", "int16", "uint8", "int32"}:
             raise TfliteExportError(
-                f"the file takes {', '.join(sorted(kinds))}, whose integers are not told apart",
+                f"the file takes {', '.join(sorted(kinds))}, whose integers look alike",
                 fix="export it with --io int8, int16 or uint8",
             )
 
