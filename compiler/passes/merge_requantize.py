@@ -115,10 +115,17 @@ def _scales_of(merged: Iterable[_Merged]) -> dict[Expr, Quant | None]:
 
 def _worth(node: Expr, quant: Quant | None, new: Mapping[Expr, Expr]) -> Expr | None:
     """A value that says its scale; None where it is unknown, or said already."""
-    if quant is None or node.quant is not None or not isinstance(node, (Call, TupleGetItem)):
+    if quant is None or _carried(node) is not None or not isinstance(node, (Call, TupleGetItem)):
         return None
     made = with_operands(node, [new.get(each, each) for each in node.operands()])
     return made.with_fields(quant=quant)
+
+
+def _carried(node: Expr) -> Quant | None:
+    """The scale of a value, or of the one that it is in another dtype."""
+    while node.quant is None and is_op_call(node, "cast", _STOP):
+        node = node.args[0]
+    return node.quant
 
 
 class _Merged:
@@ -156,8 +163,9 @@ class _Merged:
     def call(self, new: Mapping[Expr, Expr]) -> Call:
         """The call over new operands."""
         data = new[self.data]
-        if data.quant is not None and self.read is not None:
-            own = not np.array_equal(data.quant.scales, self.read.scales)
+        quant = _carried(data)
+        if quant is not None and self.read is not None:
+            own = not np.array_equal(quant.scales, self.read.scales)
             self._attrs = replace(self._attrs, own_factor=own)
         vectors = tuple(new.get(each, each) for each in self._vectors)
         span = join_spans(self._spans)
