@@ -23,6 +23,7 @@ from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TupleType, integer_range
 from compiler.ops.number_format import Array, storage_dtype
+from compiler.ops.qnn.requantize import RESCALING, factors_in
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 from compiler.targets.engine.elementwise import BLOCK, emit_program
 from compiler.targets.engine.epilogue import scaled_epilogue
@@ -304,10 +305,12 @@ class Planner:
         if self._ruled(own, step, args) or self._planned_in_words(step):
             return
         if not self._ruled(words, step, args):
+            varies = step.name in RESCALING and factors_in(step) is None
+            by = ", whose multipliers, shifts or biases are computed" if varies else ""
             raise PlanError(
-                f"the engine has no kernel for {step.name} of {step.args[0].type}",
+                f"the engine has no kernel for {step.name} of {step.args[0].type}{by}",
                 where=str(step.span) if step.span else None,
-                fix=FORM.fix,
+                fix="fold them to constants" if varies else FORM.fix,
             )
 
     def _ruled(self, table: Mapping[str, Rule], step: Step, args: list[Item]) -> bool:

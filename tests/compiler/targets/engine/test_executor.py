@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from compiler import relay
+from compiler import parse, relay
 from compiler.errors import PlanError
 from compiler.ir.expr import Expr
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.ty import integer_range
 from compiler.ops.number_format import storage_dtype
 from compiler.targets.engine.executor import EngineExecutor
@@ -25,6 +26,18 @@ def test_an_operator_without_a_kernel_is_refused_by_name() -> None:
     ordered = relay.op.sort(relay.op.cast(x, dtype="int32"), axis=1)
     with pytest.raises(PlanError, match=r"no kernel for sort of Tensor\[\(1, 4, 3\), int32\]"):
         EngineExecutor(relay.module(relay.op.clip(ordered, a_min=-50, a_max=50)))
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["fixed_point_multiply_per_axis(%x, %m, %s, axis=1)", "qnn.requantize(%x, %m, %s, axis=1)"],
+)
+def test_multipliers_that_are_computed_are_named(call: str) -> None:
+    types = "%x: Tensor[(1, 3), int32], %m: Tensor[(3), int32], %s: Tensor[(3), int32]"
+    mod = infer_module(parse(f'#[version = "0.0.5"]\ndef @main({types}) {{ {call} }}'))
+    with pytest.raises(PlanError, match="shifts or biases are computed") as info:
+        EngineExecutor(mod)
+    assert info.value.fix == "fold them to constants"
 
 
 def quantized(x: Expr, scale: object, zero: int = 0) -> Expr:
