@@ -22,6 +22,7 @@ from compiler.proof.dtypes import check_dtypes, count_values
 from compiler.proof.ranges import Ranges, ValueRange, analyse
 from compiler.proof.record import FORMAT, contents_of, conversion_record
 from compiler.proof.replay import Comparison, c_flags, replay, replay_samples
+from compiler.proof.scales import wrong_conversions
 from compiler.proof.steps import Tested, built_in_c, check_forms, rounds_of
 from compiler.proof.wiring import CORE, PREFIX, SUFFIX, check_wiring, passed_through
 from compiler.proof.work import KINDS, known_work, replay_inputs
@@ -130,8 +131,7 @@ def derive(mod: IRModule, samples: Sequence[StoredSample], compiled: bool = Fals
     A module that is refuted for its wiring or its ranges is not run.
     """
     proof = derive_static(mod)
-    runs = ("dtypes", "scales")
-    if not proof.values or any(finding.check not in runs for finding in proof.findings):
+    if not proof.values or any(finding.check != "dtypes" for finding in proof.findings):
         # Numbers that leave their dtype say nothing, whatever an executor makes of them.
         return proof
     bounds = [(low, high) for _, low, high in proof.inputs]
@@ -170,9 +170,10 @@ def derive_static(mod: IRModule) -> Proof:
         claims.append(Claim("no overflow", False, "ranges could not be derived"))
         return Proof(sha256, (), tuple(claims), (), tuple(findings), ())
     findings.extend((*prefix.findings, *ranges.findings, *suffix.findings))
-    scaled = not any(finding.check == "scales" for finding in findings)
-    claims.insert(1, _integer_scales(ranges, whole and scaled))
+    wrong = (*ranges.multipliers, *wrong_conversions(mod))
+    claims.insert(1, _integer_scales(ranges, whole and not wrong))
     claims.append(_no_overflow(ranges, not findings))
+    findings.extend(wrong)
     inputs = tuple(
         (param.name_hint, given.lowest, given.highest)
         for param, given in zip(mod[CORE].params, prefix.outputs, strict=True)
@@ -204,7 +205,7 @@ def _tested(
         work = known_work(mod)
         inputs = KINDS if work is None else replay_inputs(work)
         if proof.findings:
-            # Refuted already; floats need not agree to the last bit.
+            # Floats need not agree to the last bit, so there is nothing to compare.
             found = replay_samples(mod, samples, inputs)
             return proof.with_comparison(found, "samples")
         rng = np.random.default_rng(_SEED)

@@ -46,13 +46,14 @@ class ValueRange:
 @dataclass(frozen=True, slots=True)
 class Ranges:
     """Every integer value of a function with its bounds, what is computed between them, what may
-    overflow, and the bounds of the function's results: None for a float; of the requantizations
-    how many say both scales, and how many there are."""
+    overflow, and the bounds of the function's results: None for a float. Multipliers that are not
+    those of their scales are findings of their own; ``scaled`` counts the others and all."""
 
     values: tuple[ValueRange, ...]
     intermediates: tuple[Intermediate, ...]
     findings: tuple[Finding, ...]
     outputs: tuple[Interval | None, ...]
+    multipliers: tuple[Finding, ...]
     scaled: tuple[int, int]
 
 
@@ -106,9 +107,11 @@ def analyse(
         analyse_step(step, ctx)
         rows += [_row(value, names.of, ctx) for value in step.results if is_whole(value)]
     outputs = tuple(ctx.of(value) if is_whole(value) else None for value in flow.outputs)
+    findings, ctx.findings = tuple(ctx.findings), []
     scaled = wrong_multipliers(flow, ctx)
     flow.unlink()
-    return Ranges(tuple(rows), tuple(ctx.intermediates), tuple(ctx.findings), outputs, scaled)
+    wrong = tuple(ctx.findings)
+    return Ranges(tuple(rows), tuple(ctx.intermediates), findings, outputs, wrong, scaled)
 
 
 def _row(value: Value, names: Mapping[Value, str], ctx: RangeContext) -> ValueRange:

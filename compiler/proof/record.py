@@ -35,7 +35,7 @@ from compiler.ir.walk import nodes_of, post_order
 from compiler.proof.ranges import attr_texts
 from compiler.ranges.finding import Finding
 
-FORMAT = 4
+FORMAT = 5
 """Raise it whenever an unchanged module gets another record."""
 
 RecordState = Literal["agrees", "disagrees", "missing"]

@@ -18,17 +18,21 @@ from typing import Final
 
 import numpy as np
 
-from compiler.ir.dataflow import Dataflow, Step
+from compiler.ir.dataflow import Dataflow, Step, Value, dataflow
+from compiler.ir.module import IRModule
 from compiler.ops.number_format import Array
 from compiler.ops.qnn.requantize import OP, TFLM, Factors, factors_in, limits_of
 from compiler.ops.rules.dom_scale import as_scale
 from compiler.ops.rules.fixed_point import TIES, exact_log2, multiplier_and_shift, tflm_multiplier
 from compiler.ops.rules.float_product import EXACT, same_as_float_product
 from compiler.ops.tensor.fixed_point_multiply import POWER_OF_TWO
+from compiler.proof.wiring import CORE, PREFIX
 from compiler.ranges.analysis import RangeContext
+from compiler.ranges.finding import Finding
 
 _NEAR: Final = 64
 _DIGITS: Final = 24
+_CONVERTS: Final = ("cast", "clip", "round", "round_even", "reshape", "transpose", "squeeze")
 _LEAST: Final = -63
 """Shift of a requantization."""
 
@@ -37,17 +41,54 @@ def wrong_multipliers(flow: Dataflow, ctx: RangeContext) -> tuple[int, int]:
     """Report the multipliers that are not those of the scales.
 
     Returns:
-        How many requantizations say both scales, and how many there are.
+        How many requantizations agree with both scales, and how many there are.
     """
     steps = [step for one in flow.flows() for step in one.steps if step.name == OP]
     told = [step for step in steps if step.args[0].quant and step.result.quant]
     told = [step for step in told if not step.attrs.own_factor]
-    for step in told:
-        found = _difference(step, ctx)
-        if found is not None:
-            ctx.operator = step
-            ctx.report(step, found, check="scales")
-    return len(told), len(steps)
+    found = {step: what for step in told if (what := _difference(step, ctx)) is not None}
+    for step, what in found.items():
+        ctx.operator = step
+        ctx.report(step, what)
+    return len(told) - len(found), len(steps)
+
+
+def wrong_conversions(mod: IRModule) -> Iterator[Finding]:
+    """Find inputs of the core that carry other scales than @quantize_inputs gives them.
+
+    It multiplies by 1 / scale, rounds and adds the zero point. What is converted otherwise is left
+    alone, and so are outputs: a factor of the model may be part of what they are multiplied by.
+    """
+    before = dataflow(mod, PREFIX)
+    for value, param in zip(before.outputs, mod[CORE].params):
+        found, quant = _conversion(value), param.quant
+        if quant is None or found is None:
+            continue
+        factor, zero_point = found
+        wanted = (np.float32(1) / quant.scales).reshape(-1)
+        if not np.array_equal(wanted, factor) or quant.zero_point != zero_point:
+            yield Finding(
+                "ranges",
+                f"input %{param.name_hint}",
+                f"is multiplied by {factor[0]:.9g} and has the zero point {zero_point}; its scale "
+                f"says {wanted[0]:.9g} and {quant.zero_point}",
+            )
+    before.unlink()
+
+
+def _conversion(value: Value) -> tuple[Array, int] | None:
+    """The factor and the zero point of an input; None where it is not converted by these."""
+    zero_point = 0
+    while (step := value.producer) is not None:
+        held = step.args[1].data if len(step.args) == 2 else None
+        if step.name == "multiply" and held is not None:
+            return held.reshape(-1), zero_point
+        if step.name == "add" and held is not None and held.size == 1:
+            zero_point += int(held.reshape(()))
+        elif step.name not in _CONVERTS:
+            return None
+        value = step.args[0]
+    return None
 
 
 def _difference(step: Step, ctx: RangeContext) -> str | None:

@@ -122,11 +122,9 @@ class RangeContext:
         )
         return False
 
-    def report(
-        self, step: Step, what: str, bound: int | None = None, check: str = "ranges"
-    ) -> None:
+    def report(self, step: Step, what: str, bound: int | None = None) -> None:
         """Record a finding about one step."""
-        self.findings.append(Finding(check, self._node(step), what, bound))
+        self.findings.append(Finding("ranges", self._node(step), what, bound))
 
     def _node(self, step: Step) -> str:
         """The operator that the module names, whose word ``step`` is."""

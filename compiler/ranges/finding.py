@@ -10,8 +10,8 @@ class Finding:
     """What is wrong, and where.
 
     Attributes:
-        check: "hashes", "types", "dtypes", "wiring", "ranges", "scales", "record", "samples",
-            "executors", "steps" or "eval".
+        check: "hashes", "types", "dtypes", "wiring", "ranges", "record", "samples", "executors",
+            "steps" or "eval".
         node: the value, function, sample or member it is about.
         what: with the numbers that show it.
         bound: the value that may be reached, where there is one.

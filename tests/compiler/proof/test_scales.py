@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler import parse, text
+from compiler import parse, relay, text
 from compiler.errors import ArtifactError
 from compiler.ir.analysis import post_order
 from compiler.ir.dataflow import dataflow
@@ -20,7 +20,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.rebuild import rebuilt
 from compiler.proof.derive import derive_static
 from compiler.proof.record import compare_record
-from compiler.quantize import QConfig
+from compiler.quantize import QConfig, prerequisite_optimize
 from compiler.runtime.artifact import QModule, load_qmod
 from tests.compiler.quantize.test_requantization import batches, candidate_of, network
 
@@ -44,7 +44,7 @@ def module(**changes: Any) -> IRModule:
 
 
 def refuted(mod: IRModule) -> list[str]:
-    return [str(one) for one in derive_static(mod).findings if one.check == "scales"]
+    return [str(one) for one in derive_static(mod).findings if "scale" in one.what]
 
 
 def with_text(mod: IRModule, pattern: str, change: Callable[[str], str]) -> IRModule:
@@ -101,7 +101,10 @@ def test_accumulators_carry_a_scale_for_each_channel() -> None:
 def test_a_multiplier_that_is_one_unit_larger_is_refuted(form: str) -> None:
     mod = module(**FORMS[form])
     pattern = r"qnn\.requantize\([^)]*multiplier=(\d+)"
-    (found,) = refuted(with_text(mod, pattern, lambda n: str(int(n) + 1)))
+    other = with_text(mod, pattern, lambda n: str(int(n) + 1))
+    (found,) = refuted(other)
+    claims = {claim.name: claim.holds for claim in derive_static(other).claims}
+    assert claims == {"integers only": True, "integer scales": False, "no overflow": True}
     assert re.search(r"qnn.requantize: multiplies by \d+ \* 2\^\(-?\d+ - 31\); the scales", found)
 
 
@@ -140,6 +143,19 @@ def test_a_forged_scale_is_refuted() -> None:
     assert refuted(with_core(module(), forged))
 
 
+@pytest.mark.parametrize("form", ["recommended", "fixed point", "LiteRT"])
+def test_a_forged_scale_or_zero_point_of_an_input_is_refuted(form: str) -> None:
+    mod = module(**FORMS[form])
+    pattern = r"%x: Tensor\[[^\]]*\] : quant\(([0-9.e-]+)f"
+    (found,) = refuted(with_text(mod, pattern, lambda n: repr(float(n) * 1.001)))
+    assert found.startswith("input %x: is multiplied by ")
+
+
+def test_a_zero_point_that_the_input_does_not_have_is_refuted() -> None:
+    pattern = r"%x: Tensor\[[^\]]*\] : quant\(([0-9.e-]+f)"
+    assert refuted(with_text(module(), pattern, lambda n: f"{n}, 9"))
+
+
 def test_a_forged_zero_point_is_refuted() -> None:
     mod = module(activation_scheme="asymmetric")
     pattern = r"qnn\.requantize\([^)]*\) : quant\([0-9.e-]+f, (-?\d+)"
@@ -158,6 +174,21 @@ def test_scales_that_lie_along_no_axis_are_refused_when_a_file_is_read(tmp_path:
     QModule(with_core(module(), forged)).save(path)
     with pytest.raises(ArtifactError, match=r"scales of shape \(1000,\) lie along no axis"):
         load_qmod(path)
+
+
+def test_a_factor_of_the_model_is_no_quotient_of_scales() -> None:
+    """0.4 x has the integers of x: what reads them multiplies by the factor as well."""
+    rng, op = np.random.default_rng(3), relay.op
+    x = relay.var("x", (1, 3, 6, 6))
+    moved = op.add(op.multiply(x, relay.const(np.float32(0.4))), relay.const(np.float32(-1.0)))
+    weight = relay.const(rng.normal(0, 0.3, (4, 3, 3, 3)).astype(np.float32))
+    mod = relay.module(relay.Function([x], op.nn.conv2d(moved, weight)))
+    data = [{"x": rng.normal(0, 1, (1, 3, 6, 6)).astype(np.float32)} for _ in range(3)]
+    config = QConfig.recommended(calibrate_mode="max", requantization="tflite")
+    made = candidate_of(prerequisite_optimize(mod, None, 3), config, data).partitioned
+    assert made is not None
+    assert "own_factor=True" in text(made, show_types=False)
+    assert refuted(made) == []
 
 
 def test_a_multiplier_of_its_own_is_counted_apart() -> None:
