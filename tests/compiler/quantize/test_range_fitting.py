@@ -24,13 +24,15 @@ from compiler.quantize import (
     channel_stats,
     mark,
     prerequisite_optimize,
+    quantize,
     quantize_points,
 )
 from compiler.quantize.bits.wide_inputs import wide_inputs
 from compiler.quantize.calibration.collect_stats import float_executor
+from tests.benchmarks import unseen_networks
 from tests.compiler.frontend.from_onnx.test_load import imported
 from tests.compiler.frontend.from_onnx.test_recurrent import weights, whole
-from tests.compiler.quantize.candidates import assert_same_integers, calibrated, const
+from tests.compiler.quantize.candidates import assert_same_integers, calibrated, const, sqnr_db
 
 WIDE = {SUMS: {"nbit_input": 16}}
 SEQUENTIAL = QConfig.recommended(
@@ -255,3 +257,20 @@ def test_only_sums_of_computed_values_count_as_residual() -> None:
 def test_residual_sums_have_no_other_bits_than_16() -> None:
     with pytest.raises(ConfigValueError, match="cannot be 12"):
         QConfig.recommended(layers={SUMS: {"nbit_input": 12}})
+
+
+def test_ranges_of_few_values_have_room_for_those_to_come() -> None:
+    found = []
+    for seed in range(4):
+        graph, rng = unseen_networks.Network(seed), np.random.default_rng(seed)
+        x = graph.input(1, 6)
+        gain = graph.shaped(graph.dense(x, 6, 4), 1, 2, 2)
+        state = graph.shaped(graph.dense(x, 6, 2), 1, 2, 1)
+        for _ in range(3):
+            step = graph("MatMul", graph("Mul", gain, graph.weight(0.4)), state)
+            state = graph("Sub", state, step)
+        mod = prerequisite_optimize(*imported(graph.model(state)), 3)
+        data = [{"x": rng.normal(size=(1, 6)).astype(np.float32)} for _ in range(40)]
+        made = quantize(mod, dataset=data[:8], qconfig="auto")
+        found.append(sqnr_db(mod, made, data[8:]))
+    assert np.mean(found) > 15
