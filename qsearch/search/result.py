@@ -125,11 +125,7 @@ class SearchResult:
             best = _scores(s["best"]) + self._costs(s["best"])
             lines.append(f"best      {best}  (trial {s['best']['trial']})")
             params = ", ".join(f"{k}={v}" for k, v in self._best().params.items())
-            lines += [
-                textwrap.fill(line, _WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
-                for line in (params, layers_told(self._best().qconfig))
-                if line
-            ]
+            lines += map(_filled, filter(None, (params, layers_told(self._best().qconfig))))
         worst, alone = _beside(s)
         if worst:
             lines.append(f"{INDENT}{worst}")
@@ -158,13 +154,10 @@ class SearchResult:
             lines += [f"{INDENT}REFUTED {told}" for told in emitted.get("findings", ())]
             if closeness := Closeness.recorded(emitted):
                 worst = (s["audit"] or {}).get("worst") or ""
-                said = closeness.sentence("evaluation data", worst)
-                lines.append(
-                    textwrap.fill(said, _WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
-                )
+                lines.append(_filled(closeness.sentence("evaluation data", worst)))
         if s["audit"] and "trial" in s["audit"]:
             mended = f"trial {s['audit']['trial']} has {'; '.join(s['audit']['repairs'])}"
-            lines.append(textwrap.fill(f"audit     {mended}", _WIDTH, subsequent_indent=INDENT))
+            lines.append(_filled(mended, "audit     "))
         if s["module"]:
             size = Path(s["module"]).stat().st_size
             lines.append(f"module    {s['module']}  ({size:,} bytes)")
@@ -172,9 +165,7 @@ class SearchResult:
             told = [m.words for m in known_measures() if m.words in best]
             head = "words     "
             for line in legend(told):
-                lines.append(
-                    textwrap.fill(line, _WIDTH, initial_indent=head, subsequent_indent=INDENT)
-                )
+                lines.append(_filled(line, head))
                 head = INDENT
         lines.extend(f"note      {warning}" for warning in self.warnings)
         if self.exit_code == EXIT_TARGET_MISSED and s["target_missed"]:
@@ -386,6 +377,8 @@ def _beside(short: Mapping[str, Any]) -> tuple[str, str]:
         reached += "" if short.get("extremes") else "; --minimize size finds smaller modules"
     else:
         reached = f"{_scores(alone)}  (trial {alone['trial']})"
+        if (short.get("audit") or {}).get("trial") == best["trial"]:
+            reached += "; the audit of compile may mend points of it as well"
     return (
         f"the worst of its outputs is {worst!r}" if best and worst else "",
         f"alone, without a search: {reached}" if reached else "",
@@ -420,7 +413,6 @@ def _target(
 
 
 INDENT: Final = " " * 10
-_WIDTH: Final = 80
 
 _CAUSES: Final[Mapping[str, tuple[str, str]]] = {
     "collapsed": (
@@ -502,3 +494,8 @@ def _no_trial_ended(where: str, stopped: str | None, prepared_s: float) -> Searc
         where=where,
         fix="run the same `qsearch launch` command again: it goes on from here",
     )
+
+
+def _filled(line: str, head: str = INDENT) -> str:
+    """Break a line for a terminal of 80 columns, behind a head of the width of ``INDENT``."""
+    return textwrap.fill(line, 80, initial_indent=head, subsequent_indent=INDENT)

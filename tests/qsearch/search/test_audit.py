@@ -65,6 +65,7 @@ def test_a_kill_before_the_repaired_winner_runs_loses_nothing(
         result = searched(tmp_path)
     assert [one.outcome.score is None for one in result.trials] == [False, False]
     assert result.summary["audit"]["trial"] == result.best_trial.number == 1
+    assert "the audit of compile may mend points of it as well" in result.text()
 
 
 def test_the_repaired_winner_is_none_of_the_trials_of_a_longer_search(tmp_path: Path) -> None:
