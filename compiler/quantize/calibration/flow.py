@@ -257,7 +257,7 @@ class Calibration:
         Raises:
             CompilerError: as for ``candidate``.
         """
-        plain = qconfig.with_whole_weights().with_overrides(weight_rounding="nearest")
+        plain = qconfig.uncut.with_whole_weights().with_overrides(weight_rounding="nearest")
         both = [plain.with_overrides(activation_scheme=s) for s in ("asymmetric", "unsigned")]
         if self.scales_for(both[0]) != self.scales_for(both[1]):
             return True
