@@ -67,9 +67,6 @@ _ENOUGH_DB: Final = 50.0
 """Outputs that are so near to the float ones are left as they are."""
 _NEAR_DB: Final = 1.0
 """A repair that is so near to what can be gained is enough."""
-_FAR_DB: Final = 4.0
-"""More bits are tried where ranges leave as much: any point of 8 bits among wider ones gains. Less
-is enough where the outputs are far from the float ones."""
 _FAR_FROM_FLOAT_DB: Final = 20.0
 """Below it smoothing is tried, or its opposite: the prediction that decides on it may be wrong."""
 _WHOLE: Final = 1.15
@@ -284,14 +281,12 @@ def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[R
     sided, readers = Sidedness(nodes_of(main), qconfig), point_readers(main)
     # The points to come are exact: one of two in a row hides what the other loses.
     tries.grids = [exact[n] if n in suspects else grid for n, grid in enumerate(usual)]
-    far = found.db < _FAR_FROM_FLOAT_DB
     helped: list[Repair] = []
     most = tries.db()
     if most < now + _WORTH_DB:
         return helped
     for place in suspects:
         name = names[place]
-        enough = _NEAR_DB if far or _AMPLIFIED in doubts[name] else _FAR_DB
         low, high = extremes[name]
         tries.grids[place] = usual[place]
         start = tries.db()
@@ -301,7 +296,7 @@ def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[R
         fits = 0.75 < scale * max(-first, last) / max(-low, high, SMALLEST_RANGE) < 1.5
         read_by = readers.get(calls[name], ())
         for nbit in _bits_of(calls[name], tries.grids[place], read_by, more_bits):
-            if best >= most - (enough if (nbit or 0) in _BITS[1:] else _NEAR_DB):
+            if best >= most - _NEAR_DB:
                 break
             wanted = nbit or _bits(tries.grids[place])
             room = wide_headroom(wanted, _USUAL, not _TABULATED.isdisjoint(read_by))
