@@ -15,6 +15,7 @@ reserved names stand for points that no single layer reads, and take ``nbit_inpu
     <others>    values that neither layers nor a softmax read and no convolution gives, such as what
                 a norm reads: up to 15; products of two of them fit int32
 
+``<rest>`` takes ``float`` only: what a quantized model leaves in float between its own points.
 A name that begins with "@" is that of a single quantize point (``compiler.quantize.point_names``),
 and takes ``nbit_input`` and ``range``; "@point>reader" gives one reader a point of its own.
 """
@@ -32,6 +33,7 @@ SUMS: Final = "<sums>"
 TABLES: Final = "<tables>"
 OTHERS: Final = "<others>"
 SCORES: Final = "<scores>"
+REST: Final = "<rest>"
 POINT_BITS: Final = {
     SUMS: (8, 16),
     TABLES: tuple(range(8, 13)),
@@ -180,6 +182,7 @@ def _choice(name: str, layer: Any, value: Any) -> LayerChoice:
     legal = ["nbit_weight", "nbit_input", "float"]
     if layer in POINT_BITS or single:
         legal = ["nbit_input", "range"][: 1 + single]
+    legal = ["float"] if layer == REST else legal
     for key in value:
         if key not in legal:
             raise ConfigValueError(

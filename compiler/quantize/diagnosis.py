@@ -19,6 +19,7 @@ from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import is_given, quantize_kind
 from compiler.ops.rules.never_negative import never_negative
 from compiler.ops.rules.zero_point import may_have_zero_point
+from compiler.qtypes.layer_choices import REST
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.qtypes.report import MARKER_OPS, OPERAND_FLOAT, CallRecord, float_calls
 from compiler.quantize.calibration.flow import Calibration, without_data
@@ -284,8 +285,9 @@ def _advice(
 
 
 def _skipped_layer(record: CallRecord, _pass: str, qconfig: QConfig) -> str:
-    if record.layer in qconfig.layers.float_layers:
-        return f"take float of {record.layer!r} out of layers"
+    for name in (record.layer, REST):
+        if name in qconfig.layers.float_layers:
+            return f"take float of {name!r} out of layers"
     kept = [i for i in qconfig.skip_conv_layers or () if i != record.conv_index]
     return f"set skip_conv_layers={kept}"
 

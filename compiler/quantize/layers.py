@@ -22,7 +22,7 @@ from compiler.ops.annotation.attach_simulated_quantize import SQ, quantize_kind
 from compiler.ops.rules.moves import PICKS
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.errors import ConfigValueError
-from compiler.qtypes.layer_choices import POINT, POINT_BITS, LayerChoice, LayerChoices
+from compiler.qtypes.layer_choices import POINT, POINT_BITS, REST, LayerChoice, LayerChoices
 from compiler.qtypes.qconfig import QAnnotateKind
 from compiler.qtypes.report import BORDER_OPS
 from compiler.span import onnx_nodes
@@ -128,7 +128,7 @@ def require_known(choices: LayerChoices, layers: Mapping[Call, str]) -> None:
     Raises:
         ConfigValueError: it lists the names that are legal, nearest first.
     """
-    legal = (*layers.values(), *POINT_BITS)
+    legal = (*layers.values(), *POINT_BITS, REST)
     for name in choices:
         if name not in legal and not name.startswith(POINT):
             raise ConfigValueError(

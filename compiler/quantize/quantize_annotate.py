@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final
 
 from compiler.errors import InternalQuantizeError
 from compiler.ir.analysis import free_vars
-from compiler.ir.expr import Call, Expr, Function, Op, TempExpr, Tuple
+from compiler.ir.expr import Call, Expr, Function, Op, TempExpr, Tuple, is_op_call
 from compiler.ir.functor.forward_rewriter import ForwardRewriter
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
@@ -37,6 +39,7 @@ from compiler.ops.annotation.wide_point import (
     tflm_sums,
     wide_point,
 )
+from compiler.ops.op_call import op_call
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
     QAnnotateExpr,
@@ -45,6 +48,7 @@ from compiler.ops.rules.annotate import (
     with_args,
 )
 from compiler.qtypes.context import GraphFacts, QuantizeContext
+from compiler.qtypes.layer_choices import REST
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.qtypes.report import OPERAND_FLOAT, call_places
 from compiler.quantize.first_calls import first_calls
@@ -70,7 +74,8 @@ class QuantizeAnnotate(RunPass, FunctionPass):
         if run.qconfig.integer_tables:
             first = first_calls(nodes_of(fn), for_tflm)
         states = frozenset() if for_tflm else first_states(fn)
-        annotator = _Annotator(run, call_places(fn), given, first, states, _pointed(fn))
+        keeps = given and REST in run.qconfig.layers
+        annotator = _Annotator(run, call_places(fn), given, keeps, first, states, _pointed(fn))
         body = ForwardRewriter(
             annotator.rule, fmulti_ref_trigger=annotator.quantize_shared
         ).rewrite_body(fn)
@@ -103,6 +108,22 @@ def _pointed(fn: Function) -> frozenset[Expr]:
     return frozenset(points - others - {fn.body})
 
 
+_ROUNDED: Final = ("nn.softmax", "nn.log_softmax", "nn.layer_norm", "nn.rms_norm", "divide", "sqrt")
+"""Operators whose integers are not those of float operators behind a point."""
+
+
+def _in_float(arg: Expr) -> Expr:
+    """An operand, in float where it or a field of it is annotated."""
+    fields = arg.fields if isinstance(arg, Tuple) else (arg,)
+    made = tuple(
+        op_call("annotation.cast_hint", one.expr, dtype="float32")
+        if isinstance(one, QAnnotateExpr)
+        else one
+        for one in fields
+    )
+    return Tuple(made, span=arg.span) if isinstance(arg, Tuple) else made[0]
+
+
 def annotate() -> QuantizeAnnotate:
     """The pass, for the QConfig that is current when it runs."""
     return QuantizeAnnotate()
@@ -115,6 +136,7 @@ class _Annotator:
     context: QuantizeContext
     places: Mapping[Expr, int]
     given: bool
+    keeps_float: bool
     first_calls: Mapping[Expr, frozenset[Expr]]
     states: frozenset[Expr]
     pointed: frozenset[Expr]
@@ -130,7 +152,10 @@ class _Annotator:
             self.note(ref_call, "float", "guard")
             return with_args(ref_call, tuple(unannotated(arg) for arg in args))
         was_stopped, counter = self.context.stopped, self.context.conv2d_counter
+        known = len(self.context.qnode_map)
         result = rule(ref_call, args, self.context)
+        if self.keeps_float:
+            return self._as_given(ref_call, args, result, len(self.context.qnode_map) - known)
         reason = ""
         if result is None:
             reason = self._reason(ref_call, args, was_stopped, counter)
@@ -146,6 +171,26 @@ class _Annotator:
         if isinstance(result, QAnnotateExpr) and ref_call in self.context.facts.wide_values:
             return replace(result, wide=result.kind == QAnnotateKind.ACTIVATION)
         return result
+
+    def _as_given(
+        self, ref_call: Call, args: tuple[Expr, ...], result: Expr | None, added: int
+    ) -> Expr | None:
+        """The annotated call where it needs no point that the model has not; else in float.
+
+        Args:
+            added: points that its rule has made.
+        """
+        own = list(islice(reversed(self.context.qnode_map), added))
+        narrows = any(key[1] != int(QAnnotateKind.WEIGHT) for key in own)
+        if result is not None and not narrows and not is_op_call(ref_call, *_ROUNDED):
+            self.note(ref_call, "integer")
+            return result
+        for key in own:
+            del self.context.qnode_map[key]
+        if is_op_call(ref_call, "annotation.cast_hint"):
+            return args[0]
+        self.note(ref_call, "float", "skipped_layer")
+        return with_args(ref_call, tuple(_in_float(arg) for arg in args))
 
     def note(self, ref_call: Call, status: str, reason: str = "") -> None:
         place = self.places.get(ref_call)
@@ -192,7 +237,7 @@ class _Annotator:
             return expr
         if isinstance(expr, QAnnotateExpr) and expr.wide:
             return replace(expr, expr=wide_point(expr.expr, self.context))
-        if self.given and kind_of(expr) == QAnnotateKind.INPUT:
+        if self.keeps_float or (self.given and kind_of(expr) == QAnnotateKind.INPUT):
             return expr
         if isinstance(expr, QAnnotateExpr):
             point = attach_simulated_quantize(expr.expr, QAnnotateKind.INPUT, context=self.context)

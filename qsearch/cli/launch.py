@@ -181,8 +181,8 @@ def export_step(place: str, conversions: str, form: str = "c") -> str:
     """
     told = {n: f"qdq --for {n}" for n in (*NPUS, *QDQ)}
     told |= {**dict.fromkeys(LITERT, "tflite"), "qdq": "qdq"}
-    form = told.get(form, "c")
-    return f"qsearch export {place} --format {form if conversions == _INTEGERS else 'float'}"
+    mixed = {"enabled": "onnx", "disabled": "float"}
+    return f"qsearch export {place} --format {mixed.get(conversions) or told.get(form, 'c')}"
 
 
 @contextlib.contextmanager

@@ -190,6 +190,11 @@ def _nodes(names: Any) -> str:
 @options.dims
 @options.cuts
 @option(
+    "--keep-float-parts",
+    help="leave in float what an int8 file leaves in float (softmax, norms): the module is then "
+    "not on integers only",
+)
+@option(
     "--dump-ir",
     metavar="DIR",
     help="write the text of the module after every pass, and why operators were not fused",

@@ -10,9 +10,11 @@ from compiler.errors import NotFullyIntegralError, legal_names
 from compiler.insight.audit import Repaired
 from compiler.ir.blob import module_sha256
 from compiler.ir.module import IRModule
+from compiler.qtypes.layer_choices import REST
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, Decision, sequential_seconds
 from compiler.quantize.bits.wide_inputs import with_room_for_sums
+from compiler.quantize.scales.given_points import given_points
 from compiler.runtime.artifact import QModule
 from qsearch.data.prepared_data import Batches
 from qsearch.errors import SettingsError
@@ -33,6 +35,11 @@ log = logging.getLogger("qsearch.commands.quantization")
 COMPARED_DATA: Final = "calibration data"
 """It chose the ranges: other data may be farther from the float model."""
 
+_KEPT: Final = (
+    "%d operators stay in float, as in the file (-v lists them): `qsearch verify` bounds the "
+    "integers alone and exits 1, C needs a processor with floats and may round them otherwise"
+)
+
 AUTO: Final = "auto"
 """The configuration that the statistics of the data suggest."""
 
@@ -46,6 +53,7 @@ def quantize(
     until: Sequence[str] = (),
     from_: Sequence[str] = (),
     set_input: Sequence[str] | Mapping[str, Any] = (),
+    keep_float_parts: bool = False,
     progress: Progress | None = None,
 ) -> QModule:
     """Quantize with one configuration, without a search, in this process.
@@ -62,6 +70,8 @@ def quantize(
         until, from_, set_input: where the model is cut by hand, as of ``CutAt``. A model with nodes
             that have no integer form is cut around them: they stay in float in front of the module
             or behind it, and ``run`` runs all of them.
+        keep_float_parts: leave in float what a quantized model leaves in float between its points:
+            it gets no further points. Such a module is not on integers only.
         progress: shows each pass over the data; None shows nothing.
     Raises:
         CompilerError: the model, data or configuration cannot be used.
@@ -69,8 +79,18 @@ def quantize(
     progress = progress or SilentProgress()
     changes = changes_of_auto(qconfig)
     config = resolve_qconfig(qconfig) if changes is None else None
+    if keep_float_parts:
+        config = None if config is None else config.with_overrides(**_floats_kept(config.layers))
+        changes = None if changes is None else changes | _floats_kept(changes.get("layers", {}))
     with found_model(model, calib) as (source, given, folder):
         opened = open_model(source, given, dim, CutAt(until, from_, set_input), folder)
+        if keep_float_parts and not given_points(opened.module).count:
+            raise SettingsError(
+                "--keep-float-parts is for a model with quantization points of its own, and this "
+                "one has none",
+                where=str(source.path.name),
+                fix="give a file with QuantizeLinear, or leave the option out",
+            )
         try:
             return _quantized(opened, given, config, changes, progress)
         except NotFullyIntegralError:
@@ -119,6 +139,8 @@ def _quantized(
     outputs = [port.name for port in source.interface.outputs]
     for call in shipped.float_ops:
         log.info("stays float: %s", call)
+    if REST in config.layers:
+        log.warning(_KEPT, len(shipped.float_ops))
     whole = compared_whole(source.pipeline)
     known = {
         **_told(Closeness.of(module, shipped.module, data, inputs, outputs, whole), audit),
@@ -135,6 +157,11 @@ def _quantized(
     samples = samples_of(shipped.module, data, inputs)
     around = None if source.parts is None else source.parts.around
     return shipped.packed(config, known, samples, around)
+
+
+def _floats_kept(layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a configuration that leaves in float what the model leaves in float."""
+    return {"layers": {**layers, REST: {"float": True}}, "partition_conversions": "enabled"}
 
 
 def _told(closeness: Closeness | None, audit: Repaired) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compiler.ir.expr import Args, Call, Expr
+from compiler.ir.ty import is_float
 from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.identity import identity_op
 from compiler.ops.op_attrs import OpAttrs
@@ -59,11 +60,13 @@ def cast_hint_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr
 @FQRealizeRewrite.register(cast_hint)
 @of_integers
 def cast_hint_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
-    """A cast to the dtype of the hint; no cast for values that do not fit in the dtype.
+    """A cast to the dtype of the hint, which may be float; none for values that do not fit.
 
     Values do not fit behind an operator without quantize points (``debug_enabled_ops``).
     """
     attrs = CastHintAttrs.of(ref_call)
+    if is_float(attrs.dtype):
+        return data.realize()
     dtype = attrs.dtype if fits(data, attrs.dtype) else None
     dtype = dtype or storage_dtype(data.low, data.high, ctx.qconfig)
     if dtype is None:

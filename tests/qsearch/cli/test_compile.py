@@ -47,6 +47,21 @@ def test_a_close_module_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str
     assert "far from" not in said
 
 
+def test_an_int8_file_keeps_its_float_parts_and_what_that_costs_is_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    files = Path(__file__).parents[2] / "compiler" / "frontend" / "from_onnx" / "tool_files"
+    out = tmp_path / "mixed.qmod"
+    asked = ["compile", str(files / "nncf.attention.mixed.onnx"), "--keep-float-parts"]
+    assert run([*asked, "-o", str(out)]) == 0
+    said = " ".join(capfd.readouterr().err.split())
+    assert "operators stay in float, as in the file" in said
+    assert "bounds the integers alone and exits 1" in said
+    assert said.endswith(f"qsearch export {out} --format onnx")
+    assert qsearch.load(out).provenance["closeness"]["sqnr_db"] > 60
+    assert run(["export", str(out), "--format", "onnx", "-o", str(tmp_path / "x.onnx")]) == 0
+
+
 USELESS = "calibrate_mode=global_scale,global_scale=0.01"
 
 

@@ -13,6 +13,7 @@ from compiler import evaluate
 from compiler.errors import OnnxImportError
 from compiler.frontend.from_onnx.load import load
 from compiler.quantize import given_note, prerequisite_optimize
+from qsearch.errors import SettingsError
 from tests.compiler.frontend.from_onnx.spellings import SPELLINGS, Graph, exactly, feeds_of, wanted
 
 EQUAL_DB = 60.0
@@ -21,6 +22,11 @@ FEW, ONE_STEP_DB = 0.015, 45.0
 TOOL_FILES = sorted(Path(__file__).with_name("tool_files").glob("*.onnx"))
 FLOAT_PARTS_DB = {"nncf": 36.0, "modelopt": 36.0, "quark": 40.0}
 """For tools that leave operators in float between points: their 8 bits are ours."""
+KEPT = (
+    *("nncf.attention.mixed", "nncf.gated.performance", "nncf.sequence.mixed"),
+    *("nncf.silu.performance", "modelopt.attention.int8", "modelopt.attention.float16"),
+    *("modelopt.relu6.int8", "modelopt.silu.int8", "quark.gated.s8", "quark.sequence.s16"),
+)
 WEIGHTS_ONLY = ("com.microsoft MatMulNBits",)
 
 
@@ -54,6 +60,22 @@ def test_a_file_that_a_tool_wrote_becomes_a_module_close_to_it(file: Path) -> No
     name = plain.graph.input[0].name
     exact = np.concatenate([exactly(plain, {name: x}) for x in data[:6]])
     assert decibels(found, exact) >= FLOAT_PARTS_DB.get(file.name.partition(".")[0], EQUAL_DB)
+
+
+@pytest.mark.parametrize("stem", KEPT)
+def test_what_a_file_leaves_in_float_can_stay_so(stem: str) -> None:
+    model = onnx.load(Path(__file__).with_name("tool_files") / f"{stem}.onnx")
+    feeds = feeds_of(model, 16, seed=1)
+    module = qsearch.quantize(model, feeds, keep_float_parts=True)
+    found = np.concatenate([evaluate(module.module, feed)[0] for feed in feeds[:6]])
+    exact = np.concatenate([exactly(model, feed) for feed in feeds[:6]])
+    assert decibels(found, exact) >= EQUAL_DB
+    assert "int8" in str(module.module)
+
+
+def test_a_model_without_points_has_no_float_parts_to_keep() -> None:
+    with pytest.raises(SettingsError, match="quantization points of its own, and this one has"):
+        qsearch.quantize("digits", keep_float_parts=True)
 
 
 def test_a_product_of_16_bits_with_a_zero_point_and_4_bits_is_read() -> None:
