@@ -280,6 +280,7 @@ class QdqEmitter:
         narrow |= real.tensor is not None and real.tensor.residual
         made_by = value.producer
         narrow |= made_by is not None and made_by.name == "cast" and self.is_held(value)
+        narrow |= {user.name for user in value.users} == {"maximum", "minimum"}  # of one PRelu
         if real.depth < _WIDENED and (len(value.users) < 2 or narrow):
             return real
         name: list[str] = []

@@ -341,6 +341,16 @@ def test_interpolation_is_one_float_operator(
     assert not {"Gather", "Floor"} & kinds.keys()
 
 
+def test_slopes_of_channels_are_one_float_operator() -> None:
+    nn, data = relay.op.nn, relay.var("x", (1, 3, 6, 6))
+    slopes = relay.const(np.linspace(0.01, 0.4, 8, dtype="float32"))
+    value = nn.prelu(nn.conv2d(data, weights(8, 3, 1, 1)), slopes)
+    model = near_its_module(nn.conv2d(value, weights(4, 8, 1, 1)), (1, 3, 6, 6))
+    kinds = collections.Counter(node.op_type for node in model.graph.node)
+    assert kinds["PRelu"] == 1
+    assert not {"Floor", "Round", "Min", "Max"} & kinds.keys()
+
+
 def test_parts_signs_and_sums_that_broadcast_stay_between_quantized_tensors() -> None:
     op, nn = relay.op, relay.op.nn
     value = nn.relu(nn.conv2d(relay.var("x", (1, 3, 6, 6)), weights(12, 3, 1, 1)))

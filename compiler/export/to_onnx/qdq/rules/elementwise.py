@@ -20,7 +20,12 @@ from compiler.export.to_onnx.qdq.emitter import (
     scaled,
 )
 from compiler.export.to_onnx.qdq.interpolation import Mixed
-from compiler.export.to_onnx.qdq.sums import clip_limits, fixed_point_factor, narrowed_sides
+from compiler.export.to_onnx.qdq.sums import (
+    clip_limits,
+    fixed_point_factor,
+    is_same,
+    narrowed_sides,
+)
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import integer_range, is_integer
 from compiler.ops.qnn.requantize import RESCALING
@@ -86,6 +91,8 @@ def add(step: Step, graph: QdqEmitter) -> Real | None:
         made = mixed.write(source, step.result.type.concrete_shape, graph)
         if made is not None:
             return made
+    if (bent := _leaky(step, graph)) is not None:
+        return bent
     a = _free(lhs, graph)
     if a is None:
         return None
@@ -107,6 +114,35 @@ def add(step: Step, graph: QdqEmitter) -> Real | None:
         return scaled(name, np.ones(()), None if addend is None else addend * scale, graph)
 
     return Real.of(write, 1 + max(a.depth, b.depth))
+
+
+def _leaky(step: Step, graph: QdqEmitter) -> Real | None:
+    """max(x, 0) + slopes * min(x, 0): PRelu."""
+    for above, value in (step.args, step.args[::-1]):
+        slopes: Floats = np.ones(())
+        while (below := value.producer) is not None:
+            factor = fixed_point_factor(below)
+            if factor is None and not is_same(below):
+                break
+            slopes, value = slopes if factor is None else slopes * factor, below.args[0]
+        source = _half(above.producer, "maximum")
+        real = None if source is None else _free(source, graph)
+        if real is None or source is not _half(below, "minimum"):
+            continue
+
+        def write(factors: Floats, data: Real = real, slope: Floats = slopes) -> str:
+            inputs = [data.emit(graph, factors), graph.float_constant(slope)]
+            return graph.node("PRelu", inputs)
+
+        return of_operand(write, graph, real.depth, channels=True)
+    return None
+
+
+def _half(step: Step | None, name: str) -> Value | None:
+    """What a maximum or minimum compares with 0; None for other steps."""
+    if step is None or step.name != name or step.args[1].data is None:
+        return None
+    return None if step.args[1].data.any() else step.args[0]
 
 
 def _short(constant: Floats, value: Value) -> Floats:
