@@ -215,11 +215,16 @@ class CommandListModule:
         for symbol, commands in self.commands.items():
             tensors: dict[str, Array] = {}
             shown = text(self._mods[symbol], external_data=tensors, show_spans=False)
-            name_of = {id(array): name for name, array in commands.constants.items()}
+            constants = dict(commands.constants)
+            name_of = {id(array): name for name, array in constants.items()}
+            for key, array in tensors.items():
+                if id(array) not in name_of:  # scales that the text alone says
+                    name_of[id(array)] = f"{key}_in_text"
+                    constants[name_of[id(array)]] = array
             in_text = {key: name_of[id(array)] for key, array in tensors.items()}
             found[f"{symbol}.json"] = json_bytes({**commands.to_dict(), "in_text": in_text})
             found[f"{symbol}.relay"] = shown.encode()
-            for name, array in commands.constants.items():
+            for name, array in constants.items():
                 found[f"{symbol}.{name}.npy"] = npy_bytes(array)
         return found
 
