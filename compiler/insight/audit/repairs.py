@@ -263,6 +263,8 @@ def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[R
         and bound_grid(calls[row.name]) is not None
         and max(map(abs, extremes[row.name])) <= INFINITE
     ]
+    if not rows:
+        return []
     names = [row.name for row in rows]
     tries = _Tries(audit, [calls[name] for name in names])
     usual, exact = tries.grids, [_exact(*extremes[name]) for name in names]
