@@ -268,7 +268,6 @@ def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[R
     names = [row.name for row in rows]
     tries = _Tries(audit, [calls[name] for name in names])
     usual, exact = tries.grids, [_exact(*extremes[name]) for name in names]
-    now = tries.db()
     for place, db in _loudest(tries, exact):
         if db < _db(rows[place].own_db) - _AMPLIFIED_DB:
             doubts.setdefault(names[place], (_AMPLIFIED,))
@@ -279,6 +278,7 @@ def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[R
     ][:_SUSPECTS]
     if not suspects:
         return []
+    now = tries.db()
     reach = {row.name: max(-row.low, row.high) for row in audit.points}
     sided, readers = Sidedness(nodes_of(main), qconfig), point_readers(main)
     # The points to come are exact: one of two in a row hides what the other loses.
