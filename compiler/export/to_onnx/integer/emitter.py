@@ -64,6 +64,8 @@ class IntegerEmitter(Emitter):
         self._ranges = ranges
         self._held: dict[Value, Held] = {}
         self._casts: dict[tuple[str, str], str] = {}
+        self.transposed: dict[str, tuple[Held, list[int]]] = {}
+        """Results of a Transpose: what it reads, and its axes."""
         self._sums: set[Value] = set()
         """Of products, and what ``_PASSED`` makes of them."""
         self._exact = False

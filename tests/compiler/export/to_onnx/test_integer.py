@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -394,6 +395,18 @@ def test_extremes_along_axes_hold_beyond_32_bits(executor: Any, seed: int, axis:
     values = np.random.default_rng(seed).integers(-(1 << 29), 1 << 29, (5, 9, 16), np.int32)
     for wanted, found in each(zip(evaluate(mod, {"x": values}), executor(mod).run({"x": values}))):
         np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("axes", list(permutations(range(3))))
+def test_a_product_of_what_is_transposed_has_a_session(axes: tuple[int, ...]) -> None:
+    """onnxruntime ends with a signal where it moves a Transpose of batches behind a Cast."""
+    rng = np.random.default_rng(0)
+    shape = (3, 4, 5)
+    x = relay.var("x", shape, "int8")
+    k = shape[axes[2]]
+    weight = constant(whole(rng, (2, k), "int8"), "int8")
+    product = op.nn.dense(op.transpose(x, axes=axes), weight, out_dtype="int32")
+    assert_same_bits(module([x], product), {"x": whole(rng, shape, "int8")})
 
 
 @pytest.mark.parametrize("largest", [(1 << 23) - 1, 1 << 23, 1 << 33])

@@ -18,7 +18,10 @@ def move(step: Step, e: IntegerEmitter) -> Held:
     if dtypes:
         wide = e.reach(moved) >= SINGLE or dtype == "bool"
         dtype = step.result.type.dtype if wide else "float32"
-    return Held(e.plain(step, dtype, moved), dtype)
+    made = Held(e.plain(step, dtype, moved), dtype)
+    if step.name == "transpose":
+        e.transposed[made.name] = e.held(step.args[0]), list(step.attrs.axes)
+    return made
 
 
 @FToInteger.register("scatter_nd")

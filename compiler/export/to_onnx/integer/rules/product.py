@@ -81,7 +81,7 @@ def product(
     work = e.exact_dtype(e.accumulated())
     if work == "float32" or (work is not None and step.name != "nn.conv2d"):
         # A float32 holds every factor of an operand that its sums leave room for.
-        lhs, rhs = (e.apart(value, work, work == "float64") for value in step.args)
+        lhs, rhs = (_factor(value, work, e) for value in step.args)
         return Held(plain(lhs, rhs), work)
     dtype = step.result.type.dtype
     wide = bits(dtype) > 32
@@ -103,6 +103,16 @@ def product(
             total = part if total is None else e.node("Add", [total, part])
     assert total is not None, "the digits of place 0 always count"
     return e.result(step, total, work)
+
+
+def _factor(value: Value, work: str, e: IntegerEmitter) -> str:
+    """An operand of a float product; transposed behind its Cast: onnxruntime (1.31 and 1.32) ends
+    with a signal where it moves the Transpose of a batch there itself."""
+    held = e.held(value)
+    if value.data is None and held.dtype != work and held.name in e.transposed:
+        data, axes = e.transposed[held.name]
+        return e.node("Transpose", [e.cast(*data, work)], perm=axes)
+    return e.apart(value, work, work == "float64")
 
 
 def _zero(digit: Digit, e: IntegerEmitter) -> str:
