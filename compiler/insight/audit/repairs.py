@@ -57,16 +57,16 @@ SAMPLES: Final = 8
 _SUSPECTS: Final = 8
 _WORTH_DB: Final = 0.5
 """Less is within what other samples would give."""
-_SHARE: Final = 1 - 10 ** (-_WORTH_DB / 10)
-"""Of the noise at the outputs that a point adds which is worth a repair."""
+_NEAR_DB: Final = 1.0
+"""A repair that is so near to what can be gained is enough."""
+_SHARE: Final = 1 - 10 ** (-_NEAR_DB / 10)
+"""Of the noise at the outputs; a part of the points that adds less is not divided further."""
 _HEARD: Final = 2
 """Runs that the points with most noise are found on."""
 _MUCH_DB: Final = 3.0
 """Least gain of smoothing, which changes every range, and of a repair that helps few samples."""
 _ENOUGH_DB: Final = 50.0
 """Outputs that are so near to the float ones are left as they are."""
-_NEAR_DB: Final = 1.0
-"""A repair that is so near to what can be gained is enough."""
 _FAR_FROM_FLOAT_DB: Final = 20.0
 """Below it smoothing is tried, or its opposite: the prediction that decides on it may be wrong."""
 _WHOLE: Final = 1.15
