@@ -389,7 +389,8 @@ def refuse_onnx_name(path: str | os.PathLike[str]) -> None:
 
 
 def constants_of(module: IRModule) -> list[Array]:
-    """The arrays of the member ``tensors.bin``: all but the scalars that the text holds."""
+    """The arrays of the member ``tensors.bin`` but for scales of channels: all constants but the
+    scalars that the text holds."""
     functions = list(module.functions.values())
     uses = ScalarUses(*functions)
     nodes = (node for function in functions for node in post_order(function))

@@ -1,7 +1,8 @@
 """Costs "size" and "bit_operations": bytes of the constants of what ships, and bit operations.
 
 The bytes are those of one form of the module, computed from the module: the member ``tensors.bin``
-of its .qmod, the constants of its C package, the initializers of its QDQ file, or its LiteRT file.
+of its .qmod without the scales of channels, which no integer is computed with, the constants of its
+C package, the initializers of its QDQ file, or its LiteRT file.
 """
 
 from __future__ import annotations
