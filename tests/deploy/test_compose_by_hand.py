@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -56,11 +57,19 @@ def test_a_search_completes_though_a_worker_is_killed(stack: Stack, told: dict[s
 
 def test_the_readme_names_every_program_of_ray_that_listens(stack: Stack) -> None:
     readme = (DEPLOY / "README.md").read_text()
-    found = {
-        (program, reach, port)
-        for name in ("head", "worker-1", "worker-2")
-        for program, reach, port in listeners(stack.containers[name].pids())
-    }
+
+    def listening() -> set[tuple[str, str, int]]:
+        return {
+            (program, reach, port)
+            for name in ("head", "worker-1", "worker-2")
+            for program, reach, port in listeners(stack.containers[name].pids())
+        }
+
+    found, until = listening(), time.monotonic() + 60
+    # Ray's agents listen before they have taken their names.
+    while any(program.startswith("python") for program, _, _ in found) and time.monotonic() < until:
+        time.sleep(1)
+        found = listening()
     assert {"gcs_server", "raylet"} <= {program for program, _, _ in found}
     unnamed = {program for program, _, _ in found if f"`{program}`" not in readme}
     assert not unnamed, found

@@ -86,7 +86,7 @@ def test_a_killed_worker_of_ray_is_replaced_and_other_processes_end_the_search_s
         _, err = process.communicate(timeout=TIMEOUT_S)
         with contextlib.suppress(ProcessLookupError):
             os.kill(worker, signal.SIGKILL)
-        assert process.returncode == 2, err
+        assert process.returncode == 3, err
         assert lost in err
         # On a loaded machine the loss may come while data of a variant are calibrated.
         ran = r"(trials? [\d, ]+ ran and will begin again|none was running)"

@@ -244,7 +244,9 @@ def test_layers_get_bits_or_float_under_a_limit_of_bytes(few_digits: Path, tmp_p
     assert floats
     assert best.stage == "layers"
     size = (best.outcome.score or {})["model_bytes"]
-    assert size == len(read_archive(result.folder / "best.qmod")[TENSORS]) <= 20_000
+    tensors = read_archive(result.folder / "best.qmod")[TENSORS]
+    assert size <= len(tensors) <= 20_000
+    assert size >= 0.95 * len(tensors), "scales of channels are not counted"
     all_eight = max(sqnr_value(t.outcome.score or {}) for t in result.trials if t.stage == "global")
     assert sqnr_value(best.outcome.score or {}) > all_eight
     assert 'dtype="float32"' in qsearch.load(result.folder / "best.qmod").text()
