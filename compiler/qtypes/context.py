@@ -23,7 +23,7 @@ def _no_bounds(data: Expr) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class GraphFacts:
-    """What QuantizeAnnotate finds in a float function before it asks the rules.
+    """QuantizeAnnotate finds these values in a float function before it asks the rules.
 
     Attributes:
         wide_values: values of the residual stream, which keep 16 bits.

@@ -1,4 +1,4 @@
-"""What people ask of a running study: stop, pause, resume, and configurations to be tried."""
+"""Carry out what people ask of a running study: stop, pause, resume, try a configuration."""
 
 from __future__ import annotations
 

@@ -338,7 +338,7 @@ def autoscale(search: Search, _kills: int, _rng: random.Random) -> dict[str, Any
 
     class Cluster(cluster_utils.AutoscalingCluster):
         def _generate_config(self, head: Any, types: Any, **_more: Any) -> Any:
-            """What the wheel of Ray does not ship: the example that its own version reads."""
+            """Stand for an example file that Ray reads here and that its wheel does not ship."""
             head_type = {"resources": head, "node_config": {}, "max_workers": 0}
             names = ("head_node", "worker_nodes", "file_mounts")
             lists = ("cluster_synced_files", "rsync_exclude", "rsync_filter")

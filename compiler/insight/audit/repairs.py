@@ -60,7 +60,7 @@ _WORTH_DB: Final = 0.5
 _NEAR_DB: Final = 1.0
 """A repair that is so near to what can be gained is enough."""
 _SHARE: Final = 1 - 10 ** (-_NEAR_DB / 10)
-"""Of the noise at the outputs; a part of the points that adds less is not divided further."""
+"""A part of the points is divided while it adds this share of the noise at the outputs."""
 _HEARD: Final = 2
 """Runs that the points with most noise are found on."""
 _MUCH_DB: Final = 3.0
@@ -271,10 +271,11 @@ def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[R
     for place, db in _loudest(tries, exact):
         if db < _db(rows[place].own_db) - _AMPLIFIED_DB:
             doubts.setdefault(names[place], (_AMPLIFIED,))
+    places = {name: place for place, name in enumerate(names)}
     suspects = [
-        names.index(name)
+        places[name]
         for name, flags in doubts.items()
-        if name in names and not {*flags} <= {INTEGERS, LOST}
+        if name in places and not {*flags} <= {INTEGERS, LOST}
     ][:_SUSPECTS]
     if not suspects:
         return []

@@ -22,7 +22,7 @@ from compiler.ops.image.resampling import COORDINATES, Interpolation, mixing_wei
 Whole = NDArray[np.int64]
 
 _TAPS = 8
-"""Of a place along one axis; longer sums are none of an interpolation."""
+"""An interpolation adds at most so many neighbours along one axis."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -139,7 +139,7 @@ def _leaky(step: Step, graph: QdqEmitter) -> Real | None:
 
 
 def _half(step: Step | None, name: str) -> Value | None:
-    """What a maximum or minimum compares with 0; None for other steps."""
+    """Return the value that a maximum or minimum compares with 0; None for other steps."""
     if step is None or step.name != name or step.args[1].data is None:
         return None
     return None if step.args[1].data.any() else step.args[0]
@@ -162,7 +162,7 @@ def _free(value: Value, graph: QdqEmitter) -> Real | None:
 
 @FToQdq.register("multiply")
 def multiply(step: Step, graph: QdqEmitter) -> Real | None:
-    """By constants; two 8 bit tensors."""
+    """Multiply by constants, or two 8 bit tensors."""
     lhs, rhs = step.args
     if lhs.data is None and rhs.data is None:
         return _of_two(lhs, rhs, graph)
@@ -300,7 +300,7 @@ def split(step: Step, graph: QdqEmitter) -> None:
 
 
 def _picks(word: Step) -> bool:
-    """Whether a word takes elements at places that are known."""
+    """Tell whether a word takes elements at places that are known."""
     return word.name == "take" and word.args[1].data is not None
 
 
