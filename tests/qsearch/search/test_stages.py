@@ -13,10 +13,13 @@ import numpy as np
 import pytest
 
 import qsearch
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Constant
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import FLOAT_BITS
 from compiler.runtime.archive import read_archive
 from compiler.runtime.artifact import TENSORS
+from compiler.runtime.packed import member_bytes
 from qsearch.report.html import report
 from qsearch.run.progress import SilentProgress
 from qsearch.search.context import StudyContext
@@ -244,9 +247,12 @@ def test_layers_get_bits_or_float_under_a_limit_of_bytes(few_digits: Path, tmp_p
     assert floats
     assert best.stage == "layers"
     size = (best.outcome.score or {})["model_bytes"]
+    module = qsearch.load(result.folder / "best.qmod").module
+    quants = [n.quant for f in module.functions.values() for n in post_order(f) if n.quant]
+    scales = dict.fromkeys(q.scale for q in quants if isinstance(q.scale, Constant))
     tensors = read_archive(result.folder / "best.qmod")[TENSORS]
-    assert size <= len(tensors) <= 20_000
-    assert size >= 0.95 * len(tensors), "scales of channels are not counted"
+    assert scales, "of channels, which the size does not count"
+    assert size + member_bytes(one.data for one in scales) == len(tensors) <= 20_000
     all_eight = max(sqnr_value(t.outcome.score or {}) for t in result.trials if t.stage == "global")
     assert sqnr_value(best.outcome.score or {}) > all_eight
     assert 'dtype="float32"' in qsearch.load(result.folder / "best.qmod").text()
