@@ -23,14 +23,7 @@ from compiler.ops.rules.integer_calls import cast
 from compiler.ops.rules.layout import FConvertLayout, data_layout
 from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.pass_through import annotate_pass_through, realize_keeping_channels
-from compiler.ops.rules.realize import (
-    FQRealizeRewrite,
-    QRealizeIntExpr,
-    fits,
-    like,
-    of_integers,
-    storage_dtype,
-)
+from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, of_integers, storage_dtype
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind
@@ -67,11 +60,11 @@ def cast_hint_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContex
     attrs = CastHintAttrs.of(ref_call)
     if is_float(attrs.dtype):
         return data.realize()
-    dtype = attrs.dtype if fits(data, attrs.dtype) else None
+    dtype = attrs.dtype if data.fits(attrs.dtype) else None
     dtype = dtype or storage_dtype(data.low, data.high, ctx.qconfig)
     if dtype is None:
-        return like(data, data.data)
-    return like(data, cast(data.data, dtype), dtype=dtype)
+        return data.like(data.data)
+    return data.like(cast(data.data, dtype), dtype=dtype)
 
 
 FQDomScale.register(cast_hint)(same_scale)

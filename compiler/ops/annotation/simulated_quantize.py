@@ -41,12 +41,7 @@ from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.pass_through import partition_pass_through
-from compiler.ops.rules.realize import (
-    FQRealizeRewrite,
-    QRealizeIntExpr,
-    integers,
-    with_zero_point,
-)
+from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, integers
 from compiler.ops.rules.requantize import lost_by_truncation, requantize
 from compiler.ops.rules.simplify import FDefinition
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
@@ -172,7 +167,7 @@ def simulated_quantize_realize(ref_call: Call, args: Args, ctx: QuantizeContext)
         if lost is not None:
             ctx.truncated[ref_call] = lost
         result = requantize(data, scale, low, high, rank, ctx.qconfig)
-        return with_zero_point(result, ctx.qconfig) if narrow else result
+        return result.with_zero_point(ctx.qconfig) if narrow else result
     if isinstance(data, TempExpr):
         raise InternalQuantizeError(f"a {type(data).__name__} cannot be quantized")
     reciprocal = along_axis(as_scale(np.float32(1) / scale.values), trailing, "float32")
@@ -181,7 +176,7 @@ def simulated_quantize_realize(ref_call: Call, args: Args, ctx: QuantizeContext)
     if not ctx.qconfig.is_relay:
         held = worth(held, scale)
     result = integers(held, scale, "float32", ctx.bounds_of)
-    return with_zero_point(result, ctx.qconfig) if narrow else result
+    return result.with_zero_point(ctx.qconfig) if narrow else result
 
 
 FQZeroPoint.register(simulated_quantize)(always(ZeroPoint.CENTRES))

@@ -22,13 +22,7 @@ from compiler.ops.image.resampling import taps_of
 from compiler.ops.op_call import op_call
 from compiler.ops.rules.dom_scale import DomScale
 from compiler.ops.rules.integer_calls import add, multiply
-from compiler.ops.rules.realize import (
-    QRealizeIntExpr,
-    cast_if_needed,
-    fits,
-    integers,
-    storage_dtype,
-)
+from compiler.ops.rules.realize import QRealizeIntExpr, integers, storage_dtype
 from compiler.ops.rules.requantize import to_scalar
 from compiler.qtypes.context import QuantizeContext
 
@@ -52,7 +46,7 @@ def realize_mixing(
     acc = ctx.qconfig.dtype_activation
     scale = data.scale
     # Rows are picked while they are narrow, where that is cheap.
-    mixed: Expr = cast_if_needed(data, narrow)
+    mixed: Expr = data.in_dtype(narrow)
     dtype = narrow
     for_tflm = ctx.qconfig.for_tflm
     wholes: list[tuple[int, NDArray[np.int64]]] = []
@@ -67,7 +61,7 @@ def realize_mixing(
         mixed = _along(mixed, dtype, axes, len(shape), acc)
         dtype = acc
     result = integers(mixed, scale, dtype, ctx.bounds_of)
-    if not fits(result, acc):
+    if not result.fits(acc):
         what = f"{describe(ref_call)} runs in float: its sums do not fit {acc}"
         ctx.report.diagnostics.append(what)
         return None

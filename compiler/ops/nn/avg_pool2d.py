@@ -58,7 +58,6 @@ from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,
     RealizeRule,
-    cast_if_needed,
     integer_limits,
     integers,
     of_integers,
@@ -94,7 +93,7 @@ def realize_average_pool(counts: Counts) -> RealizeRule:
         largest = data.bound * factor * int(windows.max())
         work = acc if largest <= integer_limits(acc)[1] else "int64"
         require_fits(largest, work, ref_call)
-        wide = cast_if_needed(data, work)
+        wide = data.in_dtype(work)
         if factor > 1:
             wide = multiply(wide, scalar(factor, work))
         mean: Expr = with_args(ref_call, (wide,))

@@ -19,15 +19,9 @@ from compiler.ops.rules.realize import (
     WIDE_INPUT,
     QRealizeIntExpr,
     both_realized,
-    cast_if_needed,
-    check_fits,
-    fits,
     integers,
-    narrowed,
     require_fits,
-    settled,
     storage_dtype,
-    with_zero_point,
 )
 from compiler.ops.rules.requantize import to_scalar, within_accumulator
 from compiler.ops.rules.zero_point import ZeroPoint
@@ -88,7 +82,7 @@ def realize_matmul_like(
     pair = both_realized(args)
     if pair is None:
         return None
-    data, weight = settled(pair[0]), pair[1]
+    data, weight = pair[0].settled(), pair[1]
     cfg = ctx.qconfig
     shape = FQProductShape.require(ref_call.op)(ref_call)
     ranks = tuple(len(arg.tensor_type.shape) for arg in ref_call.args)
@@ -98,13 +92,13 @@ def realize_matmul_like(
         data, weight = within_accumulator(both, sums, (ranks[0], ranks[1]), cfg, narrow=True)
     if zero_point_of_data(ref_call, 0) is not None:
         # A truncating average of integers with a zero point comes back without one.
-        data = with_zero_point(data, cfg)
+        data = data.with_zero_point(cfg)
     lhs_dtype = _storage(data, cfg.dtype_input, cfg.dtype_weight, cfg)
     rhs_dtype = _storage(weight, cfg.dtype_weight, cfg.dtype_input, cfg)
-    check_fits(data, lhs_dtype, ref_call)
-    lhs = cast_if_needed(data, lhs_dtype)
+    data.check_fits(lhs_dtype, ref_call)
+    lhs = data.in_dtype(lhs_dtype)
     if weight_cast_always or weight.dtype != rhs_dtype:
-        rhs: Expr = narrowed(weight, rhs_dtype, ref_call)
+        rhs: Expr = weight.narrowed(rhs_dtype, ref_call)
     else:
         rhs = weight.data
     acc = cfg.dtype_activation
@@ -117,7 +111,7 @@ def realize_matmul_like(
     call = Call(ref_call.op, (lhs, rhs), attrs, ref_call.type_args, span=ref_call.span)
     scale = data.scale * _along_output(weight.scale, shape.out_trailing)
     result = integers(call, scale, acc, ctx.bounds_of, addend=addend)
-    require_fits(max(result.bound, settled(result).bound), acc, ref_call)
+    require_fits(max(result.bound, result.settled().bound), acc, ref_call)
     return result
 
 
@@ -169,7 +163,7 @@ def _storage(value: QRealizeIntExpr, dtype: str, other: str, qconfig: QConfig) -
     unsigned where only that holds the values, 16 bits where a model brings along a zero point that
     this operand cannot have."""
     for held in (dtype, other, storage_dtype(value.low, value.high, qconfig), WIDE_INPUT):
-        if held is not None and fits(value, held):
+        if held is not None and value.fits(held):
             return held
     return dtype
 

@@ -28,7 +28,7 @@ from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.pass_through import annotate_pass_through, movable
-from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, integer_limits, like
+from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, integer_limits
 from compiler.ops.rules.with_tables import LEVEL, with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
@@ -211,7 +211,7 @@ def pad_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None
     units = float(value.data) / float(data.dom_scale.data)
     low, high = integer_limits(data.dtype)
     padding = int(np.clip(np.rint(units) + data.zero_point, low, high))
-    return like(data, with_args(ref_call, (data.data, scalar(padding, data.dtype))))
+    return data.like(with_args(ref_call, (data.data, scalar(padding, data.dtype))))
 
 
 FQDomScale.register("nn.pad")(moved_scale)

@@ -44,14 +44,7 @@ from compiler.ops.rules.layout import FConvertLayout, axis_layout
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.pass_through import partition_pass_through
-from compiler.ops.rules.realize import (
-    FQRealizeRewrite,
-    QRealizeIntExpr,
-    cast_if_needed,
-    fits,
-    integers,
-    settled,
-)
+from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, integers
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.simplify import FDefinition
 from compiler.ops.rules.with_tables import with_tables
@@ -130,21 +123,21 @@ def prelu_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
     rank = len(ref_call.tensor_type.shape)
     trailing = rank - attrs.axis % rank - 1
     slopes = np.atleast_1d(alpha.data).astype(np.float32)
-    data = settled(data)
+    data = data.settled()
     if data.trailing not in (None, trailing):
         data = to_scalar(data, rank, ctx.qconfig)
     acc = ctx.qconfig.dtype_activation
     finer = _FINER_BITS if data.bound < 1 << _NARROW_BITS else 0
     if not within_contract(-min(data.low, 0) << finer, slopes):
         return None
-    wide: Expr = cast_if_needed(data, acc)
+    wide: Expr = data.in_dtype(acc)
     if finer:
         wide = left_shift(wide, scalar(finer, acc))
     zero = scalar(0, acc)
     scale = data.scale.over(1 << finer)
     if finer and ctx.qconfig.for_tflm:
         whole = along_axis(np.rint(np.ldexp(slopes, finer)), trailing, acc)
-        parts = multiply(minimum(cast_if_needed(data, acc), zero), whole), maximum(wide, zero)
+        parts = multiply(minimum(data.in_dtype(acc), zero), whole), maximum(wide, zero)
         return integers(add(*parts), scale, acc, ctx.bounds_of)
     below = cast(minimum(wide, zero), "int64")
     result: Expr = maximum(wide, zero)
@@ -153,7 +146,7 @@ def prelu_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
         if part.any():
             result = join(result, cast(_product(below, part, trailing, rank, ctx.qconfig), acc))
     made = integers(result, scale, acc, ctx.bounds_of)
-    return made if fits(made, acc) else None
+    return made if made.fits(acc) else None
 
 
 def _product(

@@ -34,13 +34,10 @@ from compiler.ops.rules.realize import (
     WIDE_INPUT,
     FQRealizeRewrite,
     QRealizeIntExpr,
-    cast_if_needed,
-    fits,
     integer_limits,
     integers,
     of_integers,
     storage_dtype,
-    with_zero_point,
 )
 from compiler.ops.rules.requantize import to_fewer_bits, to_scalar
 from compiler.ops.rules.simplify import FDefinition
@@ -97,12 +94,12 @@ def softmax_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext)
     if not tabulates(ctx):
         return None
     shape = ref_call.tensor_type.concrete_shape
-    data = with_zero_point(to_scalar(data, len(shape), ctx.qconfig), ctx.qconfig)
+    data = to_scalar(data, len(shape), ctx.qconfig).with_zero_point(ctx.qconfig)
     least = math.exp((1 - _MOST_ENTRIES) * float(data.dom_scale.data))
     if least > 2.0**-_TABLE_BITS and not is_score_point(ref_call.args[0]):
         data = to_fewer_bits(data, _MOST_ENTRIES.bit_length() - 1, len(shape), ctx.qconfig)
     dtype = storage_dtype(data.low, data.high, ctx.qconfig)
-    if dtype is None and fits(data, WIDE_INPUT):
+    if dtype is None and data.fits(WIDE_INPUT):
         dtype = WIDE_INPUT
     # The annotate rule narrows the operand; where debug_enabled_ops left it out, this stays float.
     if dtype is None:
@@ -118,7 +115,7 @@ def softmax_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext)
         table[-1] = 0  # of masked scores, which lie lower still
         table = table[: np.count_nonzero(table) + 1]
     out = IntegerSoftmaxAttrs(axis=attrs.axis, out_bits=_OUT_BITS)
-    call = Call(integer_softmax, (cast_if_needed(data, dtype), Constant(table)), out)
+    call = Call(integer_softmax, (data.in_dtype(dtype), Constant(table)), out)
     scale = DomScale(as_scale(2.0**-_OUT_BITS), wide=True)
     acc = ctx.qconfig.dtype_activation
     data_out = call if acc == "int32" else integer_calls.cast(call, acc)
@@ -129,13 +126,13 @@ def _of_tflm(
     data: QRealizeIntExpr, axis: int, shape: Sequence[int], qconfig: QConfig
 ) -> Expr | None:
     data = to_fewer_bits(data, 8, len(shape), qconfig)  # the kernel reads no more
-    dtype = "int8" if fits(data, "int8") else "uint8"
+    dtype = "int8" if data.fits("int8") else "uint8"
     real = float(data.dom_scale.data)
     table = exponentials(real)
     if table is None or shape[axis] > MOST_SUMMANDS:
         return None
     how = FixedPointSoftmaxAttrs(axis, real)
-    call = Call(fixed_point_softmax, (cast_if_needed(data, dtype), Constant(table)), how)
+    call = Call(fixed_point_softmax, (data.in_dtype(dtype), Constant(table)), how)
     scale = DomScale(as_scale(2.0**-OUT_BITS), wide=True)
     return integers(call, scale, "int32", data.bounds_of)
 
@@ -171,7 +168,7 @@ def log_softmax_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Exp
     acc = ctx.qconfig.dtype_activation
     scale = data.scale.over(1 << _FINER_BITS)
     axis = (attrs.axis % rank,)
-    wide = cast_if_needed(data, acc)
+    wide = data.in_dtype(acc)
     below = op_call("subtract", wide, op_call("max", wide, axis=axis, keepdims=True))
     below = op_call("left_shift", below, integer_calls.scalar(_FINER_BITS, acc))
     one = round(1 / float(probabilities.dom_scale.data))

@@ -26,7 +26,7 @@ from compiler.ops.rules.annotate import QAnnotateExpr, kind_of, unannotated, wit
 from compiler.ops.rules.dom_scale import DomScale, as_scale, chosen_scale
 from compiler.ops.rules.integer_calls import add, along_axis, cast, multiply
 from compiler.ops.rules.pass_through import in_integers
-from compiler.ops.rules.realize import QRealizeIntExpr, fits, integers
+from compiler.ops.rules.realize import QRealizeIntExpr, integers
 from compiler.ops.rules.requantize import requantize, to_scalar
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.layer_choices import WIDE_BITS
@@ -105,11 +105,11 @@ def realize_norm(ref_call: Call, data: Expr, norm: Norm, ctx: QuantizeContext) -
         data = requantize(in_integers(data, ctx), scale, -bound, bound, len(shape), ctx.qconfig)
     affine = _rounded(count, factor, np.zeros(1) if offset is None else offset, ctx.qconfig)
     if ctx.qconfig.for_tflm:
-        if not fits(data, "int16") or count > MOST_SUMMANDS:
+        if not data.fits("int16") or count > MOST_SUMMANDS:
             return None
         standard = tflm_standardize(data, axis, count, epsilon, norm.centred, affine.out_bits)
     else:
-        source = cast(data.data, "int16" if fits(data, "int16") else "int32")
+        source = cast(data.data, "int16" if data.fits("int16") else "int32")
         standard = Call(
             integer_standardize,
             (source,),

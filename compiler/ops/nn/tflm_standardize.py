@@ -34,7 +34,7 @@ from compiler.ops.rules.integer_calls import (
     subtract,
     worth,
 )
-from compiler.ops.rules.realize import QRealizeIntExpr, cast_if_needed
+from compiler.ops.rules.realize import QRealizeIntExpr
 
 MOST_SUMMANDS: Final = 1 << 16
 """Values of 15 bits whose sum int32 holds."""
@@ -64,7 +64,7 @@ def tflm_standardize(
     """
     finer = _FINER if max(data.high - data.low, data.bound) < _STEPS else -1
     step = math.ldexp(float(data.dom_scale.data), -finer)
-    wide = cast_if_needed(data, "int32")
+    wide = data.in_dtype("int32")
     if finer > 0:
         x: Expr = cast(left_shift(wide, scalar(finer, "int32")), "int16")
     else:

@@ -38,7 +38,6 @@ from compiler.ops.rules.pass_through import annotate_accumulating, partition_pas
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,
-    cast_if_needed,
     integer_limits,
     integers,
     require_fits,
@@ -131,7 +130,7 @@ def added_up(
     excess = max(largest.bit_length() - integer_limits(acc)[1].bit_length(), 0)
     work = "int64" if excess else acc
     require_fits(largest, work, ref_call)
-    wide = cast_if_needed(data, work)
+    wide = data.in_dtype(work)
     total = with_args(ref_call, (wide,)) if total_of is None else total_of(wide, work)
     if not excess:
         return integers(total, data.scale, acc, ctx.bounds_of)

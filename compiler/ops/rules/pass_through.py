@@ -26,8 +26,6 @@ from compiler.ops.rules.realize import (
     WIDE_INPUT,
     FQRealizeRewrite,
     QRealizeIntExpr,
-    fits,
-    like,
     of_integers,
     storage_dtype,
 )
@@ -77,14 +75,14 @@ def realize_keeping_channels(
     ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext
 ) -> Expr | None:
     """The operator itself on the integers; one scale per channel stays one scale per channel."""
-    return like(data, with_args(ref_call, (data.data,)), channel_clip=data.channel_clip)
+    return data.like(with_args(ref_call, (data.data,)), channel_clip=data.channel_clip)
 
 
 @of_integers
 def realize_relu(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
     """max(x, 0) on the integers."""
     data = in_integers(data, ctx)
-    return like(data, with_args(ref_call, (data.data,)))
+    return data.like(with_args(ref_call, (data.data,)))
 
 
 def in_integers(data: QRealizeIntExpr, ctx: QuantizeContext) -> QRealizeIntExpr:
@@ -92,9 +90,9 @@ def in_integers(data: QRealizeIntExpr, ctx: QuantizeContext) -> QRealizeIntExpr:
     still, and only conversions may read it there."""
     if data.dtype != "float32":
         return data
-    wide = WIDE_INPUT if fits(data, WIDE_INPUT) else ctx.qconfig.dtype_activation
+    wide = WIDE_INPUT if data.fits(WIDE_INPUT) else ctx.qconfig.dtype_activation
     dtype = storage_dtype(data.low, data.high, ctx.qconfig) or wide
-    return like(data, cast(data.data, dtype), dtype=dtype)
+    return data.like(cast(data.data, dtype), dtype=dtype)
 
 
 def realize_moving_channels(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
@@ -103,7 +101,7 @@ def realize_moving_channels(ref_call: Call, args: Args, ctx: QuantizeContext) ->
     if not isinstance(data, QRealizeIntExpr):
         return None
     data = movable(data, ref_call, ctx)
-    return like(data, with_args(ref_call, (data.data, *args[1:])))
+    return data.like(with_args(ref_call, (data.data, *args[1:])))
 
 
 def movable(data: QRealizeIntExpr, ref_call: Call, ctx: QuantizeContext) -> QRealizeIntExpr:
@@ -115,7 +113,7 @@ def movable(data: QRealizeIntExpr, ref_call: Call, ctx: QuantizeContext) -> QRea
     narrow = storage_dtype(data.low, data.high, ctx.qconfig)
     if narrow is None or data.dtype == narrow:
         return data
-    return like(data, cast(data.data, narrow), dtype=narrow)
+    return data.like(cast(data.data, narrow), dtype=narrow)
 
 
 def _of_narrow(kind: QAnnotateKind) -> Rule:
@@ -155,8 +153,8 @@ def realize_max_pool(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext
     """The maximum of narrow integers; of wide integers when no quantize point clipped the data."""
     dtype = storage_dtype(data.low, data.high, ctx.qconfig)
     if dtype is None:
-        return like(data, with_args(ref_call, (data.data,)))
-    return like(data, with_args(ref_call, (cast(data.data, dtype),)), dtype=dtype)
+        return data.like(with_args(ref_call, (data.data,)))
+    return data.like(with_args(ref_call, (cast(data.data, dtype),)), dtype=dtype)
 
 
 def moves_elements(*ops: Op | str, level: int = DEFAULT_LEVEL, needs_tables: bool = False) -> None:

@@ -80,7 +80,7 @@ class QRealizeIntExpr(TempExpr):
         scale = self.dom_scale
         if self.trailing is not None:
             scale = along_axis(scale.data, self.trailing, "float32")
-        value = cast(settled(self).data, "float32")
+        value = cast(self.settled().data, "float32")
         if self.zero_point:
             value = subtract(value, scalar(self.zero_point, "float32"))
         return multiply(value, scale)
@@ -105,6 +105,71 @@ class QRealizeIntExpr(TempExpr):
         """max |data|."""
         return max(-self.low, self.high)
 
+    def like(self, data: Expr, **changed: Any) -> QRealizeIntExpr:
+        """A value of other data; scale, zero point and dtype stay unless given."""
+        own = {"channel_clip": None, "table": None, "addend": None}
+        return replace(self, data=data, **(own | changed))
+
+    def in_dtype(self, dtype: str) -> Expr:
+        """The data in ``dtype``, cast where they are not."""
+        return self.data if self.dtype == dtype else cast(self.data, dtype)
+
+    def fits(self, dtype: str) -> bool:
+        """True when every value is one of ``dtype``."""
+        low, high = integer_limits(dtype)
+        return low <= self.low and self.high <= high
+
+    def check_fits(self, dtype: str, ref_call: Call) -> None:
+        """Refuse to narrow integers that may lie outside ``dtype``.
+
+        Raises:
+            InternalQuantizeError: a wrapping cast would change the numbers.
+        """
+        if not self.fits(dtype):
+            raise InternalQuantizeError(
+                f"values from {self.low} to {self.high} would be cast to {dtype} without a clip",
+                where=describe(ref_call),
+                fix="the annotate rule of the producer should give kind ACTIVATION",
+                span=ref_call.span,
+            )
+
+    def narrowed(self, dtype: str, ref_call: Call) -> Expr:
+        """``cast(data, dtype)`` whose values provably fit.
+
+        Raises:
+            InternalQuantizeError: see ``check_fits``.
+        """
+        self.check_fits(dtype, ref_call)
+        return cast(self.data, dtype)
+
+    def is_narrow(self, qconfig: QConfig) -> bool:
+        """Whether its integers have no more bits than those between operators."""
+        return bits(self.dtype) <= bits(qconfig.dtype_input)
+
+    def settled(self) -> QRealizeIntExpr:
+        """The value with its addend, if it has one, added."""
+        return self if self.addend is None else self.like(add(self.data, self.addend))
+
+    def centred(self, dtype: str) -> QRealizeIntExpr:
+        """The value without addend and zero point: 0 stands for 0.
+
+        Args:
+            dtype: what integers with a zero point are widened to.
+        """
+        value = self.settled()
+        if self.zero_point == 0:
+            return value
+        data = subtract(value.in_dtype(dtype), scalar(self.zero_point, dtype))
+        return value.like(data, dtype=dtype, zero_point=0)
+
+    def with_zero_point(self, qconfig: QConfig) -> QRealizeIntExpr:
+        """The value, shifted where dtype_input holds its range only with a zero point."""
+        shift = 0 if self.zero_point else zero_point_for(self.low, self.high, qconfig)
+        if shift == 0:
+            return self
+        moved = worth(add(self.data, scalar(shift, self.dtype)), self.scale, shift)
+        return self.like(moved, zero_point=shift)
+
 
 def of_integers(
     rule: Callable[[Call, QRealizeIntExpr, QuantizeContext], Expr | None],
@@ -125,36 +190,6 @@ def integers(
     return QRealizeIntExpr(data, Constant(scale.values), dtype, bounds_of, scale.trailing, **more)
 
 
-def like(value: QRealizeIntExpr, data: Expr, **changed: Any) -> QRealizeIntExpr:
-    """``value`` with other data; scale, zero point and dtype stay unless given."""
-    own = {"channel_clip": None, "table": None, "addend": None}
-    return replace(value, data=data, **(own | changed))
-
-
-def is_narrow(value: QRealizeIntExpr, qconfig: QConfig) -> bool:
-    """Whether its integers have no more bits than those between operators."""
-    return bits(value.dtype) <= bits(qconfig.dtype_input)
-
-
-def settled(value: QRealizeIntExpr) -> QRealizeIntExpr:
-    """``value`` with its addend, if it has one, added."""
-    return value if value.addend is None else like(value, add(value.data, value.addend))
-
-
-def centred(value: QRealizeIntExpr, dtype: str) -> QRealizeIntExpr:
-    """``value`` without addend and zero point: 0 stands for 0.
-
-    Args:
-        dtype: what integers with a zero point are widened to.
-    """
-    value = settled(value)
-    zero_point = value.zero_point
-    if zero_point == 0:
-        return value
-    data = subtract(cast_if_needed(value, dtype), scalar(zero_point, dtype))
-    return like(value, data, dtype=dtype, zero_point=0)
-
-
 Pair = tuple[QRealizeIntExpr, QRealizeIntExpr]
 
 
@@ -164,21 +199,6 @@ def both_realized(args: Args) -> Pair | None:
     if isinstance(lhs, QRealizeIntExpr) and isinstance(rhs, QRealizeIntExpr):
         return lhs, rhs
     return None
-
-
-def cast_if_needed(value: QRealizeIntExpr, dtype: str) -> Expr:
-    """The data in ``dtype``."""
-    return value.data if value.dtype == dtype else cast(value.data, dtype)
-
-
-def narrowed(value: QRealizeIntExpr, dtype: str, ref_call: Call) -> Expr:
-    """``cast(data, dtype)`` whose values provably fit.
-
-    Raises:
-        InternalQuantizeError: they might not; a wrapping cast would change the numbers.
-    """
-    check_fits(value, dtype, ref_call)
-    return cast(value.data, dtype)
 
 
 WIDE_INPUT = "int16"
@@ -223,39 +243,6 @@ def zero_point_for(low: int, high: int, qconfig: QConfig) -> int:
         return 0
     lowest, highest = integer_limits(qconfig.dtype_input)
     return lowest - low if high - low <= highest - lowest else 0
-
-
-def with_zero_point(value: QRealizeIntExpr, qconfig: QConfig) -> QRealizeIntExpr:
-    """``value``, shifted where dtype_input holds its range only with a zero point."""
-    if value.zero_point:
-        return value
-    shift = zero_point_for(value.low, value.high, qconfig)
-    if shift == 0:
-        return value
-    moved = add(value.data, scalar(shift, value.dtype))
-    moved = worth(moved, value.scale, shift)
-    return like(value, moved, zero_point=shift)
-
-
-def fits(value: QRealizeIntExpr, dtype: str) -> bool:
-    """True when every value is one of ``dtype``."""
-    low, high = integer_limits(dtype)
-    return low <= value.low and value.high <= high
-
-
-def check_fits(value: QRealizeIntExpr, dtype: str, ref_call: Call) -> None:
-    """Refuse to narrow integers that may lie outside ``dtype``.
-
-    Raises:
-        InternalQuantizeError: see ``narrowed``.
-    """
-    if not fits(value, dtype):
-        raise InternalQuantizeError(
-            f"values from {value.low} to {value.high} would be cast to {dtype} without a clip",
-            where=describe(ref_call),
-            fix="the annotate rule of the producer should give kind ACTIVATION",
-            span=ref_call.span,
-        )
 
 
 def integer_limits(dtype: str) -> tuple[int, int]:

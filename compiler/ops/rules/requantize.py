@@ -33,13 +33,10 @@ from compiler.ops.rules.realize import (
     WIDE_INPUT,
     Pair,
     QRealizeIntExpr,
-    cast_if_needed,
     first_that_holds,
-    fits,
     input_dtypes,
     integer_limits,
     integers,
-    like,
     storage_dtype,
     zero_point_for,
 )
@@ -130,7 +127,7 @@ def to_fewer_bits(
     limit, acc = 1 << (nbit - 1), qconfig.dtype_activation
     fewer = (value.bound - 1).bit_length() - (nbit - 1)
     out = DomScale(as_scale(np.ldexp(value.scale.values, fewer)))
-    wide = like(value, cast_if_needed(value, acc), dtype=acc)
+    wide = value.like(value.in_dtype(acc), dtype=acc)
     return requantize(wide, out, -limit, limit - 1, rank, qconfig)
 
 
@@ -327,9 +324,9 @@ class _Step:
         if bounds is not None:
             data = clip(data, *bounds)
         made, dtype = integers(data, self.out, work, self.value.bounds_of), self.value.dtype
-        if not fits(made, dtype):  # more bits than the narrow integers had so far
+        if not made.fits(dtype):  # more bits than the narrow integers had so far
             dtype = self.qconfig.dtype_activation
-        return like(made, cast_if_needed(made, dtype), dtype=dtype)
+        return made.like(made.in_dtype(dtype), dtype=dtype)
 
     def apply(self, values: Ints) -> Ints:
         """The step on numbers, one per channel, before the final clip."""

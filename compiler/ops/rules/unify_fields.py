@@ -13,14 +13,9 @@ from compiler.ops.rules.fixed_point import scaled
 from compiler.ops.rules.integer_calls import add, cast, scalar
 from compiler.ops.rules.realize import (
     QRealizeIntExpr,
-    cast_if_needed,
-    centred,
     integer_limits,
     integers,
-    like,
-    settled,
     storage_dtype,
-    with_zero_point,
     zero_point_for,
 )
 from compiler.ops.rules.requantize import requantize, to_scalar
@@ -39,12 +34,12 @@ def unify_for_concatenate(
         ref_fields: as the annotated graph has them, typed.
     """
     narrow, acc = qconfig.dtype_input, qconfig.dtype_activation
-    flat = [to_scalar(settled(v), rank_of(r), qconfig) for v, r in zip(values, ref_fields)]
+    flat = [to_scalar(v.settled(), rank_of(r), qconfig) for v, r in zip(values, ref_fields)]
     if qconfig.for_tflm:
         flat = [stored(v, qconfig) for v in flat]
     finest = min((v.dom_scale for v in flat), key=lambda scale: float(scale.data))
     # Zeros are zeros at any scale, and none of their own coarsens the others.
-    flat = [like(v, v.data, dom_scale=finest) if _is_zero(v) else v for v in flat]
+    flat = [v.like(v.data, dom_scale=finest) if _is_zero(v) else v for v in flat]
     if all(v.dtype == narrow and v.zero_point == 0 for v in flat):
         return _narrow_fields(ref_fields, flat, qconfig)
     if all(v.dtype in (narrow, f"u{narrow}") for v in flat):
@@ -56,8 +51,8 @@ def unify_for_concatenate(
     scale = DomScale(chosen_scale(common, qconfig))
     fields: Fields = []
     for ref, v in zip(ref_fields, flat):
-        wide = centred(v, acc)
-        held = like(wide, cast_if_needed(wide, acc), dtype=acc)
+        wide = v.centred(acc)
+        held = wide.like(wide.in_dtype(acc), dtype=acc)
         factor = scale_factor(v, scale)
         if factor >= 1:
             limit = integer_limits(acc)[1]
@@ -72,13 +67,13 @@ def unify_for_concatenate(
 
 def stored(value: QRealizeIntExpr, qconfig: QConfig) -> QRealizeIntExpr:
     """Narrow integers that were held wide so far, in their storage."""
-    held = with_zero_point(value, qconfig)
+    held = value.with_zero_point(qconfig)
     dtype = storage_dtype(held.low, held.high, qconfig)
     if dtype is None:
         return value
     if bits(held.dtype) == bits(dtype):
         return held
-    return like(held, cast(held.data, dtype), dtype=dtype)
+    return held.like(cast(held.data, dtype), dtype=dtype)
 
 
 def _is_zero(value: QRealizeIntExpr) -> bool:
@@ -122,8 +117,8 @@ def _stored_fields(ref_fields: tuple[Expr, ...], flat: Fields, qconfig: QConfig)
         if same_scale and (v.dtype, v.zero_point) == (dtype, shift):
             fields.append(v)
             continue
-        wide = centred(v, acc)
-        moved = like(wide, cast_if_needed(wide, acc), dtype=acc)
+        wide = v.centred(acc)
+        moved = wide.like(wide.in_dtype(acc), dtype=acc)
         if not same_scale:
             moved = requantize(moved, scale, low, high, rank_of(ref), qconfig)
         data = add(moved.data, scalar(shift, acc)) if shift else moved.data

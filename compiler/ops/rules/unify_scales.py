@@ -41,13 +41,9 @@ from compiler.ops.rules.integer_calls import (
 from compiler.ops.rules.realize import (
     Pair,
     QRealizeIntExpr,
-    centred,
     integer_limits,
     integers,
-    is_narrow,
-    like,
     require_fits,
-    settled,
     storage_dtype,
 )
 from compiler.ops.rules.requantize import requantize, to_scalar
@@ -80,11 +76,11 @@ def unify_for_add(
     """
     acc = qconfig.dtype_activation
     rank = len(ref_call.tensor_type.shape)
-    lhs, rhs = (settled(value) for value in operands)
+    lhs, rhs = (value.settled() for value in operands)
     if not lhs.scale.same_axis(rhs.scale):
         rhs = to_scalar(rhs, rank_of(ref_call.args[1]), qconfig)
     narrow = [
-        input_quantization(ref_arg) or is_narrow(value, qconfig)
+        input_quantization(ref_arg) or value.is_narrow(qconfig)
         for ref_arg, value in zip(ref_call.args, operands)
     ]
     if qconfig.for_tflm:
@@ -118,7 +114,7 @@ def unify_for_add(
         unified = mul_and_div(value, factor, scale, room, ref_call.args[i], rank, qconfig)
         wanted[i] = unified.bound
         if (lhs, rhs)[i].dtype == "float32":
-            unified = like(unified, stop_fusion(unified.data))
+            unified = unified.like(stop_fusion(unified.data))
         result.append(unified)
     require_fits(sum(wanted), acc, ref_call)
     return (result[0], result[1]), scale
@@ -230,12 +226,12 @@ def _as_accumulator(
         stored = qconfig.for_tflm or qconfig.layers.narrow_sums
         if value.dtype == "float32" and narrow and stored:
             data = cast(data, narrow)  # a file has one input for all its readers
-        return centred(like(value, cast(data, acc), dtype=acc), acc)
+        return value.like(cast(data, acc), dtype=acc).centred(acc)
     if narrow is not None and input_quantization(ref_arg):
         # Stored narrow: this is what a fused kernel writes to memory.
         data = cast(stop_fusion(cast(value.data, narrow)), acc)
-        return centred(like(value, data), acc)
-    return like(value, value.data)
+        return value.like(data).centred(acc)
+    return value.like(value.data)
 
 
 def scale_factor(value: QRealizeIntExpr, scale: DomScale) -> Factor:
@@ -315,7 +311,7 @@ def _spread(
     if axis >= 0 and shape[axis] == scale.values.size:
         return value, len(shape)
     zeros = along_axis(np.zeros(scale.values.size), scale.trailing, value.dtype)
-    return like(value, add(value.data, zeros)), max(len(shape), scale.trailing + 1)
+    return value.like(add(value.data, zeros)), max(len(shape), scale.trailing + 1)
 
 
 def rank_of(ref_arg: Expr) -> int:

@@ -17,7 +17,7 @@ from enum import Enum
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, Op, Tuple, TupleGetItem
 from compiler.ir.op import OpRule
-from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, centred, settled
+from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr
 from compiler.qtypes.qconfig import QConfig
 
 
@@ -70,8 +70,8 @@ def plainly(value: Expr, answer: ZeroPoint | None, qconfig: QConfig) -> Expr:
         if not isinstance(one, QRealizeIntExpr) or answer is ZeroPoint.FOLDS:
             return one
         if answer in (ZeroPoint.KEEPS, ZeroPoint.TAKES):
-            return settled(one)
-        return centred(one, qconfig.dtype_activation)
+            return one.settled()
+        return one.centred(qconfig.dtype_activation)
 
     if not isinstance(value, Tuple):
         return leaf(value)

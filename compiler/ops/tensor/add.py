@@ -36,7 +36,6 @@ from compiler.ops.rules.realize import (
     QRealizeIntExpr,
     both_realized,
     integers,
-    like,
     require_fits,
 )
 from compiler.ops.rules.unify_scales import unify_for_add
@@ -137,11 +136,11 @@ def add_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None
     with_bias = _folded(ref_call, pair)
     if with_bias is not None:
         place, more = with_bias
-        bare = tuple(like(value, value.data) for value in pair)
+        bare = tuple(value.like(value.data) for value in pair)
         sides, scale = unify_for_add(ref_call, (bare[0], bare[1]), ctx.qconfig, reach)
         if np.array_equal(sides[place].scale.values, pair[place].scale.values):
             bias = sides[1 - place]
-            wider = like(bias, add_call(bias.data, more))
+            wider = bias.like(add_call(bias.data, more))
             sides = (sides[0], wider) if place == 0 else (wider, sides[1])
             return _sum(ref_call, sides, scale, acc)
     sides, scale = unify_for_add(ref_call, pair, ctx.qconfig, reach)

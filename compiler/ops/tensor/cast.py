@@ -23,7 +23,7 @@ from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.integer_calls import cast as cast_call
 from compiler.ops.rules.lower import FLower, elementwise, like_first
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, centred, integers
+from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, integers
 from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.tensor.clip import ClipAttrs
 from compiler.qtypes.context import QuantizeContext
@@ -132,7 +132,7 @@ def cast_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | Non
         dtype, one = ref_call.tensor_type.dtype, data.trailing is None and data.dom_scale.data == 1
         if not one or bits(dtype) < 32:  # which integers would wrap around, and floats saturate
             return None
-        return cast_call(centred(data, ctx.qconfig.dtype_activation).data, dtype)
+        return cast_call(data.centred(ctx.qconfig.dtype_activation).data, dtype)
     limits = _whole_limits(ref_call)
     if limits is None:
         return None

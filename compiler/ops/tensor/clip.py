@@ -29,9 +29,7 @@ from compiler.ops.rules.realize import (
     ChannelClip,
     FQRealizeRewrite,
     QRealizeIntExpr,
-    cast_if_needed,
     integer_limits,
-    like,
     of_integers,
 )
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
@@ -87,17 +85,17 @@ def clip_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) ->
     attrs = ClipAttrs.of(ref_call)
     if data.dtype == "float32":  # as wide as the bounds may lie
         acc = ctx.qconfig.dtype_activation
-        data = like(data, cast_if_needed(data, acc), dtype=acc)
+        data = data.like(data.in_dtype(acc), dtype=acc)
     scale = data.dom_scale.data.astype(np.float64)
     limits = integer_limits(data.dtype)
     floor = np.rint(np.clip(attrs.a_min / scale, *limits)).astype(np.int64)
     ceiling = np.rint(np.clip(attrs.a_max / scale, *limits)).astype(np.int64)
     if data.trailing is None:
-        return like(data, integer_calls.clip(data.data, int(floor), int(ceiling)))
+        return data.like(integer_calls.clip(data.data, int(floor), int(ceiling)))
     upper = integer_calls.along_axis(ceiling, data.trailing, data.dtype)
     lower = integer_calls.along_axis(floor, data.trailing, data.dtype)
     held = integer_calls.maximum(integer_calls.minimum(data.data, upper), lower)
-    return like(data, held, channel_clip=ChannelClip(data, floor, ceiling))
+    return data.like(held, channel_clip=ChannelClip(data, floor, ceiling))
 
 
 FQZeroPoint.register(clip)(always(ZeroPoint.CENTRES))

@@ -21,7 +21,6 @@ from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,
     both_realized,
-    cast_if_needed,
     integer_limits,
 )
 from compiler.ops.rules.requantize import to_scalar
@@ -89,7 +88,7 @@ def comparison_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr
     steps = _in_steps(bound, value, beyond)
     low, high = integer_limits(acc)
     steps = np.clip(steps, max(low, value.low - 1), min(high, value.high + 1))
-    sides = (cast_if_needed(value, acc), Constant(steps.astype(acc)))
+    sides = (value.in_dtype(acc), Constant(steps.astype(acc)))
     return with_args(ref_call, sides[::-1] if place else sides)
 
 

@@ -22,13 +22,7 @@ from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, as_scale,
 from compiler.ops.rules.integer_calls import cast, scalar
 from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.pass_through import annotate_tabulated, partition_pass_through
-from compiler.ops.rules.realize import (
-    FQRealizeRewrite,
-    QRealizeIntExpr,
-    cast_if_needed,
-    integers,
-    of_integers,
-)
+from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, integers, of_integers
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
@@ -64,7 +58,7 @@ def sqrt_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) ->
         table = Call(unary_formula, ref_call.args, UnaryFormulaAttrs("x sqrt"), span=ref_call.span)
         return unary_formula_realize(table, (data,), ctx)
     data = to_scalar(data, len(ref_call.tensor_type.shape), ctx.qconfig)
-    held = op_call("maximum", cast_if_needed(data, "int64"), scalar(0, "int64"))
+    held = op_call("maximum", data.in_dtype("int64"), scalar(0, "int64"))
     shifted = op_call("left_shift", held, scalar(_shift(data.dom_scale.data), "int64"))
     acc = ctx.qconfig.dtype_activation
     root = cast(op_call("isqrt", shifted, span=ref_call.span), acc)

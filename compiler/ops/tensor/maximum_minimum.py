@@ -19,9 +19,6 @@ from compiler.ops.rules.realize import (
     both_realized,
     integer_limits,
     integers,
-    is_narrow,
-    like,
-    settled,
 )
 from compiler.ops.rules.unify_fields import unify_for_concatenate
 from compiler.ops.rules.unify_scales import unify_for_add
@@ -43,14 +40,14 @@ def larger_or_smaller_realize(ref_call: Call, args: Args, ctx: QuantizeContext) 
     pair = both_realized(args)
     if pair is None:
         return None
-    lhs, rhs = map(settled, pair)
+    lhs, rhs = (value.settled() for value in pair)
     acc = ctx.qconfig.dtype_activation
     pair = _within(ref_call.args[0], lhs, rhs, acc), _within(ref_call.args[1], rhs, lhs, acc)
-    if ctx.qconfig.for_tflm and all(is_narrow(each, ctx.qconfig) for each in pair):
+    if ctx.qconfig.for_tflm and all(each.is_narrow(ctx.qconfig) for each in pair):
         lhs, rhs = unify_for_concatenate(ref_call.args, pair, ctx.qconfig)
     else:
         (lhs, rhs), _ = unify_for_add(ref_call, pair, ctx.qconfig, ctx.reach_of(ref_call))
-    return like(lhs, with_args(ref_call, (lhs.data, rhs.data)))
+    return lhs.like(with_args(ref_call, (lhs.data, rhs.data)))
 
 
 def _within(

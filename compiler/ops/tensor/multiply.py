@@ -24,13 +24,7 @@ from compiler.ops.rules.partition import (
     is_partitioned,
     with_border,
 )
-from compiler.ops.rules.realize import (
-    FQRealizeRewrite,
-    both_realized,
-    cast_if_needed,
-    integers,
-    require_fits,
-)
+from compiler.ops.rules.realize import FQRealizeRewrite, both_realized, integers, require_fits
 from compiler.ops.rules.requantize import to_scalar, within_accumulator
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.broadcast import binary_op
@@ -86,7 +80,7 @@ def multiply_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr |
     if lhs.trailing is None and rhs.trailing is None:
         ranks = tuple(len(arg.tensor_type.shape) for arg in ref_call.args)
         lhs, rhs = within_accumulator((lhs, rhs), 1, (ranks[0], ranks[1]), ctx.qconfig)
-    call = with_args(ref_call, (cast_if_needed(lhs, acc), cast_if_needed(rhs, acc)))
+    call = with_args(ref_call, (lhs.in_dtype(acc), rhs.in_dtype(acc)))
     product = integers(call, lhs.scale * rhs.scale, acc, ctx.bounds_of)
     require_fits(product.bound, acc, ref_call)
     return product

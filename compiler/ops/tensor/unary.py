@@ -25,13 +25,7 @@ from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.lower import FLower, elementwise, like_first
 from compiler.ops.rules.never_negative import FNeverNegative, always_positive
 from compiler.ops.rules.numpy_compute import FNumpyCompute, of_arrays
-from compiler.ops.rules.realize import (
-    FQRealizeRewrite,
-    QRealizeIntExpr,
-    cast_if_needed,
-    like,
-    of_integers,
-)
+from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, of_integers
 from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.tensor.number_rel import number_rel
 from compiler.qtypes.context import QuantizeContext
@@ -210,8 +204,8 @@ def negative_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr 
 def negative_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
     """-x at the same scale."""
     acc = ctx.qconfig.dtype_activation
-    call = with_args(ref_call, (cast_if_needed(data, acc),))
-    return like(data, call, dtype=acc)
+    call = with_args(ref_call, (data.in_dtype(acc),))
+    return data.like(call, dtype=acc)
 
 
 FQDomScale.register("negative")(same_scale)

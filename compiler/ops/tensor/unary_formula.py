@@ -27,12 +27,10 @@ from compiler.ops.rules.pass_through import annotate_tabulated
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,
-    cast_if_needed,
     integer_limits,
     integers,
     of_integers,
     storage_dtype,
-    with_zero_point,
 )
 from compiler.ops.rules.requantize import to_fewer_bits, to_scalar
 from compiler.ops.rules.simplify import FDefinition
@@ -97,7 +95,7 @@ def unary_formula_realize(
     if not tabulates(ctx):
         return None
     rank = len(ref_call.args[0].tensor_type.shape)
-    data = with_zero_point(to_scalar(data, rank, ctx.qconfig), ctx.qconfig)
+    data = to_scalar(data, rank, ctx.qconfig).with_zero_point(ctx.qconfig)
     if ctx.qconfig.for_tflm:
         data = to_fewer_bits(data, TFLM_BITS, rank, ctx.qconfig)
     dtype = storage_dtype(data.low, data.high, ctx.qconfig)
@@ -105,10 +103,10 @@ def unary_formula_realize(
     if dtype is None:
         return None
     lowest, highest = integer_limits(dtype)
-    places = cast_if_needed(data, dtype)
+    places = data.in_dtype(dtype)
     if bits(dtype) > _NARROW:  # the table begins with the first integer that there is
         lowest, highest = data.low, data.high
-        moved = subtract(cast_if_needed(data, _INDEX), Constant(np.array(lowest, _INDEX)))
+        moved = subtract(data.in_dtype(_INDEX), Constant(np.array(lowest, _INDEX)))
         places = cast(moved, _WIDE_PLACES)
     steps = np.arange(lowest, highest + 1) - data.zero_point
     reals = steps * float(data.dom_scale.data)

@@ -34,7 +34,7 @@ from compiler.ops.rules.layout import FConvertLayout, axis_layout
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, like
+from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr
 from compiler.ops.rules.unify_fields import unify_for_concatenate
 from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
@@ -124,7 +124,7 @@ def concatenate_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Exp
         return None
     fields = unify_for_concatenate(ref_data.fields, values, ctx.qconfig)
     call = with_args(ref_call, (Tuple(tuple(field.data for field in fields), span=data.span),))
-    return like(fields[0], call)
+    return fields[0].like(call)
 
 
 FQZeroPoint.register(concatenate)(always(ZeroPoint.TAKES))

@@ -51,8 +51,6 @@ from compiler.ops.rules.realize import (
     WIDE_INPUT,
     FQRealizeRewrite,
     QRealizeIntExpr,
-    like,
-    narrowed,
     of_integers,
     storage_dtype,
 )
@@ -286,7 +284,7 @@ def state_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
         return None
     state = with_args(ref_call, (cast(data.data, WIDE_INPUT),))
     acc = ctx.qconfig.dtype_activation
-    return like(data, cast(state, acc), dtype=acc)
+    return data.like(cast(state, acc), dtype=acc)
 
 
 @FQRealizeRewrite.register(scan_step)
@@ -294,7 +292,7 @@ def state_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
 def step_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
     """A step of the integers."""
     data = movable(in_integers(data, ctx), ref_call, ctx)
-    return like(data, with_args(ref_call, (data.data,)))
+    return data.like(with_args(ref_call, (data.data,)))
 
 
 @FQRealizeRewrite.register(scan_end)
@@ -311,14 +309,14 @@ def end_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None
                 field = to_scalar(field, rank, ctx.qconfig)
                 dtype = storage_dtype(field.low, field.high, ctx.qconfig) or field.dtype
                 dtype = dtype if number else WIDE_INPUT
-                field = like(field, narrowed(field, dtype, ref_call), dtype=dtype)
+                field = field.like(field.narrowed(dtype, ref_call), dtype=dtype)
             values.append(field)
         groups.append(Tuple(tuple(v.data if isinstance(v, QRealizeIntExpr) else v for v in values)))
         found += values
     pieces = pieces_of(with_args(ref_call, tuple(groups)), ref_call)
     return Tuple(
         tuple(
-            like(v, piece) if isinstance(v, QRealizeIntExpr) else piece
+            v.like(piece) if isinstance(v, QRealizeIntExpr) else piece
             for v, piece in zip(found, pieces)
         )
     )

@@ -42,7 +42,7 @@ from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views, library_r
 from compiler.ops.rules.never_negative import FNeverNegative
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.pass_through import in_integers
-from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, like
+from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr
 from compiler.ops.rules.unify_fields import unify_for_concatenate
 from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint
@@ -292,7 +292,7 @@ def scatter_nd_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr
         return None
     pair = in_integers(data, ctx), in_integers(updates, ctx)
     kept, new = unify_for_concatenate((ref_call.args[0], ref_call.args[2]), pair, ctx.qconfig)
-    return like(kept, with_args(ref_call, (kept.data, indices, new.data)))
+    return kept.like(with_args(ref_call, (kept.data, indices, new.data)))
 
 
 @FQZeroPoint.register(scatter_nd)

@@ -25,7 +25,7 @@ from compiler.ops.rules.layout import FConvertLayout, axis_layout
 from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.pass_through import movable, moved_operand
-from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, like, of_integers
+from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, of_integers
 from compiler.ops.rules.with_tables import LEVEL, with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
@@ -123,7 +123,7 @@ def split_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -
     for piece, part in zip(pieces, values):
         scale = DomScale(part, data.trailing)
         held = {"dom_scale": Constant(scale.values), "trailing": scale.trailing}
-        found.append(like(data, piece, **held))
+        found.append(data.like(piece, **held))
     return Tuple(tuple(found), span=ref_call.span)
 
 

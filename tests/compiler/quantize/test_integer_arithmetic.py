@@ -17,7 +17,7 @@ from compiler.ops.qnn.inlined import inlined_module
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.fixed_point import multiplier_and_shift, scaled
 from compiler.ops.rules.integer_calls import along_axis, maximum, minimum
-from compiler.ops.rules.realize import ChannelClip, integers, like
+from compiler.ops.rules.realize import ChannelClip, integers
 from compiler.ops.rules.requantize import requantize, to_scalar
 from compiler.ops.rules.unify_scales import mul_and_div
 from compiler.quantize import QConfig
@@ -284,7 +284,7 @@ def test_a_clip_per_channel_is_absorbed_by_a_requantization_that_cannot_overflow
             x, DomScale(as_scale([1.0, 3.0]), 1), "int32", bounds_with(x, -bound, bound)
         )
         held = maximum(minimum(x, along_axis(ends, 1, "int32")), along_axis(-ends, 1, "int32"))
-        value = like(source, held, channel_clip=ChannelClip(source, -ends, ends))
+        value = source.like(held, channel_clip=ChannelClip(source, -ends, ends))
         return requantize(value, DomScale(as_scale(1.0)), -127.0, 127.0, 2, QConfig()).data
 
     found, shown = on_int32(make, [[29, -31], [9, -11]])

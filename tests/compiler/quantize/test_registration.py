@@ -13,7 +13,7 @@ from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
 from compiler.ops.rules.integer_calls import scalar
 from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.pass_through import annotate_pass_through
-from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, like
+from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr
 from compiler.quantize import (
     QConfig,
     QuantizeContext,
@@ -42,7 +42,7 @@ def register_pad() -> None:
         if not isinstance(data, QRealizeIntExpr):
             return None
         padded = with_args(ref_call, (data.data, scalar(0, data.dtype)))
-        return like(data, padded)
+        return data.like(padded)
 
 
 def padded_network() -> Any:

@@ -8,7 +8,7 @@ import pytest
 from compiler import relay
 from compiler.errors import CompilerError
 from compiler.ir.expr import Call
-from compiler.ops.rules.realize import QRealizeIntExpr, check_fits, fits
+from compiler.ops.rules.realize import QRealizeIntExpr
 from tests.compiler.bounded import bounds_with
 
 SCALE = relay.const(np.float32(0.5))
@@ -25,9 +25,9 @@ def test_only_what_the_dtype_holds_is_narrowed_without_a_clip(
     call = relay.op.add(X, X)
     assert isinstance(call, Call)
     value = QRealizeIntExpr(X, SCALE, "int32", bounds_with(X, low, high))
-    assert fits(value, "int8") is fit
+    assert value.fits("int8") is fit
     if fit:
-        check_fits(value, "int8", call)
+        value.check_fits("int8", call)
         return
     with pytest.raises(CompilerError, match=f"values from {low} to {high} would be cast to int8"):
-        check_fits(value, "int8", call)
+        value.check_fits("int8", call)
