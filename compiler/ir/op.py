@@ -33,9 +33,9 @@ RESHAPE = "TReshapeOp"
 def register_op(
     name: str,
     *,
-    arg_names: tuple[str, ...],
     rel: TypeRelation,
     pattern: OpPattern | None,
+    arg_names: tuple[str, ...] = ("data",),
     attrs_type: type[Attrs] | None = None,
     flags: tuple[str, ...] = (),
     doc: str = "",
@@ -44,6 +44,7 @@ def register_op(
     """Make the singleton of an operator.
 
     Args:
+        arg_names: of the arguments; most operators have one, the data.
         optional: arguments at the end that a call may leave out.
     Raises:
         CompilerError: the name is taken.
@@ -61,8 +62,8 @@ def register_op(
 def define_op(
     name: str,
     *,
-    arg_names: tuple[str, ...],
     pattern: OpPattern | None,
+    arg_names: tuple[str, ...] = ("data",),
     attrs_type: type[Attrs] | None = None,
     flags: tuple[str, ...] = (),
     doc: str = "",

@@ -26,7 +26,6 @@ class LeakyReluAttrs(OpAttrs):
 
 leaky_relu = register_op(
     "nn.leaky_relu",
-    arg_names=("data",),
     attrs_type=LeakyReluAttrs,
     rel=number_rel("nn.leaky_relu", floats_only=True),
     pattern=OpPattern.ELEMWISE,

@@ -27,7 +27,7 @@ class LRNAttrs(OpAttrs):
     beta: float = 0.75
 
 
-@define_op("nn.lrn", arg_names=("data",), attrs_type=LRNAttrs, pattern=OpPattern.OPAQUE)
+@define_op("nn.lrn", attrs_type=LRNAttrs, pattern=OpPattern.OPAQUE)
 def lrn(types: Types, attrs: LRNAttrs) -> Type:
     """Type of the data, floats.
 

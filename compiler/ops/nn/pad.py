@@ -108,9 +108,7 @@ def pad_numpy(attrs: PadAttrs, args: Arrays, out_type: Type) -> list[Any]:
     return [np.pad(data[crop], width, mode="edge" if attrs.pad_mode == "edge" else "reflect")]
 
 
-@define_op(
-    "nn.mirror_pad", arg_names=("data",), attrs_type=MirrorPadAttrs, pattern=OpPattern.INJECTIVE
-)
+@define_op("nn.mirror_pad", attrs_type=MirrorPadAttrs, pattern=OpPattern.INJECTIVE)
 def mirror_pad(types: Types, attrs: MirrorPadAttrs) -> Type:
     """Every axis grows by its pair.
 

@@ -102,7 +102,7 @@ def global_pool(op: str) -> Op:
 
 def _pool(op: str, attrs_type: type[OpAttrs], infer: InferResult) -> Op:
     pattern = OpPattern.OUT_ELEMWISE_FUSABLE
-    return define_op(op, arg_names=("data",), attrs_type=attrs_type, pattern=pattern)(infer)
+    return define_op(op, attrs_type=attrs_type, pattern=pattern)(infer)
 
 
 def to_nchw(data: Array, layout: str) -> Array:

@@ -21,9 +21,7 @@ from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.number_rel import number_rel
 
-relu = register_op(
-    "nn.relu", arg_names=("data",), rel=number_rel("nn.relu"), pattern=OpPattern.ELEMWISE
-)
+relu = register_op("nn.relu", rel=number_rel("nn.relu"), pattern=OpPattern.ELEMWISE)
 
 
 # A NaN stays a NaN.

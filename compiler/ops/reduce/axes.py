@@ -72,7 +72,7 @@ def reduction(
         return TensorType(reduced_shape(data.shape, axes, attrs.keepdims), data.dtype)
 
     pattern = OpPattern.COMM_REDUCE
-    return define_op(op, arg_names=("data",), attrs_type=ReduceAttrs, pattern=pattern)(infer)
+    return define_op(op, attrs_type=ReduceAttrs, pattern=pattern)(infer)
 
 
 def reduction_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:

@@ -43,7 +43,7 @@ class ScanopAttrs(OpAttrs):
     exclusive: bool = False
 
 
-@define_op("cumsum", arg_names=("data",), attrs_type=ScanopAttrs, pattern=OpPattern.OPAQUE)
+@define_op("cumsum", attrs_type=ScanopAttrs, pattern=OpPattern.OPAQUE)
 def cumsum(types: Types, attrs: ScanopAttrs) -> Type:
     """Shape of the data, flat without an axis.
 

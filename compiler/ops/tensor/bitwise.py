@@ -55,7 +55,7 @@ for _name, _function, _symbol in (
     binary_op(_name, _function, _symbol, numbers="integer")
 
 
-@define_op("bitwise_not", arg_names=("data",), pattern=OpPattern.ELEMWISE)
+@define_op("bitwise_not", pattern=OpPattern.ELEMWISE)
 def bitwise_not(types: Types, attrs: Any) -> Type:
     """Type of data, which holds integers."""
     return integer_tensor("bitwise_not", types, 0, "data")

@@ -45,13 +45,7 @@ class ClipAttrs(OpAttrs):
     a_max: float
 
 
-clip = register_op(
-    "clip",
-    arg_names=("data",),
-    attrs_type=ClipAttrs,
-    rel=number_rel("clip"),
-    pattern=OpPattern.ELEMWISE,
-)
+clip = register_op("clip", attrs_type=ClipAttrs, rel=number_rel("clip"), pattern=OpPattern.ELEMWISE)
 
 
 def integer_bound(value: float, dtype: str) -> int:

@@ -53,9 +53,7 @@ def _constant_fill(name: str, value: int) -> None:
 
 
 def _constant_like(name: str, value: int) -> None:
-    op = register_op(
-        name, arg_names=("data",), rel=number_rel(name, bools=True), pattern=OpPattern.ELEMWISE
-    )
+    op = register_op(name, rel=number_rel(name, bools=True), pattern=OpPattern.ELEMWISE)
 
     FNumpyCompute.register(op)(of_arrays(lambda data: np.full_like(data, value)))
 

@@ -17,7 +17,7 @@ from compiler.ops.rules.lower import FLower, elementwise
 from compiler.ops.rules.numpy_compute import FNumpyCompute, of_arrays
 
 
-@define_op("isqrt", arg_names=("data",), pattern=OpPattern.ELEMWISE)
+@define_op("isqrt", pattern=OpPattern.ELEMWISE)
 def isqrt(types: Types, attrs: Any) -> Type:
     """Type of the data, int64; defined for 0 <= x < 2^62.
 

@@ -23,7 +23,7 @@ binary_op("logical_xor", np.logical_xor, "xor", numbers="bool")
 
 
 def _question(name: str, function: Callable[..., Any], lower: LowerRule) -> None:
-    @define_op(name, arg_names=("data",), pattern=OpPattern.ELEMWISE)
+    @define_op(name, pattern=OpPattern.ELEMWISE)
     def op(types: Types, attrs: Any) -> Type:
         data = tensor(name, types, 0, "data")
         if name == "logical_not":

@@ -146,7 +146,7 @@ def unary_scalar(name: str, x: Scalar) -> Scalar:
 
 def _register(name: str, function: Callable[[Array], Any]) -> None:
     rel = number_rel(name, floats_only=name in FLOAT_ONLY, bools=name == "copy")
-    op = register_op(name, arg_names=("data",), rel=rel, pattern=OpPattern.ELEMWISE)
+    op = register_op(name, rel=rel, pattern=OpPattern.ELEMWISE)
     FNumpyCompute.register(op)(of_arrays(function))
     reads = 3 if name == "sign" else 1
     FLower.register(op)(elementwise(lambda attrs, x: unary_scalar(name, x), reads))

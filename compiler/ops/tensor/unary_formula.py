@@ -55,9 +55,7 @@ class UnaryFormulaAttrs(OpAttrs):
     formula: str
 
 
-@define_op(
-    "unary_formula", arg_names=("data",), attrs_type=UnaryFormulaAttrs, pattern=OpPattern.ELEMWISE
-)
+@define_op("unary_formula", attrs_type=UnaryFormulaAttrs, pattern=OpPattern.ELEMWISE)
 def unary_formula(types: Types, attrs: UnaryFormulaAttrs) -> Type:
     """The type of the data.
 

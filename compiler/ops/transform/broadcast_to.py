@@ -39,9 +39,7 @@ def _repeated(op: str, data: TensorType, shape: Shape) -> Type:
     return TensorType(shape, data.dtype)
 
 
-@define_op(
-    "broadcast_to", arg_names=("data",), attrs_type=BroadcastToAttrs, pattern=OpPattern.BROADCAST
-)
+@define_op("broadcast_to", attrs_type=BroadcastToAttrs, pattern=OpPattern.BROADCAST)
 def broadcast_to(types: Types, attrs: BroadcastToAttrs) -> Type:
     """The named shape.
 

@@ -51,7 +51,7 @@ class ConcatenateAttrs(OpAttrs):
     axis: int = 0
 
 
-@define_op(OP, arg_names=("data",), attrs_type=ConcatenateAttrs, pattern=OpPattern.INJECTIVE)
+@define_op(OP, attrs_type=ConcatenateAttrs, pattern=OpPattern.INJECTIVE)
 def concatenate(types: Types, attrs: ConcatenateAttrs) -> Type:
     """Sizes along the axis add up; all else must agree.
 
@@ -167,7 +167,7 @@ class StackAttrs(OpAttrs):
     axis: int = 0
 
 
-@define_op("stack", arg_names=("data",), attrs_type=StackAttrs, pattern=OpPattern.INJECTIVE)
+@define_op("stack", attrs_type=StackAttrs, pattern=OpPattern.INJECTIVE)
 def stack(types: Types, attrs: StackAttrs) -> Type:
     """The common shape with the number of fields inserted.
 

@@ -35,7 +35,7 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.pass_through import moves_elements
 from compiler.ops.transform.row_major import reshape_lower
 
-_reshaping = partial(define_op, arg_names=("data",), flags=(RESHAPE,))
+_reshaping = partial(define_op, flags=(RESHAPE,))
 
 
 @dataclass(frozen=True, eq=False)

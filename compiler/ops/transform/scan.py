@@ -172,13 +172,13 @@ _mark = partial(
 )
 
 
-@_mark("scan.state", arg_names=("data",))
+@_mark("scan.state")
 def scan_state(types: Types, attrs: ScanMarkAttrs) -> Type:
     """The type of the first state."""
     return tensor("scan.state", types, 0, "data")
 
 
-@_mark("scan.step", arg_names=("data",))
+@_mark("scan.step")
 def scan_step(types: Types, attrs: ScanMarkAttrs) -> Type:
     """One step of the first axis."""
     return _one_step(types[0], attrs.length)

@@ -48,7 +48,7 @@ def permutation(axes: tuple[int, ...] | None, rank: int) -> tuple[int, ...]:
     return found
 
 
-@define_op("transpose", arg_names=("data",), attrs_type=TransposeAttrs, pattern=OpPattern.INJECTIVE)
+@define_op("transpose", attrs_type=TransposeAttrs, pattern=OpPattern.INJECTIVE)
 def transpose(types: Types, attrs: TransposeAttrs) -> Type:
     """The permuted shape."""
     data = tensor("transpose", types, 0, "data")
@@ -101,12 +101,7 @@ class LayoutTransformAttrs(OpAttrs):
     dst_layout: str
 
 
-@define_op(
-    RELAID,
-    arg_names=("data",),
-    attrs_type=LayoutTransformAttrs,
-    pattern=OpPattern.INJECTIVE,
-)
+@define_op(RELAID, attrs_type=LayoutTransformAttrs, pattern=OpPattern.INJECTIVE)
 def layout_transform(types: Types, attrs: LayoutTransformAttrs) -> Type:
     """The permuted shape.
 
