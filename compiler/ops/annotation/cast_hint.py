@@ -11,13 +11,7 @@ from compiler.ir.ty import is_float
 from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.identity import identity_op
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.annotate import (
-    FQAnnotateRewrite,
-    QAnnotateExpr,
-    kind_of,
-    unannotated,
-    with_args,
-)
+from compiler.ops.rules.annotate import FQAnnotateRewrite, annotated, kind_of, unannotated
 from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.integer_calls import cast
 from compiler.ops.rules.layout import FConvertLayout, data_layout
@@ -47,7 +41,7 @@ def cast_hint_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr
         return unannotated(data)
     if ref_call in ctx.facts.wide_values and kind_of(data) == QAnnotateKind.ACTIVATION:
         return data
-    return QAnnotateExpr(with_args(ref_call, (as_input(data, ctx),)), QAnnotateKind.INPUT)
+    return annotated(ref_call, (as_input(data, ctx),), QAnnotateKind.INPUT)
 
 
 @FQRealizeRewrite.register(cast_hint)

@@ -32,7 +32,7 @@ from compiler.ops.annotation.attach_simulated_quantize import (
 from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
 from compiler.ops.number_format import aligned_vector
 from compiler.ops.op_call import expand_to_axis, op_call
-from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, unannotated, with_args
+from compiler.ops.rules.annotate import FQAnnotateRewrite, annotated, unannotated
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, as_scale
 from compiler.ops.rules.integer_calls import along_axis, worth
 from compiler.ops.rules.integer_calls import clip as clip_call
@@ -128,8 +128,7 @@ def simulated_quantize_annotate(ref_call: Call, args: Args, ctx: QuantizeContext
     """A given point is the narrow form of its value; no other is laid over it."""
     if not is_given(ref_call):
         return None
-    call = with_args(ref_call, (unannotated(args[0]), *args[1:]))
-    return QAnnotateExpr(call, QAnnotateKind.INPUT)
+    return annotated(ref_call, (unannotated(args[0]), *args[1:]), QAnnotateKind.INPUT)
 
 
 @FQDomScale.register(simulated_quantize)

@@ -11,7 +11,7 @@ from compiler.ops.annotation.attach_simulated_quantize import (
     quantize_kind,
 )
 from compiler.ops.op_call import op_call
-from compiler.ops.rules.annotate import QAnnotateExpr, kind_of, with_args
+from compiler.ops.rules.annotate import annotated, kind_of
 from compiler.ops.rules.dom_scale import DomScale, Scales
 from compiler.ops.rules.integer_calls import cast, multiply, scalar
 from compiler.ops.rules.product_shape import FQProductShape, ProductShape
@@ -42,8 +42,7 @@ def annotate_matmul_like(ref_call: Call, args: Args, ctx: QuantizeContext) -> Ex
         dense = ctx.qconfig.integer_tables and is_op_call(ref_call, "nn.dense")
         return _both_narrow(ref_call, args, ctx) if dense else None
     quantized = attach_simulated_quantize(weight, QAnnotateKind.WEIGHT, context=ctx)
-    call = with_args(ref_call, (as_input(data, ctx), quantized))
-    return QAnnotateExpr(call, QAnnotateKind.ACTIVATION)
+    return annotated(ref_call, (as_input(data, ctx), quantized))
 
 
 def annotate_dense(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
@@ -61,8 +60,7 @@ def annotate_both_sides(ref_call: Call, args: Args, ctx: QuantizeContext) -> Exp
 
 
 def _both_narrow(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr:
-    sides = tuple(as_input(arg, ctx) for arg in args)
-    return QAnnotateExpr(with_args(ref_call, sides), QAnnotateKind.ACTIVATION)
+    return annotated(ref_call, tuple(as_input(arg, ctx) for arg in args))
 
 
 def realize_matmul_like(

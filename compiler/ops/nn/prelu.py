@@ -21,13 +21,7 @@ from compiler.ops.arg_types import vectors_along_axis
 from compiler.ops.number_format import aligned_vector
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import expand_to_axis, op_call, scalar
-from compiler.ops.rules.annotate import (
-    FQAnnotateRewrite,
-    QAnnotateExpr,
-    kind_of,
-    unannotated,
-    with_args,
-)
+from compiler.ops.rules.annotate import FQAnnotateRewrite, annotated, kind_of, unannotated
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales
 from compiler.ops.rules.fixed_point import scaled, within_contract
 from compiler.ops.rules.integer_calls import (
@@ -49,7 +43,7 @@ from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.simplify import FDefinition
 from compiler.ops.rules.with_tables import with_tables
 from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.qconfig import QAnnotateKind, QConfig
+from compiler.qtypes.qconfig import QConfig
 
 OP = "nn.prelu"
 _NARROW_BITS = 16
@@ -109,7 +103,7 @@ def prelu_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | N
         return None
     for_tflm = ctx.qconfig.for_tflm
     held = as_input(data, ctx) if for_tflm else unannotated(data)
-    return QAnnotateExpr(with_args(ref_call, (held, alpha)), QAnnotateKind.ACTIVATION)
+    return annotated(ref_call, (held, alpha))
 
 
 @FQRealizeRewrite.register(OP)

@@ -22,7 +22,7 @@ from compiler.ops.nn.integer_standardize import (
     output_bound,
 )
 from compiler.ops.nn.tflm_standardize import MOST_SUMMANDS, tflm_standardize
-from compiler.ops.rules.annotate import QAnnotateExpr, kind_of, unannotated, with_args
+from compiler.ops.rules.annotate import QAnnotateExpr, annotated, kind_of, unannotated
 from compiler.ops.rules.dom_scale import DomScale, as_scale, chosen_scale
 from compiler.ops.rules.integer_calls import add, along_axis, cast, multiply
 from compiler.ops.rules.pass_through import in_integers
@@ -54,7 +54,7 @@ def annotate_norm(ref_call: Call, args: Args, axis: int, ctx: QuantizeContext) -
         if ctx.qconfig.for_tflm:
             wide = isinstance(args[0], QAnnotateExpr) and args[0].wide
         data = wide_point(data, ctx) if wide else as_input(args[0], ctx)
-    return QAnnotateExpr(with_args(ref_call, (data, *args[1:])), QAnnotateKind.ACTIVATION)
+    return annotated(ref_call, (data, *args[1:]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

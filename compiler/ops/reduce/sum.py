@@ -14,19 +14,9 @@ from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.ty import Type
 from compiler.ops.number_format import working
 from compiler.ops.op_call import is_square, op_call
-from compiler.ops.reduce.axes import (
-    ReduceAttrs,
-    reduced_axes,
-    reduction,
-    reduction_layout,
-)
+from compiler.ops.reduce.axes import ReduceAttrs, reduced_axes, reduction, reduction_layout
 from compiler.ops.reduce.reduction_loops import accumulated, lowered_reduction
-from compiler.ops.rules.annotate import (
-    FQAnnotateRewrite,
-    accumulating,
-    kind_of,
-    with_args,
-)
+from compiler.ops.rules.annotate import FQAnnotateRewrite, accumulating, kind_of, with_args
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, as_scale, moved_scale
 from compiler.ops.rules.integer_calls import cast, right_shift, scalar
 from compiler.ops.rules.layout import FConvertLayout

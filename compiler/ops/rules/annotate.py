@@ -49,9 +49,16 @@ def with_args(ref_call: Call, args: Args) -> Call:
     return Call(ref_call.op, args, ref_call.attrs, ref_call.type_args, span=ref_call.span)
 
 
+def annotated(
+    ref_call: Call, args: Args, kind: QAnnotateKind = QAnnotateKind.ACTIVATION, wide: bool = False
+) -> QAnnotateExpr:
+    """The call over other arguments, annotated; an accumulator unless another kind is given."""
+    return QAnnotateExpr(with_args(ref_call, args), kind, wide)
+
+
 def accumulating(ref_call: Call, arg: Expr) -> QAnnotateExpr:
     """A call of one operand as it is, which gives an accumulator."""
-    return QAnnotateExpr(with_args(ref_call, (unannotated(arg),)), QAnnotateKind.ACTIVATION)
+    return annotated(ref_call, (unannotated(arg),))
 
 
 def is_literal(expr: Expr) -> bool:

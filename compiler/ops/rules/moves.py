@@ -13,7 +13,7 @@ import numpy as np
 from compiler.ir.expr import Args, Call, Constant, Expr, is_op_call
 from compiler.ops.annotation.attach_simulated_quantize import attach_simulated_quantize
 from compiler.ops.op_call import op_call
-from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, unannotated, with_args
+from compiler.ops.rules.annotate import FQAnnotateRewrite, annotated, unannotated, with_args
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, as_scale, moved_scale, same_scale
 from compiler.ops.rules.integer_calls import cast, multiply
 from compiler.ops.rules.never_negative import FNeverNegative, first_positive
@@ -86,7 +86,7 @@ def pick_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
     nbit = WIDE_BITS if wide and not tied else None
     point = attach_simulated_quantize(table, QAnnotateKind.WEIGHT, context=ctx, bits=nbit)
     kind = QAnnotateKind.ACTIVATION if wide or tied else QAnnotateKind.INPUT
-    return QAnnotateExpr(with_args(ref_call, (point, indices)), kind)
+    return annotated(ref_call, (point, indices), kind)
 
 
 @FQRealizeRewrite.register(*PICKS, level=LEVEL)

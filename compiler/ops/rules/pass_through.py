@@ -14,6 +14,7 @@ from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
     QAnnotateExpr,
+    annotated,
     kind_of,
     unannotated,
     with_args,
@@ -58,7 +59,7 @@ def annotate_pass_through(ref_call: Call, args: Args, ctx: QuantizeContext) -> E
     if kind is None:
         return None
     data, kind = moved_operand(ref_call, args[0], kind, ctx)
-    return QAnnotateExpr(with_args(ref_call, (data, *args[1:])), kind)
+    return annotated(ref_call, (data, *args[1:]), kind)
 
 
 def moved_operand(
@@ -126,7 +127,7 @@ def _of_narrow(kind: QAnnotateKind) -> Rule:
     def annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
         if ctx.check_to_skip(ref_call) or kind_of(args[0]) is None:
             return None
-        return QAnnotateExpr(with_args(ref_call, (as_input(args[0], ctx),)), kind)
+        return annotated(ref_call, (as_input(args[0], ctx),), kind)
 
     return annotate
 
@@ -142,7 +143,7 @@ def annotate_tabulated(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr
     """
     if ctx.check_to_skip(ref_call) or not tabulates(ctx):
         return None
-    found = QAnnotateExpr(with_args(ref_call, (as_input(args[0], ctx),)), QAnnotateKind.ACTIVATION)
+    found = annotated(ref_call, (as_input(args[0], ctx),))
     if ctx.qconfig.for_tflm:
         return QAnnotateExpr(as_input(found, ctx), QAnnotateKind.INPUT)
     return found

@@ -16,6 +16,7 @@ from compiler.ops.annotation.wide_point import varies, wide_point
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
     QAnnotateExpr,
+    annotated,
     is_literal,
     kind_of,
     unannotated,
@@ -95,7 +96,7 @@ def add_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | Non
         sides = (unannotated(lhs), _quantized(unannotated(rhs), right, ctx))
     else:
         sides = (unannotated(lhs), unannotated(rhs))
-    return QAnnotateExpr(with_args(ref_call, sides), QAnnotateKind.ACTIVATION)
+    return annotated(ref_call, sides)
 
 
 def _narrow(arg: Expr, ctx: QuantizeContext) -> QAnnotateExpr:

@@ -18,7 +18,7 @@ from compiler.lir.scalars import Bin, Cast, Scalar
 from compiler.ops.arg_types import Types, tensor
 from compiler.ops.number_format import Array, convert, storage_dtype
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, with_args
+from compiler.ops.rules.annotate import FQAnnotateRewrite, annotated
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.integer_calls import cast as cast_call
 from compiler.ops.rules.lower import FLower, elementwise, like_first
@@ -120,7 +120,7 @@ def cast_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
     if limits is None or ctx.check_to_skip(ref_call):
         return None
     kind = QAnnotateKind.INPUT if limits == (0, 1) else QAnnotateKind.ACTIVATION
-    return QAnnotateExpr(with_args(ref_call, args), kind)
+    return annotated(ref_call, args, kind)
 
 
 @FQRealizeRewrite.register(cast)

@@ -13,11 +13,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.expr import Args, Call, Expr
 from compiler.ops.op_call import op_call
-from compiler.ops.rules.annotate import (
-    FQAnnotateRewrite,
-    accumulating,
-    kind_of,
-)
+from compiler.ops.rules.annotate import FQAnnotateRewrite, accumulating, kind_of
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, as_scale, moved_scale
 from compiler.ops.rules.integer_calls import cast, scalar
 from compiler.ops.rules.partition import FQPartitionRewrite

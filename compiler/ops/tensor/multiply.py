@@ -10,7 +10,7 @@ from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.nn.matmul_like import annotate_both_sides
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
-    QAnnotateExpr,
+    annotated,
     kind_of,
     unannotated,
     with_args,
@@ -34,7 +34,7 @@ from compiler.ops.tensor.scale_change import (
     realize_scale_change,
 )
 from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.qconfig import QAnnotateKind, QConfig
+from compiler.qtypes.qconfig import QConfig
 
 multiply = binary_op("multiply", np.multiply, "*")
 
@@ -63,7 +63,7 @@ def multiply_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr 
             unannotated(arg) if is_op_call(old, STATE) else as_input(arg, ctx)
             for old, arg in zip(ref_call.args, args, strict=True)
         )
-        return QAnnotateExpr(with_args(ref_call, tuple(sides)), QAnnotateKind.ACTIVATION)
+        return annotated(ref_call, tuple(sides))
     return annotate_both_sides(ref_call, args, ctx)
 
 

@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from compiler.ir.expr import Args, Call, Constant, Expr, is_op_call
-from compiler.ops.rules.annotate import QAnnotateExpr, kind_of, unannotated, with_args
+from compiler.ops.rules.annotate import annotated, kind_of, unannotated
 from compiler.ops.rules.dom_scale import DomScale, Scales, as_scale
 from compiler.ops.rules.pass_through import in_integers
 from compiler.ops.rules.realize import QRealizeIntExpr, integers
@@ -47,7 +47,7 @@ def annotate_scale_change(ref_call: Call, args: Args, ctx: QuantizeContext) -> E
     kind = kind_of(args[1 - found[0]])
     if kind is None:
         return None
-    return QAnnotateExpr(with_args(ref_call, tuple(unannotated(arg) for arg in args)), kind)
+    return annotated(ref_call, tuple(map(unannotated, args)), kind)
 
 
 def realize_scale_change(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:

@@ -17,7 +17,7 @@ from compiler.ops.annotation.minus_infinity import mask_point
 from compiler.ops.arg_types import Types, same_dtype, tensor
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
-    QAnnotateExpr,
+    annotated,
     kind_of,
     unannotated,
     with_args,
@@ -64,7 +64,7 @@ def where_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | N
     sides = [point(side, ctx) if kind_of(side) is None else unannotated(side) for side in (x, y)]
     if kind_of(x) == kind_of(y) == QAnnotateKind.ACTIVATION and not masks:
         sides[1] = as_input(y, ctx)
-    return QAnnotateExpr(with_args(ref_call, (condition, *sides)), QAnnotateKind.ACTIVATION)
+    return annotated(ref_call, (condition, *sides))
 
 
 def _is_whole(condition: Expr, ctx: QuantizeContext) -> bool:

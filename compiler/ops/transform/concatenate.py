@@ -25,7 +25,7 @@ from compiler.ops.arg_types import Types, merge_dim, normalize_axis, same_dtype,
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
-    QAnnotateExpr,
+    annotated,
     kind_of,
     unannotated,
     with_args,
@@ -104,8 +104,7 @@ def concatenate_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Ex
         else unannotated(field)
         for field in data.fields
     ]
-    call = with_args(ref_call, (Tuple(tuple(fields), span=data.span),))
-    return QAnnotateExpr(call, QAnnotateKind.ACTIVATION)
+    return annotated(ref_call, (Tuple(tuple(fields), span=data.span),))
 
 
 @FQRealizeRewrite.register(concatenate)

@@ -37,6 +37,7 @@ from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
     QAnnotateExpr,
     accumulating,
+    annotated,
     kind_of,
     unannotated,
     with_args,
@@ -224,8 +225,7 @@ def end_partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
 def state_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """One point for the state in front of every step, of 16 bits: errors of a state add up. Layers
     read it through points of their own bits."""
-    state = with_args(ref_call, (unannotated(args[0]),))
-    return QAnnotateExpr(state, QAnnotateKind.ACTIVATION, wide=True)
+    return annotated(ref_call, (unannotated(args[0]),), wide=True)
 
 
 @FQAnnotateRewrite.register(scan_step)
@@ -234,8 +234,7 @@ def step_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
     all steps at once."""
     if kind_of(args[0]) == QAnnotateKind.ACTIVATION:
         return accumulating(ref_call, args[0])
-    call = with_args(ref_call, (as_input(args[0], ctx),))
-    return QAnnotateExpr(call, QAnnotateKind.INPUT)
+    return annotated(ref_call, (as_input(args[0], ctx),), QAnnotateKind.INPUT)
 
 
 @FQAnnotateRewrite.register(scan_end)

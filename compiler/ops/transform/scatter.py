@@ -32,7 +32,7 @@ from compiler.ops.op_call import op_call
 from compiler.ops.reduce.sum import added_up
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
-    QAnnotateExpr,
+    annotated,
     kind_of,
     unannotated,
     with_args,
@@ -48,7 +48,6 @@ from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint
 from compiler.ops.transform.take import flat_places, kept_inside
 from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.qconfig import QAnnotateKind
 
 _COMBINE: dict[str, Any] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 _MODES = ("update", *_COMBINE)
@@ -268,7 +267,7 @@ def scatter_nd_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Exp
         sides = kept, indices, new
     else:
         return None
-    return QAnnotateExpr(with_args(ref_call, sides), QAnnotateKind.ACTIVATION)
+    return annotated(ref_call, sides)
 
 
 @FQRealizeRewrite.register(scatter_nd)
