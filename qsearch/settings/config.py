@@ -90,7 +90,8 @@ def resolve(
         for raw_key, raw in layer.items():
             key = raw_key.replace("-", "_")
             if key not in names:
-                raise _unknown_key(raw_key, names, place(raw_key))
+                fix = legal_names(key, names)
+                raise SettingsError(f"unknown setting {raw_key!r}", where=place(raw_key), fix=fix)
             if raw is not None:
                 told[key] = raw
         try:
@@ -133,11 +134,6 @@ def _import_first(
     import_user_code(words)
 
 
-def _unknown_key(raw_key: str, names: Iterable[str], where: str) -> SettingsError:
-    fix = legal_names(raw_key.replace("-", "_"), names)
-    return SettingsError(f"unknown setting {raw_key!r}", where=where, fix=fix)
-
-
 def _wrong_value(error: ValidationError, place: Callable[[str], str]) -> SettingsError:
     """The first value that does not fit, with what would."""
     first = error.errors()[0]
@@ -152,7 +148,7 @@ def _wrong_value(error: ValidationError, place: Callable[[str], str]) -> Setting
         return SettingsError(what, where=place(key), fix=cause.fix)
     field = Settings.model_fields[names_of_keys()[key]]
     why = cause or f"expected {_expected(field)}"
-    fix = f"{flag}: {field.description}"
+    fix = f"{flag}: {' '.join((field.description or '').split())}"
     if key == "workers" and given in POOLS:
         fix = f"--pool {given}; {fix}"
     return SettingsError(f"{what}: {why}", where=place(key), fix=fix)

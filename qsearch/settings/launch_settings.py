@@ -194,6 +194,13 @@ def _finite(raw: Any, expected: str) -> float:
     return number
 
 
+def _count(raw: Any, expected: str) -> int:
+    number = _finite(raw, expected)
+    if number < 1 or number != int(number):
+        raise ValueError(f"expected {expected}")
+    return int(number)
+
+
 def parse_bytes(raw: Any) -> int:
     """A number of bytes, or one with K, M, G or T behind it (powers of 1024)."""
     text = str(raw).strip().upper().removesuffix("B").removesuffix("I")
@@ -219,13 +226,7 @@ def parse_max_drop(raw: Any) -> MaxDrop:
 
 def parse_dims(raw: Any) -> tuple[tuple[str, int], ...]:
     """``NAME=N`` words, or a mapping, as sorted pairs."""
-    found = []
-    for name, size in _pairs(raw):
-        number = _finite(size, "a whole number >= 1")
-        if number < 1 or number != int(number):
-            raise ValueError("expected a whole number >= 1")
-        found.append((name, int(number)))
-    return tuple(sorted(found))
+    return tuple(sorted((name, _count(size, "a whole number >= 1")) for name, size in _pairs(raw)))
 
 
 def _pairs(raw: Any) -> list[tuple[str, Any]]:
@@ -294,10 +295,7 @@ def _words(raw: Any) -> tuple[str, ...]:
 def _patience(raw: Any) -> int | str:
     if str(raw).strip().lower() == AUTO_PATIENCE:
         return AUTO_PATIENCE
-    number = _finite(raw, "a whole number >= 1, or auto")
-    if number < 1 or number != int(number):
-        raise ValueError("expected a whole number >= 1, or auto")
-    return int(number)
+    return _count(raw, "a whole number >= 1, or auto")
 
 
 def _trackers(raw: Any) -> tuple[str, ...]:
@@ -316,10 +314,11 @@ Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 Whole = Annotated[int, BeforeValidator(_number)]
 Real = Annotated[float, BeforeValidator(_number)]
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]
+Drop = Annotated[MaxDrop, BeforeValidator(parse_max_drop)]
 
 
 class Settings(BaseModel):
-    """All settings of ``qsearch launch``; the names are those of the flags.
+    """All settings of ``qsearch launch``; names are those of the flags, docstrings their help.
 
     Constructing one reads no environment and no file: ``config.resolve`` does.
     """
@@ -330,207 +329,145 @@ class Settings(BaseModel):
         allow_inf_nan=False,
         validate_by_name=True,
         validate_by_alias=True,
+        use_attribute_docstrings=True,
     )
 
-    model: Annotated[str, BeforeValidator(_text)] = Field(
-        "", description="an .onnx file, or `digits`, which ships with the package"
-    )
-    calib: Annotated[Text | None, Flag(MODEL, "C")] = Field(
-        None, description="calibration data: .npz, images, sounds, texts or a table (synthetic)"
-    )
-    eval: Annotated[Text | None, Flag(MODEL, "E")] = Field(
-        None, description="evaluation data of the same kinds, best with labels (as --calib)"
-    )
-    preprocess: Annotated[Text | None, Flag(MODEL, "FILE")] = Field(
-        None,
-        description="how the data become the input: resize, crop, mean, std; tokenizer, states, …",
-    )
-    dim: Annotated[tuple[tuple[str, int], ...], BeforeValidator(parse_dims)] = Field(
-        (), description="sizes of dimensions that the model leaves open"
-    )
-    until: Annotated[Words, Flag(MODEL, "NODE", repeatable=True)] = Field(
-        (),
-        description="node or tensor that the quantized part ends with; what follows stays in float "
-        "(chosen where a node has no integer form); repeatable",
-    )
-    from_: Annotated[Words, Flag(MODEL, "NODE", repeatable=True)] = Field(
-        (),
-        alias="from",
-        description="node that the quantized part begins with, or tensor that it takes; repeatable",
-    )
-    set_input: Annotated[Words, Flag(MODEL, "NAME=VALUE", repeatable=True)] = Field(
-        (), description="an input that is always this value, such as sr=16000; repeatable"
-    )
-    passes: Annotated[Words, Flag(MODEL, "P", repeatable=True)] = Field(
-        (), description="your own pass on the float model, module:Class; repeatable"
-    )
-    imports: Annotated[Words, Flag(MODEL, "MODULE", repeatable=True)] = Field(
-        (), alias="import", description="your code, run first: a .py file or a dotted module"
-    )
+    model: Text = ""
+    """an .onnx file, or `digits`, which ships with the package"""
+    calib: Annotated[Text | None, Flag(MODEL, "C")] = None
+    """calibration data: .npz, images, sounds, texts or a table (synthetic)"""
+    eval: Annotated[Text | None, Flag(MODEL, "E")] = None
+    """evaluation data of the same kinds, best with labels (as --calib)"""
+    preprocess: Annotated[Text | None, Flag(MODEL, "FILE")] = None
+    """how the data become the input: resize, crop, mean, std; tokenizer, states, …"""
+    dim: Annotated[tuple[tuple[str, int], ...], BeforeValidator(parse_dims)] = ()
+    """sizes of dimensions that the model leaves open"""
+    until: Annotated[Words, Flag(MODEL, "NODE", repeatable=True)] = ()
+    """node or tensor that the quantized part ends with; what follows stays in float (chosen where a
+    node has no integer form); repeatable"""
+    from_: Annotated[Words, Flag(MODEL, "NODE", repeatable=True)] = Field((), alias="from")
+    """node that the quantized part begins with, or tensor that it takes; repeatable"""
+    set_input: Annotated[Words, Flag(MODEL, "NAME=VALUE", repeatable=True)] = ()
+    """an input that is always this value, such as sr=16000; repeatable"""
+    passes: Annotated[Words, Flag(MODEL, "P", repeatable=True)] = ()
+    """your own pass on the float model, module:Class; repeatable"""
+    imports: Annotated[Words, Flag(MODEL, "MODULE", repeatable=True)] = Field((), alias="import")
+    """your code, run first: a .py file or a dotted module"""
     metric: Annotated[
         Annotated[str, BeforeValidator(metric_named)] | None,
         Flag(OBJECTIVE, "METRIC", METRICS),
-    ] = Field(
-        None,
-        description="what to maximise: top1, agreement, sqnr, f1, auc, mae, rmse, r2, map, miou, "
-        "perplexity, bits, wer, cer, psnr, ssim, si_sdr, or your own metric, module:name; a "
-        "cost is minimised (top1 with labels, and SQNR where luck explains top1; else sqnr)",
-    )
+    ] = None
+    """what to maximise: top1, agreement, sqnr, f1, auc, mae, rmse, r2, map, miou, perplexity, bits,
+    wer, cer, psnr, ssim, si_sdr, or your own metric, module:name; a cost is minimised (top1 with
+    labels, and SQNR where luck explains top1; else sqnr)"""
     minimize: Annotated[
         tuple[str, ...], BeforeValidator(_costs), Flag(OBJECTIVE, "COSTS", COSTS)
     ] = Field((), description=f"costs to minimise as well, for a Pareto front: {', '.join(COSTS)}")
-    max_drop: Annotated[MaxDrop, BeforeValidator(parse_max_drop), Flag(OBJECTIVE, "D")] = Field(
-        MaxDrop(0.01), description="accuracy the winner may lose: 0.01, or 1% of the baseline"
-    )
-    max_size: Annotated[Bytes | None, Flag(OBJECTIVE, "B")] = Field(
-        None, description="largest size of the winner's constants in bytes: 300k, 2M"
-    )
+    max_drop: Annotated[Drop, Flag(OBJECTIVE, "D")] = MaxDrop(0.01)
+    """accuracy the winner may lose: 0.01, or 1% of the baseline"""
+    max_size: Annotated[Bytes | None, Flag(OBJECTIVE, "B")] = None
+    """largest size of the winner's constants in bytes: 300k, 2M"""
     for_: Annotated[
         str, BeforeValidator(OneOf(tuple(FORMS)).check), Flag(OBJECTIVE, "|".join(FORMS))
-    ] = Field(
-        DEFAULT_FORM,
-        alias="for",
-        description="the form of the module whose constants size counts; a search for qdq, or its "
-        "runtime (onnxruntime, openvino, tensorrt), tries what the file holds: 8 bits, weights of "
-        "2, 4 or 8; one for tflite is for TFLM (tflite-16x8: 16 bits, weights of 8), for ryzenai "
-        "and qnn for these NPUs; a core means its C, and adds ram, flash and instructions to every "
-        "trial",
-    )
+    ] = Field(DEFAULT_FORM, alias="for")
+    """the form of the module whose constants size counts; a search for qdq, or its runtime
+    (onnxruntime, openvino, tensorrt), tries what the file holds: 8 bits, weights of 2, 4 or 8; one
+    for tflite is for TFLM (tflite-16x8: 16 bits, weights of 8), for ryzenai and qnn for these NPUs;
+    a core means its C, and adds ram, flash and instructions to every trial"""
     at_most: Annotated[
         tuple[tuple[str, float], ...],
         BeforeValidator(_limits),
         Flag(OBJECTIVE, "COST=N", repeatable=True),
-    ] = Field(
-        (),
-        description="limit of another cost: hw_groups=39, latency=5 (ms), ram=64k, flash=256k; "
-        "repeatable",
-    )
-    hw: Annotated[Text | None, Flag(OBJECTIVE, "FILE|opu|opu_q|npu")] = Field(
-        None, description="group operators for this accelerator, and score every trial with it"
-    )
-    measure: Annotated[Text | None, Flag(OBJECTIVE, "ssh://USER@HOST")] = Field(
-        None,
-        description="time every trial on this board, which builds and runs its C: latency and "
-        "c_latency are its CPU milliseconds, and its integers are compared",
-    )
+    ] = ()
+    """limit of another cost: hw_groups=39, latency=5 (ms), ram=64k, flash=256k; repeatable"""
+    hw: Annotated[Text | None, Flag(OBJECTIVE, "FILE|opu|opu_q|npu")] = None
+    """group operators for this accelerator, and score every trial with it"""
+    measure: Annotated[Text | None, Flag(OBJECTIVE, "ssh://USER@HOST")] = None
+    """time every trial on this board, which builds and runs its C: latency and c_latency are its
+    CPU milliseconds, and its integers are compared"""
     evaluator: Annotated[
         str, BeforeValidator(OneOf(EVALUATORS).check), Flag(OBJECTIVE, "|".join(EVALUATORS))
-    ] = Field(
-        "auto",
-        description="what scores a candidate: engine runs its integers and needs a C compiler; "
-        "auto does so too, or runs them slower without one; simulated runs the float simulation",
-    )
-    allow_float: Annotated[bool, Flag(OBJECTIVE)] = Field(
-        False, description="also try modules with float operators"
-    )
-    trials: Annotated[Whole, Flag(SEARCH, "N")] = Field(
-        32, ge=1, description="trials of the study in total, over all runs"
-    )
-    timeout: Annotated[Real | None, Flag(SEARCH, "S", expected="seconds")] = Field(
-        None, gt=0, description="start no trial after this many seconds"
-    )
+    ] = "auto"
+    """what scores a candidate: engine runs its integers and needs a C compiler; auto does so too,
+    or runs them slower without one; simulated runs the float simulation"""
+    allow_float: Annotated[bool, Flag(OBJECTIVE)] = False
+    """also try modules with float operators"""
+    trials: Annotated[Whole, Flag(SEARCH, "N")] = Field(32, ge=1)
+    """trials of the study in total, over all runs"""
+    timeout: Annotated[Real | None, Flag(SEARCH, "S", expected="seconds")] = Field(None, gt=0)
+    """start no trial after this many seconds"""
     patience: Annotated[
         int | Literal["auto"] | None,
         BeforeValidator(_patience),
         Flag(SEARCH, "K|auto", expected="a whole number >= 1, or auto"),
-    ] = Field(
-        None,
-        description="stop after K trials in a row without improvement; auto: once more trials can "
-        "hardly help (auto where --minimize size has neither --max-drop nor --trials)",
-    )
-    prune: Annotated[Real | None, Flag(SEARCH, "A")] = Field(
-        None,
-        ge=0,
-        lt=1,
-        description="significance level of early stopping; 0 turns it off (0.05; 0 for samplers "
-        "without history)",
-    )
+    ] = None
+    """stop after K trials in a row without improvement; auto: once more trials can hardly help
+    (auto where --minimize size has neither --max-drop nor --trials)"""
+    prune: Annotated[Real | None, Flag(SEARCH, "A")] = Field(None, ge=0, lt=1)
+    """significance level of early stopping; 0 turns it off (0.05; 0 for samplers without
+    history)"""
     sampler: Annotated[
         str,
         BeforeValidator(OneOf(SAMPLERS, or_import_path=True).check),
         Flag(SEARCH, "|".join(SAMPLERS)),
-    ] = Field("auto", description="what proposes trials; auto: a Gaussian process with TPE")
-    seed: Annotated[Whole, Flag(SEARCH, "S")] = Field(
-        0, ge=0, description="seed of the sampler and of synthetic data"
-    )
-    batch: Annotated[Whole | None, Flag(SEARCH, "N")] = Field(
-        None, ge=1, description="trials proposed at a time (4, or one per worker)"
-    )
+    ] = "auto"
+    """what proposes trials; auto: a Gaussian process with TPE"""
+    seed: Annotated[Whole, Flag(SEARCH, "S")] = Field(0, ge=0)
+    """seed of the sampler and of synthetic data"""
+    batch: Annotated[Whole | None, Flag(SEARCH, "N")] = Field(None, ge=1)
+    """trials proposed at a time (4, or one per worker)"""
     space: Annotated[
         str | Mapping[str, Any] | None, BeforeValidator(_space), Flag(SEARCH, "FILE")
-    ] = Field(None, description="the search space; qsearch doctor --space-out writes one")
+    ] = None
+    """the search space; qsearch doctor --space-out writes one"""
     pool: Annotated[str, BeforeValidator(OneOf(POOLS).check), Flag(WORKERS, "|".join(POOLS))] = (
-        Field(
-            "auto",
-            description="where workers run; auto: Ray with --address or RAY_ADDRESS, "
-            "else processes",
-        )
+        "auto"
     )
-    workers: Annotated[Whole | None, Flag(WORKERS, "N")] = Field(
-        None, ge=1, description="number of worker processes (one per core)"
-    )
-    address: Annotated[Text | None, Flag(WORKERS, "A")] = Field(
-        None, description="address of a Ray cluster (a new local cluster)"
-    )
-    worker_cpus: Annotated[Real, Flag(WORKERS, "N")] = Field(
-        1.0, ge=0, description="cores per worker, and threads of its numeric libraries"
-    )
-    worker_memory: Annotated[Bytes | None, Flag(WORKERS, "B")] = Field(
-        None, description="memory per worker: 2G (no limit)"
-    )
-    trial_timeout: Annotated[Real, Flag(WORKERS, "S", expected="seconds")] = Field(
-        3600.0, gt=0, description="seconds without an answer after which a worker counts as dead"
-    )
-    out: Annotated[Text | None, Flag(STUDY, "DIR", also=("-o", "--output"))] = Field(
-        None, description="run folder (runs/<model>)"
-    )
-    storage: Annotated[Text | None, Flag(STUDY, "URL")] = Field(
-        None, description="database: sqlite:///… or postgresql://… (study.db in the run folder)"
-    )
-    study: Annotated[Text | None, Flag(STUDY, "NAME")] = Field(
-        None, description="name of the study in the storage (that of the run folder)"
-    )
-    artifacts: Annotated[Text | None, Flag(STUDY, "URL")] = Field(
-        None, description="where drivers share files, an fsspec URL: s3://… (the run folder)"
-    )
-    sign: Annotated[Text | None, Flag(STUDY, "KEY")] = Field(
-        None, description="sign the written module with this private key (qsearch keygen)"
-    )
-    fresh: Annotated[bool, Flag(STUDY)] = Field(
-        False, description="delete the study of the run folder first"
-    )
-    try_: Annotated[Words, Flag(SEARCH, "FILE", repeatable=True)] = Field(
-        (),
-        alias="try",
-        description="evaluate this qconfig.json (or k=v,…) before what the sampler proposes; "
-        "repeatable",
-    )
-    keep_failed: Annotated[bool, Flag(STUDY)] = Field(
-        False, description="leave trials that failed in earlier runs, which are else tried again"
-    )
+    """where workers run; auto: Ray with --address or RAY_ADDRESS, else processes"""
+    workers: Annotated[Whole | None, Flag(WORKERS, "N")] = Field(None, ge=1)
+    """number of worker processes (one per core)"""
+    address: Annotated[Text | None, Flag(WORKERS, "A")] = None
+    """address of a Ray cluster (a new local cluster)"""
+    worker_cpus: Annotated[Real, Flag(WORKERS, "N")] = Field(1.0, ge=0)
+    """cores per worker, and threads of its numeric libraries"""
+    worker_memory: Annotated[Bytes | None, Flag(WORKERS, "B")] = None
+    """memory per worker: 2G (no limit)"""
+    trial_timeout: Annotated[Real, Flag(WORKERS, "S", expected="seconds")] = Field(3600.0, gt=0)
+    """seconds without an answer after which a worker counts as dead"""
+    out: Annotated[Text | None, Flag(STUDY, "DIR", also=("-o", "--output"))] = None
+    """run folder (runs/<model>)"""
+    storage: Annotated[Text | None, Flag(STUDY, "URL")] = None
+    """database: sqlite:///… or postgresql://… (study.db in the run folder)"""
+    study: Annotated[Text | None, Flag(STUDY, "NAME")] = None
+    """name of the study in the storage (that of the run folder)"""
+    artifacts: Annotated[Text | None, Flag(STUDY, "URL")] = None
+    """where drivers share files, an fsspec URL: s3://… (the run folder)"""
+    sign: Annotated[Text | None, Flag(STUDY, "KEY")] = None
+    """sign the written module with this private key (qsearch keygen)"""
+    fresh: Annotated[bool, Flag(STUDY)] = False
+    """delete the study of the run folder first"""
+    try_: Annotated[Words, Flag(SEARCH, "FILE", repeatable=True)] = Field((), alias="try")
+    """evaluate this qconfig.json (or k=v,…) before what the sampler proposes; repeatable"""
+    keep_failed: Annotated[bool, Flag(STUDY)] = False
+    """leave trials that failed in earlier runs, which are else tried again"""
     notify: Annotated[
         tuple[str, ...], BeforeValidator(_urls), Flag(STUDY, "URL", repeatable=True)
-    ] = Field(
-        (),
-        description="POST a new best, the end or a failure to this webhook (Slack, Mattermost, "
-        "Teams), signed with QSEARCH_NOTIFY_SECRET; repeatable",
-    )
+    ] = ()
+    """POST a new best, the end or a failure to this webhook (Slack, Mattermost, Teams), signed with
+    QSEARCH_NOTIFY_SECRET; repeatable"""
     track: Annotated[
         tuple[str, ...],
         BeforeValidator(_trackers),
         Flag(STUDY, "mlflow|wandb|tensorboard[:URI]", TRACKERS, repeatable=True),
-    ] = Field(
-        (),
-        description="write trials, command, versions and files to this tracker; URI is a server "
-        "or folder of mlflow, a project of wandb (or offline), a folder of tensorboard; repeatable",
-    )
-    dry_run: Annotated[bool, Flag(STUDY)] = Field(
-        False, description="print what would be done, and stop"
-    )
-    as_json: Annotated[bool, Flag(OUTPUT)] = Field(
-        False, alias="json", description="one JSON object as last line of stdout"
-    )
-    verbosity: int = Field(0, description="-1 errors only, 0 warnings, 1 more, 2 everything")
+    ] = ()
+    """write trials, command, versions and files to this tracker; URI is a server or folder of
+    mlflow, a project of wandb (or offline), a folder of tensorboard; repeatable"""
+    dry_run: Annotated[bool, Flag(STUDY)] = False
+    """print what would be done, and stop"""
+    as_json: Annotated[bool, Flag(OUTPUT)] = Field(False, alias="json")
+    """one JSON object as last line of stdout"""
+    verbosity: int = 0
+    """-1 errors only, 0 warnings, 1 more, 2 everything"""
 
     @property
     def worker_count(self) -> int:
