@@ -10,6 +10,7 @@ from sqlalchemy import Connection, CursorResult, Engine, Executable, text
 
 from qsearch.errors import StoreError
 from qsearch.store.engine import RetryPolicy, masked
+from qsearch.store.records import record_of
 
 T = TypeVar("T")
 
@@ -106,3 +107,9 @@ class Database:
                     ) from error
 
         return self._retry.run(self.engine.url, attempt, comes_back=self.shared)
+
+    def records(
+        self, kind: type[T], statement: Any, given: Mapping[str, Any] | None = None
+    ) -> list[T]:
+        """The rows of ``read`` as records of a kind."""
+        return [record_of(kind, row) for row in self.read(statement, given)]

@@ -31,14 +31,14 @@ from sqlalchemy.exc import (
 
 from qsearch.errors import EmptyStoreError, StoreError
 from qsearch.process import file_lock, interrupts_kept
-from qsearch.store.tables import VERSION_TABLE, Table
+from qsearch.store.tables import METADATA, VERSION_TABLE
 
 BUSY_TIMEOUT_MS = 5_000
 """How long SQLite waits for a lock in silence; ``RetryPolicy`` waits on, and says so."""
 CONNECT_TIMEOUT_S = 10
 
 SCHEMA: Final = "0004"
-"""Schema that this version makes and reads; a change of ``tables.py`` gives it another number."""
+"""Schema that this version makes and reads; a change of the tables gives it another number."""
 
 # Any number that no other program uses for its advisory locks.
 _SCHEMA_LOCK: Final = 0x71735F6D6967
@@ -364,7 +364,7 @@ def _make_schema(connection: Connection) -> None:
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})")
     if _found_revision(connection) is None:
-        Table.metadata.create_all(connection)
+        METADATA.create_all(connection)
         connection.exec_driver_sql(
             f"CREATE TABLE IF NOT EXISTS {VERSION_TABLE} (version_num VARCHAR(32) NOT NULL, "
             f"CONSTRAINT {VERSION_TABLE}_pkc PRIMARY KEY (version_num))"

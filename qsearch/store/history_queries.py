@@ -15,9 +15,8 @@ from qsearch.store.records import (
     Stage,
     StoredArtifact,
     columns_of,
-    record_of,
 )
-from qsearch.store.tables import ArtifactRow, EventRow, LayerRow, LogRow, StageRow
+from qsearch.store.tables import ARTIFACT, EVENT, LAYER, LOG, STAGE
 
 BESIDE: Final = "beside"
 """Kind of the event that says what stands beside a winner: worst output, what compile reaches."""
@@ -29,15 +28,14 @@ class HistoryQueries(Database):
     def save_artifact(self, study_id: int, artifact: StoredArtifact) -> None:
         """Remember a file under its kind and key, in place of an earlier one."""
         values = columns_of(artifact) | {"created_at": self._clock()}
-        self._replace(ArtifactRow, study_id, ("kind", "key"), [values])
+        self._replace(ARTIFACT, study_id, ("kind", "key"), [values])
 
     def artifacts_of(self, study_id: int, kind: str | None = None) -> list[StoredArtifact]:
         """Files of a study, of one kind or all."""
-        query = select(*ArtifactRow.__table__.columns).where(ArtifactRow.study_id == study_id)
+        query = select(ARTIFACT).where(ARTIFACT.c.study_id == study_id)
         if kind is not None:
-            query = query.where(ArtifactRow.kind == kind)
-        rows = self.read(query.order_by(ArtifactRow.id))
-        return [record_of(StoredArtifact, row) for row in rows]
+            query = query.where(ARTIFACT.c.kind == kind)
+        return self.records(StoredArtifact, query.order_by(ARTIFACT.c.id))
 
     def add_event(
         self,
@@ -55,16 +53,13 @@ class HistoryQueries(Database):
         """
         told = dict(data) if data is not None else None
         of_kind = {"study_id": study_id, "kind": kind, "trial": trial}
-        row = insert(EventRow).values(**of_kind, data=told, at=self._clock())
+        row = insert(EVENT).values(**of_kind, data=told, at=self._clock())
 
         def work(connection: Connection) -> None:
             (made,) = connection.execute(row).inserted_primary_key or (0,)
             if newest:
-                same = [
-                    EventRow.__table__.c[name].is_not_distinct_from(of_kind[name])
-                    for name in of_kind
-                ]
-                connection.execute(delete(EventRow).where(*same, EventRow.id < made))
+                same = [EVENT.c[name].is_not_distinct_from(of_kind[name]) for name in of_kind]
+                connection.execute(delete(EVENT).where(*same, EVENT.c.id < made))
 
         self.write(work)
 
@@ -76,53 +71,43 @@ class HistoryQueries(Database):
         With several drivers on PostgreSQL an event may become visible after one with a greater id;
         a reader that follows the history reads the last few again.
         """
-        query = select(*EventRow.__table__.columns).where(
-            EventRow.study_id == study_id, EventRow.id > after
-        )
+        query = select(EVENT).where(EVENT.c.study_id == study_id, EVENT.c.id > after)
         if kind is not None:
-            query = query.where(EventRow.kind == kind)
-        rows = self.read(query.order_by(EventRow.id).limit(limit))
-        return [record_of(Event, row) for row in rows]
+            query = query.where(EVENT.c.kind == kind)
+        return self.records(Event, query.order_by(EVENT.c.id).limit(limit))
 
     def beside_of(self, study_id: int, trial: int) -> list[str]:
         """Sentences that the end of a search said beside the scores of its winner."""
-        wanted = (EventRow.study_id == study_id, EventRow.kind == BESIDE, EventRow.trial == trial)
-        rows = self.read(select(EventRow.data).where(*wanted).order_by(EventRow.id))
+        wanted = (EVENT.c.study_id == study_id, EVENT.c.kind == BESIDE, EVENT.c.trial == trial)
+        rows = self.read(select(EVENT.c.data).where(*wanted).order_by(EVENT.c.id))
         return list(rows[-1].data["told"]) if rows else []
 
     def save_stage(self, study_id: int, stage: Stage) -> None:
         """Store a stage, in place of what was known of it."""
-        self._replace(StageRow, study_id, ("name",), [columns_of(stage)])
+        self._replace(STAGE, study_id, ("name",), [columns_of(stage)])
 
     def stages_of(self, study_id: int) -> list[Stage]:
         """Stages in order."""
-        rows = self.read(
-            select(*StageRow.__table__.columns)
-            .where(StageRow.study_id == study_id)
-            .order_by(StageRow.position)
-        )
-        return [record_of(Stage, row) for row in rows]
+        query = select(STAGE).where(STAGE.c.study_id == study_id)
+        return self.records(Stage, query.order_by(STAGE.c.position))
 
     def save_layers(self, study_id: int, layers: Sequence[LayerFigures]) -> None:
         """Store figures about layers, in place of those of the same kind and layer."""
         if layers:
-            self._replace(
-                LayerRow, study_id, ("kind", "layer"), [columns_of(one) for one in layers]
-            )
+            self._replace(LAYER, study_id, ("kind", "layer"), [columns_of(one) for one in layers])
 
     def layers_of(self, study_id: int, kind: str | None = None) -> list[LayerFigures]:
         """Figures about layers, in the order of the model."""
-        query = select(*LayerRow.__table__.columns).where(LayerRow.study_id == study_id)
+        query = select(LAYER).where(LAYER.c.study_id == study_id)
         if kind is not None:
-            query = query.where(LayerRow.kind == kind)
-        rows = self.read(query.order_by(LayerRow.kind, LayerRow.position, LayerRow.layer))
-        return [record_of(LayerFigures, row) for row in rows]
+            query = query.where(LAYER.c.kind == kind)
+        order = (LAYER.c.kind, LAYER.c.position, LAYER.c.layer)
+        return self.records(LayerFigures, query.order_by(*order))
 
     def logs_of(self, study_id: int, trial: int) -> list[LogExcerpt]:
         """Log excerpts of a trial, oldest first."""
-        wanted = (LogRow.study_id == study_id, LogRow.trial == trial)
-        rows = self.read(select(*LogRow.__table__.columns).where(*wanted).order_by(LogRow.id))
-        return [record_of(LogExcerpt, row) for row in rows]
+        wanted = (LOG.c.study_id == study_id, LOG.c.trial == trial)
+        return self.records(LogExcerpt, select(LOG).where(*wanted).order_by(LOG.c.id))
 
     def _replace(
         self, table: Any, study_id: int, key: tuple[str, ...], rows: Sequence[Mapping[str, Any]]

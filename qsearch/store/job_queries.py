@@ -21,9 +21,8 @@ from qsearch.store.records import (
     failure_of,
     record_of,
 )
-from qsearch.store.tables import JobRow, UploadRow
+from qsearch.store.tables import JOB, UPLOAD
 
-_COLUMNS = JobRow.__table__.columns
 _UNFINISHED = ("queued", "running")
 
 Counted = tuple[int, float]
@@ -43,7 +42,7 @@ class JobQueries(Database):
         Raises:
             ConflictError: the server has a job of this name.
         """
-        row = insert(JobRow).values(
+        row = insert(JOB).values(
             **columns_of(job),
             state="queued",
             attempts=0,
@@ -67,23 +66,23 @@ class JobQueries(Database):
 
         Deleted ones are among them only where ``states`` says so.
         """
-        query = select(*_COLUMNS).where(JobRow.server == server)
+        query = select(JOB).where(JOB.c.server == server)
         if name is not None:
-            query = query.where(JobRow.name == name)
-        chosen = JobRow.state != "deleted" if states is None else JobRow.state.in_(states)
+            query = query.where(JOB.c.name == name)
+        chosen = JOB.c.state != "deleted" if states is None else JOB.c.state.in_(states)
         query = query.where(chosen)
-        return [_job_of(row) for row in self.read(query.order_by(JobRow.id))]
+        return [_job_of(row) for row in self.read(query.order_by(JOB.c.id))]
 
     def last_starts(self, server: str) -> dict[str, float]:
         """When a driver started last, by the owner of its job."""
-        newest = select(JobRow.owner, func.max(JobRow.started_at)).where(
-            JobRow.server == server, JobRow.started_at.is_not(None)
+        newest = select(JOB.c.owner, func.max(JOB.c.started_at)).where(
+            JOB.c.server == server, JOB.c.started_at.is_not(None)
         )
-        return {owner: float(at) for owner, at in self.read(newest.group_by(JobRow.owner))}
+        return {owner: float(at) for owner, at in self.read(newest.group_by(JOB.c.owner))}
 
     def job(self, job_id: int) -> Job | None:
         """The job of this id, if it was not deleted."""
-        rows = self.read(select(*_COLUMNS).where(JobRow.id == job_id))
+        rows = self.read(select(JOB).where(JOB.c.id == job_id))
         return _job_of(rows[0]) if rows else None
 
     def start_job(self, job_id: int) -> bool:
@@ -128,7 +127,7 @@ class JobQueries(Database):
 
     def reopen_job(self, job_id: int, settings: Mapping[str, Any], trials: int) -> bool:
         """Queue an ended job again; its study continues with the trials it has."""
-        changed = update(JobRow).where(JobRow.id == job_id, JobRow.state.not_in(_UNFINISHED))
+        changed = update(JOB).where(JOB.c.id == job_id, JOB.c.state.not_in(_UNFINISHED))
         fresh = {"state": "queued", "attempts": 0, "cancelled": False, "exit_code": None}
         times = {"created_at": self._clock(), "finished_at": None, "retry_at": None}
         asked = {"settings": dict(settings), "trials": trials}
@@ -148,8 +147,8 @@ class JobQueries(Database):
 
     def add_seconds(self, job_id: int, seconds: float) -> None:
         """Count the time that a driver ran."""
-        more = update(JobRow).where(JobRow.id == job_id)
-        self.execute(more.values(seconds=JobRow.seconds + seconds))
+        more = update(JOB).where(JOB.c.id == job_id)
+        self.execute(more.values(seconds=JOB.c.seconds + seconds))
 
     def delete_job(self, job_id: int, counted: Counted, forget: float) -> None:
         """Forget a job that ended, but for what the quota of its owner counts of it.
@@ -159,9 +158,9 @@ class JobQueries(Database):
         """
         trials, seconds = counted
         self.execute(
-            delete(JobRow).where(JobRow.state == "deleted", JobRow.finished_at < forget),
-            update(JobRow)
-            .where(JobRow.id == job_id, JobRow.state.not_in(_UNFINISHED))
+            delete(JOB).where(JOB.c.state == "deleted", JOB.c.finished_at < forget),
+            update(JOB)
+            .where(JOB.c.id == job_id, JOB.c.state.not_in(_UNFINISHED))
             .values(
                 name=f"/{job_id}",  # no study can have it
                 state="deleted",
@@ -173,14 +172,14 @@ class JobQueries(Database):
         )
 
     def _change(self, job_id: int, states: Collection[str], **values: Any) -> bool:
-        mine = update(JobRow).where(JobRow.id == job_id, JobRow.state.in_(states))
+        mine = update(JOB).where(JOB.c.id == job_id, JOB.c.state.in_(states))
         return bool(self.execute(mine.values(**values)))
 
     # Uploads
 
     def add_upload(self, server: str, owner: str, upload: Upload) -> None:
         """Note that a user uploaded a file; once more is no error."""
-        row = insert(UploadRow).values(server=server, owner=owner, **columns_of(upload))
+        row = insert(UPLOAD).values(server=server, owner=owner, **columns_of(upload))
         try:
             self.execute(row)
         except IntegrityError:
@@ -188,21 +187,19 @@ class JobQueries(Database):
 
     def uploads_of(self, server: str, owner: str) -> list[Upload]:
         """What a user uploaded, oldest first."""
-        query = select(*UploadRow.__table__.columns).where(
-            UploadRow.server == server, UploadRow.owner == owner
-        )
-        return [record_of(Upload, row) for row in self.read(query.order_by(UploadRow.id))]
+        query = select(UPLOAD).where(UPLOAD.c.server == server, UPLOAD.c.owner == owner)
+        return self.records(Upload, query.order_by(UPLOAD.c.id))
 
     def bytes_by_owner(self, server: str) -> dict[str, int]:
         """Bytes of the uploads that each user of a server keeps."""
-        query = select(UploadRow.owner, func.sum(UploadRow.bytes)).where(UploadRow.server == server)
-        return {owner: int(total) for owner, total in self.read(query.group_by(UploadRow.owner))}
+        query = select(UPLOAD.c.owner, func.sum(UPLOAD.c.bytes)).where(UPLOAD.c.server == server)
+        return {owner: int(total) for owner, total in self.read(query.group_by(UPLOAD.c.owner))}
 
     def forget_upload(self, server: str, owner: str, sha256: str) -> int:
         """Take an upload from a user's list; how many users still have the file."""
-        of_file = (UploadRow.server == server, UploadRow.sha256 == sha256)
-        self.execute(delete(UploadRow).where(*of_file, UploadRow.owner == owner))
-        return int(self.read(select(func.count()).select_from(UploadRow).where(*of_file))[0][0])
+        of_file = (UPLOAD.c.server == server, UPLOAD.c.sha256 == sha256)
+        self.execute(delete(UPLOAD).where(*of_file, UPLOAD.c.owner == owner))
+        return int(self.read(select(func.count()).select_from(UPLOAD).where(*of_file))[0][0])
 
 
 def _job_of(row: Any) -> Job:

@@ -33,7 +33,13 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class NewStudy:
-    """A study to be created; fields as in ``StudyRow``."""
+    """A study to be created.
+
+    Attributes:
+        spec: everything that decides which trials are made and what they score. A run with another
+            spec is another study.
+        spec_hash: its canonical sha256.
+    """
 
     name: str
     model_name: str
@@ -309,7 +315,12 @@ class LogExcerpt:
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A study to be queued on a server; fields as in ``JobRow``."""
+    """A study to be queued on a server.
+
+    Attributes:
+        server: name of the server's folder.
+        settings: those of ``launch``, with hashes of uploads for files.
+    """
 
     server: str
     name: str

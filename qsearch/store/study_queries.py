@@ -20,11 +20,8 @@ from qsearch.store.records import (
     Study,
     StudyState,
     columns_of,
-    record_of,
 )
-from qsearch.store.tables import CommandRow, DriverRow, StudyRow
-
-_COLUMNS = StudyRow.__table__.columns
+from qsearch.store.tables import COMMAND, DRIVER, STUDY
 
 
 class StudyQueries(Database):
@@ -37,7 +34,7 @@ class StudyQueries(Database):
             ConflictError: the name is taken.
         """
         now = self._clock()
-        row = insert(StudyRow).values(
+        row = insert(STUDY).values(
             **columns_of(study), state="running", created_at=now, updated_at=now
         )
         try:
@@ -52,8 +49,7 @@ class StudyQueries(Database):
 
     def find_study(self, name: str) -> Study | None:
         """The study of this name, if there is one."""
-        rows = self.read(select(*_COLUMNS).where(StudyRow.name == name))
-        return record_of(Study, rows[0]) if rows else None
+        return next(iter(self.records(Study, select(STUDY).where(STUDY.c.name == name))), None)
 
     def study(self, name: str) -> Study:
         """The study of this name.
@@ -72,12 +68,11 @@ class StudyQueries(Database):
 
     def studies(self) -> list[Study]:
         """All studies, oldest first."""
-        rows = self.read(select(*_COLUMNS).order_by(StudyRow.id))
-        return [record_of(Study, row) for row in rows]
+        return self.records(Study, select(STUDY).order_by(STUDY.c.id))
 
     def delete_study(self, study_id: int) -> None:
         """Forget a study with all that belongs to it: rows of other tables go with its own."""
-        self.execute(delete(StudyRow).where(StudyRow.id == study_id))
+        self.execute(delete(STUDY).where(STUDY.c.id == study_id))
 
     def save_baseline(self, study_id: int, baseline: Mapping[str, Any]) -> None:
         """Keep what the float model scores."""
@@ -100,7 +95,7 @@ class StudyQueries(Database):
         self._update_study(study_id, code_version=version)
 
     def _update_study(self, study_id: int, **values: Any) -> None:
-        changed = update(StudyRow).where(StudyRow.id == study_id)
+        changed = update(STUDY).where(STUDY.c.id == study_id)
         self.execute(changed.values(**values, updated_at=self._clock()))
 
 
@@ -108,17 +103,17 @@ class StudyQueries(Database):
 
 
 # Drivers ask these questions every second or two: built once.
-_DRIVERS: Final = select(*DriverRow.__table__.columns).order_by(DriverRow.id)
-_RUNNING: Final = _DRIVERS.where(DriverRow.state == "running")
+_DRIVERS: Final = select(DRIVER).order_by(DRIVER.c.id)
+_RUNNING: Final = _DRIVERS.where(DRIVER.c.state == "running")
 _COMMANDS: Final = (
-    select(*CommandRow.__table__.columns)
-    .where(CommandRow.study_id == bindparam("of_study"), CommandRow.id > bindparam("after"))
-    .order_by(CommandRow.id)
+    select(COMMAND)
+    .where(COMMAND.c.study_id == bindparam("of_study"), COMMAND.c.id > bindparam("after"))
+    .order_by(COMMAND.c.id)
 )
 _BEAT: Final = (
-    update(DriverRow)
-    .where(DriverRow.id == bindparam("driver"))
-    .values(beat=DriverRow.beat + 1, beat_at=bindparam("now"))
+    update(DRIVER)
+    .where(DRIVER.c.id == bindparam("driver"))
+    .values(beat=DRIVER.c.beat + 1, beat_at=bindparam("now"))
 )
 
 
@@ -128,7 +123,7 @@ class DriverQueries(Database):
     def join(self, study_id: int, name: str, code_version: str, workers: int) -> int:
         """Enter a driver; the id under which it leases trials."""
         now = self._clock()
-        row = insert(DriverRow).values(
+        row = insert(DRIVER).values(
             study_id=study_id,
             name=name,
             code_version=code_version,
@@ -150,21 +145,20 @@ class DriverQueries(Database):
     def end_drivers(self, driver_ids: Collection[int]) -> None:
         """Note that drivers left, or are taken for dead."""
         if driver_ids:
-            ended = update(DriverRow).where(DriverRow.id.in_(list(driver_ids)))
+            ended = update(DRIVER).where(DRIVER.c.id.in_(list(driver_ids)))
             self.execute(ended.values(state="ended"))
 
     def drivers_of(self, study_id: int | None, *, running: bool = False) -> list[DriverRecord]:
         """Drivers of a study, or of all (None), by arrival: all, or those that did not end."""
         query = _RUNNING if running else _DRIVERS
         if study_id is not None:
-            query = query.where(DriverRow.study_id == study_id)
-        return [record_of(DriverRecord, row) for row in self.read(query)]
+            query = query.where(DRIVER.c.study_id == study_id)
+        return self.records(DriverRecord, query)
 
     def add_command(self, study_id: int, kind: CommandKind) -> None:
         """Tell the drivers of a study something."""
-        self.execute(insert(CommandRow).values(study_id=study_id, kind=kind, at=self._clock()))
+        self.execute(insert(COMMAND).values(study_id=study_id, kind=kind, at=self._clock()))
 
     def commands_of(self, study_id: int, after: int) -> list[Command]:
         """Commands with an id above ``after``, oldest first."""
-        rows = self.read(_COMMANDS, {"of_study": study_id, "after": after})
-        return [record_of(Command, row) for row in rows]
+        return self.records(Command, _COMMANDS, {"of_study": study_id, "after": after})

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from sqlalchemy import (
     Connection,
     Integer,
-    Table,
+    Select,
     and_,
     bindparam,
     exists,
@@ -39,10 +39,9 @@ from qsearch.store.records import (
     columns_of,
     failure_columns,
     names_of,
-    record_of,
     trial_of,
 )
-from qsearch.store.tables import CommandRow, EventRow, LogRow, ShardRow, TrialRow
+from qsearch.store.tables import COMMAND, EVENT, LOG, SHARD, TRIAL
 
 # Any number that no other program uses for its advisory locks.
 _CLAIM_LOCK: Final = 0x71735F636C61
@@ -50,96 +49,94 @@ _MANY: Final = 500
 """Numbers in one IN list."""
 
 # Statements that run for every trial are built once: building costs more than running them.
-_T = cast(Table, TrialRow.__table__)
-_COLUMNS = _T.columns
-_TWIN = _T.alias("twin")
+_TWIN = TRIAL.alias("twin")
 
 # Of a sum no index is used: SQLite would read all trials in the order of their numbers, the ended
 # ones as well, where the index of states leads to the few that have not ended.
-_NUMBER: Final = _T.c.number + literal_column("0")
-_STANDS: Final = or_(*(_T.c.state == state for state in UNFINISHED))
+_NUMBER: Final = TRIAL.c.number + literal_column("0")
+_STANDS: Final = or_(*(TRIAL.c.state == state for state in UNFINISHED))
 """Whether a trial has not ended. SQLAlchemy writes a list anew whenever it runs a statement."""
 
-_OF_STUDY: Final = _T.c.study_id == bindparam("of_study")
+_OF_STUDY: Final = TRIAL.c.study_id == bindparam("of_study")
 _FREE: Final = (
-    select(_T.c.id, _T.c.work_hash)
+    select(TRIAL.c.id, TRIAL.c.work_hash)
     .where(
         _OF_STUDY,
         _STANDS,
         bindparam("below") > _NUMBER,
         or_(
-            _T.c.state == "waiting",
-            (_T.c.state == "running")
-            & (_T.c.driver_id == bindparam("driver"))
-            & _T.c.id.not_in(bindparam("held", expanding=True)),
+            TRIAL.c.state == "waiting",
+            (TRIAL.c.state == "running")
+            & (TRIAL.c.driver_id == bindparam("driver"))
+            & TRIAL.c.id.not_in(bindparam("held", expanding=True)),
         ),
         ~exists().where(
-            _TWIN.c.work_hash == _T.c.work_hash, _TWIN.c.state == "running", _TWIN.c.id != _T.c.id
+            _TWIN.c.work_hash == TRIAL.c.work_hash,
+            _TWIN.c.state == "running",
+            _TWIN.c.id != TRIAL.c.id,
         ),
     )
-    .order_by(_T.c.stage != TRIED, _NUMBER)
+    .order_by(TRIAL.c.stage != TRIED, _NUMBER)
     .limit(bindparam("most", type_=Integer))
 )
 """Trials that a driver may claim: no other runs the same work."""
 
 _FROM: Final = (
-    select(*_COLUMNS).where(_OF_STUDY, _T.c.number >= bindparam("first")).order_by(_T.c.number)
+    select(TRIAL).where(_OF_STUDY, TRIAL.c.number >= bindparam("first")).order_by(TRIAL.c.number)
 )
-_COMMAND: Final = select(func.max(CommandRow.id)).where(
-    CommandRow.study_id == bindparam("of_study")
-)
+_COMMAND: Final = select(func.max(COMMAND.c.id)).where(COMMAND.c.study_id == bindparam("of_study"))
 _NEWS: Final = select(
     func.coalesce(_COMMAND.scalar_subquery(), 0),
-    func.coalesce(select(func.max(_T.c.number)).where(_OF_STUDY).scalar_subquery(), -1) + 1,
-    select(func.count()).select_from(_T).where(_OF_STUDY, _STANDS).scalar_subquery(),
+    func.coalesce(select(func.max(TRIAL.c.number)).where(_OF_STUDY).scalar_subquery(), -1) + 1,
+    select(func.count()).select_from(TRIAL).where(_OF_STUDY, _STANDS).scalar_subquery(),
 )
-_UNFINISHED: Final = select(_T.c.number).where(_OF_STUDY, _STANDS)
+_UNFINISHED: Final = select(TRIAL.c.number).where(_OF_STUDY, _STANDS)
 
-_OF_IDS: Final = _T.c.id.in_(bindparam("ids", expanding=True))
-_BY_ID: Final = select(*_COLUMNS).where(_OF_IDS)
+_OF_IDS: Final = TRIAL.c.id.in_(bindparam("ids", expanding=True))
+_BY_ID: Final = select(TRIAL).where(_OF_IDS)
 
 _ANSWERS: Final = (
-    select(*_COLUMNS)
+    select(TRIAL)
     .where(
-        _T.c.work_hash.in_(bindparam("hashes", expanding=True)),
+        TRIAL.c.work_hash.in_(bindparam("hashes", expanding=True)),
         or_(
-            *(_T.c.state == state for state in REPEATABLE),
-            and_(_T.c.state == "pruned", _T.c.collapsed),
+            *(TRIAL.c.state == state for state in REPEATABLE),
+            and_(TRIAL.c.state == "pruned", TRIAL.c.collapsed),
         ),
     )
-    .order_by(_T.c.id)
+    .order_by(TRIAL.c.id)
 )
 """Trials of any study that did exactly this work; a failure may end otherwise next time, and what
 was stopped as worse was so beside the other trials of its study."""
 
 _LEASE: Final = (
-    update(_T)
+    update(TRIAL)
     .where(_OF_IDS)
     .values(
         state="running",
         driver_id=bindparam("driver"),
-        attempts=_T.c.attempts + 1,
+        attempts=TRIAL.c.attempts + 1,
         started_at=bindparam("now"),
     )
-    .returning(*_COLUMNS)
+    .returning(TRIAL)
 )
 
-_OPEN: Final = select(_T.c.id).where(_OF_IDS, _STANDS).order_by(_T.c.id).with_for_update()
+_OPEN: Final = select(TRIAL.c.id).where(_OF_IDS, _STANDS).order_by(TRIAL.c.id).with_for_update()
 """Those of some trials that have not ended; no other driver ends them before this one has."""
 
 _APART: Final = ("attempts", "failure")
 _COPIED: Final = tuple(name for name in names_of(Outcome) if name not in _APART)
-_OUTCOME: Final = (*_COPIED, "error_what", "error_where", "error_fix", "finished_at")
+_OUTCOME: Final = (*_COPIED, *failure_columns(None), "finished_at")
 _FINISH: Final = (
-    update(_T)
-    .where(_T.c.id == bindparam("trial_id"))
+    update(TRIAL)
+    .where(TRIAL.c.id == bindparam("trial_id"))
     .values(
-        attempts=_T.c.attempts + bindparam("more_attempts"),
+        attempts=TRIAL.c.attempts + bindparam("more_attempts"),
         **{name: bindparam(f"new_{name}") for name in _OUTCOME},
     )
 )
-_NEW_TRIALS: Final = insert(_T).returning(*_COLUMNS, sort_by_parameter_order=True)
-_NEW_EVENT, _NEW_SHARD, _NEW_LOG = insert(EventRow), insert(ShardRow), insert(LogRow)
+_NEW_TRIALS: Final = insert(TRIAL).returning(TRIAL, sort_by_parameter_order=True)
+_NEW_EVENT, _NEW_SHARD, _NEW_LOG = insert(EVENT), insert(SHARD), insert(LOG)
 
 
 class TrialQueries(Database):
@@ -153,16 +150,9 @@ class TrialQueries(Database):
         Raises:
             ConflictError: a number or configuration is there already; nothing was stored.
         """
-        now = self._clock()
-        rows = [
-            {
-                **columns_of(trial),
-                "study_id": study_id,
-                "state": "waiting",
-                "created_at": now,
-            }
-            for trial in trials
-        ]
+        new = {"study_id": study_id, "state": "waiting", "created_at": self._clock()}
+        new |= {"collapsed": False, "from_store": False, "attempts": 0, "lost_workers": 0}
+        rows = [{**columns_of(trial), **new} for trial in trials]
         if not rows:
             return []
         try:
@@ -181,15 +171,15 @@ class TrialQueries(Database):
         first: int = 0,
     ) -> list[Trial]:
         """Trials by number: all, or those in the given states, from number ``first`` on."""
-        query = _FROM if states is None else _FROM.where(_T.c.state.in_(list(states)))
+        query = _FROM if states is None else _FROM.where(TRIAL.c.state.in_(list(states)))
         return [trial_of(row) for row in self.read(query, {"of_study": study_id, "first": first})]
 
     def trials_by_number(self, study_id: int, numbers: Sequence[int]) -> list[Trial]:
         """These trials, by number."""
         found: list[Trial] = []
         for start in range(0, len(numbers), _MANY):
-            some = TrialRow.number.in_(numbers[start : start + _MANY])
-            rows = self.read(select(*_COLUMNS).where(TrialRow.study_id == study_id, some))
+            some = TRIAL.c.number.in_(numbers[start : start + _MANY])
+            rows = self.read(select(TRIAL).where(TRIAL.c.study_id == study_id, some))
             found.extend(trial_of(row) for row in rows)
         return sorted(found, key=lambda trial: trial.number)
 
@@ -205,9 +195,9 @@ class TrialQueries(Database):
     def count_trials(self, study_id: int) -> Counts:
         """How many trials stand where."""
         rows = self.read(
-            select(TrialRow.state, TrialRow.from_store, func.count())
-            .where(TrialRow.study_id == study_id)
-            .group_by(TrialRow.state, TrialRow.from_store)
+            select(TRIAL.c.state, TRIAL.c.from_store, func.count())
+            .where(TRIAL.c.study_id == study_id)
+            .group_by(TRIAL.c.state, TRIAL.c.from_store)
         )
         counts: dict[str, int] = {}
         for state, from_store, count in rows:
@@ -279,10 +269,10 @@ class TrialQueries(Database):
         """A worker died on a running trial: one attempt and one lost worker more."""
         now = self._clock()
         statements: list[Any] = [
-            update(TrialRow)
-            .where(TrialRow.id == trial.id, TrialRow.state == "running")
-            .values(attempts=TrialRow.attempts + 1, lost_workers=TrialRow.lost_workers + 1),
-            insert(EventRow).values(
+            update(TRIAL)
+            .where(TRIAL.c.id == trial.id, TRIAL.c.state == "running")
+            .values(attempts=TRIAL.c.attempts + 1, lost_workers=TRIAL.c.lost_workers + 1),
+            insert(EVENT).values(
                 study_id=study_id,
                 kind="worker_lost",
                 trial=trial.number,
@@ -292,7 +282,7 @@ class TrialQueries(Database):
         ]
         if log:
             statements.append(
-                insert(LogRow).values(
+                insert(LOG).values(
                     study_id=study_id, trial=trial.number, source=where, excerpt=log, at=now
                 )
             )
@@ -300,27 +290,22 @@ class TrialQueries(Database):
 
     def requeue(self, driver_ids: Collection[int]) -> int:
         """Queue the trials of these drivers again, with the same parameters; how many."""
-        held = TrialRow.driver_id.in_(list(driver_ids))
-        back = update(TrialRow).where(TrialRow.state == "running", held)
+        held = TRIAL.c.driver_id.in_(list(driver_ids))
+        back = update(TRIAL).where(TRIAL.c.state == "running", held)
         return self.execute(back.values(state="waiting", started_at=None, driver_id=None))
 
     def retry_failed(self, study_id: int, below: int) -> int:
         """Queue failed trials with numbers under ``below`` again, as they were; how many."""
-        failed = update(TrialRow).where(
-            TrialRow.study_id == study_id, TrialRow.state == "failed", TrialRow.number < below
+        failed = update(TRIAL).where(
+            TRIAL.c.study_id == study_id, TRIAL.c.state == "failed", TRIAL.c.number < below
         )
         none = dict.fromkeys(("started_at", "finished_at", "driver_id", *failure_columns(None)))
         return self.execute(failed.values(state="waiting", **none))
 
     def shards_of(self, study_id: int, number: int) -> list[Shard]:
         """What the parts of a trial's evaluation found, in order."""
-        rows = self.read(
-            select(*ShardRow.__table__.columns)
-            .join(TrialRow, TrialRow.id == ShardRow.trial_id)
-            .where(TrialRow.study_id == study_id, TrialRow.number == number)
-            .order_by(ShardRow.shard)
-        )
-        return [record_of(Shard, row) for row in rows]
+        of_trial = (TRIAL.c.study_id == study_id, TRIAL.c.number == number)
+        return self._shards(select(TRIAL.c.id).where(*of_trial))
 
     def shards_behind(self, trial: Trial) -> list[Shard]:
         """The parts of a trial; of one that the store answered, those of the first trial of any
@@ -328,16 +313,15 @@ class TrialQueries(Database):
         if not trial.outcome.from_store:
             return self.shards_of(trial.study_id, trial.number)
         made = (
-            select(func.min(TrialRow.id))
-            .join(ShardRow, ShardRow.trial_id == TrialRow.id)
-            .where(TrialRow.work_hash == trial.work_hash, TrialRow.state == "complete")
+            select(func.min(TRIAL.c.id))
+            .join(SHARD, SHARD.c.trial_id == TRIAL.c.id)
+            .where(TRIAL.c.work_hash == trial.work_hash, TRIAL.c.state == "complete")
         )
-        rows = self.read(
-            select(*ShardRow.__table__.columns)
-            .where(ShardRow.trial_id == made.scalar_subquery())
-            .order_by(ShardRow.shard)
-        )
-        return [record_of(Shard, row) for row in rows]
+        return self._shards(made)
+
+    def _shards(self, trial_id: Select[Any]) -> list[Shard]:
+        of_trial = select(SHARD).where(SHARD.c.trial_id == trial_id.scalar_subquery())
+        return self.records(Shard, of_trial.order_by(SHARD.c.shard))
 
     def _store_ends(
         self, connection: Connection, study_id: int, ends: Sequence[Ended]

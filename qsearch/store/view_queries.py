@@ -19,19 +19,19 @@ from qsearch.store.records import (
     objective_values_of,
     record_of,
 )
-from qsearch.store.tables import ArtifactRow, DriverRow, EventRow, StudyRow, TrialRow
+from qsearch.store.tables import ARTIFACT, DRIVER, EVENT, STUDY, TRIAL
 
 NOTE: Final = "note"
 _OF_STUDY: Final[Any] = bindparam("of_study")
 _PULSE: Final = select(
-    StudyRow.updated_at,
+    STUDY.c.updated_at,
     select(func.count())
-    .where(DriverRow.study_id == _OF_STUDY, DriverRow.state == "running")
+    .where(DRIVER.c.study_id == _OF_STUDY, DRIVER.c.state == "running")
     .scalar_subquery(),
     select(func.count())
-    .where(EventRow.study_id == _OF_STUDY, EventRow.id > bindparam("after"))
+    .where(EVENT.c.study_id == _OF_STUDY, EVENT.c.id > bindparam("after"))
     .scalar_subquery(),
-).where(StudyRow.id == _OF_STUDY)
+).where(STUDY.c.id == _OF_STUDY)
 """One statement, built once: it runs twice a second for every study that a page shows."""
 
 
@@ -82,10 +82,10 @@ class TrialPoint:
 
 _MADE: Final = ("cpu_s", "error")
 _COLUMNS: Final = (
-    *(TrialRow.__table__.c[name] for name in names_of(TrialPoint) if name not in _MADE),
-    TrialRow.compile_cpu_s,
-    TrialRow.run_cpu_s,
-    TrialRow.error_what,
+    *(TRIAL.c[name] for name in names_of(TrialPoint) if name not in _MADE),
+    TRIAL.c.compile_cpu_s,
+    TRIAL.c.run_cpu_s,
+    TRIAL.c.error_what,
 )
 
 
@@ -122,18 +122,18 @@ class Totals:
 
 
 _STATE_TOTALS: Final = select(
-    TrialRow.state,
+    TRIAL.c.state,
     func.count(),
     *(
         func.coalesce(func.sum(column), 0)
         for column in (
-            TrialRow.seconds,
-            func.coalesce(TrialRow.compile_cpu_s, 0) + func.coalesce(TrialRow.run_cpu_s, 0),
-            TrialRow.attempts,
-            TrialRow.lost_workers,
+            TRIAL.c.seconds,
+            func.coalesce(TRIAL.c.compile_cpu_s, 0) + func.coalesce(TRIAL.c.run_cpu_s, 0),
+            TRIAL.c.attempts,
+            TRIAL.c.lost_workers,
         )
     ),
-).group_by(TrialRow.state)
+).group_by(TRIAL.c.state)
 
 
 class ViewQueries(Database):
@@ -141,12 +141,12 @@ class ViewQueries(Database):
 
     def totals(self, since: float) -> Totals:
         """All studies in numbers; drivers live whose last heartbeat came after ``since``."""
-        studies = self.read(select(StudyRow.state, func.count()).group_by(StudyRow.state))
+        studies = self.read(select(STUDY.c.state, func.count()).group_by(STUDY.c.state))
         rows = [(*row,) for row in self.read(_STATE_TOTALS)]
-        live = (DriverRow.state == "running", DriverRow.beat_at >= since)
-        workers = func.coalesce(func.sum(DriverRow.workers), 0)
+        live = (DRIVER.c.state == "running", DRIVER.c.beat_at >= since)
+        workers = func.coalesce(func.sum(DRIVER.c.workers), 0)
         ((drivers, workers_now),) = self.read(select(func.count(), workers).where(*live))
-        stored = select(func.coalesce(func.sum(ArtifactRow.bytes), 0))
+        stored = select(func.coalesce(func.sum(ARTIFACT.c.bytes), 0))
         sums = [sum(column) for column in zip(*(row[2:] for row in rows))] or [0, 0, 0, 0]
         return Totals(
             Counter({row[0]: row[1] for row in studies}),
@@ -160,18 +160,18 @@ class ViewQueries(Database):
         self, study_id: int, first: int = 0, also: Collection[int] = ()
     ) -> list[TrialPoint]:
         """Trials by number, from number ``first`` on, and those of the numbers ``also``."""
-        wanted = TrialRow.number >= first
+        wanted = TRIAL.c.number >= first
         if also:
-            wanted |= TrialRow.number.in_(also)
-        query = select(*_COLUMNS).where(TrialRow.study_id == study_id, wanted)
-        return [_point_of(row) for row in self.read(query.order_by(TrialRow.number))]
+            wanted |= TRIAL.c.number.in_(also)
+        query = select(*_COLUMNS).where(TRIAL.c.study_id == study_id, wanted)
+        return [_point_of(row) for row in self.read(query.order_by(TRIAL.c.number))]
 
     def notes_of(self, study_id: int, after: int = 0) -> list[Note]:
         """Notes and tags on a study and its trials, written after event ``after``, oldest first."""
         rows = self.read(
-            select(EventRow.id, EventRow.trial, EventRow.data)
-            .where(EventRow.study_id == study_id, EventRow.id > after, EventRow.kind == NOTE)
-            .order_by(EventRow.id)
+            select(EVENT.c.id, EVENT.c.trial, EVENT.c.data)
+            .where(EVENT.c.study_id == study_id, EVENT.c.id > after, EVENT.c.kind == NOTE)
+            .order_by(EVENT.c.id)
         )
         return [
             Note(
@@ -199,7 +199,7 @@ class ViewQueries(Database):
 
     def last_event(self, study_id: int) -> int:
         """Id of the newest event; 0 when there is none."""
-        rows = self.read(select(func.max(EventRow.id)).where(EventRow.study_id == study_id))
+        rows = self.read(select(func.max(EVENT.c.id)).where(EVENT.c.study_id == study_id))
         return int(rows[0][0] or 0)
 
 

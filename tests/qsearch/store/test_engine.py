@@ -18,7 +18,7 @@ from qsearch.store.engine import (
 )
 from qsearch.store.records import Ended, NewStudy, NewTrial, Outcome
 from qsearch.store.repository import Repository
-from qsearch.store.tables import VERSION_TABLE, Table
+from qsearch.store.tables import METADATA, VERSION_TABLE
 
 # Imports what the processes need, then does what follows in so many of them at once.
 TOGETHER = """
@@ -74,7 +74,7 @@ def test_a_new_database_has_the_tables_of_the_models(storage_url: str) -> None:
     engine = open_engine(storage_url)
     with engine.connect() as connection:
         tables = set(inspect(connection).get_table_names())
-    assert tables == {*Table.metadata.tables, VERSION_TABLE}
+    assert tables == {*METADATA.tables, VERSION_TABLE}
     engine.dispose()
 
 

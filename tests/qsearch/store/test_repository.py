@@ -25,7 +25,7 @@ from qsearch.store.records import (
     StoredArtifact,
 )
 from qsearch.store.repository import Repository
-from qsearch.store.tables import Table
+from qsearch.store.tables import METADATA
 
 
 class Clock:
@@ -273,7 +273,7 @@ def test_a_deleted_study_leaves_nothing_behind(repository: Repository) -> None:
     repository.delete_study(study.id)
     assert repository.studies() == [other]
     with repository.engine.connect().execution_options(reader=True) as connection:
-        for table in Table.metadata.sorted_tables:
+        for table in METADATA.sorted_tables:
             left = connection.exec_driver_sql(f"SELECT count(*) FROM {table.name}").scalar()
             assert left == (1 if table.name == "qs_study" else 0), table.name
     assert repository.trials_of(study.id) == []
