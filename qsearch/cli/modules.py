@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -119,54 +120,46 @@ def profile_command(
         print(f"note: {note}")
 
 
-def _export_format(
-    format: str,
-    runtime: str | None,
-    reduce_range: bool,
-    wide_sums: bool,
-    opset: int | None,
-    hw: str | None,
-    matcher: str | None,
-    unpack: str | None,
-    io: str | None,
-    fully_connected: bool,
-) -> str | C | Qdq | Tflite | Commands:
-    from qsearch.commands.export import C, Commands, Qdq, Tflite
-
-    qdq_only = {"--for": runtime, "--reduce-range": reduce_range, "--wide-sums": wide_sums}
-    _only_of(format, ("qdq",), {**qdq_only, "--opset": opset})
-    _only_of(format, ("commands",), {"--hw": hw, "--matcher": matcher})
-    _only_of(format, ("c",), {"--unpack": unpack})
-    _only_of(format, ("tflite",), {"--io": io, "--fully-connected": fully_connected})
-    if format == "tflite":
-        return Tflite(io, fully_connected)
-    if format == "c":
-        return C("load" if unpack == "load" else "run")
-    if format == "qdq":
-        return Qdq(runtime or Qdq().runtime, reduce_range, wide_sums, opset)
-    return format if hw is None else Commands(hw, matcher or Commands(hw).matcher)
+_in_export: Final = partial(option, panel=OUTPUT)
+_OF_FORMATS: Final = {
+    "qdq": ("for", "reduce_range", "wide_sums", "opset", "anyway"),
+    "commands": ("hw", "matcher"),
+    "c": ("unpack",),
+    "tflite": ("io", "fully_connected"),
+    "onnx": ("batch",),
+}
+"""Options of export that are those of one format; a batch is that of every ONNX file."""
 
 
-def _only_of(format: str, formats: Sequence[str], given: Mapping[str, object]) -> None:
-    """Refuse options of other formats.
+def _export_format(format: str, given: Mapping[str, Any]) -> str | C | Qdq | Tflite | Commands:
+    """The format with its options.
 
     Raises:
-        SettingsError: one was given.
+        SettingsError: an option of another format was given.
     """
+    from qsearch.commands.export import ONNX_FORMATS, C, Commands, Qdq, Tflite
     from qsearch.errors import SettingsError
 
-    for name, value in given.items():
-        if value and format not in formats:
-            raise SettingsError(
-                f"--format {format} has no {name}",
-                where=name,
-                fix=f"leave it out, or choose --format {formats[0]}",
-            )
+    own = "onnx" if format in ONNX_FORMATS else format
+    for owner, names in _OF_FORMATS.items():
+        for flag in (f"--{name.replace('_', '-')}" for name in names if given[name]):
+            if owner not in (format, own):
+                what, fix = f"--format {format} has no {flag}", f"choose --format {owner}"
+                raise SettingsError(what, where=flag, fix=f"leave it out, or {fix}")
+    if format == "tflite":
+        return Tflite(given["io"], given["fully_connected"])
+    if format == "c":
+        return C(given["unpack"] or "run")
+    if format == "qdq":
+        runtime = given["for"] or Qdq().runtime
+        return Qdq(runtime, given["reduce_range"], given["wide_sums"], given["opset"])
+    hw = given["hw"]
+    return format if hw is None else Commands(hw, given["matcher"] or Commands(hw).matcher)
 
 
 @click.command(cls=Command)
 @argument("module", "M.qmod", "what `launch` or `compile` wrote, or a run folder")
-@option(
+@_in_export(
     "--format",
     metavar="c|onnx|qdq|tflite|float|commands",
     default="c",
@@ -174,59 +167,49 @@ def _only_of(format: str, formats: Sequence[str], given: Mapping[str, object]) -
     "the 8 bit kernels of --for; tflite: a LiteRT file with the integers of a module of "
     "requantization=tflite, for TFLM; float: a module that is not on integers; commands: what "
     "the accelerator --hw and its host run, in order (c)",
-    panel=OUTPUT,
 )
-@option(
+@_in_export(
     "--for",
-    "runtime",
     metavar="RUNTIME",
     help="with qdq: onnxruntime, openvino, tensorrt, or an NPU, ryzenai or qnn (onnxruntime)",
-    panel=OUTPUT,
 )
-@option(
+@_in_export(
     "--reduce-range",
     help="with qdq: 7-bit weights, for processors without VNNI, whose 8-bit kernels saturate",
-    panel=OUTPUT,
 )
-@option(
+@_in_export(
     "--wide-sums",
     help="with qdq: keep values of 16 bits in float: more exact, slower (narrowed to 8 bits)",
-    panel=OUTPUT,
 )
-@option(
+@_in_export(
     "--opset",
     metavar="17|21|25",
     type=click.IntRange(17, 25),
     help="with qdq: the newest that the runtime takes; weights of up to 2 bits take 2 from "
     "opset 25 on, of up to 4 bits 4 from 21 on (25; 17 for openvino and tensorrt)",
-    panel=OUTPUT,
 )
-@option(
+@_in_export(
     "--unpack",
     metavar="run|load",
     type=Choice(["run", "load"]),
     help="with c: unpack constants in every run, or once, which takes more RAM and less time; "
     "the header says how much (run)",
-    panel=OUTPUT,
 )
-@option(
+@_in_export(
     "--io",
     metavar="int8|int16|uint8|float",
     type=Choice(["int8", "int16", "uint8", "float"]),
     help="with tflite: what the file takes and gives (the module's integers)",
-    panel=OUTPUT,
 )
-@option(
+@_in_export(
     "--fully-connected",
     help="with tflite: dense layers as FULLY_CONNECTED, equal in TFLM only (CONV_2D, equal in "
     "LiteRT's reference kernels, too)",
-    panel=OUTPUT,
 )
-@option(
+@_in_export(
     "--anyway",
     help="with qdq: exit with 0 also where the file loses more than the limit of its study, or "
     "3 dB beside its module",
-    panel=OUTPUT,
 )
 @options.hardware
 @options.matcher
@@ -235,33 +218,23 @@ def _only_of(format: str, formats: Sequence[str], given: Mapping[str, object]) -
     help="output folder; for ONNX also a file, x.onnx; for tflite x.tflite, or x.cc, a C array "
     "(beside the module)",
 )
-@option("--batch", help="batch size of the ONNX model (any)", panel=OUTPUT, **COUNT)
-@option(
+@_in_export("--batch", help="batch size of the ONNX model (any)", **COUNT)
+@_in_export(
     "--name",
     metavar="N",
     help="stem of the file names and C symbols (that of the module)",
-    panel=OUTPUT,
 )
 @options.as_json
 @options.imports
 def export_command(
-    module: str,
-    format: str,
-    out: str | None,
-    batch: int | None,
-    name: str | None,
-    as_json: bool,
-    anyway: bool,
-    **asked: Any,
+    module: str, format: str, out: str | None, name: str | None, as_json: bool, **given: Any
 ) -> int:
     """Write a .qmod as C source, as ONNX, as a LiteRT file, or as commands of an accelerator."""
-    from qsearch.commands.export import ONNX_FORMATS, export
+    from qsearch.commands.export import export
 
-    form = _export_format(format, **asked)
-    _only_of(format, ONNX_FORMATS, {"--batch": batch})
-    _only_of(format, ("qdq",), {"--anyway": anyway})
-    found = export(module, form, out, name=name, batch=batch)
-    code = EXIT_TARGET_MISSED if found.lost and not anyway else EXIT_OK
+    form = _export_format(format, given)
+    found = export(module, form, out, name=name, batch=given["batch"])
+    code = EXIT_TARGET_MISSED if found.lost and not given["anyway"] else EXIT_OK
     if code:
         print(f"{found.lost}; --anyway takes it as it is", file=sys.stderr)
     if as_json:
