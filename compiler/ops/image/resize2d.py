@@ -43,7 +43,7 @@ from compiler.ops.rules.pass_through import (
     realize_moving_channels,
 )
 from compiler.ops.rules.realize import FQRealizeRewrite
-from compiler.ops.rules.with_tables import LEVEL, with_tables
+from compiler.ops.rules.with_tables import LEVEL
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
@@ -219,16 +219,14 @@ def _weights(call: Call) -> tuple[Weights, ...]:
     )
 
 
-@FQAnnotateRewrite.register(*RESIZERS, level=LEVEL)
-@with_tables
+@FQAnnotateRewrite.register(*RESIZERS, level=LEVEL, needs_tables=True)
 def resize_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Elements are repeated or mixed: narrow ones, which are cheaper."""
     annotate = annotate_max_pool if _moves(ref_call) else annotate_accumulating
     return annotate(ref_call, args, ctx)
 
 
-@FQRealizeRewrite.register(*RESIZERS, level=LEVEL)
-@with_tables
+@FQRealizeRewrite.register(*RESIZERS, level=LEVEL, needs_tables=True)
 def resize_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """The operator itself, or sums of weighted neighbours."""
     if _moves(ref_call):

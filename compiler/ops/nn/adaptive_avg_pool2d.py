@@ -41,7 +41,6 @@ from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.pass_through import annotate_accumulating
 from compiler.ops.rules.realize import FQRealizeRewrite
-from compiler.ops.rules.with_tables import with_tables
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 
@@ -136,8 +135,7 @@ def _weights(call: Call) -> tuple[Weights, ...]:
     return tuple(found)
 
 
-@FQAnnotateRewrite.register(adaptive_avg_pool2d)
-@with_tables
+@FQAnnotateRewrite.register(adaptive_avg_pool2d, needs_tables=True)
 def adaptive_avg_pool2d_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """As nn.avg_pool2d; windows of several sizes mix narrow integers."""
     if _even_windows(ref_call) is None:
@@ -145,8 +143,7 @@ def adaptive_avg_pool2d_annotate(ref_call: Call, args: Args, ctx: QuantizeContex
     return annotate_average_pool(ref_call, args, ctx)
 
 
-@FQRealizeRewrite.register(adaptive_avg_pool2d)
-@with_tables
+@FQRealizeRewrite.register(adaptive_avg_pool2d, needs_tables=True)
 def adaptive_avg_pool2d_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """nn.avg_pool2d, or the mean over rows and then over columns."""
     pool = _even_windows(ref_call)

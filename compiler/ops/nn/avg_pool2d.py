@@ -57,12 +57,12 @@ from compiler.ops.rules.pass_through import annotate_accumulating, annotate_pass
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,
-    RealizeRule,
     integer_limits,
     integers,
     of_integers,
     require_fits,
 )
+from compiler.ops.rules.with_tables import Rule
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.integer_division import truncated_quotient
 from compiler.qtypes.context import QuantizeContext
@@ -81,7 +81,7 @@ def annotate_average_pool(ref_call: Call, args: Args, ctx: QuantizeContext) -> E
     return annotate_accumulating(ref_call, args, ctx)
 
 
-def realize_average_pool(counts: Counts) -> RealizeRule:
+def realize_average_pool(counts: Counts) -> Rule:
     """The rule of one pooling operator."""
 
     @of_integers

@@ -12,7 +12,6 @@ from compiler.ops.nn.standardized_integers import Norm, annotate_norm, realize_n
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.channel_factors import RESULT, Absorber, ChannelFactors, FQChannelFactors
 from compiler.ops.rules.realize import FQRealizeRewrite
-from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 
@@ -42,8 +41,7 @@ def layer_norm_factors(call: Call) -> ChannelFactors | None:
     return ChannelFactors({RESULT: axis}, absorbers=(gamma, beta))
 
 
-@FQAnnotateRewrite.register(layer_norm)
-@with_tables
+@FQAnnotateRewrite.register(layer_norm, needs_tables=True)
 def layer_norm_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Constant gamma and beta become part of the integer form."""
     attrs = LayerNormAttrs.of(ref_call)
@@ -52,8 +50,7 @@ def layer_norm_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Exp
     return annotate_norm(ref_call, args, attrs.axis, ctx)
 
 
-@FQRealizeRewrite.register(layer_norm)
-@with_tables
+@FQRealizeRewrite.register(layer_norm, needs_tables=True)
 def layer_norm_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """nn.integer_standardize, times gamma and plus beta in units of one scale."""
     data, gamma, beta = args

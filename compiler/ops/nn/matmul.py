@@ -30,7 +30,6 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.product_shape import FQProductShape, ProductShape
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.simplify import FCanonicalize
-from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.tensor.broadcast import broadcast_shape
 
 OP = "nn.matmul"
@@ -138,8 +137,8 @@ def matmul_product(call: Call) -> ProductShape:
     return ProductShape(call.args[0].tensor_type.concrete_shape[-2 if attrs.transpose_a else -1])
 
 
-FQAnnotateRewrite.register(matmul)(with_tables(annotate_both_sides))
-FQRealizeRewrite.register(matmul)(with_tables(realize_both_sides))
+FQAnnotateRewrite.register(matmul, needs_tables=True)(annotate_both_sides)
+FQRealizeRewrite.register(matmul, needs_tables=True)(realize_both_sides)
 FQAnnotateRewrite.register(BATCHED)(annotate_both_sides)
 FQRealizeRewrite.register(BATCHED)(realize_both_sides)
 FQDomScale.register(matmul, BATCHED)(product_scale)

@@ -29,7 +29,7 @@ from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.pass_through import annotate_pass_through, movable
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, integer_limits
-from compiler.ops.rules.with_tables import LEVEL, with_tables
+from compiler.ops.rules.with_tables import LEVEL
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 
@@ -189,8 +189,7 @@ def pad_body(step: Step, words: Words) -> Value | None:
     return data
 
 
-@FQAnnotateRewrite.register("nn.pad", level=LEVEL)
-@with_tables
+@FQAnnotateRewrite.register("nn.pad", level=LEVEL, needs_tables=True)
 def pad_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """The padding must be known, so that it can be an integer."""
     if not isinstance(unannotated(args[1]), Constant):
@@ -198,8 +197,7 @@ def pad_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | Non
     return annotate_pass_through(ref_call, args, ctx)
 
 
-@FQRealizeRewrite.register("nn.pad", level=LEVEL)
-@with_tables
+@FQRealizeRewrite.register("nn.pad", level=LEVEL, needs_tables=True)
 def pad_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Padding is rounded to the scale of the data and kept within their dtype."""
     data, value = args

@@ -41,7 +41,6 @@ from compiler.ops.rules.pass_through import partition_pass_through
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, integers
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.simplify import FDefinition
-from compiler.ops.rules.with_tables import with_tables
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 
@@ -86,16 +85,14 @@ def prelu_definition(ref_call: Call, new_args: Args) -> Expr:
 FConvertLayout.register(prelu)(axis_layout)
 
 
-@FQPartitionRewrite.register(OP)
-@with_tables
+@FQPartitionRewrite.register(OP, needs_tables=True)
 def prelu_partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Stays inside the region of its data."""
     constant = isinstance(args[1], Constant)
     return partition_pass_through(ref_call, args, ctx) if constant else None
 
 
-@FQAnnotateRewrite.register(OP)
-@with_tables
+@FQAnnotateRewrite.register(OP, needs_tables=True)
 def prelu_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Constant slopes need no quantize point; the result is an accumulator."""
     data, alpha = args
@@ -106,8 +103,7 @@ def prelu_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | N
     return annotated(ref_call, (held, alpha))
 
 
-@FQRealizeRewrite.register(OP)
-@with_tables
+@FQRealizeRewrite.register(OP, needs_tables=True)
 def prelu_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Two halves in the accumulator dtype; float where the negative one would leave it."""
     data, alpha = args

@@ -23,7 +23,6 @@ from compiler.ops.rules.integer_calls import scalar
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.simplify import FDefinition
-from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 
@@ -51,16 +50,14 @@ def rms_norm_numpy(attrs: RmsNormAttrs, args: Arrays, out_type: Type) -> list[An
     return [(data / root).astype(args[0].dtype, copy=False)]
 
 
-@FQAnnotateRewrite.register(rms_norm)
-@with_tables
+@FQAnnotateRewrite.register(rms_norm, needs_tables=True)
 def rms_norm_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """As nn.layer_norm."""
     attrs = RmsNormAttrs.of(ref_call)
     return annotate_norm(ref_call, args, attrs.axis, ctx)
 
 
-@FQRealizeRewrite.register(rms_norm)
-@with_tables
+@FQRealizeRewrite.register(rms_norm, needs_tables=True)
 def rms_norm_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """nn.integer_standardize without the mean."""
     attrs = RmsNormAttrs.of(ref_call)

@@ -41,7 +41,7 @@ from compiler.ops.rules.realize import (
 )
 from compiler.ops.rules.requantize import to_fewer_bits, to_scalar
 from compiler.ops.rules.simplify import FDefinition
-from compiler.ops.rules.with_tables import tabulates, with_tables
+from compiler.ops.rules.with_tables import tabulates
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
@@ -74,8 +74,7 @@ _TABLE_BITS = 22
 _MOST_ENTRIES = 1 << 12
 
 
-@FQAnnotateRewrite.register("nn.softmax", "nn.log_softmax")
-@with_tables
+@FQAnnotateRewrite.register("nn.softmax", "nn.log_softmax", needs_tables=True)
 def softmax_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Looks narrow integers up in a table; scores that may be masked are integers of 16 bits, whose
     least ones the table gives no weight."""
@@ -84,8 +83,7 @@ def softmax_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr |
     return annotate_tabulated(ref_call, args, ctx)
 
 
-@FQRealizeRewrite.register(softmax)
-@with_tables
+@FQRealizeRewrite.register(softmax, needs_tables=True)
 @of_integers
 def softmax_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
     """nn.integer_softmax with exp(-d * scale) for every difference d of two scores; with
@@ -154,8 +152,7 @@ _INDEX_DTYPE = "uint16"
 _FINER_BITS = 8
 
 
-@FQRealizeRewrite.register(log_softmax)
-@with_tables
+@FQRealizeRewrite.register(log_softmax, needs_tables=True)
 def log_softmax_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """x - max(x) + log(p), where p, the largest probability, is 1 / sum(exp(x - max(x)))."""
     (data,) = args

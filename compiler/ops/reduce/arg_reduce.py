@@ -38,7 +38,6 @@ from compiler.ops.rules.pass_through import in_integers, partition_inside
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, of_integers
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.unify_fields import stored
-from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 
@@ -129,10 +128,14 @@ FLower.register("argmin")(_arg_reduce("argmin"))
 _SUMS: Final = ("add", "subtract", "nn.bias_add", "nn.dense", "nn.matmul", "nn.conv2d")
 _MOVES: Final = ("reshape", "take", "squeeze", "expand_dims")
 _BORDERS: Final = ("annotation.stop_fusion", "annotation.cast_hint")
+_BOTH: Final = ("argmax", "argmin")
+_PLACES: Final = (*_BOTH, "topk")
+FQPartitionRewrite.register(*_PLACES, needs_tables=True)(partition_inside)
+FQZeroPoint.register(*_PLACES)(always(ZeroPoint.TAKES))
 
 
-@with_tables
-def _annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+@FQAnnotateRewrite.register(*_PLACES, needs_tables=True)
+def arg_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """The position of a value that will be integer; a position itself has no scale."""
     (data,) = args
     if kind_of(data) is None or ctx.check_to_skip(ref_call) or holds_float(ref_call.checked_type):
@@ -161,9 +164,9 @@ def _wide(data: Expr) -> Expr:
     return found
 
 
-@with_tables
+@FQRealizeRewrite.register(*_PLACES, needs_tables=True)
 @of_integers
-def _realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
+def arg_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
     """The position among the integers; scales per channel become one scale first.
 
     A zero point is the same for all elements and moves no position.
@@ -175,14 +178,6 @@ def _realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Exp
     if ctx.qconfig.for_tflm:
         at_one_scale = stored(at_one_scale, ctx.qconfig)
     return with_args(ref_call, (at_one_scale.data,))
-
-
-_BOTH = ("argmax", "argmin")
-_PLACES = (*_BOTH, "topk")
-FQPartitionRewrite.register(*_PLACES)(with_tables(partition_inside))
-FQAnnotateRewrite.register(*_PLACES)(_annotate)
-FQRealizeRewrite.register(*_PLACES)(_realize)
-FQZeroPoint.register(*_PLACES)(always(ZeroPoint.TAKES))
 
 
 @FConvertLayout.register(*_BOTH)

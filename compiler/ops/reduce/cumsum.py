@@ -28,7 +28,6 @@ from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.pass_through import annotate_accumulating
 from compiler.ops.rules.realize import FQRealizeRewrite
-from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.transform.row_major import reshaped
 from compiler.qtypes.context import QuantizeContext
@@ -102,13 +101,12 @@ def cumsum_body(step: Step, words: Words) -> Value:
     return behind(sums, min(1, size)) if step.attrs.exclusive else sums
 
 
-FQAnnotateRewrite.register(cumsum)(with_tables(annotate_accumulating))
+FQAnnotateRewrite.register(cumsum, needs_tables=True)(annotate_accumulating)
 FQZeroPoint.register(cumsum)(always(ZeroPoint.CENTRES))
 FNeverNegative.register(cumsum)(all_positive)
 
 
-@FQRealizeRewrite.register(cumsum)
-@with_tables
+@FQRealizeRewrite.register(cumsum, needs_tables=True)
 def cumsum_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """The sums in the accumulator dtype, at the scale of their terms."""
     shape = ref_call.args[0].tensor_type.concrete_shape

@@ -52,7 +52,6 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.pass_through import annotate_accumulating
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.simplify import FDefinition
-from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.broadcast import broadcast_shape
 
@@ -76,8 +75,8 @@ def _counts_of(call: Call) -> NDArray[Any]:
     return np.array([math.prod(shape[k] for k in axes)])
 
 
-FQAnnotateRewrite.register(mean)(with_tables(annotate_accumulating))
-FQRealizeRewrite.register(mean)(with_tables(realize_average_pool(_counts_of)))
+FQAnnotateRewrite.register(mean, needs_tables=True)(annotate_accumulating)
+FQRealizeRewrite.register(mean, needs_tables=True)(realize_average_pool(_counts_of))
 FQDomScale.register(mean)(average_pool_scale(_counts_of))
 FQZeroPoint.register(mean)(always(ZeroPoint.CENTRES))
 

@@ -34,7 +34,6 @@ from compiler.ops.rules.realize import (
 )
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.simplify import FDefinition
-from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
@@ -59,16 +58,14 @@ def _adds_squares(ref_call: Call, qconfig: QConfig) -> bool:
     return not qconfig.for_tflm and is_square(ref_call.args[0])
 
 
-@FQPartitionRewrite.register(sum_)
-@with_tables
+@FQPartitionRewrite.register(sum_, needs_tables=True)
 def sum_partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Squares are in the region of their sum."""
     whole = _adds_squares(ref_call, ctx.qconfig)
     return partition_pass_through(ref_call, args, ctx) if whole else None
 
 
-@FQAnnotateRewrite.register(sum_)
-@with_tables
+@FQAnnotateRewrite.register(sum_, needs_tables=True)
 def sum_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Narrow terms, but squares; the sum is an accumulator."""
     whole = _adds_squares(ref_call, ctx.qconfig) and kind_of(args[0]) is not None
@@ -83,8 +80,7 @@ def sum_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
     return moved_scale(call, scales, qconfig) if _adds_squares(call, qconfig) else None
 
 
-@FQRealizeRewrite.register(sum_)
-@with_tables
+@FQRealizeRewrite.register(sum_, needs_tables=True)
 def sum_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """The sum in the accumulator dtype, at the scale of its terms."""
     attrs = ReduceAttrs.of(ref_call)

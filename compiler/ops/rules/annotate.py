@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from compiler.ir.expr import Args, Call, Constant, Expr, TempExpr, Tuple
-from compiler.ir.op import OpRule
-from compiler.qtypes.context import QuantizeContext
+from compiler.ops.rules.with_tables import QuantizeRule
 from compiler.qtypes.qconfig import QAnnotateKind
 
-AnnotateRule = Callable[[Call, tuple[Expr, ...], QuantizeContext], Expr | None]
-"""``rule(ref_call, new_args, ctx)``: the annotated call, or None to leave it in float."""
-
-FQAnnotateRewrite: OpRule[AnnotateRule] = OpRule("FQAnnotateRewrite", asked_by="QuantizeAnnotate")
+FQAnnotateRewrite = QuantizeRule("FQAnnotateRewrite", asked_by="QuantizeAnnotate")
+"""The annotated call; without one it stays in float."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

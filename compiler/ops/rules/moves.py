@@ -31,7 +31,7 @@ from compiler.ops.rules.realize import (
     integers,
     storage_dtype,
 )
-from compiler.ops.rules.with_tables import LEVEL, with_tables
+from compiler.ops.rules.with_tables import LEVEL
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.layer_choices import WIDE_BITS
@@ -54,22 +54,20 @@ PICKS = ("take", "gather", "gather_nd")
 moves_elements(*MOVES, level=LEVEL, needs_tables=True)
 
 
-@FQAnnotateRewrite.register(*PICKED, level=LEVEL)
-@with_tables
+@FQAnnotateRewrite.register(*PICKED, level=LEVEL, needs_tables=True)
 def picked_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Read narrow integers; keep accumulators for values that may be masked with -inf."""
     masks = ref_call.args[0] in ctx.facts.masks
     return (annotate_pass_through if masks else annotate_max_pool)(ref_call, args, ctx)
 
 
-FQRealizeRewrite.register(*PICKED, level=LEVEL)(with_tables(realize_max_pool))
+FQRealizeRewrite.register(*PICKED, level=LEVEL, needs_tables=True)(realize_max_pool)
 FQDomScale.register(*PICKED)(same_scale)
 FQZeroPoint.register(*PICKED, level=LEVEL)(always(ZeroPoint.KEEPS))
 FNeverNegative.register(*PICKED, *PICKS)(first_positive)
 
 
-@FQAnnotateRewrite.register(*PICKS, level=LEVEL)
-@with_tables
+@FQAnnotateRewrite.register(*PICKS, level=LEVEL, needs_tables=True)
 def pick_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Elements of computed data stay as they are; a constant table that computed indices pick from
     (an embedding) is stored in integers.
@@ -89,8 +87,7 @@ def pick_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
     return annotated(ref_call, (point, indices), kind)
 
 
-@FQRealizeRewrite.register(*PICKS, level=LEVEL)
-@with_tables
+@FQRealizeRewrite.register(*PICKS, level=LEVEL, needs_tables=True)
 def pick_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """The elements; rows that have a scale each are multiplied by it, at one scale as fine as the
     accumulator holds."""

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from compiler.ir.expr import Call, Expr, TempExpr
-from compiler.ir.op import OpRule
+from compiler.ir.expr import Expr, TempExpr
 from compiler.ops.rules.integer_calls import border
-from compiler.qtypes.context import QuantizeContext
+from compiler.ops.rules.with_tables import QuantizeRule
 
-PartitionRule = Callable[[Call, tuple[Expr, ...], QuantizeContext], Expr | None]
-"""``rule(ref_call, new_args, ctx)``: the call with borders, or None to leave it as it is."""
-
-FQPartitionRewrite: OpRule[PartitionRule] = OpRule(
-    "FQPartitionRewrite", asked_by="QuantizePartition"
-)
+FQPartitionRewrite = QuantizeRule("FQPartitionRewrite", asked_by="QuantizePartition")
+"""The call with borders."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

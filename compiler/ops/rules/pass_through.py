@@ -6,8 +6,6 @@ by maximum, which also keeps the scale but works on narrow integers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from compiler.ir.expr import Args, Call, Expr, Op
 from compiler.ir.op import DEFAULT_LEVEL
 from compiler.ops.annotation.attach_simulated_quantize import as_input
@@ -31,7 +29,7 @@ from compiler.ops.rules.realize import (
     storage_dtype,
 )
 from compiler.ops.rules.requantize import to_scalar
-from compiler.ops.rules.with_tables import Rule, tabulates, with_tables
+from compiler.ops.rules.with_tables import Rule, tabulates
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind
@@ -166,10 +164,12 @@ def moves_elements(*ops: Op | str, level: int = DEFAULT_LEVEL, needs_tables: boo
         level: of the rules.
         needs_tables: the operators stay in float without ``integer_tables``.
     """
-    guard: Callable[[Rule], Rule] = with_tables if needs_tables else lambda rule: rule
-    FQPartitionRewrite.register(*ops, level=level)(with_tables(partition_pass_through))
-    FQAnnotateRewrite.register(*ops, level=level)(guard(annotate_pass_through))
-    FQRealizeRewrite.register(*ops, level=level)(guard(realize_moving_channels))
+    FQPartitionRewrite.register(*ops, level=level, needs_tables=True)(partition_pass_through)
+    for table, rule in (
+        (FQAnnotateRewrite, annotate_pass_through),
+        (FQRealizeRewrite, realize_moving_channels),
+    ):
+        table.register(*ops, level=level, needs_tables=needs_tables)(rule)
     FQDomScale.register(*ops)(moved_scale)
     FQZeroPoint.register(*ops, level=level)(always(ZeroPoint.KEEPS))
     FNeverNegative.register(*ops)(first_positive)

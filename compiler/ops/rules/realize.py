@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from compiler.errors import InternalQuantizeError
 from compiler.ir.expr import Args, Call, Constant, Expr, TempExpr, describe
-from compiler.ir.op import OpRule
 from compiler.ir.ty import bits, integer_range, is_float
 from compiler.ops.rules.dom_scale import DomScale
 from compiler.ops.rules.integer_calls import (
@@ -24,14 +23,13 @@ from compiler.ops.rules.integer_calls import (
     worth,
 )
 from compiler.ops.rules.table import RealTable
+from compiler.ops.rules.with_tables import QuantizeRule, Rule
 from compiler.qtypes.context import BoundsOf, QuantizeContext
 from compiler.qtypes.errors import IntegerOverflowError
 from compiler.qtypes.qconfig import QConfig
 
-RealizeRule = Callable[[Call, tuple[Expr, ...], QuantizeContext], Expr | None]
-"""``rule(ref_call, new_args, ctx)``: the integer form, or None to run the float operator."""
-
-FQRealizeRewrite: OpRule[RealizeRule] = OpRule("FQRealizeRewrite", asked_by="QuantizeRealize")
+FQRealizeRewrite = QuantizeRule("FQRealizeRewrite", asked_by="QuantizeRealize")
+"""The integer form; without one the float operator runs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,7 +171,7 @@ class QRealizeIntExpr(TempExpr):
 
 def of_integers(
     rule: Callable[[Call, QRealizeIntExpr, QuantizeContext], Expr | None],
-) -> RealizeRule:
+) -> Rule:
     """The rule of an operator of one operand, which runs in float where that is no integers."""
 
     def realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:

@@ -24,7 +24,6 @@ from compiler.ops.rules.integer_calls import cast as cast_call
 from compiler.ops.rules.lower import FLower, elementwise, like_first
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, integers
-from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.tensor.clip import ClipAttrs
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind
@@ -112,8 +111,7 @@ def _whole_limits(call: Call) -> tuple[int, int] | None:
     return limits if max(map(abs, limits)) < 1 << 31 else None
 
 
-@FQAnnotateRewrite.register(cast)
-@with_tables
+@FQAnnotateRewrite.register(cast, needs_tables=True)
 def cast_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Whole numbers are integers already; other casts stay."""
     limits = _whole_limits(ref_call)
@@ -123,8 +121,7 @@ def cast_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
     return annotated(ref_call, args, kind)
 
 
-@FQRealizeRewrite.register(cast)
-@with_tables
+@FQRealizeRewrite.register(cast, needs_tables=True)
 def cast_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """The same numbers at the scale 1; integers of that scale become others without a float."""
     data = args[0]

@@ -25,7 +25,6 @@ from compiler.ops.rules.realize import (
 )
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.unify_scales import unify_for_add
-from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.broadcast import binary_op
 from compiler.qtypes.context import QuantizeContext
@@ -53,11 +52,10 @@ def comparison_body(step: Step, words: Words) -> Value:
     return found if step.name == "greater" else words.negation(found)
 
 
-FQPartitionRewrite.register(*_OPS)(with_tables(partition_inside))
+FQPartitionRewrite.register(*_OPS, needs_tables=True)(partition_inside)
 
 
-@FQAnnotateRewrite.register(*_OPS)
-@with_tables
+@FQAnnotateRewrite.register(*_OPS, needs_tables=True)
 def comparison_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Of values that will be integers, or of one and a constant; truth values have no scale."""
     known = [isinstance(arg, Constant) and not np.isnan(arg.data).any() for arg in args]
@@ -68,8 +66,7 @@ def comparison_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Exp
     return with_args(ref_call, tuple(map(unannotated, args)))
 
 
-@FQRealizeRewrite.register(*_OPS)
-@with_tables
+@FQRealizeRewrite.register(*_OPS, needs_tables=True)
 def comparison_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Integers with integers."""
     pair = both_realized(args)

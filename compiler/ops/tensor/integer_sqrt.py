@@ -20,7 +20,6 @@ from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.pass_through import annotate_tabulated, partition_pass_through
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, integers, of_integers
 from compiler.ops.rules.requantize import to_scalar
-from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.unary_formula import (
     UnaryFormulaAttrs,
@@ -34,8 +33,7 @@ FQPartitionRewrite.register("sqrt")(partition_pass_through)
 FQZeroPoint.register("sqrt")(always(ZeroPoint.CENTRES))
 
 
-@FQAnnotateRewrite.register("sqrt")
-@with_tables
+@FQAnnotateRewrite.register("sqrt", needs_tables=True)
 def sqrt_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """An accumulator of the sums as they are; in a module for TFLM a table of narrow integers."""
     if kind_of(args[0]) is None or ctx.check_to_skip(ref_call):
@@ -45,8 +43,7 @@ def sqrt_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
     return accumulating(ref_call, args[0])
 
 
-@FQRealizeRewrite.register("sqrt")
-@with_tables
+@FQRealizeRewrite.register("sqrt", needs_tables=True)
 @of_integers
 def sqrt_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
     """The exact root of the integers, 15 bits of it behind the point."""

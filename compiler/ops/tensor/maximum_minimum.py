@@ -22,7 +22,6 @@ from compiler.ops.rules.realize import (
 )
 from compiler.ops.rules.unify_fields import unify_for_concatenate
 from compiler.ops.rules.unify_scales import unify_for_add
-from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.add import add_annotate
 from compiler.ops.tensor.broadcast import binary_op
@@ -30,11 +29,10 @@ from compiler.qtypes.context import QuantizeContext
 
 OPS = (binary_op("maximum", np.maximum, "max"), binary_op("minimum", np.minimum, "min"))
 
-FQAnnotateRewrite.register(*OPS)(with_tables(add_annotate))
+FQAnnotateRewrite.register(*OPS, needs_tables=True)(add_annotate)
 
 
-@FQRealizeRewrite.register(*OPS)
-@with_tables
+@FQRealizeRewrite.register(*OPS, needs_tables=True)
 def larger_or_smaller_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """The larger or the smaller of the integers."""
     pair = both_realized(args)

@@ -12,7 +12,6 @@ from compiler.ir.expr import Args, Call, Expr
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
 from compiler.ops.rules.realize import FQRealizeRewrite, both_realized, integers
 from compiler.ops.rules.unify_scales import unify_for_add
-from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.add import add_annotate
 from compiler.ops.tensor.broadcast import binary_op
@@ -21,11 +20,10 @@ from compiler.qtypes.context import QuantizeContext
 subtract = binary_op("subtract", np.subtract, "-")
 
 
-FQAnnotateRewrite.register(subtract)(with_tables(add_annotate))
+FQAnnotateRewrite.register(subtract, needs_tables=True)(add_annotate)
 
 
-@FQRealizeRewrite.register(subtract)
-@with_tables
+@FQRealizeRewrite.register(subtract, needs_tables=True)
 def subtract_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Both sides at one scale in the accumulator dtype."""
     pair = both_realized(args)

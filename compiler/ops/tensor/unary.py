@@ -26,7 +26,6 @@ from compiler.ops.rules.lower import FLower, elementwise, like_first
 from compiler.ops.rules.never_negative import FNeverNegative, always_positive
 from compiler.ops.rules.numpy_compute import FNumpyCompute, of_arrays
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, of_integers
-from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.tensor.number_rel import number_rel
 from compiler.qtypes.context import QuantizeContext
 
@@ -189,8 +188,7 @@ def abs_body(step: Step, words: Words) -> Value:
     return words.maximum(words.maximum(_negated(x, words), x), 0)
 
 
-@FQAnnotateRewrite.register("negative")
-@with_tables
+@FQAnnotateRewrite.register("negative", needs_tables=True)
 def negative_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """An accumulator: the smallest narrow integer has no counterpart."""
     if kind_of(args[0]) is None or ctx.check_to_skip(ref_call):
@@ -198,8 +196,7 @@ def negative_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr 
     return accumulating(ref_call, args[0])
 
 
-@FQRealizeRewrite.register("negative")
-@with_tables
+@FQRealizeRewrite.register("negative", needs_tables=True)
 @of_integers
 def negative_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
     """-x at the same scale."""

@@ -35,7 +35,7 @@ from compiler.ops.rules.realize import (
 from compiler.ops.rules.requantize import to_fewer_bits, to_scalar
 from compiler.ops.rules.simplify import FDefinition
 from compiler.ops.rules.table import RealTable
-from compiler.ops.rules.with_tables import tabulates, with_tables
+from compiler.ops.rules.with_tables import tabulates
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.formula import evaluate, reduce_words, words
 from compiler.qtypes.context import QuantizeContext
@@ -79,11 +79,10 @@ def unary_formula_numpy(attrs: UnaryFormulaAttrs, args: Arrays, out_type: Type) 
     return [np.asarray(evaluate(attrs.formula, wide), data.dtype)]
 
 
-FQAnnotateRewrite.register(unary_formula)(with_tables(annotate_tabulated))
+FQAnnotateRewrite.register(unary_formula, needs_tables=True)(annotate_tabulated)
 
 
-@FQRealizeRewrite.register(unary_formula)
-@with_tables
+@FQRealizeRewrite.register(unary_formula, needs_tables=True)
 @of_integers
 def unary_formula_realize(
     ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext

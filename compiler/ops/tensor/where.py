@@ -26,7 +26,6 @@ from compiler.ops.rules.lower import FLower, elementwise, like_first
 from compiler.ops.rules.numpy_compute import FNumpyCompute, of_arrays
 from compiler.ops.rules.realize import FQRealizeRewrite, both_realized, integers
 from compiler.ops.rules.unify_scales import unify_for_add
-from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.tensor.broadcast import broadcast_shape
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind
@@ -46,8 +45,7 @@ def where(types: Types, attrs: Any) -> Type:
 FNumpyCompute.register(where)(of_arrays(np.where))
 
 
-@FQAnnotateRewrite.register(where)
-@with_tables
+@FQAnnotateRewrite.register(where, needs_tables=True)
 def where_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Chooses between two values at one scale; a constant one is quantized as a weight.
 
@@ -82,8 +80,7 @@ def _is_whole(condition: Expr, ctx: QuantizeContext) -> bool:
     return True
 
 
-@FQRealizeRewrite.register(where)
-@with_tables
+@FQRealizeRewrite.register(where, needs_tables=True)
 def where_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Both branches at the smaller of their scales."""
     condition, *sides = args

@@ -36,7 +36,6 @@ from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr
 from compiler.ops.rules.unify_fields import unify_for_concatenate
-from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind
@@ -186,8 +185,8 @@ def stack_numpy(attrs: StackAttrs, args: Arrays, out_type: Type) -> list[Any]:
 
 
 # All fields have one scale, for every axis.
-FQAnnotateRewrite.register(stack)(with_tables(concatenate_annotate))
-FQRealizeRewrite.register(stack)(with_tables(concatenate_realize))
+FQAnnotateRewrite.register(stack, needs_tables=True)(concatenate_annotate)
+FQRealizeRewrite.register(stack, needs_tables=True)(concatenate_realize)
 
 
 @FBody.register("stack")

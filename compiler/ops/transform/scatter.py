@@ -44,7 +44,6 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.pass_through import in_integers
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr
 from compiler.ops.rules.unify_fields import unify_for_concatenate
-from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint
 from compiler.ops.transform.take import flat_places, kept_inside
 from compiler.qtypes.context import QuantizeContext
@@ -244,8 +243,7 @@ def _rows_scattered(
 _SAME_SCALE = ("update", "max", "min")
 
 
-@FQAnnotateRewrite.register(scatter_nd)
-@with_tables
+@FQAnnotateRewrite.register(scatter_nd, needs_tables=True)
 def scatter_nd_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Sums of narrow updates that begin with 0 are accumulators; other modes choose between values
     at one scale. Products, and sums that begin elsewhere, stay in float."""
@@ -270,8 +268,7 @@ def scatter_nd_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Exp
     return annotated(ref_call, sides)
 
 
-@FQRealizeRewrite.register(scatter_nd)
-@with_tables
+@FQRealizeRewrite.register(scatter_nd, needs_tables=True)
 def scatter_nd_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Sums in the accumulator dtype, at the scale of the updates; else both sides at one scale."""
     data, indices, updates = args

@@ -26,7 +26,7 @@ from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.pass_through import movable, moved_operand
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, of_integers
-from compiler.ops.rules.with_tables import LEVEL, with_tables
+from compiler.ops.rules.with_tables import LEVEL
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 
@@ -95,8 +95,7 @@ def split_body(step: Step, words: Words) -> Sequence[Value]:
 FNeverNegative.register("split")(first_positive)
 
 
-@FQAnnotateRewrite.register("split", level=LEVEL)
-@with_tables
+@FQAnnotateRewrite.register("split", level=LEVEL, needs_tables=True)
 def split_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Every piece has the kind of the whole."""
     kind = kind_of(args[0])
@@ -107,8 +106,7 @@ def split_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | N
     return Tuple(tuple(QAnnotateExpr(piece, kind) for piece in pieces), span=ref_call.span)
 
 
-@FQRealizeRewrite.register("split", level=LEVEL)
-@with_tables
+@FQRealizeRewrite.register("split", level=LEVEL, needs_tables=True)
 @of_integers
 def split_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
     """Pieces of the integers, each with the scales of its channels."""
