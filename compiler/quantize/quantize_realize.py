@@ -22,11 +22,11 @@ from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.static_shapes import require_static
 from compiler.ir.ty import holds_float
 from compiler.ir.walk import nodes_of
+from compiler.ops.rules.dom_scale import keeps_scale
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr
 from compiler.ops.rules.zero_point import plainly, zero_point_answer
 from compiler.passes.inline_requantize import InlineRequantize
 from compiler.qtypes.report import OPERAND_FLOAT, call_places
-from compiler.quantize.bits.point_bits import keeps_scale
 from compiler.quantize.run_context import RunPass, context_or_new
 from compiler.quantize.scales.bind_scales import bound_grid
 from compiler.ranges.expressions import ExpressionRanges

@@ -128,6 +128,7 @@ def _spelled(call: Call, new: Mapping[Expr, Expr], high_half: bool, bare: bool) 
             if arg.data is not None:
                 nodes[arg] = Constant(arg.data)
         args = tuple(nodes[arg] for arg in word.args)
-        nodes[word.result] = Call(word.op, args, word.attrs, span=call.span)
+        quant = call.quant if word.name == OP or word.result is result else None
+        nodes[word.result] = Call(word.op, args, word.attrs, span=call.span, quant=quant)
     forget((*words.steps, step), Step(call.op, None, ()))
     return nodes[result]

@@ -12,7 +12,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.expr import Call
+from compiler.ir.dataflow import Dataflow
+from compiler.ir.expr import Call, Expr
 from compiler.ir.op import OpRule
 from compiler.qtypes.qconfig import QConfig
 
@@ -21,6 +22,7 @@ SMALLEST_RANGE: Final = 2.0**-48
 below the normal float32 numbers, and the quotient of two scales beyond the largest one."""
 FINEST: Final = np.float32(2.0**-24)
 """Of the larger of two scales: a finer one is not common to both in 32 bits."""
+_OF_ONE_SCALE: Final = ("cast", "add", "subtract", "maximum", "minimum", "concatenate")
 _DIGITS: Final = {"power_of_two": 1, "tflite": 12}
 """Binary digits of the scales that may be chosen, by QConfig.requantization."""
 
@@ -123,6 +125,22 @@ def moved_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None
     if scale is None or not scale.is_vector:
         return scale
     return DomScale(as_scale(scale.values.max()), wide=scale.wide)
+
+
+def keeps_scale(op: Expr) -> bool:
+    """True for an operator that gives integers of its first operand, in the units of these."""
+    return FQDomScale.get(op) in (same_scale, moved_scale)
+
+
+def carry_scales(flow: Dataflow) -> None:
+    """Give each value the scale of the integers that it is made of, where it carries none and all
+    elements have one; O(values). Integers that are added or compared have one scale."""
+    for step in flow.steps:
+        read = step.args if step.name in _OF_ONE_SCALE else step.args[: keeps_scale(step.op)]
+        quant = next((arg.quant for arg in read if arg.quant is not None), None)
+        if quant is not None and quant.of_tensor is not None:
+            for value in step.results:
+                value.quant = value.quant or quant
 
 
 def product_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:

@@ -19,7 +19,7 @@ from compiler.ir.ty import bits
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import point_attrs, quantize_kind
 from compiler.ops.op_call import is_square
-from compiler.ops.rules.dom_scale import FQDomScale, moved_scale, same_scale
+from compiler.ops.rules.dom_scale import keeps_scale
 from compiler.qtypes.errors import ConfigValueError
 from compiler.qtypes.layer_choices import OTHERS, POINT_BITS, SCORES, TABLES, LayerChoice
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
@@ -99,11 +99,6 @@ def _convolved(nodes: Iterable[Expr]) -> set[Expr]:
 def moves(node: Expr) -> bool:
     """True for what hands on the integers of its first operand, or the largest of them."""
     return not isinstance(node, Call) or keeps_scale(node.op)
-
-
-def keeps_scale(op: Expr) -> bool:
-    """True for an operator that gives integers of its first operand, in the units of these."""
-    return FQDomScale.get(op) in (same_scale, moved_scale)
 
 
 def input_bits(readers: Collection[str], qconfig: QConfig) -> int:

@@ -48,6 +48,7 @@ from compiler.ops.rules.dom_scale import (
     as_scale,
     beside_constant,
     chosen_scale,
+    keeps_scale,
 )
 from compiler.ops.rules.moves import picks_along
 from compiler.ops.rules.product_shape import FQProductShape
@@ -59,7 +60,6 @@ from compiler.qtypes.report import BORDER_OPS
 from compiler.quantize.bits.point_bits import (
     TABULATED,
     chosen_bits,
-    keeps_scale,
     own_bits,
     own_range,
     point_readers,

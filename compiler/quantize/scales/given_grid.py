@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from compiler.ir.expr import Call, Constant, Expr
 from compiler.ir.ty import bits
 from compiler.ops.annotation.attach_simulated_quantize import point_attrs
+from compiler.ops.rules.dom_scale import keeps_scale
 from compiler.qtypes.layer_choices import WIDE_BITS
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize.bits.point_bits import keeps_scale
 from compiler.quantize.scales.weight_grid import OwnGrid, channel_rows, range_on_wide_grid
 from compiler.quantize.scales.weight_scale import weight_range
 

@@ -50,8 +50,8 @@ from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType, is_float, tensor_fields
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
+from compiler.ops.rules.dom_scale import keeps_scale
 from compiler.qtypes.qconfig import QAnnotateKind
-from compiler.quantize.bits.point_bits import keeps_scale
 from compiler.quantize.bits.predicted_error import squares
 from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.quantize.calibration.profile_function import used_range, uses_of_points

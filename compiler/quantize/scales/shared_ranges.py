@@ -29,9 +29,10 @@ from compiler.ir.expr import Call, Expr, Function, Op, Tuple
 from compiler.ir.module import IRModule
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import point_attrs
+from compiler.ops.rules.dom_scale import keeps_scale
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive, first_positive
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
-from compiler.quantize.bits.point_bits import chosen_bits, keeps_scale, own_range
+from compiler.quantize.bits.point_bits import chosen_bits, own_range
 from compiler.quantize.scales.bind_scales import measured_points
 
 _NEAR: Final = 2**0.5

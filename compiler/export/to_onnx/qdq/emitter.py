@@ -2,8 +2,8 @@
 
 A QDQ graph computes in float between DequantizeLinear and QuantizeLinear, and a runtime replaces
 such groups by 8 bit kernels. The unit of every tensor is the module's own integer: a tensor of 8
-bits is dequantized with scale 1, and a requantization multiplies the scales of the weights. So no
-scale has to be known that the integers do not hold.
+bits is dequantized with scale 1, and a requantization multiplies the scales of the weights. Files
+for NPUs hold one scale for a tensor: the one that its value carries.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Runtime:
             product in front of it to a kernel; else a Clip of floats.
         averages: averages of windows have a fast 8 bit kernel; else they are convolutions.
         moves: integers are moved as they are; else between DequantizeLinear and QuantizeLinear.
-        npu: a tensor has one scale (``one_scale``), weights of one scale have it as one number,
-            ties round as the kernel rounds them, and nothing is narrowed.
+        npu: a tensor has one scale, weights of one scale have it as one number, ties round as the
+            kernel rounds them, and nothing is narrowed.
         bits: of activations; with 16 they are uint16.
         opset: the newest that it takes.
     """
@@ -87,6 +87,13 @@ class Quantized:
     dtype: str
     residual: bool = False
     """The module has 16 bits there."""
+    level: float = 0.0
+    """The scale in the file for all readers; 0 where each of them has its own."""
+
+    @property
+    def unit(self) -> float:
+        """What the file has for the integer 1."""
+        return self.level / self.scale if self.level else 1.0
 
     @property
     def range(self) -> tuple[float, float]:
@@ -96,7 +103,7 @@ class Quantized:
 
     def moved(self, addend: Floats) -> Quantized | None:
         """The same elements for the integers with a constant added; None where no zero point is."""
-        if addend.size != 1:
+        if addend.size != 1 or self.level:
             return None
         zero = self.zero_point - float(addend.reshape(())) / self.scale
         least, most = _ENDS[self.dtype]
@@ -245,13 +252,19 @@ class QdqEmitter:
         low, high = self.words.ends(value)
         if real is None or max(-low, high) > EXACT:
             return None
-        name = replace(real, clip=None, written={}).emit(self, np.ones(()))
+        unit = self.unit(value)
+        name = replace(real, clip=None, written={}).emit(self, np.asarray(unit))
         self.products.pop(name, None)  # kernels of 8 bits take a product that is quantized
-        held = real.tensor
-        if held is None or held.scale != 1 or np.any(real.scale != 1):
+        name, held = scaled(name, np.ones(()), None, self, unit), real.tensor
+        if held is None or held.scale != 1 or unit != 1 or np.any(real.scale != 1):
             name = self.node("Round", [name])
             name = self.node("Clip", [name, self.float_constant(low), self.float_constant(high)])
         return self.writer.cast(name, value.type.dtype)
+
+    def unit(self, value: Value) -> float:
+        """Number of a file for NPUs for the integer 1: the scale that a value carries, or 1."""
+        quant = value.quant.of_tensor if value.quant is not None and self.runtime.npu else None
+        return quant[0] if quant is not None else 1.0
 
     def whole(self, value: Value) -> Real:
         """An integer value as it is, in float32."""
@@ -284,11 +297,12 @@ class QdqEmitter:
         if real.depth < _WIDENED and (len(value.users) < 2 or narrow):
             return real
         name: list[str] = []
+        unit = self.unit(value)
 
         def write(scale: Floats, addend: Floats | None) -> str:
             if not name:
-                name.append(real.emit(self, np.ones(())))
-            return scaled(name[0], scale, addend, self)
+                name.append(real.emit(self, np.asarray(unit)))
+            return scaled(name[0], scale, addend, self, unit)
 
         return Real.of(write)
 
@@ -304,7 +318,7 @@ class QdqEmitter:
         low, high = self.words.ends(value)
         made = real.settled.get((low, high))
         if made is None:
-            made = real.settled[low, high] = self._quantize(real, low, high)
+            made = real.settled[low, high] = self._quantize(real, low, high, self.unit(value))
         self.set_quantized(value, made)
 
     def set_quantized(self, value: Value, made: Quantized) -> None:
@@ -324,7 +338,7 @@ class QdqEmitter:
             ):
                 scale = np.asarray(scale.mean())
             if scale.size > 1 or moved is None:
-                return scaled(self.dequantized(made, 1.0), scale, addend, self)
+                return scaled(self.dequantized(made, made.unit), scale, addend, self, made.unit)
             return self.dequantized(moved, float(scale.reshape(())))
 
         return replace(Real.of(write), tensor=made, scale=np.ones(()))
@@ -387,12 +401,14 @@ class QdqEmitter:
         levels = Quantized("", zero, unit, dtype, residual=True)
         return self.quantize(real.emit(self, np.ones(())), levels)
 
-    def _quantize(self, real: Real, low: int, high: int) -> Quantized:
+    def _quantize(self, real: Real, low: int, high: int, unit: float) -> Quantized:
         held = real.tensor
         if held is not None and real.scale.size == 1:
             # Rounding again would lose levels: the readers take the tensor with another scale.
             return replace(held, scale=held.scale * float(real.scale.reshape(())))
-        levels = self.levels(low, high)
+        levels, one = self.levels(low, high), np.asarray(unit)
+        if self.runtime.npu:
+            levels = replace(levels, level=levels.scale * unit)
         if real.like is not None:
             levels = replace(real.like, residual=False)
         saturates = self._saturates(levels, low, high)
@@ -402,16 +418,17 @@ class QdqEmitter:
         if clip is not None and (saturates or self.runtime.integer_clip):
             real = replace(real, clip=None, written={})
             if not saturates:
-                return self._limited(self._quantize(real, low, high), clip)
+                return self._limited(self._quantize(real, low, high, unit), clip)
         if levels.dtype == "int8" and low == 0 and saturates and clip is not None and clip[0] >= 0:
             # Symmetric int8 has levels below 0, which a clip at 0 must not give.
-            return self.quantize(self.node("Relu", [real.emit(self, np.ones(()))]), levels)
+            return self.quantize(self.node("Relu", [real.emit(self, one)]), levels)
         real, written = self._moved(real, levels) or (real, levels)
         if real.source is not None and real.clip is None and real.addend is None:
-            name = real.source
-            written = replace(written, scale=levels.scale / float(real.scale))
+            name, step = real.source, levels.scale / float(real.scale)
+            written = replace(written, scale=step, level=0.0)
+            levels = replace(levels, level=step if self.runtime.npu else 0.0)
         else:
-            name = real.emit(self, np.ones(()))
+            name = real.emit(self, one)
         return replace(levels, name=self.quantize(name, written).name)
 
     def _moved(self, real: Real, levels: Quantized) -> tuple[Real, Quantized] | None:
@@ -437,7 +454,7 @@ class QdqEmitter:
     def quantize(self, name: str, levels: Quantized) -> Quantized:
         """QuantizeLinear of a float tensor, to the zero point, scale and dtype of ``levels``."""
         zero = self.writer.constant(np.asarray(levels.zero_point, levels.dtype))
-        inputs = [name, self.float_constant(levels.scale), zero]
+        inputs = [name, self.float_constant(levels.level or levels.scale), zero]
         return replace(levels, name=self.node("QuantizeLinear", inputs))
 
     def levels(self, low: int, high: int) -> Quantized:
@@ -461,18 +478,23 @@ class QdqEmitter:
 
     def dequantized(self, tensor: Quantized, factor: float) -> str:
         """DequantizeLinear, of the integers times ``factor``; equal ones are shared."""
-        key = (tensor.name, tensor.scale * factor, tensor.zero_point)
+        key = (tensor.name, tensor.level or tensor.scale * factor, tensor.zero_point)
         if key not in self._dequantized:
             zero = self.writer.constant(np.asarray(tensor.zero_point, tensor.dtype))
-            scale = self.float_constant(tensor.scale * factor)
+            scale = self.float_constant(key[1])
             self._dequantized[key] = self.node("DequantizeLinear", [tensor.name, scale, zero])
-        return self._dequantized[key]
+        if not tensor.level:
+            return self._dequantized[key]
+        return scaled(self._dequantized[key], np.asarray(factor), None, self, tensor.unit)
 
 
-def scaled(name: str, scale: Floats, addend: Floats | None, graph: QdqEmitter) -> str:
-    """(tensor + addend) * scale."""
-    if np.any(scale != 1):
-        name = graph.node("Mul", [name, graph.float_constant(scale)])
+def scaled(
+    name: str, scale: Floats, addend: Floats | None, graph: QdqEmitter, unit: float = 1.0
+) -> str:
+    """(tensor / unit + addend) * scale; one number where the two differ by the rounding only."""
+    apart = _ONE_NUMBER if graph.runtime.npu else 0.0
+    if np.any(np.abs(scale / unit - 1) > apart):
+        name = graph.node("Mul", [name, graph.float_constant(scale / unit)])
     if addend is not None:
         name = graph.node("Add", [name, graph.float_constant(addend * scale)])
     return name

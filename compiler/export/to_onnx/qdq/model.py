@@ -30,7 +30,6 @@ from compiler.export.to_onnx.float.model import write_outputs
 from compiler.export.to_onnx.graph_writer import OPSET, GraphWriter
 from compiler.export.to_onnx.narrow_weights import at_opset, narrowed
 from compiler.export.to_onnx.qdq.emitter import RUNTIMES, FToQdq, QdqEmitter
-from compiler.export.to_onnx.qdq.one_scale import with_one_scale
 from compiler.export.to_onnx.qdq.rules.elementwise import move
 from compiler.export.to_onnx.qdq.sums import (
     ChannelMaxima,
@@ -44,6 +43,7 @@ from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.ir.ty import is_float, is_integer
 from compiler.ops.qnn.inlined import inlined_module
+from compiler.ops.rules.dom_scale import carry_scales
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.qconfig import QConfig
 from compiler.ranges.analysis import ranges_of
@@ -114,6 +114,7 @@ def to_qdq_onnx(
         if levels is not None:
             narrow[step] = levels
         clips.update(needless_clips(step, to.bits) if levels is None else levels.clips)
+    carry_scales(flow)
     ranges = ranges_of(flow)
     for found in ranges.findings:
         if found.bound is not None:
@@ -136,7 +137,7 @@ def to_qdq_onnx(
     made = _reported(graph.writer.finish(), flow.steps, graph)
     newest = opset or to.opset
     if to.npu:
-        return replace(made, model=at_opset(with_one_scale(made.model), newest))
+        return replace(made, model=at_opset(made.model, newest))
     return made if newest <= OPSET else replace(made, model=narrowed(made.model, newest))
 
 
@@ -152,6 +153,8 @@ def _emit(
             wanted = step.result.type.dtype
             held = name if wanted == "float32" else graph.writer.cast(name, wanted)
             graph.words.bind(step.result, held)
+        elif graph.runtime.npu and (name := _as_reals(step, graph)):
+            graph.words.bind(step.result, name)
         elif not is_integral(step):
             for value in filter(is_whole, step.args):
                 graph.native(value)
@@ -172,6 +175,16 @@ def _emit(
                 graph.set_quantized(value, source)
             else:
                 graph.settle(value)
+
+
+def _as_reals(step: Step, graph: QdqEmitter) -> str:
+    """Integers times one constant, as the tensor is dequantized; "" for other steps."""
+    factor = step.args[1].data if step.name == "multiply" else None
+    cast = None if factor is None or factor.size != 1 else step.args[0].producer
+    real = graph.real(cast.args[0]) if cast is not None and cast.name == "cast" else None
+    if real is None or factor is None:
+        return ""
+    return real.emit(graph, factor.reshape(()).astype(np.float64))
 
 
 def _reported(model: onnx.ModelProto, steps: tuple[Step, ...], graph: QdqEmitter) -> QdqExport:

@@ -154,10 +154,11 @@ def _short(constant: Floats, value: Value) -> Floats:
 
 def _free(value: Value, graph: QdqEmitter) -> Real | None:
     """The real of a value without a limit that waits."""
-    real = graph.real(value)
+    real, unit = graph.real(value), graph.unit(value)
     if real is None or real.clip is None:
         return real
-    return Real.of(lambda s, c: scaled(real.emit(graph, np.ones(())), s, c, graph), real.depth)
+    one = np.asarray(unit)
+    return Real.of(lambda s, c: scaled(real.emit(graph, one), s, c, graph, unit), real.depth)
 
 
 @FToQdq.register("multiply")
@@ -174,22 +175,22 @@ def multiply(step: Step, graph: QdqEmitter) -> Real | None:
     factor = _short(rhs.data.astype(np.float64), lhs)
     if factor.min() > 0:
         return real.times(factor)
-    one = np.ones(())
+    one, unit = np.ones(()), graph.unit(lhs)
 
     def write(scale: Floats, addend: Floats | None) -> str:
-        name = scaled(real.emit(graph, one), scale * factor, None, graph)
+        name = scaled(real.emit(graph, np.asarray(unit)), scale * factor, None, graph, unit)
         return scaled(name, one, None if addend is None else addend * scale, graph)
 
     return Real.of(write, real.depth)
 
 
 def _of_two(lhs: Value, rhs: Value, graph: QdqEmitter) -> Real | None:
-    a, b = _free(lhs, graph), _free(rhs, graph)
+    a, b, unit = _free(lhs, graph), _free(rhs, graph), np.asarray(graph.unit(rhs))
     if a is None or b is None or a.tensor is None or b.tensor is None:
         return None
 
     def write(factor: Floats) -> str:
-        return graph.node("Mul", [a.emit(graph, factor), b.emit(graph, np.ones(()))])
+        return graph.node("Mul", [a.emit(graph, factor / unit), b.emit(graph, unit)])
 
     return of_operand(write, graph)
 
@@ -283,17 +284,17 @@ def _stored(
 @FToQdq.register("split")
 def split(step: Step, graph: QdqEmitter) -> None:
     """Parts of a float tensor, each multiplied behind."""
-    real, parts = _free(step.args[0], graph), list[str]()
+    real, parts, unit = _free(step.args[0], graph), list[str](), graph.unit(step.args[0])
     if real is None:
         return
 
     def write(place: int, scale: Floats, addend: Floats | None) -> str:
         if not parts:
             inner = Emitter(graph.writer)
-            inner.bind(step.args[0], real.emit(graph, np.ones(())))
+            inner.bind(step.args[0], real.emit(graph, np.asarray(unit)))
             emit_step(step, inner)
             parts.extend(map(inner.name, step.results))
-        return scaled(parts[place], scale, addend, graph)
+        return scaled(parts[place], scale, addend, graph, unit)
 
     for place, value in enumerate(step.results):
         graph.set_real(value, Real.of(partial(write, place)))

@@ -10,25 +10,17 @@ from compiler.ir.dataflow import Step
 
 @FToQdq.register("nn.integer_softmax")
 def integer_softmax(step: Step, graph: QdqEmitter) -> Real | None:
-    """Softmax; the unit of its argument is read off the table of exponentials."""
-    real, table = graph.real(step.args[0]), step.args[1].data
-    if table is None:
+    """Softmax of the real values, by the scale that the argument carries."""
+    real, quant = graph.real(step.args[0]), step.args[0].quant
+    if quant is None or quant.of_tensor is None:
         return None
     if real is None or real.clip is not None:
         real = graph.whole(step.args[0])
-    entries = table.astype(np.float64).reshape(-1)
-    places = np.flatnonzero(entries[1:] > 0) + 1
-    if not places.size or entries[0] <= 0:
-        return None
-    # An entry is right to half a unit; d * e^-(d s) is largest, and so s best, where d s = 1.
-    place = int(places[np.argmax(places * entries[places])])
-    unit = np.log(entries[0] / entries[place]) / place
-    if not unit > 0:
-        return None
+    unit = np.asarray(quant.of_tensor[0])
     levels = np.asarray(float(1 << step.attrs.out_bits))
 
     def write(scale: Floats, addend: Floats | None) -> str:
-        name = real.emit(graph, np.asarray(unit))
+        name = real.emit(graph, unit)
         name = graph.node("Softmax", [name], axis=step.attrs.axis)
         return scaled(name, scale, addend, graph)
 
@@ -49,7 +41,7 @@ def integer_standardize(step: Step, graph: QdqEmitter) -> Real | None:
 
     def write(scale: Floats, addend: Floats | None) -> str:
         # The variance of wide integers is large, so the unit is made small: about 1.
-        unit = 2.0**-10
+        unit = graph.unit(step.args[0]) if graph.runtime.npu else 2.0**-10
         per_token = [part for part in (scale, addend) if part is not None and part.ndim > 1]
         gamma = np.broadcast_to(1.0 if per_token else scale, count)
         inputs = [source.emit(graph, np.asarray(unit)), graph.float_constant(gamma)]

@@ -9,7 +9,6 @@ The weights stay the module's integers; products of wider ones are carried, in f
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -102,6 +101,7 @@ def _product(
     tensor = tensor or graph.quantized(step.args[0])
     wide = graph.real(step.args[0]) if step.args[0].type.dtype == WIDE_INPUT else None
     read: Floats = np.ones(())
+    unit = graph.unit(step.args[0]) if tensor is None else tensor.unit
     if wide is not None and wide.channels is not None and weight is not None:
         tensor, units = wide.channels
         groups = units.reshape(step.attrs.groups, -1)  # the channels of a group have one factor
@@ -110,9 +110,9 @@ def _product(
         tensor = wide.tensor
     data: Callable[[], str]
     if tensor is not None:
-        data = partial(graph.dequantized, tensor, 1.0)
+        data = partial(graph.dequantized, tensor, unit)
     elif wide is not None:
-        data = partial(wide.emit, graph, np.ones(()))
+        data = partial(wide.emit, graph, np.asarray(unit))
     else:
         return None
     if weight is None or weight.min(initial=0) < -128 or weight.max(initial=0) > 127:
@@ -133,13 +133,14 @@ def _product(
         if not _per_channel(scale, shape):
             return scaled(write(np.ones(()), None), scale, addend, graph)
         factors = np.broadcast_to(scale, shape).reshape(channels)
-        held, units = _weights(levels, factors * read, graph)
+        held, units = _weights(levels, factors * read / unit, graph)
         held = np.ascontiguousarray(held.T) if turned else held
         inputs = [data(), graph.of_constants(held, units, int(turned))]
         joined = addend is not None and _per_channel(addend, shape)
         if addend is not None and joined:
             bias = np.broadcast_to(addend, shape).reshape(channels)
-            step_of_data, plain = (1.0, True) if tensor is None else (tensor.scale, turned)
+            held_step = 1.0 if tensor is None else tensor.scale
+            step_of_data, plain = held_step * unit, tensor is None or turned
             inputs.append(_bias(bias * factors, units * step_of_data, graph, plain))
         name = node(inputs)
         if tensor is not None:
@@ -185,20 +186,17 @@ def _of_activations(
         return None
 
     def turned(tensor: Quantized, factor: float, turn: bool) -> str:
-        name = graph.dequantized(tensor, factor)
         if not turn:
-            return name
+            return graph.dequantized(tensor, factor)
         # The runtime takes a product whose operands are dequantized by the node in front of it.
-        rank = len(step.args[0].type.shape)
+        rank, name = len(step.args[0].type.shape), graph.dequantized(tensor, tensor.unit)
         moved = graph.node("Transpose", [name], perm=[*range(rank - 2), rank - 1, rank - 2])
-        made = graph.quantize(moved, replace(tensor, scale=tensor.scale * factor))
-        return graph.dequantized(made, 1.0)
+        return graph.dequantized(graph.quantize(moved, tensor), factor)
 
     def write(scale: Floats, addend: Floats | None) -> str:
         factor = float(scale.reshape(())) if scale.size == 1 else 1.0
-        name = graph.node(
-            "MatMul", [turned(lhs, factor, transpose_a), turned(rhs, 1.0, transpose_b)]
-        )
+        sides = [turned(lhs, factor / rhs.unit, transpose_a), turned(rhs, rhs.unit, transpose_b)]
+        name = graph.node("MatMul", sides)
         graph.products[name] = step
         if scale.size == 1:
             return scaled(name, np.ones(()), None if addend is None else addend * scale, graph)
