@@ -36,10 +36,13 @@ int32_t qs_steps(const float *x, int64_t outer, int64_t channels, int64_t inner,
     return numbers;
 }
 
-/* Words of a register, sums of the products of pairs of them, and how the sums are added. */
+/* Words of a register, and sums of the products of pairs of them. KEEP holds words in their register:
+ * compilers would read them once more for each product.
+ */
 #if defined(__AVX512VNNI__) && defined(__AVX512F__)
 #define BYTES 64
 #define PAIRS(sum, x, y) (Sums)_mm512_dpwssd_epi32((__m512i)(sum), (__m512i)(x), (__m512i)(y))
+#define KEEP(words) __asm__("" : "+v"(words))
 #elif defined(__AVX2__)
 #define BYTES 32
 #define PAIRS(sum, x, y) ((sum) + (Sums)_mm256_madd_epi16((__m256i)(x), (__m256i)(y)))
@@ -53,11 +56,16 @@ int32_t qs_steps(const float *x, int64_t outer, int64_t channels, int64_t inner,
 typedef int16_t Words __attribute__((vector_size(BYTES), aligned(2), may_alias));
 typedef int32_t Sums __attribute__((vector_size(BYTES)));
 typedef int64_t Wide __attribute__((vector_size(BYTES)));
+typedef uint64_t Unsigned __attribute__((vector_size(BYTES)));
 #define WORDS (BYTES / 2)
 #define TOGETHER (64 * WORDS) /* positions whose sums stay below 2^31 in every lane */
 #define TILE 4
 #define NEAR 64 /* taps whose words stay in the second cache */
 #define PADDED 32 /* positions are padded to so many: the largest WORDS */
+
+#ifndef KEEP
+#define KEEP(words) (void)(words)
+#endif
 
 #ifndef __SSE2__
 static inline Sums pairs(Sums sum, Words x, Words y) {
@@ -66,44 +74,66 @@ static inline Sums pairs(Sums sum, Words x, Words y) {
 }
 #endif
 
-static inline int64_t total(Sums sums) {
-    Wide wide = (Wide)sums, both = (wide >> 32) + ((Wide)((uint64_t __attribute__((vector_size(BYTES))))wide << 32) >> 32);
-    int64_t found = 0;
-    for (int i = 0; i < BYTES / 8; i++) found += both[i];
-    return found;
+/* found[k] += the sum of the lanes of sums[k]. */
+static inline void add_lanes(const Sums sums[TILE * TILE], int64_t found[TILE * TILE]) {
+#if BYTES == 64
+    __m512i some[TILE * TILE]; /* a vector of 8 lanes, then halves of two, quarters of four, all */
+    for (int k = 0; k < TILE * TILE; k++) {
+        __m512i even = _mm512_srai_epi64(_mm512_slli_epi64((__m512i)sums[k], 32), 32);
+        some[k] = _mm512_add_epi64(even, _mm512_srai_epi64((__m512i)sums[k], 32));
+    }
+    for (int k = 0; k < TILE * TILE / 2; k++)
+        some[k] = _mm512_add_epi64(_mm512_unpacklo_epi64(some[2 * k], some[2 * k + 1]),
+                                   _mm512_unpackhi_epi64(some[2 * k], some[2 * k + 1]));
+    for (int left = TILE * TILE / 4; left >= TILE * TILE / 8; left /= 2)
+        for (int k = 0; k < left; k++)
+            some[k] = _mm512_add_epi64(_mm512_shuffle_i64x2(some[2 * k], some[2 * k + 1], 0x88),
+                                       _mm512_shuffle_i64x2(some[2 * k], some[2 * k + 1], 0xdd));
+    for (int k = 0; k < TILE * TILE; k += 8)
+        _mm512_storeu_si512(found + k, _mm512_add_epi64(_mm512_loadu_si512(found + k), some[k / 8]));
+#else
+    for (int k = 0; k < TILE * TILE; k++) {
+        Wide both = (Wide)sums[k], even = (Wide)((Unsigned)both << 32) >> 32;
+        both = (both >> 32) + even;
+        for (int i = 0; i < BYTES / 8; i++) found[k] += both[i];
+    }
+#endif
 }
 
 /* found[k][l] = sum of a[k][p] * b[l][p], p < count, TILE rows each. */
 static inline void tile(const int16_t *a, const int16_t *b, int64_t length, int64_t count,
-                        int64_t found[TILE][TILE]) {
+                        int64_t found[TILE * TILE]) {
     for (int64_t first = 0; first < count; first += TOGETHER) {
         int64_t end = count - first < TOGETHER ? count : first + TOGETHER;
-        Sums sums[TILE][TILE] = {0};
+        Sums sums[TILE * TILE] = {0};
         for (int64_t p = first; p < end; p += WORDS) {
             Words y[TILE];
-            for (int l = 0; l < TILE; l++) y[l] = *(const Words *)(b + l * length + p);
+            for (int l = 0; l < TILE; l++) {
+                y[l] = *(const Words *)(b + l * length + p);
+                KEEP(y[l]);
+            }
             for (int k = 0; k < TILE; k++) {
                 Words x = *(const Words *)(a + k * length + p);
-                for (int l = 0; l < TILE; l++) sums[k][l] = PAIRS(sums[k][l], x, y[l]);
+                for (int l = 0; l < TILE; l++)
+                    sums[TILE * k + l] = PAIRS(sums[TILE * k + l], x, y[l]);
             }
         }
-        for (int k = 0; k < TILE; k++)
-            for (int l = 0; l < TILE; l++) found[k][l] += total(sums[k][l]);
+        add_lanes(sums, found);
     }
 }
 
 /* The same, added to the matrix (taps, taps) at k and l. */
 static inline void add_tile(const int16_t *a, const int16_t *b, int64_t length, int64_t count,
                             int64_t *matrix, int64_t taps, int64_t k, int64_t l) {
-    int64_t found[TILE][TILE] = {0};
+    int64_t found[TILE * TILE] = {0};
     tile(a + k * length, b + l * length, length, count, found);
     int64_t rows = taps - k < TILE ? taps - k : TILE, columns = taps - l < TILE ? taps - l : TILE;
     matrix += k * taps + l;
     for (int64_t i = 0; i < rows; i++, matrix += taps)
         if (columns == TILE)
-            for (int64_t j = 0; j < TILE; j++) matrix[j] += found[i][j];
+            for (int64_t j = 0; j < TILE; j++) matrix[j] += found[TILE * i + j];
         else
-            for (int64_t j = 0; j < columns; j++) matrix[j] += found[i][j];
+            for (int64_t j = 0; j < columns; j++) matrix[j] += found[TILE * i + j];
 }
 
 /* products[g][k][l] += sum over the positions of one[g][k] * one[g][l], at least where l <= k,

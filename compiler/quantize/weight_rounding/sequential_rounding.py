@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -132,6 +132,7 @@ def round_sequentially(
     layers = dict(zip(calls, places, strict=True))
     most = _most_rows(main)
     shared: tuple[tuple[Any, ...], _Seen | None] = (), None  # queries, keys and values read alike
+    words = _Words()
     fitted: frozenset[Expr] = frozenset()
     if fitting is not None and found.ranges is None:
         fitted = fitting.points
@@ -156,9 +157,8 @@ def round_sequentially(
             same = call.args[0], call.op, call.attrs, call.args[1].tensor_type.shape[1:], centred
             if shared[0] != same:
                 shared = (), None  # one at a time: products of many taps are large
-                kept = found.float_side
-                data, units = call.args[0], units_of(one)
-                shared = same, _Seen.of(runs, data, rule, most, units, kept, centred)
+                data, units, side = call.args[0], units_of(one), found.float_side
+                shared = same, _Seen.of(runs, data, rule, most, units, side, centred, words)
             seen = shared[1]
             assert seen is not None
             known[place] = _rounded(held, seen, centred)
@@ -280,28 +280,31 @@ class _Seen:
         rule: InputColumns,
         most: int,
         units: Floats,
-        kept: FloatSide | None,
+        side: FloatSide | None,
         centred: bool,
+        words: _Words,
     ) -> _Seen:
-        halves = _Sums.of(rule), _Sums.of(rule)
         positions, used = math.prod(rule.images), min(runs.count, _runs_for(rule, most))
         stride = -(-positions * used // _rows_for(rule, most))
         some = [slice(number % stride, None, stride) for number in range(used)]
         shape = data.tensor_type.concrete_shape
         as_columns = rule.channels.size * positions // stride < math.prod(shape)
 
-        def of_float() -> Iterator[Words | list[Piece]]:
-            for values, part in zip(runs.float_values(data), some, strict=False):
+        def of_float(part: slice) -> Iterator[Words | list[Piece]]:
+            for values, each in zip(runs.float_values(data)[part], some[part], strict=True):
                 steps = channel_steps(values, units, rule.data_axis)
-                yield list(rule.columns(steps, part)) if as_columns else steps
+                yield list(rule.columns(steps, each)) if as_columns else steps
 
-        wanted = of_float() if kept is None else kept.get(runs.pieces, of_float)
-        both = zip(runs.values(data), wanted, some, strict=False)
-        for number, (values, held, part) in enumerate(both):
-            read = rule.columns(channel_steps(values, units, rule.data_axis), part)
-            pieces = held if isinstance(held, list) else rule.columns(held, part)
-            halves[number % 2].add(read, pieces)
-        for sums in halves:
+        kept = None if side is None else side.get(runs.pieces, lambda: of_float(slice(used)))
+        halves: list[_Sums] = []
+        for number in range(2):
+            sums = _Sums.of(rule, words, -(-positions // stride), -(-used // 2))
+            halves.append(sums)
+            part = slice(number, used, 2)
+            wanted = of_float(part) if kept is None else kept[part]
+            for values, held, each in zip(runs.values(data)[part], wanted, some[part], strict=True):
+                read = rule.columns(channel_steps(values, units, rule.data_axis), each)
+                sums.add(read, held if isinstance(held, list) else rule.columns(held, each))
             sums.finish()
         unit = units[rule.channels.reshape(halves[0].sums.shape[1:])]
         one, other = halves
@@ -347,12 +350,26 @@ def _runs_for(rule: InputColumns, most: int) -> int:
     return max(_FEW_RUNS, _rows_for(rule, most) // math.prod(rule.images))
 
 
+class _Words:
+    """Memory for columns, which one layer takes after the other: new pages of memory cost more time
+    than products of few columns."""
+
+    def __init__(self) -> None:
+        self._held = np.empty(0, np.int16)
+
+    def shaped(self, *shape: int) -> Words:
+        """An array that holds what stood there before."""
+        size = math.prod(shape)
+        if size > self._held.size:
+            self._held = np.empty(size, np.int16)
+        return self._held[:size].reshape(shape)
+
+
 @dataclass(slots=True, eq=False)
 class _Sums:
     """Sums over positions; columns wait until there are enough for one large product.
 
     Attributes:
-        rule: how the layer reads its data.
         blocks: of the taps of a group.
         products: int64 (groups, taps, taps): sums over all positions of products of what two taps
             read in the quantized network, in units of the taps; only their lower triangle counts.
@@ -363,55 +380,44 @@ class _Sums:
         count: positions.
     """
 
-    rule: InputColumns
     blocks: int
     products: NDArray[np.int64]
     crossed: NDArray[np.int64]
     sums: NDArray[np.int64]
+    _waiting: Words
     count: int = 0
-    _waiting: dict[int, tuple[Words, int]] = field(default_factory=dict)
+    _filled: int = 0
 
     @staticmethod
-    def of(rule: InputColumns) -> _Sums:
+    def of(rule: InputColumns, words: _Words, positions: int, runs: int) -> _Sums:
+        """Of nothing yet, with memory for so many runs of so many positions at most."""
         groups, taps = blocked(rule)
         products, crossed = np.zeros((2, groups, taps, taps), np.int64)
         sums = np.zeros((2, groups, taps), np.int64)
-        return _Sums(rule, groups // rule.channels.shape[0], products, crossed, sums)
+        enough = min(_TOGETHER, -(-_ELEMENTS // (groups * taps)), positions * runs)
+        room = -(-max(enough, positions) // PADDED) * PADDED
+        waiting = words.shaped(2, groups, padded_taps(taps), room)
+        waiting[:, :, taps:] = 0
+        return _Sums(groups // rule.channels.shape[0], products, crossed, sums, waiting)
 
     def add(self, read: Iterable[Piece], wanted: Iterable[Piece]) -> None:
         """One run: columns of the quantized network, and of the float one, in whole steps."""
+        taps = self.sums.shape[2]
         for (first, one), (_, other) in zip(read, wanted, strict=True):
-            self._hold(first, one, other)
-
-    def _hold(self, first: int, read: Words, wanted: Words) -> None:
-        groups, taps, positions = len(read) * self.blocks, self.sums.shape[2], read.shape[2]
-        self.count += positions if first == 0 else 0
-        enough = min(_TOGETHER, -(-_ELEMENTS // (groups * taps)))
-        both, filled = self._waiting.get(first, (np.zeros((2, groups, taps, 0), np.int16), 0))
-        if filled + positions > both.shape[3]:
-            self._multiply(first)
-            filled = 0
-        if positions > both.shape[3]:
-            room = -(-max(enough, positions) // PADDED) * PADDED
-            both = np.zeros((2, groups, padded_taps(taps), room), np.int16)
-        read, wanted = (each.reshape(groups, taps, positions) for each in (read, wanted))
-        held, more = both[:, :, :taps, filled : filled + positions]
-        held[:] = read
-        np.subtract(wanted, read, out=more)
-        self._waiting[first] = both, filled + positions
+            groups, positions = len(one) * self.blocks, one.shape[2]
+            if first == 0:  # of the next image, or of other rows
+                if self._filled + positions > self._waiting.shape[3]:
+                    self.finish()
+                self._filled += positions
+                self.count += positions
+            place = slice(first * self.blocks, first * self.blocks + groups)
+            held, more = self._waiting[:, place, :taps, self._filled - positions : self._filled]
+            held[:] = one.reshape(groups, taps, positions)
+            np.subtract(other.reshape(groups, taps, positions), held, out=more)
 
     def finish(self) -> None:
-        """Multiply the columns that still wait."""
-        for first in list(self._waiting):
-            self._multiply(first)
-        self._waiting.clear()
-
-    def _multiply(self, first: int) -> None:
-        both, filled = self._waiting.get(first, (np.empty(0, np.int16), 0))
-        if not filled:
-            return
-        self._waiting[first] = both, 0
-        place = slice(first * self.blocks, first * self.blocks + both.shape[1])
-        both[..., filled : -(-filled // PADDED) * PADDED] = 0
-        into = self.products[place], self.crossed[place], (self.sums[0, place], self.sums[1, place])
-        choose_kernels().products(both, filled, *into)
+        """Multiply the columns that wait."""
+        self._waiting[..., self._filled : -(-self._filled // PADDED) * PADDED] = 0
+        into = self.products, self.crossed, (self.sums[0], self.sums[1])
+        choose_kernels().products(self._waiting, self._filled, *into)
+        self._filled = 0
