@@ -21,10 +21,10 @@ from compiler.lir.walk import loads, with_axes
 from compiler.targets.c.arithmetic import Arithmetic
 from compiler.targets.c.c_types import APART, c_type
 from compiler.targets.c.lines import Lines
-from compiler.targets.c.loop_nest import write_loops
+from compiler.targets.c.loop_nest import LoopNest
 from compiler.targets.c.names import LOCALS, Names
 from compiler.targets.c.product_form import SCRATCH, product_of
-from compiler.targets.c.product_writer import write_product
+from compiler.targets.c.product_writer import ProductWriter
 from compiler.targets.c.routines import c_routines
 
 LARGEST_BUFFER = (1 << 31) - 1
@@ -81,9 +81,9 @@ def kernel_of(
                 wanted = product.scratch()
                 assert all(size <= given[word].size for word, (_, size) in wanted.items())
                 scratch = {word: by_buffer[given[word].name] for word in wanted}
-                write_product(product, by_buffer, scratch, use, lines)
+                ProductWriter(product, by_buffer, scratch, use, lines).write()
             else:
-                write_loops(legal, by_buffer, use, lines)
+                LoopNest(legal, by_buffer, use, lines).write()
     body = "\n".join(lines.lines)
     words = set(re.findall(r"\w+", body))
     unread = [by_buffer[b.name] for b in func.params if by_buffer[b.name] not in words]

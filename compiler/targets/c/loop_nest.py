@@ -53,8 +53,8 @@ _ARG = ("argmax", "argmin")
 _NO_VALUES: Mapping[str, int] = {}
 
 
-def write_loops(block: Compute, names: Mapping[str, str], use: Arithmetic, lines: Lines) -> None:
-    """Write the loops of a block.
+class LoopNest:
+    """One block on its way to C.
 
     Args:
         block: verified; names of its axes are legal in C.
@@ -62,11 +62,6 @@ def write_loops(block: Compute, names: Mapping[str, str], use: Arithmetic, lines
         use: collects the C functions that are called.
         lines: where they go, inside a function.
     """
-    _Nest(block, names, use, lines).write()
-
-
-class _Nest:
-    """One block on its way to C."""
 
     def __init__(
         self, block: Compute, names: Mapping[str, str], use: Arithmetic, lines: Lines
@@ -90,6 +85,7 @@ class _Nest:
         self._extents = {a.name: a.extent for a in (*block.axes, *block.raxes)}
 
     def write(self) -> None:
+        """Write the loops."""
         if not any(isinstance(node, Acc) for node in post_order(self._result)):
             # No reduction, or one whose epilogue does without it.
             self._conditions = []

@@ -16,14 +16,8 @@ from compiler.targets.c.product_form import COLUMNS, Operand, Product, turns_of
 from compiler.targets.c.scalar_printer import ScalarPrinter, names_apart
 
 
-def write_product(
-    product: Product,
-    names: Mapping[str, str],
-    scratch: Mapping[str, str],
-    use: Arithmetic,
-    lines: Lines,
-) -> None:
-    """Write the loops of a product.
+class ProductWriter:
+    """One product on its way to C.
 
     Args:
         product: of a block whose axes have legal names.
@@ -32,11 +26,6 @@ def write_product(
         use: collects the C functions that are called.
         lines: where they go, inside a function.
     """
-    _Writer(product, names, scratch, use, lines).write()
-
-
-class _Writer:
-    """One product on its way to C."""
 
     def __init__(
         self,
@@ -57,6 +46,7 @@ class _Writer:
         self._local = {word: local.fresh(word) for word in _LOCALS}
 
     def write(self) -> None:
+        """Write the loops."""
         product = self._product
         with ExitStack() as outer:
             tiled = {product.row}
