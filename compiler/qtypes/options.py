@@ -18,7 +18,6 @@ from typing import Any, Final
 
 Check = Callable[[str, Any], Any]
 """``check(name, value)``: the value in its canonical form; it refuses illegal ones."""
-_AS_DEFAULT: Final = object()
 _KEY: Final = "option"
 
 
@@ -40,27 +39,18 @@ class Option:
     default: Any
     check: Check
     recommended: Any
-    measured: bool
-    ranged: bool
-    searched: tuple[Any, ...]
-    when: tuple[str, tuple[Any, ...]] | None
-    has_effect: bool
+    measured: bool = False
+    ranged: bool = False
+    searched: tuple[Any, ...] = ()
+    when: tuple[str, tuple[Any, ...]] | None = None
+    has_effect: bool = True
 
 
-def option(
-    default: Any,
-    check: Check,
-    *,
-    recommended: Any = _AS_DEFAULT,
-    measured: bool = False,
-    ranged: bool = False,
-    searched: tuple[Any, ...] = (),
-    when: tuple[str, tuple[Any, ...]] | None = None,
-    has_effect: bool = True,
-) -> Any:
-    """A field of a dataclass; the arguments are the attributes of ``Option``."""
-    said = (check, recommended, measured, ranged, searched, when, has_effect)
-    return field(default=default, metadata={_KEY: said})
+def option(default: Any, check: Check, **said: Any) -> Any:
+    """A field of a dataclass; ``said`` are other attributes of its ``Option``, which recommends the
+    default where it does not say."""
+    one = Option(default, check, **{"recommended": default, **said})
+    return field(default=default, metadata={_KEY: one})
 
 
 def options_of(config: Any) -> Mapping[str, Option]:
@@ -70,9 +60,4 @@ def options_of(config: Any) -> Mapping[str, Option]:
 
 @cache
 def _declared(config: Any) -> Mapping[str, Option]:
-    found = {}
-    for each in fields(config):
-        check, recommended, *rest = each.metadata[_KEY]
-        value = each.default if recommended is _AS_DEFAULT else recommended
-        found[each.name] = Option(each.default, check, value, *rest)
-    return MappingProxyType(found)
+    return MappingProxyType({each.name: each.metadata[_KEY] for each in fields(config)})
