@@ -14,8 +14,6 @@ Not handled: a transpose in front of pooling, padding, reductions or concatenate
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
@@ -32,7 +30,6 @@ Axes = tuple[int, ...]
 
 
 @register_pass("CancelTransposes", opt_level=0, required=("InferType",))
-@dataclass(frozen=True, slots=True)
 class CancelTransposes(FunctionPass):
     """Remove transposes that undo each other across elementwise operators."""
 

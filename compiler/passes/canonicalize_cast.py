@@ -15,7 +15,6 @@ Source: Relay v0.10 transforms/canonicalize_cast.cc.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 from compiler.ir.expr import Call, Expr, Function, Op, is_op_call
 from compiler.ir.module import IRModule
@@ -29,7 +28,6 @@ Edge = tuple[Call, int]
 
 
 @register_pass("CanonicalizeCast", opt_level=3, required=("InferType",))
-@dataclass(frozen=True, slots=True)
 class CanonicalizeCast(FunctionPass):
     """Give elementwise and broadcast consumers their own widening casts."""
 

@@ -12,8 +12,6 @@ Source: Relay v0.10 transforms/canonicalize_ops.cc.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from compiler.ir.expr import Call, Expr, Function
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
@@ -29,7 +27,6 @@ class _Canonicalizer(OpaquePrimitives):
 
 
 @register_pass("CanonicalizeOps", opt_level=3, required=("InferType",))
-@dataclass(frozen=True, slots=True)
 class CanonicalizeOps(FunctionPass):
     """Replace operators that are shorthands of others."""
 

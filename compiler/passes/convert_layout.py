@@ -40,7 +40,6 @@ _LETTERS: dict[Order, str] = {(0, 3, 1, 2): "NHWC"}
 
 
 @register_pass("ConvertLayout", opt_level=3, required=("InferType",))
-@dataclass(frozen=True, slots=True)
 class ConvertLayout(FunctionPass):
     """Give integer image operators the layout NHWC."""
 

@@ -14,8 +14,6 @@ Source: Relay v0.10 transforms/eta_expand.cc.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, Function, GlobalVar, Let, Var
 from compiler.ir.lowered_function import LoweredFunction
@@ -30,7 +28,6 @@ _MARKS = ("Primitive", "Compiler", "Extern")
 
 
 @register_pass("EtaExpand", opt_level=0, required=("InferType",))
-@dataclass(frozen=True, slots=True)
 class EtaExpand(FunctionPass):
     """Give every kernel that is used as a value a function that calls it."""
 

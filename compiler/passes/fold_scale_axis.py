@@ -19,8 +19,6 @@ Source: Relay v0.10 transforms/fold_scale_axis.cc.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from compiler.ir.analysis import count_uses, post_order
 from compiler.ir.expr import Call, Expr, Function, is_op_call
 from compiler.ir.functor import ForwardRewriter, MixedModeMutator
@@ -41,7 +39,6 @@ from compiler.passes.fold_constant import FoldConstant
 
 
 @register_pass("BackwardFoldScaleAxis", opt_level=3, required=("InferType",))
-@dataclass(frozen=True, slots=True)
 class BackwardFoldScaleAxis(FunctionPass):
     """Move a multiply behind a convolution or dense into its weight."""
 
@@ -112,7 +109,6 @@ class _BackwardTransformer(MixedModeMutator):
 
 
 @register_pass("ForwardFoldScaleAxis", opt_level=3, required=("InferType",))
-@dataclass(frozen=True, slots=True)
 class ForwardFoldScaleAxis(FunctionPass):
     """Move a multiply in front of a convolution or dense into its weight."""
 
@@ -154,7 +150,6 @@ def _agree(messages: dict[Expr, Message | None], node: Expr, message: Message | 
 
 
 @register_pass("FoldScaleAxis", opt_level=3, required=("InferType",))
-@dataclass(frozen=True, slots=True)
 class FoldScaleAxis(ModulePass):
     """Move per-channel multiplies into weights: both halves, then FoldConstant."""
 

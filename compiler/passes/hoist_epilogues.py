@@ -13,7 +13,6 @@ no integers are spent on values that a relu cuts off. Constants have one number 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from operator import mul
 from typing import Final
@@ -39,7 +38,6 @@ _MOST_MOVES: Final = 4
 
 
 @register_pass("HoistEpilogues", opt_level=0, required=("InferType",))
-@dataclass(frozen=True, slots=True)
 class HoistEpilogues(FunctionPass):
     """Put the constants and the limits of a product next to it."""
 

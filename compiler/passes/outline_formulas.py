@@ -43,7 +43,6 @@ _PLAIN = frozenset({"add", "subtract", "multiply", "divide", "maximum", "minimum
 
 
 @register_pass("OutlineFormulas", opt_level=0, required=("InferType",))
-@dataclass(frozen=True, slots=True)
 class OutlineFormulas(FunctionPass):
     """Make one call of every function of one variable."""
 

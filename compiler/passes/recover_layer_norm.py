@@ -33,7 +33,6 @@ from compiler.passes.recovered_calls import args_of, factors_of, quotient_of, wi
 
 
 @register_pass("RecoverLayerNorm", opt_level=0, required=("InferType",))
-@dataclass(frozen=True, slots=True)
 class RecoverLayerNorm(FunctionPass):
     """Make one nn.layer_norm of its mean, variance, root and quotient."""
 

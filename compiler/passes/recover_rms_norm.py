@@ -31,7 +31,6 @@ _SMALL = float(np.float32(1e-3))  # as a file holds it, a little more than 0.001
 
 
 @register_pass("RecoverRmsNorm", opt_level=0, required=("InferType",))
-@dataclass(frozen=True, slots=True)
 class RecoverRmsNorm(FunctionPass):
     """Make one nn.rms_norm of its square, mean, root and quotient."""
 

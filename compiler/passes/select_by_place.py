@@ -14,7 +14,6 @@ computed. A one_hot of real numbers is one of truth values, times the difference
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,6 @@ _ORDERS = ("sort", "argsort", "topk")
 
 
 @register_pass("SelectByPlace", opt_level=0, required=("InferType",))
-@dataclass(frozen=True, slots=True)
 class SelectByPlace(FunctionPass):
     """Write what orders elements as their places."""
 

@@ -14,8 +14,6 @@ Source: Relay v0.10 transforms/simplify_inference.cc.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from compiler.ir.expr import Call, Expr, Function, TupleGetItem
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
@@ -46,7 +44,6 @@ class _InferenceSimplifier(OpaquePrimitives):
 
 
 @register_pass("SimplifyInference", opt_level=0, required=("InferType",))
-@dataclass(frozen=True, slots=True)
 class SimplifyInference(FunctionPass):
     """Rewrite operators of training as arithmetic; a second run changes nothing."""
 

@@ -14,8 +14,6 @@ to the residual adder, and a marker between the two would cost a group that only
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from compiler.fusion.hardware.fuse_op_hw import FuseOpHW
 from compiler.fusion.hardware.group_calls import group_functions
 from compiler.fusion.hardware.hdfg import HDFG
@@ -30,7 +28,6 @@ from compiler.passes.simplify_expr import SimplifyExpr
 
 
 @register_pass("RemoveMarkers", opt_level=1, required=("InferType",))
-@dataclass(frozen=True, slots=True)
 class RemoveMarkers(FunctionPass):
     """Remove annotation.stop_fusion and annotation.cast_hint, which compute nothing."""
 
