@@ -12,13 +12,15 @@ from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.identity import identity_op
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import FQAnnotateRewrite, annotated, kind_of, unannotated
-from compiler.ops.rules.dom_scale import FQDomScale, same_scale
+from compiler.ops.rules.dom_scale import same_scale
 from compiler.ops.rules.integer_calls import cast
 from compiler.ops.rules.layout import FConvertLayout, data_layout
-from compiler.ops.rules.never_negative import FNeverNegative, first_positive
-from compiler.ops.rules.pass_through import annotate_pass_through, realize_keeping_channels
+from compiler.ops.rules.pass_through import (
+    annotate_pass_through,
+    keeps_integers,
+    realize_keeping_channels,
+)
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, of_integers, storage_dtype
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind
 
@@ -61,13 +63,6 @@ def cast_hint_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContex
     return data.like(cast(data.data, dtype), dtype=dtype)
 
 
-FQDomScale.register(cast_hint)(same_scale)
-FQZeroPoint.register(cast_hint)(always(ZeroPoint.KEEPS))
-
-
-FNeverNegative.register(cast_hint)(first_positive)
-
-
 # ---- stop_fusion -------------------------------------------------------------------------------
 
 stop_fusion = identity_op("annotation.stop_fusion")
@@ -75,9 +70,5 @@ stop_fusion = identity_op("annotation.stop_fusion")
 
 FQAnnotateRewrite.register(stop_fusion)(annotate_pass_through)
 FQRealizeRewrite.register(stop_fusion)(realize_keeping_channels)
-FQDomScale.register(stop_fusion)(same_scale)
-FQZeroPoint.register(stop_fusion)(always(ZeroPoint.KEEPS))
-
-
-FNeverNegative.register(stop_fusion)(first_positive)
+keeps_integers(cast_hint, stop_fusion, scale=same_scale)
 FConvertLayout.register(stop_fusion)(data_layout)

@@ -26,19 +26,18 @@ from compiler.ops.nn.pool import (
 )
 from compiler.ops.reduce.reduction_loops import lowest
 from compiler.ops.rules.annotate import FQAnnotateRewrite
-from compiler.ops.rules.dom_scale import FQDomScale, same_scale
+from compiler.ops.rules.dom_scale import same_scale
 from compiler.ops.rules.layout import FConvertLayout, image_layout
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
-from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.pass_through import (
     annotate_max_pool,
+    keeps_integers,
     partition_pass_through,
     realize_max_pool,
 )
 from compiler.ops.rules.realize import FQRealizeRewrite
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 
 max_pool2d = windowed_pool("nn.max_pool2d")
 
@@ -56,8 +55,7 @@ def max_pool2d_numpy(attrs: Pool2DAttrs, args: Arrays, out_type: Type) -> list[A
 FQPartitionRewrite.register(max_pool2d)(partition_pass_through)
 FQAnnotateRewrite.register(max_pool2d)(annotate_max_pool)
 FQRealizeRewrite.register(max_pool2d)(realize_max_pool)
-FQDomScale.register(max_pool2d)(same_scale)
-FQZeroPoint.register(max_pool2d)(always(ZeroPoint.KEEPS))
+keeps_integers(max_pool2d, scale=same_scale)
 
 
 @FLower.register(max_pool2d)
@@ -69,7 +67,6 @@ def max_pool2d_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuild
     return [pool_loops(b, data, attrs, out_types[0].concrete_shape, Reduction("max", least), least)]
 
 
-FNeverNegative.register(max_pool2d)(first_positive)
 FConvertLayout.register(max_pool2d)(image_layout)
 
 

@@ -14,12 +14,12 @@ from compiler.ir.expr import Args, Call, Constant, Expr, is_op_call
 from compiler.ops.annotation.attach_simulated_quantize import attach_simulated_quantize
 from compiler.ops.op_call import op_call
 from compiler.ops.rules.annotate import FQAnnotateRewrite, annotated, unannotated, with_args
-from compiler.ops.rules.dom_scale import DomScale, FQDomScale, as_scale, moved_scale, same_scale
+from compiler.ops.rules.dom_scale import DomScale, as_scale, same_scale
 from compiler.ops.rules.integer_calls import cast, multiply
-from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.pass_through import (
     annotate_max_pool,
     annotate_pass_through,
+    keeps_integers,
     moves_elements,
     realize_max_pool,
     realize_moving_channels,
@@ -32,7 +32,6 @@ from compiler.ops.rules.realize import (
     storage_dtype,
 )
 from compiler.ops.rules.with_tables import LEVEL
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.layer_choices import WIDE_BITS
 from compiler.qtypes.qconfig import QAnnotateKind
@@ -62,9 +61,8 @@ def picked_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | 
 
 
 FQRealizeRewrite.register(*PICKED, level=LEVEL, needs_tables=True)(realize_max_pool)
-FQDomScale.register(*PICKED)(same_scale)
-FQZeroPoint.register(*PICKED, level=LEVEL)(always(ZeroPoint.KEEPS))
-FNeverNegative.register(*PICKED, *PICKS)(first_positive)
+keeps_integers(*PICKED, scale=same_scale, level=LEVEL)
+keeps_integers(*PICKS, level=LEVEL)
 
 
 @FQAnnotateRewrite.register(*PICKS, level=LEVEL, needs_tables=True)
@@ -116,7 +114,3 @@ def picks_along(call: Call, trailing: int | None) -> bool:
         return False
     rank = len(call.args[0].tensor_type.shape)
     return bool(attrs.axis % rank == rank - 1 - trailing)
-
-
-FQZeroPoint.register(*PICKS, level=LEVEL)(always(ZeroPoint.KEEPS))
-FQDomScale.register(*PICKS)(moved_scale)

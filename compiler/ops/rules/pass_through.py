@@ -17,7 +17,7 @@ from compiler.ops.rules.annotate import (
     unannotated,
     with_args,
 )
-from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
+from compiler.ops.rules.dom_scale import FQDomScale, ScaleRule, moved_scale
 from compiler.ops.rules.integer_calls import cast
 from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.partition import FQPartitionRewrite, QPartitionExpr, inner
@@ -170,6 +170,13 @@ def moves_elements(*ops: Op | str, level: int = DEFAULT_LEVEL, needs_tables: boo
         (FQRealizeRewrite, realize_moving_channels),
     ):
         table.register(*ops, level=level, needs_tables=needs_tables)(rule)
-    FQDomScale.register(*ops)(moved_scale)
+    keeps_integers(*ops, level=level)
+
+
+def keeps_integers(
+    *ops: Op | str, scale: ScaleRule = moved_scale, level: int = DEFAULT_LEVEL
+) -> None:
+    """State that results are integers of the first operand, at its scale by this rule."""
+    FQDomScale.register(*ops)(scale)
     FQZeroPoint.register(*ops, level=level)(always(ZeroPoint.KEEPS))
     FNeverNegative.register(*ops)(first_positive)
