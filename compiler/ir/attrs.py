@@ -36,6 +36,13 @@ class Attrs:
                 object.__setattr__(self, name, _as_tuple(value))
 
     @classmethod
+    def declare(cls) -> None:
+        """Make this class, and those it inherits from, frozen dataclasses if they do not say so."""
+        for each in reversed(cls.__mro__):
+            if issubclass(each, Attrs) and "__dataclass_fields__" not in each.__dict__:
+                dataclass(frozen=True, eq=False)(each)
+
+    @classmethod
     def make(cls, **values: Any) -> Self:
         """Build from keywords.
 

@@ -53,6 +53,8 @@ def register_op(
         raise CompilerError(
             f"operator {name!r} is registered twice", fix="keep one register_op per name"
         )
+    if attrs_type is not None:
+        attrs_type.declare()
     kinds = attrs_type, rel, pattern, doc, frozenset(flags), optional
     op = Op(name, arg_names, len(arg_names), *kinds)
     OPS[name] = op

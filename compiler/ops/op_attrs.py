@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, dataclass_transform
 
 import numpy as np
 
@@ -25,14 +25,16 @@ Sizes = tuple[Size, ...]
 _MAX_SHOWN = 200
 
 
+@dataclass_transform(frozen_default=True, eq_default=False)
 @dataclass(frozen=True, eq=False)
 class OpAttrs(Attrs):
-    """Base of operator attributes: values are plain Python ints, floats, bools, strings and tuples.
+    """Base of operator attributes, which are the fields of a class that inherits from it.
 
-    Numpy scalars, lists, ints standing for floats and single ints standing for lists are converted
-    after the field's annotation; a field named ``dtype`` or ``…_dtype`` must hold a dtype or "".
-    What makes shapes is bounded here, before a type or an array is made of it: a ``Size`` by
-    MAX_ELEMENTS, a ``Count`` by MAX_TYPE_PARTS.
+    The class becomes a frozen dataclass where an operator is registered with it. Values are plain
+    Python ints, floats, bools, strings and tuples. Numpy scalars, lists, ints standing for floats
+    and single ints standing for lists are converted after the field's annotation; a field named
+    ``dtype`` or ``…_dtype`` must hold a dtype or "". What makes shapes is bounded here, before a
+    type or an array is made of it: a ``Size`` by MAX_ELEMENTS, a ``Count`` by MAX_TYPE_PARTS.
 
     Raises:
         AttrError: a value of another kind; the message names record, field and value.

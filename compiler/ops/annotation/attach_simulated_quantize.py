@@ -6,8 +6,6 @@ constant has no statistics.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from compiler.errors import QuantizeError
 from compiler.ir.expr import Call, Constant, Expr, Op, Var, describe
 from compiler.ir.ty import TensorType
@@ -21,7 +19,6 @@ PARAMETERS = ("dom_scale", "clip_min", "clip_max")
 SCALAR = TensorType((), "float32")
 
 
-@dataclass(frozen=True, eq=False)
 class SimulatedQuantizeAttrs(OpAttrs):
     """``kind`` is a QAnnotateKind; ``axis`` the channel axis of several scales, None for one;
     ``bits`` the precision where it is not the kind's own; a ``given`` point came with the model,

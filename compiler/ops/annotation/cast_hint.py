@@ -4,8 +4,6 @@ annotation.stop_fusion: the identity; FuseOps does not look through it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.ty import is_float
 from compiler.ops.annotation.attach_simulated_quantize import as_input
@@ -25,7 +23,6 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind
 
 
-@dataclass(frozen=True, eq=False)
 class CastHintAttrs(OpAttrs):
     """The storage dtype the quantizer should choose."""
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from compiler.ops.identity import identity_op
 from compiler.ops.op_attrs import OpAttrs
 
 
-@dataclass(frozen=True, eq=False)
 class DebugAttrs(OpAttrs):
     """A word to recognise the place by."""
 

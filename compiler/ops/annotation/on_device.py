@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from compiler.ir.adt import Constructor
@@ -13,7 +12,6 @@ from compiler.ops.identity import identity_op
 from compiler.ops.op_attrs import OpAttrs
 
 
-@dataclass(frozen=True, eq=False)
 class OnDeviceAttrs(OpAttrs):
     """The device, and whether it binds the result, the body, or both."""
 

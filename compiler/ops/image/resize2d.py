@@ -5,7 +5,6 @@ nn.upsampling: height and width times a factor; nearest neighbour, bilinear or b
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from compiler.core.words import FBody, Words
@@ -51,7 +50,6 @@ from compiler.qtypes.qconfig import QConfig
 OP = "image.resize2d"
 
 
-@dataclass(frozen=True, eq=False)
 class Resize2DAttrs(OpAttrs):
     """Output (height, width) and how positions map; for rounding "" see ``nearest``."""
 
@@ -129,7 +127,6 @@ def resize2d_body(step: Step, words: Words) -> Value | None:
 UPSAMPLED = "nn.upsampling"
 
 
-@dataclass(frozen=True, eq=False)
 class UpSamplingAttrs(OpAttrs):
     """Factors, layout and method; ``align_corners`` keeps the corner pixels in place."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from compiler.ir.expr import Call, Expr
@@ -13,7 +12,6 @@ from compiler.ops.identity import identity_op
 from compiler.ops.op_attrs import OpAttrs
 
 
-@dataclass(frozen=True, eq=False)
 class DeviceCopyAttrs(OpAttrs):
     """Where the value is, and where it shall be."""
 

@@ -5,7 +5,6 @@ Window i of n covers [floor(i * H / n), ceil((i + 1) * H / n)). Integers truncat
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -47,7 +46,6 @@ from compiler.qtypes.qconfig import QConfig
 OP = "nn.adaptive_avg_pool2d"
 
 
-@dataclass(frozen=True, eq=False)
 class AdaptivePool2DAttrs(OpAttrs):
     """Output (height, width); one value stands for both, none keeps the size of the data."""
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -145,7 +144,6 @@ def _mean_scale(scale: DomScale, factor: int, qconfig: QConfig) -> DomScale:
 # ---- the operators -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class AvgPool2DAttrs(Pool2DAttrs):
     """Pool2DAttrs, and whether padding counts in the divisor."""
 

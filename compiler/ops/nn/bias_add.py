@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from compiler.core.words import FBody, Words, shape_of
@@ -21,7 +20,6 @@ from compiler.ops.rules.simplify import FCanonicalize
 OP = "nn.bias_add"
 
 
-@dataclass(frozen=True, eq=False)
 class BiasAddAttrs(OpAttrs):
     """The axis of the data the bias lies along."""
 

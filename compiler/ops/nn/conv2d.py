@@ -7,7 +7,7 @@ With groups G, output channel o reads the C/G input channels of its group. Integ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from compiler.core.words import FBody, Words, shape_of
@@ -59,7 +59,6 @@ from compiler.qtypes.errors import WeightNotConstantError
 OP = "nn.conv2d"
 
 
-@dataclass(frozen=True, eq=False)
 class Conv2DAttrs(OpAttrs):
     """Sizes are (height, width) in elements; padding is kept as (top, left, bottom, right)."""
 

@@ -47,7 +47,6 @@ from compiler.ops.rules.simplify import FCanonicalize
 OP = "nn.conv2d_transpose"
 
 
-@dataclass(frozen=True, eq=False)
 class Conv2DTransposeAttrs(Conv2DAttrs):
     """Those of nn.conv2d, and the (height, width) that the result has more than it needs."""
 

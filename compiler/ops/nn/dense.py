@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from compiler.core.words import FBody, Words, shape_of
@@ -35,7 +34,6 @@ from compiler.ops.rules.zero_point import FQZeroPoint
 OP = "nn.dense"
 
 
-@dataclass(frozen=True, eq=False)
 class DenseAttrs(OpAttrs):
     """Number of output features, and the dtype products are accumulated in ("": the data's)."""
 

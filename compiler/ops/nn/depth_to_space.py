@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from compiler.core.words import FBody, Words, shape_of
@@ -19,7 +18,6 @@ from compiler.ops.op_attrs import OpAttrs, Size
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
-@dataclass(frozen=True, eq=False)
 class SubPixelAttrs(OpAttrs):
     """Edge of a block in pixels; its place is the outer ("DCR") or inner ("CRD") channel index."""
 

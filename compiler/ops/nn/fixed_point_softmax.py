@@ -13,7 +13,6 @@ fixed-point functions of gemmlowp.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -46,7 +45,6 @@ _POINT: Final = 29
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
 class FixedPointSoftmaxAttrs(OpAttrs):
     """The axis whose values sum to 2^16, up to rounding.
 

@@ -10,7 +10,6 @@ most 2^30 / N for N summands, S fits in 31 bits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,6 @@ OP = "nn.integer_softmax"
 MAX_OUT_BITS = 20
 
 
-@dataclass(frozen=True, eq=False)
 class IntegerSoftmaxAttrs(OpAttrs):
     """The axis whose values sum to 2^out_bits, up to rounding."""
 

@@ -13,7 +13,6 @@ is D * 4^root_bits < 2^62 and |c| * 2^(out_bits + root_bits + 1) < 2^62.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,6 @@ OP = "nn.integer_standardize"
 DTYPES = ("int8", "int16", "int32")
 
 
-@dataclass(frozen=True, eq=False)
 class IntegerStandardizeAttrs(OpAttrs):
     """``epsilon`` in units of N^2 data^2; bits behind the point of the root and of the result;
     whether the mean is taken away."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
-@dataclass(frozen=True, eq=False)
 class L2NormalizeAttrs(OpAttrs):
     """Smallest sum of squares, and the axes of the norm."""
 

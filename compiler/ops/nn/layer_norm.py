@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from compiler.ir.expr import Args, Call, Constant, Expr
@@ -16,7 +14,6 @@ from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 
 
-@dataclass(frozen=True, eq=False)
 class LayerNormAttrs(NormAttrs):
     """The same, of the last axis unless told."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,7 +16,6 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.tensor.number_rel import number_rel
 
 
-@dataclass(frozen=True, eq=False)
 class LeakyReluAttrs(OpAttrs):
     """Slope below zero."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from compiler.ops.op_attrs import OpAttrs, Size
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
-@dataclass(frozen=True, eq=False)
 class LRNAttrs(OpAttrs):
     """Length of the neighbourhood in elements, its axis, and the constants of the formula."""
 

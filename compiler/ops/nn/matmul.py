@@ -4,7 +4,6 @@ nn.batch_matmul: out[b,m,n] = sum_k x[b,m,k] * y[b,n,k]; y is (B, N, K) unless t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from compiler.core.words import FBody, Words, shape_of
@@ -37,7 +36,6 @@ BATCHED = "nn.batch_matmul"
 """It has all rules of this file; its type is its own."""
 
 
-@dataclass(frozen=True, eq=False)
 class MatmulAttrs(OpAttrs):
     """Which sides are given transposed."""
 
@@ -177,7 +175,6 @@ def matmul_body(step: Step, words: Words) -> Value | None:
 # ---- batch_matmul ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class BatchMatmulAttrs(OpAttrs):
     """Which sides are given transposed; Relay's default is y."""
 

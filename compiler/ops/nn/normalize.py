@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,6 @@ Grouping = Callable[[Any, tuple[Any, ...]], tuple[tuple[Any, ...], tuple[int, ..
 the axes that are normalised together there."""
 
 
-@dataclass(frozen=True, eq=False)
 class NormAttrs(OpAttrs):
     """Channel axis, the constant added to the variance, and which of beta and gamma count."""
 
@@ -144,7 +142,6 @@ instance_norm = register_norm(
 # ---- group_norm --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class GroupNormAttrs(OpAttrs):
     """Number of groups, channel axis, epsilon, and which of beta and gamma count."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,6 @@ from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 
 
-@dataclass(frozen=True, eq=False)
 class PadAttrs(OpAttrs):
     """(before, after) per axis, and the mode: "constant", "edge" or "reflect"."""
 
@@ -42,7 +41,6 @@ class PadAttrs(OpAttrs):
     pad_mode: str = "constant"
 
 
-@dataclass(frozen=True, eq=False)
 class MirrorPadAttrs(OpAttrs):
     """Mode "SYMMETRIC" repeats the edge, "REFLECT" does not; (before, after) per axis."""
 

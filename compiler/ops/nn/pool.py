@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -30,7 +30,6 @@ from compiler.ops.number_format import Array
 from compiler.ops.op_attrs import OpAttrs, Sizes
 
 
-@dataclass(frozen=True, eq=False)
 class Pool2DAttrs(OpAttrs):
     """Sizes are (height, width) in elements; padding is kept as (top, left, bottom, right)."""
 
@@ -47,7 +46,6 @@ class Pool2DAttrs(OpAttrs):
         set_geometry(self, "pool_size", "strides", "dilation")
 
 
-@dataclass(frozen=True, eq=False)
 class GlobalPool2DAttrs(OpAttrs):
     """Layout of the data."""
 

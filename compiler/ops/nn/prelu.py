@@ -7,7 +7,6 @@ files have neither: slopes are whole numbers of 2^-12 there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -49,7 +48,6 @@ _NARROW_BITS = 16
 _FINER_BITS = 12
 
 
-@dataclass(frozen=True, eq=False)
 class PReluAttrs(OpAttrs):
     """The axis of the data alpha lies along."""
 

@@ -6,7 +6,6 @@ Source: Zhang and Sennrich, "Root mean square layer normalization", 2019, withou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,6 @@ from compiler.qtypes.context import QuantizeContext
 OP = "nn.rms_norm"
 
 
-@dataclass(frozen=True, eq=False)
 class RmsNormAttrs(OpAttrs):
     """Normalised axis, and the constant added to the mean square."""
 

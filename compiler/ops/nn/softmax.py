@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -47,7 +46,6 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 
 
-@dataclass(frozen=True, eq=False)
 class SoftmaxAttrs(OpAttrs):
     """The axis whose values sum to 1."""
 

@@ -13,7 +13,6 @@ Sources: Relay qnn.requantize; TOSA RESCALE; ties as QConfig.rounding has them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -50,7 +49,6 @@ _MOST_RIGHT: Final = 32
 """|product| <= 2^62, so from a shift by 63 on the added half decides alone."""
 
 
-@dataclass(frozen=True, eq=False)
 class RequantizeAttrs(OpAttrs):
     """How integers are scaled.
 

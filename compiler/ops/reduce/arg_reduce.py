@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -42,7 +41,6 @@ from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 
 
-@dataclass(frozen=True, eq=False)
 class ArgReduceAttrs(OpAttrs):
     """As ReduceAttrs; of equal elements the first counts, or the last if asked."""
 

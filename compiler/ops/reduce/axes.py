@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from compiler.errors import TypeInferenceError
@@ -18,7 +18,6 @@ from compiler.ops.rules.layout import Order, Relaid, is_natural
 Dim = TypeVar("Dim")
 
 
-@dataclass(frozen=True, eq=False)
 class ReduceAttrs(OpAttrs):
     """Axes to reduce (None or empty: all), kept as size 1 or not; exclude: the others instead."""
 

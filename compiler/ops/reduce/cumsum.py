@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,6 @@ from compiler.ops.transform.row_major import reshaped
 from compiler.qtypes.context import QuantizeContext
 
 
-@dataclass(frozen=True, eq=False)
 class ScanopAttrs(OpAttrs):
     """Axis (None: flat), dtype of the sums ("": the data's); exclusive leaves the element out."""
 

@@ -7,7 +7,6 @@ variance(data, mean; axis, keepdims, exclude, unbiased): mean of (data - mean)^2
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -112,7 +111,6 @@ def mean_body(step: Step, words: Words) -> Value | None:
 # ---- variance ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class VarianceAttrs(OpAttrs):
     """As ReduceAttrs; ``unbiased`` divides by N - 1 instead of N."""
 

@@ -3,7 +3,6 @@ wraps, anything to bool is "not zero", int to float rounds to nearest even."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,6 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind
 
 
-@dataclass(frozen=True, eq=False)
 class CastAttrs(OpAttrs):
     """The dtype of the result."""
 

@@ -5,7 +5,6 @@ On integers the bounds are truncated toward zero and saturated to the dtype.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,7 +36,6 @@ from compiler.ops.tensor.number_rel import number_rel
 from compiler.qtypes.context import QuantizeContext
 
 
-@dataclass(frozen=True, eq=False)
 class ClipAttrs(OpAttrs):
     """Bounds in the units of the data."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
-@dataclass(frozen=True, eq=False)
 class EinsumAttrs(OpAttrs):
     """One letter per axis; without "->" the letters that occur once are kept, in order."""
 

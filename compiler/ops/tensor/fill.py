@@ -8,7 +8,6 @@ the length of the result static. Otherwise it is unknown.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,6 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute, of_arrays
 from compiler.ops.tensor.number_rel import number_rel
 
 
-@dataclass(frozen=True, eq=False)
 class InitOpAttrs(OpAttrs):
     """Shape and dtype of a filled tensor; dtype "" means float32 (full: that of the fill value)."""
 
@@ -100,7 +98,6 @@ def full_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) ->
 # ---- arange ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class ArangeAttrs(OpAttrs):
     """Known bounds, in the units of the values; dtype "" means that of the arguments."""
 

@@ -10,7 +10,6 @@ Source: Relay v0.10 fixed_point_multiply.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,7 +35,6 @@ _MOST_RIGHT = 32
 """|product| <= 2^62, so from a shift by 63 on the added half decides alone."""
 
 
-@dataclass(frozen=True, eq=False)
 class FixedPointMultiplyAttrs(OpAttrs):
     """The factor is multiplier * 2^(shift - 31)."""
 
@@ -44,7 +42,6 @@ class FixedPointMultiplyAttrs(OpAttrs):
     shift: int
 
 
-@dataclass(frozen=True, eq=False)
 class FixedPointMultiplyPerAxisAttrs(OpAttrs):
     """The axis of the data along which multipliers and shifts vary."""
 

@@ -5,7 +5,6 @@ What they give is known from the type of the data, where that is static.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,14 +23,12 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.simplify import FFoldFromType
 
 
-@dataclass(frozen=True, eq=False)
 class ShapeOfAttrs(OpAttrs):
     """Integer dtype of the result."""
 
     dtype: str = "int32"
 
 
-@dataclass(frozen=True, eq=False)
 class NdarraySizeAttrs(OpAttrs):
     """Integer dtype of the result."""
 

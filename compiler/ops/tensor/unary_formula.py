@@ -7,7 +7,6 @@ Source of the formulas: ops/tensor/formula.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -48,7 +47,6 @@ TFLM_BITS = 12
 _INDEX, _WIDE_PLACES = "int32", "uint16"
 
 
-@dataclass(frozen=True, eq=False)
 class UnaryFormulaAttrs(OpAttrs):
     """The function, such as "x x sigmoid multiply"."""
 

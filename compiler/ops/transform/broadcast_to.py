@@ -5,7 +5,6 @@ reshape_like(data, like) and slice_like(data, like; axes): shapes taken from ano
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute, of_arrays
 from compiler.ops.tensor.broadcast import broadcast_shape
 
 
-@dataclass(frozen=True, eq=False)
 class BroadcastToAttrs(OpAttrs):
     """The shape of the result."""
 
@@ -87,7 +85,6 @@ def broadcast_to_like_body(step: Step, words: Words) -> Value:
 # ---- like --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class SliceLikeAttrs(OpAttrs):
     """Axes that are cut; none named means all."""
 

@@ -5,7 +5,6 @@ stack(tuple; axis): the fields of one tuple along a new axis.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,7 +42,6 @@ from compiler.qtypes.qconfig import QAnnotateKind
 OP = "concatenate"
 
 
-@dataclass(frozen=True, eq=False)
 class ConcatenateAttrs(OpAttrs):
     """The axis that grows."""
 
@@ -158,7 +156,6 @@ FConvertLayout.register(concatenate)(axis_layout)
 # ---- stack -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class StackAttrs(OpAttrs):
     """Where the new axis stands in the result."""
 

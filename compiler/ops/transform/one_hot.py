@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from compiler.ops.op_attrs import OpAttrs, Size
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
-@dataclass(frozen=True, eq=False)
 class OneHotAttrs(OpAttrs):
     """Length and place of the new axis; dtype "" means that of the values."""
 

@@ -10,7 +10,6 @@ nn.batch_flatten: (N, d1, …, dk) becomes (N, d1*…*dk).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -38,7 +37,6 @@ from compiler.ops.transform.row_major import reshape_lower
 _reshaping = partial(define_op, flags=(RESHAPE,))
 
 
-@dataclass(frozen=True, eq=False)
 class ReshapeAttrs(OpAttrs):
     """The new shape with Relay's special values; ``allowzero`` makes 0 a size."""
 
@@ -160,7 +158,6 @@ FBody.register("squeeze", "expand_dims", "nn.batch_flatten", "reshape_like")(res
 # ---- squeeze -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class SqueezeAttrs(OpAttrs):
     """The axes to drop, each of size 1; None means every axis of size 1."""
 
@@ -200,7 +197,6 @@ def squeeze_numpy(attrs: SqueezeAttrs, args: Arrays, out_type: Type) -> list[Any
 # ---- expand_dims -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class ExpandDimsAttrs(OpAttrs):
     """Where and how many; a negative axis counts from behind the last axis of the data."""
 

@@ -18,7 +18,6 @@ Source: ONNX operator Scan; jax.lax.scan.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -63,7 +62,6 @@ MOST_STEPS: Final = 1 << 24
 """Of a loop: one without inputs would otherwise run as long as a text says."""
 
 
-@dataclass(frozen=True, eq=False)
 class ScanAttrs(OpAttrs):
     """The number of steps, ``MOST_STEPS`` at most; for each input whether it is read, and for each
     output whether it is written, from its end to its beginning (0 or 1)."""
@@ -158,7 +156,6 @@ def scan_numpy(attrs: ScanAttrs, args: Arrays, out_type: Type) -> list[Any]:
     return [*states, *outputs]
 
 
-@dataclass(frozen=True, eq=False)
 class ScanMarkAttrs(OpAttrs):
     """Which loop an opened operator belongs to, by a name of its own; ``reverse`` of its inputs or
     outputs as in ``scan``; ``length`` in steps."""

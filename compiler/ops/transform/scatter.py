@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -52,7 +51,6 @@ _COMBINE: dict[str, Any] = {"add": np.add, "mul": np.multiply, "min": np.minimum
 _MODES = ("update", *_COMBINE)
 
 
-@dataclass(frozen=True, eq=False)
 class ScatterElementsAttrs(OpAttrs):
     """The axis the indices count along, and the reduction."""
 
@@ -60,7 +58,6 @@ class ScatterElementsAttrs(OpAttrs):
     reduction: str = "update"
 
 
-@dataclass(frozen=True, eq=False)
 class ScatterNDAttrs(OpAttrs):
     """The reduction."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +21,6 @@ from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views, library_r
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
-@dataclass(frozen=True, eq=False)
 class ArgsortAttrs(OpAttrs):
     """Axis, direction and (argsort) the dtype of positions."""
 
@@ -31,7 +29,6 @@ class ArgsortAttrs(OpAttrs):
     dtype: str = "int32"
 
 
-@dataclass(frozen=True, eq=False)
 class TopKAttrs(OpAttrs):
     """How many (below 1: all), and whether "both", "values" or "indices" are returned."""
 

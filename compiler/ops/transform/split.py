@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -31,7 +30,6 @@ from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 
 
-@dataclass(frozen=True, eq=False)
 class SplitAttrs(OpAttrs):
     """A number of equal sections, or ascending cut points, along ``axis``."""
 

@@ -9,7 +9,7 @@ reverse(axis): the elements of one axis in the opposite order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,6 @@ from compiler.ops.rules.pass_through import moves_elements
 OP = "strided_slice"
 
 
-@dataclass(frozen=True, eq=False)
 class StridedSliceAttrs(OpAttrs):
     """One value per sliced axis; a single stride serves all axes."""
 
@@ -134,7 +133,6 @@ def strided_slice_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
 # ---- reverse -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class ReverseAttrs(OpAttrs):
     """The axis that is turned around."""
 

@@ -11,7 +11,6 @@ As in Relay the tuples run along axis 0 of the indices: indices (M, …) with M 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,6 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.transform.row_major import reshaped
 
 
-@dataclass(frozen=True, eq=False)
 class TakeAttrs(OpAttrs):
     """Axis (None: flat), leading axes shared with the indices, and what indices outside mean."""
 
@@ -149,7 +147,6 @@ def take_body(step: Step, words: Words) -> Value | None:
 # ---- gather ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class GatherAttrs(OpAttrs):
     """The axis the indices count along."""
 
@@ -206,7 +203,6 @@ def gather_body(step: Step, words: Words) -> Value:
 # ---- gather_nd ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class GatherNDAttrs(OpAttrs):
     """Leading axes shared by data and indices, and the length of a tuple when it is not static."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,14 +18,12 @@ from compiler.ops.op_attrs import OpAttrs, Size, Sizes
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
-@dataclass(frozen=True, eq=False)
 class TileAttrs(OpAttrs):
     """Repetitions per axis, aligned from the right."""
 
     reps: Sizes
 
 
-@dataclass(frozen=True, eq=False)
 class RepeatAttrs(OpAttrs):
     """How often each element stands in a row along ``axis`` (None: of the flat tensor)."""
 

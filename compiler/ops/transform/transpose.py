@@ -5,7 +5,6 @@ layout_transform(src_layout, dst_layout): axes permuted by their letters, NCHW t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from compiler.core.words import FBody, Words
@@ -24,7 +23,6 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.pass_through import moves_elements
 
 
-@dataclass(frozen=True, eq=False)
 class TransposeAttrs(OpAttrs):
     """The permutation; None reverses the axes."""
 
@@ -93,7 +91,6 @@ def transpose_body(step: Step, words: Words) -> Value | None:
 RELAID = "layout_transform"
 
 
-@dataclass(frozen=True, eq=False)
 class LayoutTransformAttrs(OpAttrs):
     """One letter per axis; both layouts have the same letters."""
 

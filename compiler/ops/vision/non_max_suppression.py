@@ -6,7 +6,6 @@ Invalid rows are filled with -1. Source: Relay's operators of these names.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,6 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.transform.sort import ordering
 
 
-@dataclass(frozen=True, eq=False)
 class GetValidCountsAttrs(OpAttrs):
     """Columns of class id (-1: none) and score."""
 
@@ -31,7 +29,6 @@ class GetValidCountsAttrs(OpAttrs):
     score_index: int = 1
 
 
-@dataclass(frozen=True, eq=False)
 class NonMaximumSuppressionAttrs(OpAttrs):
     """Whether classes suppress each other, how many boxes count, columns, form of result."""
 
