@@ -12,7 +12,6 @@ from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import FQAnnotateRewrite, annotated, kind_of, unannotated
 from compiler.ops.rules.dom_scale import same_scale
 from compiler.ops.rules.integer_calls import cast
-from compiler.ops.rules.layout import FConvertLayout, data_layout
 from compiler.ops.rules.pass_through import (
     annotate_pass_through,
     keeps_integers,
@@ -68,4 +67,3 @@ stop_fusion = identity_op("annotation.stop_fusion")
 FQAnnotateRewrite.register(stop_fusion)(annotate_pass_through)
 FQRealizeRewrite.register(stop_fusion)(realize_keeping_channels)
 keeps_integers(cast_hint, stop_fusion, scale=same_scale)
-FConvertLayout.register(stop_fusion)(data_layout)

@@ -37,14 +37,12 @@ from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, as_scale
 from compiler.ops.rules.integer_calls import along_axis, worth
 from compiler.ops.rules.integer_calls import clip as clip_call
 from compiler.ops.rules.integer_calls import multiply as multiply_call
-from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.pass_through import partition_pass_through
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, integers
 from compiler.ops.rules.requantize import lost_by_truncation, requantize
 from compiler.ops.rules.simplify import FDefinition
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.unary import round_half_away
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
@@ -178,9 +176,6 @@ def simulated_quantize_realize(ref_call: Call, args: Args, ctx: QuantizeContext)
     return result.with_zero_point(ctx.qconfig) if narrow else result
 
 
-FQZeroPoint.register(simulated_quantize)(always(ZeroPoint.CENTRES))
-
-
 @FDefinition.register(simulated_quantize)
 def simulated_quantize_definition(ref_call: Call, new_args: Args) -> Expr:
     """In float32, scales along their axis."""
@@ -195,6 +190,3 @@ def simulated_quantize_definition(ref_call: Call, new_args: Args) -> Expr:
     units = op_call("divide", op_call("cast", data, dtype="float32"), scale)
     held = op_call("maximum", op_call("minimum", units, high), low)
     return op_call("multiply", op_call(attrs.rounding, held), scale)
-
-
-FNeverNegative.register(simulated_quantize)(first_positive)

@@ -32,7 +32,6 @@ from compiler.ops.nn.window import arrange, axes_of, full_pair, restore
 from compiler.ops.op_attrs import OpAttrs, Sizes
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, moved_scale
-from compiler.ops.rules.layout import FConvertLayout, image_layout
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.never_negative import FNeverNegative
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -113,9 +112,6 @@ def resize2d_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
     return [resample_loops(b, inputs[0], attrs.layout, size, attrs.interpolation)]
 
 
-FConvertLayout.register(resize2d)(image_layout)
-
-
 @FBody.register(resize2d)
 def resize2d_body(step: Step, words: Words) -> Value | None:
     """Rows and columns by number; what lies between elements is no integer."""
@@ -173,9 +169,6 @@ def upsampling_numpy(attrs: UpSamplingAttrs, args: Arrays, out_type: Type) -> li
     data = to_nchw(args[0], attrs.layout)
     size = (round(data.shape[2] * attrs.scale_h), round(data.shape[3] * attrs.scale_w))
     return [from_nchw(resample(data, size, attrs.interpolation), attrs.layout)]
-
-
-FConvertLayout.register(upsampling)(image_layout)
 
 
 @FBody.register(upsampling)

@@ -35,7 +35,6 @@ from compiler.ops.op_attrs import OpAttrs, Sizes
 from compiler.ops.op_call import op_call
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales
-from compiler.ops.rules.layout import FConvertLayout, image_layout
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.pass_through import annotate_accumulating
@@ -206,6 +205,3 @@ def adaptive_avg_pool2d_lower(
         shape, axes, axes, Reduction("sum", zero, post=post, dtype=data.dtype), raxes, body
     )
     return [pooled]
-
-
-FConvertLayout.register(adaptive_avg_pool2d)(image_layout)

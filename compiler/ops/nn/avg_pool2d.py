@@ -47,9 +47,7 @@ from compiler.ops.reduce.reduction_loops import exact_sum_dtype, total_dtype
 from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of, unannotated, with_args
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, chosen_scale
 from compiler.ops.rules.integer_calls import border, cast, multiply, scalar
-from compiler.ops.rules.layout import FConvertLayout, image_layout
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
-from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite, inner
 from compiler.ops.rules.pass_through import annotate_accumulating, annotate_pass_through
@@ -62,7 +60,6 @@ from compiler.ops.rules.realize import (
     require_fits,
 )
 from compiler.ops.rules.with_tables import Rule
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.integer_division import truncated_quotient
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
@@ -211,7 +208,6 @@ def counts_of(call: Call) -> Array:
 FQAnnotateRewrite.register(avg_pool2d)(annotate_average_pool)
 FQRealizeRewrite.register(avg_pool2d)(realize_average_pool(counts_of))
 FQDomScale.register(avg_pool2d)(average_pool_scale(counts_of))
-FQZeroPoint.register(avg_pool2d)(always(ZeroPoint.CENTRES))
 
 
 def sum_dtype(dtype: str, terms: int) -> str:
@@ -247,10 +243,6 @@ def avg_pool2d_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuild
 
     total = Reduction("sum", literal(0, acc), post=post)
     return [pool_loops(b, data, attrs, out_types[0].concrete_shape, total, literal(0, data.dtype))]
-
-
-FNeverNegative.register(avg_pool2d)(all_positive)
-FConvertLayout.register(avg_pool2d)(image_layout)
 
 
 @FBody.register(avg_pool2d)
@@ -325,11 +317,6 @@ def _image_size(call: Call) -> NDArray[Any]:
 
 FQRealizeRewrite.register(global_avg_pool2d)(realize_average_pool(_image_size))
 FQDomScale.register(global_avg_pool2d)(average_pool_scale(_image_size))
-FQZeroPoint.register(global_avg_pool2d)(always(ZeroPoint.CENTRES))
-
-
-FNeverNegative.register(global_avg_pool2d)(all_positive)
-FConvertLayout.register(global_avg_pool2d)(image_layout)
 
 
 @FBody.register(global_avg_pool2d)

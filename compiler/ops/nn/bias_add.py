@@ -13,7 +13,6 @@ from compiler.ops.arg_types import check_no_bools, vectors_along_axis
 from compiler.ops.number_format import aligned_vector
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import expand_to_axis, op_call
-from compiler.ops.rules.layout import FConvertLayout, axis_layout
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.simplify import FCanonicalize
 
@@ -50,9 +49,6 @@ def bias_add_as_add(ref_call: Call, new_args: tuple[Expr, ...]) -> Expr:
     ndim = len(ref_call.args[0].tensor_type.shape)
     expanded = expand_to_axis(bias, attrs.axis % ndim, ndim, ref_call.span)
     return op_call("add", data, expanded, span=ref_call.span)
-
-
-FConvertLayout.register(bias_add)(axis_layout)
 
 
 @FBody.register("nn.bias_add")

@@ -27,7 +27,6 @@ from compiler.ops.arg_types import Types, check_dtype, normalize_axis, tensor_of
 from compiler.ops.nn.integer_softmax import check_table, exponentials_of
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.fixed_point import multiplier_and_shift
-from compiler.ops.rules.layout import FConvertLayout, axis_layout
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 OP: Final = "nn.fixed_point_softmax"
@@ -99,9 +98,6 @@ def fixed_point_softmax_numpy(
 
 def _half_up(product: Ints) -> Ints:
     return (product + (1 << 30)) >> 31
-
-
-FConvertLayout.register(fixed_point_softmax)(axis_layout)
 
 
 @FBody.register(fixed_point_softmax)

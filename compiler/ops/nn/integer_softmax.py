@@ -22,7 +22,6 @@ from compiler.ir.ty import TensorType, Type
 from compiler.ops.arg_types import Types, check_dtype, normalize_axis, tensor_of_rank
 from compiler.ops.number_format import Array
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.layout import FConvertLayout, axis_layout
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.tensor.lookup import INDEX_DTYPES
 
@@ -88,9 +87,6 @@ def exponentials_of(data: Array, table: Array, axis: int) -> Array:
     wide = data.astype(np.int64)
     place = wide.max(axis=axis, keepdims=True) - wide
     return np.asarray(np.maximum(table.astype(np.int64), 0)[np.minimum(place, table.size - 1)])
-
-
-FConvertLayout.register(integer_softmax)(axis_layout)
 
 
 @FBody.register(integer_softmax)

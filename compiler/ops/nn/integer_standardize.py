@@ -24,7 +24,6 @@ from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ops.arg_types import Types, check_dtype, normalize_axis, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.layout import FConvertLayout, axis_layout
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.tensor.isqrt import integer_sqrt
 
@@ -87,9 +86,6 @@ def integer_standardize_numpy(
     root = np.maximum(integer_sqrt(np.maximum(squared, 0)), 1)
     scaled = centred << (attrs.out_bits + attrs.root_bits + 1)
     return [((scaled + root) // (2 * root)).astype(np.int32)]
-
-
-FConvertLayout.register(integer_standardize)(axis_layout)
 
 
 @FBody.register(integer_standardize)

@@ -10,7 +10,6 @@ from compiler.ops.nn.standardized_integers import Norm, annotate_norm, realize_n
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.channel_factors import RESULT, Absorber, ChannelFactors, FQChannelFactors
 from compiler.ops.rules.realize import FQRealizeRewrite
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 
 
@@ -59,6 +58,3 @@ def layer_norm_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr
     offset = beta.data.astype(np.float64) if attrs.center else None
     norm = Norm(attrs.axis, attrs.epsilon, factor, offset)
     return realize_norm(ref_call, data, norm, ctx)
-
-
-FQZeroPoint.register(layer_norm)(always(ZeroPoint.CENTRES))

@@ -27,7 +27,6 @@ from compiler.ops.nn.pool import (
 from compiler.ops.reduce.reduction_loops import lowest
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import same_scale
-from compiler.ops.rules.layout import FConvertLayout, image_layout
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite
@@ -67,9 +66,6 @@ def max_pool2d_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuild
     return [pool_loops(b, data, attrs, out_types[0].concrete_shape, Reduction("max", least), least)]
 
 
-FConvertLayout.register(max_pool2d)(image_layout)
-
-
 @FBody.register(max_pool2d)
 def max_pool2d_body(step: Step, words: Words) -> Value | None:
     """Of NCHW."""
@@ -94,9 +90,6 @@ def global_max_pool2d_numpy(attrs: GlobalPool2DAttrs, args: Arrays, out_type: Ty
     """NaN in a channel gives NaN."""
     largest = to_nchw(args[0], attrs.layout).max(axis=(2, 3), keepdims=True)
     return [from_nchw(largest, attrs.layout)]
-
-
-FConvertLayout.register(global_max_pool2d)(image_layout)
 
 
 @FBody.register("nn.global_max_pool2d")

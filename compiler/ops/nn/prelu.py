@@ -33,7 +33,6 @@ from compiler.ops.rules.integer_calls import (
     multiply,
     subtract,
 )
-from compiler.ops.rules.layout import FConvertLayout, axis_layout
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.pass_through import partition_pass_through
@@ -78,9 +77,6 @@ def prelu_definition(ref_call: Call, new_args: Args) -> Expr:
     slopes = expand_to_axis(alpha, PReluAttrs.of(ref_call).axis % rank, rank, span)
     positive = op_call("greater", data, scalar(0, ty.dtype, span), span=span)
     return op_call("where", positive, data, op_call("multiply", data, slopes, span=span), span=span)
-
-
-FConvertLayout.register(prelu)(axis_layout)
 
 
 @FQPartitionRewrite.register(OP, needs_tables=True)

@@ -9,7 +9,6 @@ from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpPattern, register_op
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, same_scale
-from compiler.ops.rules.never_negative import FNeverNegative, always_positive
 from compiler.ops.rules.numpy_compute import FNumpyCompute, of_arrays
 from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.pass_through import (
@@ -18,7 +17,6 @@ from compiler.ops.rules.pass_through import (
     realize_relu,
 )
 from compiler.ops.rules.realize import FQRealizeRewrite
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.number_rel import number_rel
 
 relu = register_op("nn.relu", rel=number_rel("nn.relu"), pattern=OpPattern.ELEMWISE)
@@ -30,10 +28,6 @@ FQPartitionRewrite.register(relu)(partition_pass_through)
 FQAnnotateRewrite.register(relu)(annotate_pass_through)
 FQRealizeRewrite.register(relu)(realize_relu)
 FQDomScale.register(relu)(same_scale)
-FQZeroPoint.register(relu)(always(ZeroPoint.CENTRES))
-
-
-FNeverNegative.register(relu)(always_positive)
 
 
 @FBody.register(relu)

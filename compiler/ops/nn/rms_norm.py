@@ -22,7 +22,6 @@ from compiler.ops.rules.integer_calls import scalar
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.simplify import FDefinition
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 
 OP = "nn.rms_norm"
@@ -61,9 +60,6 @@ def rms_norm_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr |
     attrs = RmsNormAttrs.of(ref_call)
     norm = Norm(attrs.axis, attrs.epsilon, np.ones(1), centred=False)
     return realize_norm(ref_call, args[0], norm, ctx)
-
-
-FQZeroPoint.register(rms_norm)(always(ZeroPoint.CENTRES))
 
 
 @FDefinition.register(rms_norm)

@@ -26,7 +26,6 @@ from compiler.ops.op_call import op_call
 from compiler.ops.rules import integer_calls
 from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, unannotated
 from compiler.ops.rules.dom_scale import DomScale, as_scale
-from compiler.ops.rules.never_negative import FNeverNegative, always_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.pass_through import annotate_tabulated
 from compiler.ops.rules.realize import (
@@ -41,7 +40,6 @@ from compiler.ops.rules.realize import (
 from compiler.ops.rules.requantize import to_fewer_bits, to_scalar
 from compiler.ops.rules.simplify import FDefinition
 from compiler.ops.rules.with_tables import tabulates
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 
@@ -179,10 +177,6 @@ def log_softmax_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Exp
     return integers(result, DomScale(scale.values, wide=True), acc, data.bounds_of)
 
 
-FQZeroPoint.register(softmax)(always(ZeroPoint.TAKES))
-FQZeroPoint.register(log_softmax)(always(ZeroPoint.TAKES))
-
-
 def _along(call: Call) -> dict[str, Any]:
     """How reductions run along the axis."""
     return {"axis": (SoftmaxAttrs.of(call).axis,), "keepdims": True, "span": call.span}
@@ -206,6 +200,3 @@ def log_softmax_definition(ref_call: Call, new_args: Args) -> Expr:
     shifted, span = _shifted(ref_call, new_args[0]), ref_call.span
     total = op_call("sum", op_call("exp", shifted, span=span), **_along(ref_call))
     return op_call("subtract", shifted, op_call("log", total, span=span), span=span)
-
-
-FNeverNegative.register(softmax)(always_positive)

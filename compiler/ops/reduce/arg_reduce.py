@@ -37,7 +37,6 @@ from compiler.ops.rules.pass_through import in_integers, partition_inside
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, of_integers
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.unify_fields import stored
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 
 
@@ -129,7 +128,6 @@ _BORDERS: Final = ("annotation.stop_fusion", "annotation.cast_hint")
 _BOTH: Final = ("argmax", "argmin")
 _PLACES: Final = (*_BOTH, "topk")
 FQPartitionRewrite.register(*_PLACES, needs_tables=True)(partition_inside)
-FQZeroPoint.register(*_PLACES)(always(ZeroPoint.TAKES))
 
 
 @FQAnnotateRewrite.register(*_PLACES, needs_tables=True)

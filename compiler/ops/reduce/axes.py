@@ -13,7 +13,7 @@ from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type, holds_float
 from compiler.ops.arg_types import Types, check_floats, normalize_axes, tensor
 from compiler.ops.op_attrs import Axes, OpAttrs
-from compiler.ops.rules.layout import Order, Relaid, is_natural
+from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, is_natural
 
 Dim = TypeVar("Dim")
 
@@ -74,6 +74,7 @@ def reduction(
     return define_op(op, attrs_type=ReduceAttrs, pattern=pattern)(infer)
 
 
+@FConvertLayout.register("max", "mean", "min", "sum")
 def reduction_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
     """Sums of integers do not depend on the order of their terms; sums of floats may."""
     attrs: Any = call.attrs

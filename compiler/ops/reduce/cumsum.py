@@ -23,11 +23,9 @@ from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.reduce.sum import added_up
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
-from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.pass_through import annotate_accumulating
 from compiler.ops.rules.realize import FQRealizeRewrite
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.transform.row_major import reshaped
 from compiler.qtypes.context import QuantizeContext
 
@@ -100,8 +98,6 @@ def cumsum_body(step: Step, words: Words) -> Value:
 
 
 FQAnnotateRewrite.register(cumsum, needs_tables=True)(annotate_accumulating)
-FQZeroPoint.register(cumsum)(always(ZeroPoint.CENTRES))
-FNeverNegative.register(cumsum)(all_positive)
 
 
 @FQRealizeRewrite.register(cumsum, needs_tables=True)

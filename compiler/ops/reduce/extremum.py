@@ -12,14 +12,8 @@ from compiler.ir.expr import Op
 from compiler.ir.ty import Type
 from compiler.lir.builder import Reduction
 from compiler.lir.nodes import Combiner
-from compiler.ops.reduce.axes import (
-    ReduceAttrs,
-    reduced_axes,
-    reduction,
-    reduction_layout,
-)
+from compiler.ops.reduce.axes import ReduceAttrs, reduced_axes, reduction
 from compiler.ops.reduce.reduction_loops import highest, lowered_reduction, lowest
-from compiler.ops.rules.layout import FConvertLayout
 from compiler.ops.rules.lower import FLower
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
@@ -41,7 +35,6 @@ _register(reduction("max", bools_too=True), np.max, "max")
 _register(reduction("min", bools_too=True), np.min, "min")
 _register(reduction("all", "bool"), np.all, "min")
 _register(reduction("any", "bool"), np.any, "max")
-FConvertLayout.register("max", "min")(reduction_layout)
 
 
 @FBody.register("max", "min", "all", "any")

@@ -32,26 +32,16 @@ from compiler.ops.nn.avg_pool2d import (
 from compiler.ops.number_format import working
 from compiler.ops.op_attrs import Axes, OpAttrs
 from compiler.ops.op_call import op_call
-from compiler.ops.reduce.axes import (
-    ReduceAttrs,
-    axes_of,
-    reduced_axes,
-    reduced_shape,
-    reduction,
-    reduction_layout,
-)
+from compiler.ops.reduce.axes import ReduceAttrs, axes_of, reduced_axes, reduced_shape, reduction
 from compiler.ops.reduce.reduction_loops import exact_sum_dtype, lowered_reduction
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.integer_calls import scalar
-from compiler.ops.rules.layout import FConvertLayout
 from compiler.ops.rules.lower import FLower
-from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.pass_through import annotate_accumulating
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.simplify import FDefinition
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.broadcast import broadcast_shape
 
 mean = reduction("mean")
@@ -77,7 +67,6 @@ def _counts_of(call: Call) -> NDArray[Any]:
 FQAnnotateRewrite.register(mean, needs_tables=True)(annotate_accumulating)
 FQRealizeRewrite.register(mean, needs_tables=True)(realize_average_pool(_counts_of))
 FQDomScale.register(mean)(average_pool_scale(_counts_of))
-FQZeroPoint.register(mean)(always(ZeroPoint.CENTRES))
 
 
 def _averaged(dtype: str, terms: int) -> tuple[str, Reduction]:
@@ -90,8 +79,6 @@ def _averaged(dtype: str, terms: int) -> tuple[str, Reduction]:
 
 
 FLower.register(mean)(lowered_reduction(_averaged))
-FNeverNegative.register(mean)(all_positive)
-FConvertLayout.register(mean)(reduction_layout)
 
 
 @FBody.register(mean)

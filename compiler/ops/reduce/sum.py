@@ -14,14 +14,12 @@ from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.ty import Type
 from compiler.ops.number_format import working
 from compiler.ops.op_call import is_square, op_call
-from compiler.ops.reduce.axes import ReduceAttrs, reduced_axes, reduction, reduction_layout
+from compiler.ops.reduce.axes import ReduceAttrs, reduced_axes, reduction
 from compiler.ops.reduce.reduction_loops import accumulated, lowered_reduction
 from compiler.ops.rules.annotate import FQAnnotateRewrite, accumulating, kind_of, with_args
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, as_scale, moved_scale
 from compiler.ops.rules.integer_calls import cast, right_shift, scalar
-from compiler.ops.rules.layout import FConvertLayout
 from compiler.ops.rules.lower import FLower
-from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.pass_through import annotate_accumulating, partition_pass_through
@@ -34,7 +32,6 @@ from compiler.ops.rules.realize import (
 )
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.simplify import FDefinition
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 
@@ -126,12 +123,7 @@ def added_up(
     return integers(kept, scale, acc, ctx.bounds_of)
 
 
-FQZeroPoint.register(sum_)(always(ZeroPoint.CENTRES))
-
-
 FLower.register(sum_)(lowered_reduction(accumulated("sum", 0)))
-FNeverNegative.register(sum_)(all_positive)
-FConvertLayout.register(sum_)(reduction_layout)
 
 
 # ---- prod --------------------------------------------------------------------------------------

@@ -130,6 +130,19 @@ def image_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
     return Relaid((order, *(None,) * (len(call.args) - 1)), out, replace(attrs, **changed))
 
 
+_ALONG_AN_AXIS = (
+    *("concatenate", "fixed_point_multiply_per_axis", "nn.bias_add", "nn.fixed_point_softmax"),
+    *("nn.integer_softmax", "nn.integer_standardize", "nn.prelu", "split"),
+)
+_OF_IMAGES = (
+    *("image.resize2d", "nn.adaptive_avg_pool2d", "nn.avg_pool2d", "nn.global_avg_pool2d"),
+    *("nn.global_max_pool2d", "nn.max_pool2d", "nn.upsampling"),
+)
+FConvertLayout.register("annotation.stop_fusion", "lookup")(data_layout)
+FConvertLayout.register(*_ALONG_AN_AXIS)(axis_layout)
+FConvertLayout.register(*_OF_IMAGES)(image_layout)
+
+
 def image_fields(attrs: Any, name: str, order: Order) -> tuple[Order, Order, dict[str, str]]:
     """Orders of data and result in IMAGE_LAYOUT, and the attributes that change.
 

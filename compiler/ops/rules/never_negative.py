@@ -39,6 +39,18 @@ def any_positive(call: Call, operands: tuple[bool, ...]) -> bool:
     return any(operands)
 
 
+_SUMS_AND_PRODUCTS = (
+    *("add", "cumsum", "divide", "mean", "multiply", "power", "sum"),
+    *("nn.avg_pool2d", "nn.global_avg_pool2d"),
+)
+FNeverNegative.register("abs", "exp", "nn.relu", "nn.softmax", "sigmoid", "sqrt")(always_positive)
+FNeverNegative.register(*_SUMS_AND_PRODUCTS, "concatenate", "minimum", "nn.pad")(all_positive)
+FNeverNegative.register("maximum")(any_positive)
+FNeverNegative.register("relay.op.annotation.simulated_quantize", "scan.step", "split")(
+    first_positive
+)
+
+
 def never_negative(nodes: Sequence[Expr]) -> frozenset[Expr]:
     """Values of a function that are never below 0.
 

@@ -24,7 +24,6 @@ from compiler.ops.rules.annotate import (
 )
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales
 from compiler.ops.rules.integer_calls import add as add_call
-from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.partition import (
     FQPartitionRewrite,
     QPartitionExpr,
@@ -40,7 +39,6 @@ from compiler.ops.rules.realize import (
     require_fits,
 )
 from compiler.ops.rules.unify_scales import unify_for_add
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.broadcast import binary_op
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
@@ -169,9 +167,3 @@ def add_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
     """The smaller scale, where both are known."""
     lhs, rhs = scales
     return None if lhs is None or rhs is None or not lhs.same_axis(rhs) else lhs.smaller(rhs)
-
-
-FQZeroPoint.register(add)(always(ZeroPoint.FOLDS))
-
-
-FNeverNegative.register(add)(all_positive)

@@ -31,7 +31,6 @@ from compiler.ops.rules.realize import (
     integer_limits,
     of_integers,
 )
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.number_rel import number_rel
 from compiler.qtypes.context import QuantizeContext
 
@@ -88,9 +87,6 @@ def clip_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) ->
     lower = integer_calls.along_axis(floor, data.trailing, data.dtype)
     held = integer_calls.maximum(integer_calls.minimum(data.data, upper), lower)
     return data.like(held, channel_clip=ChannelClip(data, floor, ceiling))
-
-
-FQZeroPoint.register(clip)(always(ZeroPoint.CENTRES))
 
 
 @FLower.register(clip)

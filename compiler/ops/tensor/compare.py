@@ -25,7 +25,6 @@ from compiler.ops.rules.realize import (
 )
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.unify_scales import unify_for_add
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.broadcast import binary_op
 from compiler.qtypes.context import QuantizeContext
 
@@ -107,6 +106,3 @@ def _in_steps(bound: Constant, value: QRealizeIntExpr, beyond: float) -> NDArray
     if np.isinf(beyond):
         between = np.ceil(steps) if beyond > 0 else np.floor(steps)
     return np.where(near.astype(np.float32) * scale == bound.data, near, between)
-
-
-FQZeroPoint.register(*_OPS)(always(ZeroPoint.CENTRES))

@@ -20,7 +20,6 @@ from compiler.ops.nn.matmul_like import annotate_both_sides
 from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of
 from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.lower import elementwise
-from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.realize import FQRealizeRewrite, both_realized
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.with_tables import tabulates
@@ -89,4 +88,3 @@ def divide_zero_point(call: Call, place: int) -> ZeroPoint:
 
 
 FQDomScale.register(divide)(changed_scale)
-FNeverNegative.register(divide)(all_positive)

@@ -26,7 +26,6 @@ from compiler.lir.scalars import IntImm, Intrin, Scalar
 from compiler.ops.arg_types import Types, check_integers, integer_tensor, vectors_along_axis
 from compiler.ops.number_format import Array, aligned_vector
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.layout import FConvertLayout, axis_layout
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views, elementwise
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
@@ -230,6 +229,3 @@ def fixed_point_multiply_per_axis_lower(
         return Intrin("fixed_point_multiply", args)
 
     return [TensorView.of(data.shape, at)]
-
-
-FConvertLayout.register(fixed_point_multiply_per_axis)(axis_layout)

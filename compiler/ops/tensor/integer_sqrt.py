@@ -20,7 +20,6 @@ from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.pass_through import annotate_tabulated, partition_pass_through
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, integers, of_integers
 from compiler.ops.rules.requantize import to_scalar
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.unary_formula import (
     UnaryFormulaAttrs,
     unary_formula,
@@ -30,7 +29,6 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 
 FQPartitionRewrite.register("sqrt")(partition_pass_through)
-FQZeroPoint.register("sqrt")(always(ZeroPoint.CENTRES))
 
 
 @FQAnnotateRewrite.register("sqrt", needs_tables=True)

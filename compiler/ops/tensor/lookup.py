@@ -18,7 +18,6 @@ from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Cast, Scalar
 from compiler.ops.arg_types import Types, check_dtype, tensor, tensor_of_rank
-from compiler.ops.rules.layout import FConvertLayout, data_layout
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
@@ -60,6 +59,3 @@ def lookup_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) 
         return table.at((index.binary("min", place, index.imm(last)),))
 
     return [TensorView.of(data.shape, at)]
-
-
-FConvertLayout.register(lookup)(data_layout)

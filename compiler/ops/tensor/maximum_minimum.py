@@ -12,7 +12,6 @@ from compiler.ops.annotation.attach_simulated_quantize import is_quantized_const
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
 from compiler.ops.rules.dom_scale import FINEST
 from compiler.ops.rules.integer_calls import cast, clip, multiply, scalar
-from compiler.ops.rules.never_negative import FNeverNegative, all_positive, any_positive
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,
@@ -22,7 +21,6 @@ from compiler.ops.rules.realize import (
 )
 from compiler.ops.rules.unify_fields import unify_for_concatenate
 from compiler.ops.rules.unify_scales import unify_for_add
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.add import add_annotate
 from compiler.ops.tensor.broadcast import binary_op
 from compiler.qtypes.context import QuantizeContext
@@ -62,8 +60,3 @@ def _within(
         return value
     sign = cast(clip(value.data, -1, 1), acc)
     return integers(multiply(sign, scalar(beyond, acc)), other.scale, acc, other.bounds_of)
-
-
-FQZeroPoint.register(*OPS)(always(ZeroPoint.TAKES))
-FNeverNegative.register("maximum")(any_positive)
-FNeverNegative.register("minimum")(all_positive)

@@ -16,7 +16,6 @@ from compiler.ops.rules.annotate import (
     with_args,
 )
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, product_scale
-from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.partition import (
     FQPartitionRewrite,
     QPartitionExpr,
@@ -26,7 +25,6 @@ from compiler.ops.rules.partition import (
 )
 from compiler.ops.rules.realize import FQRealizeRewrite, both_realized, integers, require_fits
 from compiler.ops.rules.requantize import to_scalar, within_accumulator
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.broadcast import binary_op
 from compiler.ops.tensor.scale_change import (
     annotate_scale_change,
@@ -90,9 +88,3 @@ def multiply_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr |
 def multiply_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
     """The product of the scales; with a plain constant, that many times the scale."""
     return product_scale(call, scales, qconfig) or changed_scale(call, scales, qconfig)
-
-
-FQZeroPoint.register(multiply)(always(ZeroPoint.CENTRES))
-
-
-FNeverNegative.register(multiply)(all_positive)

@@ -12,7 +12,6 @@ from compiler.ir.expr import Args, Call, Expr
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
 from compiler.ops.rules.realize import FQRealizeRewrite, both_realized, integers
 from compiler.ops.rules.unify_scales import unify_for_add
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.add import add_annotate
 from compiler.ops.tensor.broadcast import binary_op
 from compiler.qtypes.context import QuantizeContext
@@ -32,9 +31,6 @@ def subtract_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr |
     (lhs, rhs), scale = unify_for_add(ref_call, pair, ctx.qconfig, ctx.reach_of(ref_call))
     difference = with_args(ref_call, (lhs.data, rhs.data))
     return integers(difference, scale, ctx.qconfig.dtype_activation, ctx.bounds_of)
-
-
-FQZeroPoint.register(subtract)(always(ZeroPoint.TAKES))
 
 
 # ---- squared_difference ------------------------------------------------------------------------

@@ -23,7 +23,6 @@ from compiler.ops.number_format import Array
 from compiler.ops.rules.annotate import FQAnnotateRewrite, accumulating, kind_of, with_args
 from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.lower import FLower, elementwise, like_first
-from compiler.ops.rules.never_negative import FNeverNegative, always_positive
 from compiler.ops.rules.numpy_compute import FNumpyCompute, of_arrays
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, of_integers
 from compiler.ops.tensor.number_rel import number_rel
@@ -158,7 +157,6 @@ for _name, _function in ANY_NUMBER.items():
     _register(_name, _function)
 for _name, _rounding in _ROUNDINGS.items():
     intrinsics.register(_rounding)(ANY_NUMBER[_name])
-FNeverNegative.register("abs", "exp", "sigmoid", "sqrt")(always_positive)
 
 
 FBody.register(

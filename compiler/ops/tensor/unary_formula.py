@@ -35,7 +35,6 @@ from compiler.ops.rules.requantize import to_fewer_bits, to_scalar
 from compiler.ops.rules.simplify import FDefinition
 from compiler.ops.rules.table import RealTable
 from compiler.ops.rules.with_tables import tabulates
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.formula import evaluate, reduce_words, words
 from compiler.qtypes.context import QuantizeContext
 
@@ -113,9 +112,6 @@ def unary_formula_realize(
     acc = ctx.qconfig.dtype_activation
     looked_up = table.at(float(scale.values), -_WIDE, _WIDE, acc)
     return integers(looked_up, scale, acc, ctx.bounds_of, table=table)
-
-
-FQZeroPoint.register(unary_formula)(always(ZeroPoint.TAKES))
 
 
 @FDefinition.register(unary_formula)

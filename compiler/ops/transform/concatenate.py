@@ -29,13 +29,10 @@ from compiler.ops.rules.annotate import (
     unannotated,
     with_args,
 )
-from compiler.ops.rules.layout import FConvertLayout, axis_layout
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
-from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr
 from compiler.ops.rules.unify_fields import unify_for_concatenate
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind
 
@@ -123,9 +120,6 @@ def concatenate_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Exp
     return fields[0].like(call)
 
 
-FQZeroPoint.register(concatenate)(always(ZeroPoint.TAKES))
-
-
 @FLower.register(concatenate)
 def concatenate_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """The fields end to end: a search for the one that holds the index."""
@@ -147,10 +141,6 @@ def concatenate_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuil
         return ranges[0][1] if ranges else literal(0, inputs[0].dtype)
 
     return [TensorView.of(out_types[0].concrete_shape, at)]
-
-
-FNeverNegative.register(concatenate)(all_positive)
-FConvertLayout.register(concatenate)(axis_layout)
 
 
 # ---- stack -------------------------------------------------------------------------------------

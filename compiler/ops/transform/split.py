@@ -20,13 +20,10 @@ from compiler.ops.op_attrs import Count, OpAttrs, Sizes
 from compiler.ops.op_call import pieces_of
 from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, kind_of, with_args
 from compiler.ops.rules.dom_scale import DomScale
-from compiler.ops.rules.layout import FConvertLayout, axis_layout
-from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.pass_through import movable, moved_operand
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, of_integers
 from compiler.ops.rules.with_tables import LEVEL
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 
 
@@ -75,9 +72,6 @@ def split_numpy(attrs: SplitAttrs, args: Arrays, out_type: Type) -> list[Any]:
     return list(np.split(args[0], attrs.indices_or_sections, axis=attrs.axis))
 
 
-FConvertLayout.register(split)(axis_layout)
-
-
 @FBody.register("split")
 def split_body(step: Step, words: Words) -> Sequence[Value]:
     """Slices of one axis, one behind the other."""
@@ -88,9 +82,6 @@ def split_body(step: Step, words: Words) -> Sequence[Value]:
         found.append(words.slice(data, axis, begin, end))
         begin = end
     return found
-
-
-FNeverNegative.register("split")(first_positive)
 
 
 @FQAnnotateRewrite.register("split", level=LEVEL, needs_tables=True)
@@ -121,6 +112,3 @@ def split_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -
         held = {"dom_scale": Constant(scale.values), "trailing": scale.trailing}
         found.append(data.like(piece, **held))
     return Tuple(tuple(found), span=ref_call.span)
-
-
-FQZeroPoint.register("split", level=LEVEL)(always(ZeroPoint.KEEPS))
