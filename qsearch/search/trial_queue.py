@@ -52,7 +52,6 @@ class TrialQueue:
     _told: int = 0
     _variants: set[str] = field(default_factory=set)
     _told_tried: set[int] = field(default_factory=set)
-    _zero_points: dict[str, bool] = field(default_factory=dict)
 
     def load(self, *, alone: bool) -> None:
         """Continue after the known trials; with other drivers the last batch belongs to them."""
@@ -262,16 +261,12 @@ class TrialQueue:
         return content_hash({**self.work_key, "qconfig": decides})
 
     def _zero_points_matter(self, fields: Mapping[str, Any]) -> bool:
-        whole = QConfig.from_dict(fields).with_whole_weights()
-        key = config_hash(whole.with_overrides(weight_rounding="nearest").to_dict())
-        if key not in self._zero_points:
-            try:
-                self._zero_points[key] = self.scales.zero_points_matter(whole)
-            except BrokenRunError:
-                raise
-            except CompilerError:  # told when the trial is run
-                self._zero_points[key] = True
-        return self._zero_points[key]
+        try:
+            return self.scales.zero_points_matter(QConfig.from_dict(fields))
+        except BrokenRunError:
+            raise
+        except CompilerError:  # told when the trial is run
+            return True
 
 
 def measured_variant(qconfig: QConfig) -> str:

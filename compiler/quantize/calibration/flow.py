@@ -17,8 +17,7 @@ from typing import Any, Final, Literal
 from compiler.errors import CalibrationError, NotFullyIntegralError
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import PassContext, Sequential
-from compiler.ir.structural_digest import structural_hash
-from compiler.ir.walk import operators_of
+from compiler.ir.walk import mentions, operators_of
 from compiler.lru_cache import LRUCache
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.layer_choices import layer_choices
@@ -66,6 +65,9 @@ _VARIANTS: Final = 16
 
 _SCALES: Final = 1024
 """The same for the scales that were chosen from them."""
+
+_JOINS: Final = ("concatenate", "stack", "scatter_nd")
+"""Operators that bring fields to one storage."""
 
 
 class NoData:
@@ -251,17 +253,19 @@ class Calibration:
         return build_candidate(self._mod, qconfig, scales, channels, context)
 
     def zero_points_matter(self, qconfig: QConfig) -> bool:
-        """Tell whether "asymmetric" makes other integers than "unsigned"; not where no value needs
-        a zero point. Both are built, unless their ranges differ, with weights of 8 bits.
+        """Tell whether "asymmetric" may make other integers than "unsigned".
+
+        With the same ranges every point has the same grid; only where fields of both signs meet
+        does one storage of all of them need a zero point.
 
         Raises:
-            CompilerError: as for ``candidate``.
+            CalibrationError: as for ``scales_for``.
         """
-        plain = qconfig.uncut.with_whole_weights().with_overrides(weight_rounding="nearest")
-        both = [plain.with_overrides(activation_scheme=s) for s in ("asymmetric", "unsigned")]
-        if self.scales_for(both[0]) != self.scales_for(both[1]):
-            return True
-        return len({structural_hash(self.candidate(one).module) for one in both}) > 1
+        schemes = ("asymmetric", "unsigned")
+        one, other = (
+            self.scales_for(qconfig.with_overrides(activation_scheme=scheme)) for scheme in schemes
+        )
+        return one != other or mentions(self._mod["main"], _JOINS)
 
     def _stored_scales(self, qconfig: QConfig, fields: Mapping[str, Any]) -> CalibratedScales:
         arrays = self._store.load(SCALES, fields)

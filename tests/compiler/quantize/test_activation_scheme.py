@@ -295,3 +295,12 @@ def test_zero_points_matter_where_values_lie_on_both_sides_of_zero(mode: str) ->
     mod, data = lopsided()
     matters = Calibration(mod, data).zero_points_matter(qconfig)
     assert matters == (mode != "global_scale")
+
+
+def test_zero_points_may_matter_where_fields_of_both_signs_meet() -> None:
+    x = relay.var("x", (1, 3, 7, 7))
+    product = op.nn.conv2d(x, const(np.ones((4, 3, 3, 3))), padding=(1, 1))
+    fields = relay.Tuple((op.nn.relu(product), product))
+    joined = module_of(op.concatenate(fields, axis=1), x)
+    qconfig = QConfig.recommended(calibrate_mode="global_scale", activation_scheme="asymmetric")
+    assert Calibration(joined).zero_points_matter(qconfig)
