@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from compiler.errors import MutatorError
 from compiler.ir.adt import Clause, Match, RefCreate, RefRead, RefWrite
@@ -11,6 +11,7 @@ from compiler.ir.expr import Call, Expr, Function, If, Let, Tuple, TupleGetItem,
 from compiler.ir.walk import post_order
 
 Operands = Sequence[Expr]
+N = TypeVar("N", bound=Expr)
 
 
 def with_operands(node: Expr, operands: Operands) -> Expr:
@@ -25,24 +26,36 @@ def with_operands(node: Expr, operands: Operands) -> Expr:
             break
     else:
         return node
-    return _REBUILD[type(node)](node, operands)
+    return typed_alike(node, _REBUILD[type(node)](node, operands))
 
 
-def substitute(root: Expr, mapping: Mapping[Any, Expr]) -> Expr:
+def typed_alike(old: Expr, new: N) -> N:
+    """``new``, the node ``old`` over other operands: with its type where theirs are the same.
+
+    Types follow from types and attributes alone, so nothing is left to infer.
+    """
+    mine, given = old.operands(), new.operands()
+    if len(mine) == len(given) and all(map(_same_type, mine, given)):
+        new.set_checked_type(old._checked_type)
+    return new
+
+
+def substitute(
+    root: Expr, mapping: Mapping[Any, Expr], order: Iterable[Expr] | None = None
+) -> Expr:
     """``root`` with every node that is a key of ``mapping`` replaced, sharing kept, O(nodes).
 
-    Replacements are not visited again. Untouched parts are the very same objects. Where every
-    replacement has the type of what it replaces, so has every node above it: types follow from
-    types and attributes alone.
+    Replacements are not visited again. Untouched parts are the very same objects.
+
+    Args:
+        order: nodes down from ``root``, operands before users, where somebody knows them.
     """
     done: dict[Expr, Expr] = dict(mapping)
-    same_types = all(_same_type(old, new) for old, new in mapping.items())
-    for node in post_order(root, lambda node: () if node in mapping else node.operands()):
+    if order is None:
+        order = post_order(root, lambda node: () if node in mapping else node.operands())
+    for node in order:
         if node not in done:
-            new = with_operands(node, [done[child] for child in node.operands()])
-            if same_types and new is not node:
-                new.set_checked_type(node.checked_type_or_none)
-            done[node] = new
+            done[node] = with_operands(node, [done[child] for child in node.operands()])
     return done[root]
 
 
@@ -53,10 +66,10 @@ def in_place_of(old: Expr, new: Expr) -> Expr:
 
 
 def _same_type(old: Expr, new: Expr) -> bool:
-    known = new.checked_type_or_none
-    if known is None and isinstance(new, Var):
-        known = new.type_annotation
-    return known is not None and known == old.checked_type_or_none
+    ty = old._checked_type
+    if new._checked_type is None and type(new) is Var and new.type_annotation == ty:
+        new.set_checked_type(ty)
+    return new is old or (ty is not None and (new._checked_type is ty or new._checked_type == ty))
 
 
 def rebuilt(

@@ -25,7 +25,7 @@ import numpy as np
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, Quant, TupleGetItem, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
-from compiler.ir.rebuild import rebuilt, with_operands
+from compiler.ir.rebuild import in_place_of, rebuilt, typed_alike, with_operands
 from compiler.ir.ty import TensorType, bits, integer_range, is_integer
 from compiler.ir.walk import mentions, nodes_of
 from compiler.ops.number_format import Array
@@ -76,7 +76,7 @@ class MergeRequantize(FunctionPass):
             if one is None:
                 return _worth(node, read.get(node), new)
             if one not in made:
-                made[one] = one.call(new)
+                made[one] = in_place_of(node, one.call(new))
             return made[one]
 
         return fn.with_fields(body=rebuilt(order, new_form)[fn.body])
@@ -118,7 +118,7 @@ def _worth(node: Expr, quant: Quant | None, new: Mapping[Expr, Expr]) -> Expr | 
     if quant is None or _carried(node) is not None or not isinstance(node, (Call, TupleGetItem)):
         return None
     made = with_operands(node, [new.get(each, each) for each in node.operands()])
-    return made.with_fields(quant=quant)
+    return typed_alike(made, made.with_fields(quant=quant))
 
 
 def _carried(node: Expr) -> Quant | None:

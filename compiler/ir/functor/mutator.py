@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 from compiler.errors import MutatorError
 from compiler.ir.adt import Clause, Match, Pattern
-from compiler.ir.expr import Call, Expr, Function, Let, Op, Var, describe
+from compiler.ir.expr import Call, Expr, Function, Let, Var, describe
 from compiler.ir.functor.expr_functor import WALKED, DepthGuard, ExprFunctor, walks
 from compiler.ir.functor.traversal import expand_dataflow
-from compiler.ir.rebuild import with_operands
+from compiler.ir.rebuild import typed_alike, with_operands
 from compiler.ir.ty import Type, TypeVar
 
 
@@ -172,13 +172,7 @@ def rebuild_call(
         quant=call.quant,
         virtual_device=call.virtual_device,
     )
-    if op is call.op and type(op) is Op and not type_args and len(args) == len(call.args):
-        for mine, given in zip(call.args, args):
-            ty = given._checked_type
-            if ty is None or (ty is not mine._checked_type and ty != mine._checked_type):
-                return new
-        new.set_checked_type(call._checked_type)
-    return new
+    return new if type_args else typed_alike(call, new)
 
 
 def _children(expr: Expr) -> tuple[Expr, ...]:

@@ -73,6 +73,7 @@ def attach_simulated_quantize(
     point = Call(
         Op.get(SQ), (data, *[Var(name, SCALAR) for name in PARAMETERS]), attrs, span=data.span
     )
+    point.set_checked_type(data.checked_type_or_none)
     if context is not None and shared:
         context.qnode_map[key] = point
     return point

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compiler.ir.expr import Args, Call, Constant, Expr, TempExpr, Tuple
+from compiler.ir.rebuild import typed_alike
 from compiler.ops.rules.with_tables import QuantizeRule
 from compiler.qtypes.qconfig import QAnnotateKind
 
@@ -42,7 +43,8 @@ def unannotated(expr: Expr) -> Expr:
 
 def with_args(ref_call: Call, args: Args) -> Call:
     """The same operator and attributes over other arguments."""
-    return Call(ref_call.op, args, ref_call.attrs, ref_call.type_args, span=ref_call.span)
+    made = Call(ref_call.op, args, ref_call.attrs, ref_call.type_args, span=ref_call.span)
+    return typed_alike(ref_call, made)
 
 
 def annotated(

@@ -49,12 +49,18 @@ def worth(call: Call, scale: DomScale | float, zero_point: int = 0) -> Call:
 
 def stop_fusion(data: Expr) -> Call:
     """Identity that no fusion crosses."""
-    return op_call("annotation.stop_fusion", data)
+    return _identity("annotation.stop_fusion", data)
 
 
 def border(data: Expr, dtype: str) -> Call:
     """End of an integer region: stop_fusion(cast_hint(data, dtype))."""
-    return stop_fusion(op_call("annotation.cast_hint", data, dtype=dtype))
+    return stop_fusion(_identity("annotation.cast_hint", data, dtype=dtype))
+
+
+def _identity(name: str, data: Expr, **attrs: Any) -> Call:
+    call = op_call(name, data, **attrs)
+    call.set_checked_type(data.checked_type_or_none)
+    return call
 
 
 def scalar(value: ArrayLike, dtype: str) -> Constant:

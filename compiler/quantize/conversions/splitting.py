@@ -133,7 +133,8 @@ def split_prefix(main: Function) -> tuple[Function, Function]:
             lets.append((Var(hint), source))
         fields.append(source if source is read else lets[-1][0])
     replaced = {node: core_vars[one] for node, one in sources.items() if one in core_vars}
-    core = Function(tuple(core_vars.values()), substitute(main.body, replaced), main.ret_type)
+    body = substitute(main.body, replaced, nodes_of(main))
+    core = Function(tuple(core_vars.values()), body, main.ret_type)
     result: Expr = Tuple(tuple(fields))
     for let_var, value in reversed(lets):
         result = Let(let_var, value, result)
@@ -174,7 +175,7 @@ def split_suffix(main: Function, quantized_dtypes: Set[str]) -> tuple[Function, 
         inputs = [Var(f"input{i}", out.checked_type) for i, out in enumerate(outputs)]
         core_body = Tuple(tuple(outputs))
     core = Function(main.params, core_body)
-    body = substitute(main.body, dict(zip(outputs, inputs)))
+    body = substitute(main.body, dict(zip(outputs, inputs)), nodes_of(main))
     return core, Function(tuple(inputs), body, main.ret_type)
 
 

@@ -126,7 +126,7 @@ def bind_params(mod: IRModule, params: Params) -> IRModule:
     if not constants:
         return mod
     kept = tuple(param for param in main.params if param not in constants)
-    body = substitute(main.body, constants)
+    body = substitute(main.body, constants, nodes_of(main))
     bound = Function(kept, body, main.ret_type, main.type_params, main.attrs, span=main.span)
     return infer_module(mod.with_function("main", bound))
 

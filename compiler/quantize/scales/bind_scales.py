@@ -133,7 +133,7 @@ def bind_scales(
         attrs = point_attrs(point)
         assert attrs is not None
         context.report.add_point(attrs.kind, bound.range_s, bound.scale.values)
-    body = substitute(main.body, replaced)
+    body = substitute(main.body, replaced, nodes_of(main))
     params = tuple(param for param in main.params if param not in replaced)
     simulated = Function(params, body, main.ret_type, main.type_params, main.attrs, span=main.span)
     return infer_module(annotated.with_function("main", simulated))
@@ -474,7 +474,9 @@ def _vector_point(point: Call, bound: _Bound, constants: tuple[Constant, ...]) -
     trailing = bound.scale.trailing
     axis = None if trailing is None else data.data.ndim - trailing - 1
     attrs = point.attrs.with_values(axis=axis)
-    return Call(point.op, (data, *constants), attrs, span=point.span)
+    made = Call(point.op, (data, *constants), attrs, span=point.span)
+    made.set_checked_type(data.checked_type)
+    return made
 
 
 def _constant(point: Call, consumer: Call | None) -> Constant:

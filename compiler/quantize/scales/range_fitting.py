@@ -47,6 +47,7 @@ from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, Var, is_op_c
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.loops import STATE, STEP
 from compiler.ir.module import IRModule
+from compiler.ir.rebuild import with_operands
 from compiler.ir.ty import TensorType, is_float, tensor_fields
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
@@ -223,6 +224,7 @@ class RangeFitting:
             TypeInferenceError: a reader does not take a value of this type.
         """
         value = Var("value", ty)
+        value.set_checked_type(ty)
         new: dict[Expr, Expr] = {point: value}
         results: list[Expr] = []
         waiting: list[Expr] = [point]
@@ -387,7 +389,7 @@ def _hands_on(node: Expr, operand: Expr) -> bool:
     return quantize_kind(node) == QAnnotateKind.INPUT or keeps_scale(node.op)
 
 
-def _with_constants(user: Expr, operand: Expr, new: Expr) -> Call | None:
+def _with_constants(user: Expr, operand: Expr, new: Expr) -> Expr | None:
     """A float call over the new form of its first operand and constants; None for other nodes."""
     if not isinstance(user, Call) or user.args[:1] != (operand,):
         return None
@@ -396,7 +398,7 @@ def _with_constants(user: Expr, operand: Expr, new: Expr) -> Call | None:
     rest = [source_of(arg) for arg in user.args[1:]]
     if not all(isinstance(arg, Constant) for arg in rest):
         return None
-    return user.with_fields(args=(new, *rest))
+    return with_operands(user, (user.op, new, *rest))
 
 
 def _images(point: Expr) -> int:

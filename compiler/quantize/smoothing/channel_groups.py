@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, Op, Tuple
 from compiler.ir.module import IRModule
+from compiler.ir.rebuild import with_operands
 from compiler.ir.ty import TensorType
 from compiler.ir.walk import nodes_of
 from compiler.ops.rules.channel_factors import RESULT, Absorber, ChannelFactors, FQChannelFactors
@@ -113,7 +114,7 @@ class ChannelGroups:
 
 def _absorbed(
     call: Call, args: list[Expr], changes: tuple[_Change, ...], factors: Sequence[Factors]
-) -> Call:
+) -> Expr:
     by_operand: dict[int, list[tuple[Factors, bool]]] = {}
     for absorber, group, trailing in changes:
         factor = factors[group].reshape(-1, *(1,) * trailing)
@@ -122,7 +123,7 @@ def _absorbed(
         constant = args[operand]
         assert isinstance(constant, Constant)
         args[operand] = Constant(_times(constant.data, taken), span=constant.span)
-    return call.with_fields(args=tuple(args))
+    return with_operands(call, (call.op, *args))
 
 
 def _times(data: NDArray[Any], taken: Sequence[tuple[Factors, bool]]) -> NDArray[np.float32]:

@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from compiler.ir.analysis import count_uses
 from compiler.ir.expr import Call, Constant, Expr, Function
 from compiler.ir.module import IRModule
-from compiler.ir.rebuild import in_place_of, substitute
+from compiler.ir.rebuild import in_place_of
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import is_quantized_constant
 from compiler.ops.evaluate import evaluate_call
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.channel_ranges import ChannelRanges
-from compiler.quantize.rewriting import with_body
+from compiler.quantize.rewriting import rewritten
 from compiler.quantize.scales.bias_room import add_operands
 from compiler.quantize.weighted_calls import weight_of, weighted_calls
 
@@ -49,7 +49,7 @@ def correct_biases(simulated: IRModule, ranges: Sequence[ChannelRanges]) -> IRMo
         if product in errors:
             new = corrected_bias(bias, product, errors[product])
             replaced[bias] = in_place_of(bias, new)
-    return with_body(simulated, substitute(main.body, replaced))
+    return rewritten(simulated, lambda node, _: replaced.get(node))
 
 
 def biases_of(main: Function) -> dict[Call, Call]:

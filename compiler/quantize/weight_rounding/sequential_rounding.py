@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from compiler.errors import CalibrationError
 from compiler.ir.expr import Call, Constant, Expr, Function
 from compiler.ir.module import IRModule
-from compiler.ir.rebuild import in_place_of, substitute
+from compiler.ir.rebuild import in_place_of
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.input_columns import InputColumns
@@ -51,7 +51,7 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind
 from compiler.quantize.kernels.choice import choose_kernels
 from compiler.quantize.kernels.numpy_kernels import PADDED, on_grid, padded_taps
-from compiler.quantize.rewriting import with_body
+from compiler.quantize.rewriting import rewritten
 from compiler.quantize.scales.bind_scales import quantize_points
 from compiler.quantize.scales.range_fitting import RangeFitting
 from compiler.quantize.weight_rounding.bias_correction import biases_of, corrected_bias
@@ -176,7 +176,7 @@ def round_sequentially(
         if isinstance(changed, Call):
             args = (changed.args[0], new.args[1], *changed.args[2:])
             replaced[new] = in_place_of(new, new.with_fields(args=args))
-    return with_body(bound, substitute(bound["main"].body, replaced))
+    return rewritten(bound, lambda node, _: replaced.get(node))
 
 
 MOST_SECONDS: Final = 120

@@ -10,7 +10,11 @@ import pytest
 
 from compiler import evaluate, relay
 from compiler.errors import CalibrationError
+from compiler.ir.expr import Call
+from compiler.ir.inference import infer_type
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
+from compiler.ir.walk import nodes_of
 from compiler.quantize import (
     QConfig,
     QuantizeContext,
@@ -367,3 +371,34 @@ def test_a_bias_that_two_products_share_has_the_scale_of_each(offset: float, sma
         for wanted, found in both:
             lost = np.square(found - wanted).sum() / np.square(wanted).sum()
             assert small == 1e-5 or lost < 1e-3
+
+
+def test_marking_and_binding_keep_the_types_that_are_known(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(3)
+    mod = graph(
+        B7,
+        W0=rng.standard_normal((3, 2, 3, 3)).astype(np.float32),
+        W1=rng.standard_normal((2, 3, 1, 1)).astype(np.float32),
+    )
+    mod = prerequisite_optimize(mod)
+    inferred: list[object] = []
+    known = infer_type._infer
+
+    def counted(*args: Any) -> Any:
+        inferred.append(args)
+        return known(*args)
+
+    monkeypatch.setattr(infer_type, "_infer", counted)
+    annotated, run = mark(mod, QConfig.recommended(calibrate_mode="global_scale"))
+    bound = bind_scales(annotated, run, None)
+    assert not inferred
+    main = bound["main"]
+    types = [node.checked_type for node in nodes_of(main)]
+    for node in nodes_of(main):
+        if isinstance(node, Call):
+            node.set_checked_type(None)
+    infer_module(bound.with_function("main", main.fresh_copy()))
+    assert inferred
+    assert [node.checked_type for node in nodes_of(main)] == types
