@@ -128,7 +128,7 @@ def _standardized(node: Expr) -> _Norm | None:
     axes = _reduced_axes(mean, data)
     if moved is None or axes is None or moved[1].data.size != 1:
         return None
-    if not _is_variance(moved[0], data, mean, centred, axes):
+    if not _is_variance(moved[0], data, axes):
         return None
     shape = data.tensor_type.concrete_shape
     size = math.prod(shape[axis] for axis in axes)
@@ -158,10 +158,13 @@ def _axes(reduction: Call, data: Expr) -> tuple[int, ...] | None:
     return tuple(sorted(int(axis) % rank for axis in axes))
 
 
-def _is_variance(node: Expr, data: Expr, mean: Expr, centred: Expr, axes: tuple[int, ...]) -> bool:
+def _is_variance(node: Expr, data: Expr, axes: tuple[int, ...]) -> bool:
+    """Whether a node is the mean square of the distance of data to its mean, which may be computed
+    anew at every place."""
     if is_op_call(node, "variance"):
         attrs: Any = node.attrs
-        return node.args == (data, mean) and _axes(node, data) == axes and not attrs.unbiased
+        mean_of_data = node.args[0] is data and _reduced_axes(node.args[1], data) == axes
+        return mean_of_data and _axes(node, data) == axes and not attrs.unbiased
     limited = _with_constant(node, "maximum")
     if limited is not None and not limited[1].data.any():
         node = limited[0]
@@ -169,21 +172,23 @@ def _is_variance(node: Expr, data: Expr, mean: Expr, centred: Expr, axes: tuple[
         node = args_of(node)[0]
     if is_op_call(node, "subtract"):
         squares, square = args_of(node)
-        if factors_of(square) != (mean, mean) or not is_op_call(squares, "mean"):
+        means = factors_of(square)
+        if not means or any(_reduced_axes(mean, data) != axes for mean in means):
+            return False
+        if not is_op_call(squares, "mean"):
             return False
         return _axes(squares, data) == axes and factors_of(args_of(squares)[0]) == (data, data)
     if not is_op_call(node, "mean") or _axes(node, data) != axes:
         return False
     factors = factors_of(args_of(node)[0])
-    return bool(factors) and all(_same_difference(factor, centred) for factor in factors)
+    return bool(factors) and all(_is_centred(factor, data, axes) for factor in factors)
 
 
-def _same_difference(node: Expr, centred: Expr) -> bool:
-    """True for x - mean itself and for another call of the same."""
-    return node is centred or (
-        is_op_call(node, "subtract")
-        and all(a is b for a, b in zip(args_of(node), args_of(centred), strict=True))
-    )
+def _is_centred(node: Expr, data: Expr, axes: tuple[int, ...]) -> bool:
+    if not is_op_call(node, "subtract"):
+        return False
+    whole, mean = args_of(node)
+    return whole is data and _reduced_axes(mean, data) == axes
 
 
 def _with_constant(node: Expr, op: str | None = None) -> tuple[Expr, Constant] | None:
