@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,7 +57,7 @@ class LayerTime:
         steps: kinds of its kernel steps, in order: a fused group each.
         shape: of its result.
         macs: products it adds up.
-        nbytes: of its constants, and one for each element of its result.
+        bytes: of its constants, and one for each element of its result.
         ms: CPU milliseconds, the shortest of the rounds.
         float_ms: what onnxruntime takes for the node in float, elapsed; None where it is not known.
     """
@@ -67,7 +67,7 @@ class LayerTime:
     steps: tuple[str, ...]
     shape: tuple[int, ...]
     macs: int
-    nbytes: int
+    bytes: int
     ms: float
     float_ms: float | None = None
 
@@ -121,12 +121,12 @@ class ModuleProfile:
                 "operator": layer.operator.removeprefix("nn."),
                 "shape": "x".join(map(str, layer.shape)),
                 "MMAC": f"{layer.macs / 1e6:.2f}" if layer.macs else "",
-                "KB": f"{layer.nbytes / 1e3:.1f}",
+                "KB": f"{layer.bytes / 1e3:.1f}",
                 "CPU us": f"{1e3 * layer.ms:.1f}",
                 "%": f"{100 * self.share(layer):.1f}",
                 "GMAC/s": f"{layer.macs / layer.ms / 1e6:.1f}" if layer.macs and layer.ms else "",
-                "% of peak": _percent(self.of_peak(layer.macs, layer.ms)),
-                **({"float us": _micros(layer.float_ms)} if with_float else {}),
+                "% of peak": _shown(self.of_peak(layer.macs, layer.ms), 100, 1),
+                **({"float us": _shown(layer.float_ms, 1e3, 0)} if with_float else {}),
                 "steps": "+".join(layer.steps),
             }
             for layer in self.layers
@@ -186,16 +186,9 @@ class ModuleProfile:
             },
             "layers": [
                 {
-                    "layer": layer.layer,
-                    "operator": layer.operator,
-                    "steps": list(layer.steps),
-                    "shape": list(layer.shape),
-                    "macs": layer.macs,
-                    "bytes": layer.nbytes,
-                    "ms": layer.ms,
+                    **asdict(layer),
                     "share": self.share(layer),
                     "of_peak": self.of_peak(layer.macs, layer.ms),
-                    "float_ms": layer.float_ms,
                 }
                 for layer in self.layers
             ],
@@ -203,12 +196,8 @@ class ModuleProfile:
         }
 
 
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.1f}"
-
-
-def _micros(ms: float | None) -> str:
-    return "" if ms is None else f"{1e3 * ms:.0f}"
+def _shown(value: float | None, factor: float, places: int) -> str:
+    return "" if value is None else f"{factor * value:.{places}f}"
 
 
 def profile(path: PathLike, model: PathLike | None = None, rounds: int = ROUNDS) -> ModuleProfile:

@@ -24,7 +24,7 @@ from qsearch.search.trying import fields_of_text, wish
 from qsearch.store.engine import open_reader
 from qsearch.store.records import CommandKind, Study, listening
 from qsearch.store.repository import Repository
-from qsearch.store.view_queries import Note, TrialPoint
+from qsearch.store.view_queries import NO_NOTE, Note, TrialPoint
 
 log = logging.getLogger("qsearch.commands.studies")
 
@@ -84,7 +84,7 @@ def trials(
         table = TrialTable(points, measures, front_numbers(measures, points), notes)
         numbers = [point.number for point in table.chosen(filter, sort)[:limit]]
         return with_all_columns(
-            [{**trial_row(trials[n]), **_written(notes.get(n))} for n in numbers]
+            [{**trial_row(trials[n]), **_written(notes.get(n, NO_NOTE))} for n in numbers]
         )
 
 
@@ -105,16 +105,13 @@ def _study_row(repository: Repository, study: Study) -> dict[str, Any]:
         "best_trial": best.number if best is not None else None,
         "drivers": len(repository.drivers_of(study.id, running=True)),
         **counts.report(),
-        **_written(repository.newest_notes(study.id).get(None)),
+        **_written(repository.newest_notes(study.id).get(None, NO_NOTE)),
     }
 
 
-def _written(note: Note | None) -> dict[str, str]:
+def _written(note: Note) -> dict[str, str]:
     """What people wrote in the dashboard, as columns."""
-    return {
-        "note": "" if note is None else note.note,
-        "tags": "" if note is None else " ".join(note.tags),
-    }
+    return {"note": note.note, "tags": " ".join(note.tags)}
 
 
 def best(

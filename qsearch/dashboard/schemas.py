@@ -222,12 +222,11 @@ class TrialRow(Out):
     tags: list[str] = []
 
     @classmethod
-    def of_point(cls, point: TrialPoint, front: Container[int], note: Note | None) -> TrialRow:
+    def of_point(cls, point: TrialPoint, front: Container[int], note: Note) -> TrialRow:
         """From the snapshot; ``front`` holds the numbers of the trials on it."""
         row = cls.model_validate(point, from_attributes=True)
         row.front = point.number in front
-        if note is not None:
-            row.note, row.note_by, row.tags = note.note, note.author, list(note.tags)
+        row.note, row.note_by, row.tags = note.note, note.author, list(note.tags)
         return row
 
 

@@ -27,6 +27,7 @@ from qsearch.run.run_folder import PathLike, RunFolder, StudyAddress, find_study
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.records import Study
 from qsearch.store.repository import Repository
+from qsearch.store.view_queries import NO_NOTE
 from workers.metrics.registry import Measure
 
 _NAME: Final = "report.html"
@@ -81,7 +82,7 @@ def module_head(module: Path) -> dict[str, Any]:
     folder = RunFolder(module.parent)
     if module == folder.module and folder.database.is_file():
         with contextlib.suppress(CompilerError), opened(find_study(folder.path)) as (store, study):
-            return _study_out(store, _view(store, study, folder))
+            return _study_out(store, _view(store, study, folder, None))
     size = Measure("file_bytes", "size", title="size of the file", unit="bytes")
     own = measure_out(size)
     return {
@@ -143,27 +144,18 @@ def study_data(address: StudyAddress) -> dict[str, Any]:
 
 
 def _view(
-    repository: Repository, study: Study, folder: RunFolder | None, storage: str | None = None
+    repository: Repository, study: Study, folder: RunFolder | None, storage: str | None
 ) -> StudyView:
     points = repository.points_of(study.id)
     measures = Measures.of(study, points)
-    best = measures.best(points)
-    return StudyView(
-        study,
-        measures,
-        points,
-        repository.stages_of(study.id),
-        repository.drivers_of(study.id),
-        folder,
-        storage,
-        [] if best is None else repository.beside_of(study.id, best.number),
-    )
+    known = (study, measures, points, measures.best(points))
+    return StudyView.of(repository, known, folder, storage)
 
 
 def _study_out(repository: Repository, view: StudyView) -> dict[str, Any]:
     """The study as the API gives it, as far as pages of one file use it."""
     study, points, measures = view.study, view.points, view.measures
-    note = repository.newest_notes(study.id).get(None)
+    note = repository.newest_notes(study.id).get(None, NO_NOTE)
     module = None if view.folder is None else view.folder.module
     return {
         **view.head(),
@@ -177,6 +169,6 @@ def _study_out(repository: Repository, view: StudyView) -> dict[str, Any]:
         "drivers": [{"id": d.id, "name": d.name} for d in view.drivers],
         "proof": None if view.folder is None else proof_verdict(view.folder.module),
         "module_bytes": module.stat().st_size if module is not None and module.is_file() else None,
-        "note": "" if note is None else note.note,
-        "tags": [] if note is None else list(note.tags),
+        "note": note.note,
+        "tags": list(note.tags),
     }

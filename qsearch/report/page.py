@@ -67,20 +67,11 @@ def bundle(sources: Mapping[str, str], entry: str) -> str:
     return "".join(done.values()) + last
 
 
-def web_scripts() -> dict[str, str]:
-    """The scripts of report/web by their paths there."""
-    web = Path(str(files("qsearch.report").joinpath("web")))
-    return {p.relative_to(web).as_posix(): p.read_text("utf-8") for p in web.rglob("*.js")}
-
-
 def page(title: str, data: Mapping[str, Any]) -> str:
     """The whole file; ``report.js`` draws ``data``."""
-    web = files("qsearch.report").joinpath("web")
-
-    def text(name: str) -> str:
-        return web.joinpath(name).read_text(encoding="utf-8")
-
-    script = bundle(web_scripts(), "report.js")
+    web = Path(str(files("qsearch.report").joinpath("web")))
+    scripts = {p.relative_to(web).as_posix(): p.read_text("utf-8") for p in web.rglob("*.js")}
+    script, styles = bundle(scripts, "report.js"), ("plots.css", "style.css")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     # No "<" in JSON: nothing in it ends the element, whatever a model calls its nodes.
     told = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
@@ -93,7 +84,8 @@ def page(title: str, data: Mapping[str, Any]) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{text('plots.css')}{text('style.css')}</style>\n"
+        f"<title>{escape(title)}</title>\n<style>\n"
+        f"{''.join((web / name).read_text('utf-8') for name in styles)}</style>\n"
         f'</head>\n<body>\n<main id="main"><h1>{escape(title)}</h1>'
         "<noscript>This file draws itself with the script inside.</noscript></main>\n"
         f'<script type="application/json" id="data">{told}</script>\n'

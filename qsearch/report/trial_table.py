@@ -24,7 +24,7 @@ from compiler.errors import legal_names
 from qsearch.errors import SettingsError
 from qsearch.report.measures import Measures, value_of
 from qsearch.store.engine import without_passwords
-from qsearch.store.view_queries import Note, TrialPoint
+from qsearch.store.view_queries import NO_NOTE, Note, TrialPoint
 from workers.metrics.registry import Measure
 
 OWN: Final = (
@@ -75,11 +75,9 @@ class TrialTable:
         found["error"] = Column("error", _error)
         front, notes = set(self.front), self.notes
         found["front"] = Column("front", lambda p: p.number in front)
-        found["note"] = Column(
-            "note", lambda p: notes[p.number].note if p.number in notes else None
-        )
+        found["note"] = Column("note", lambda p: notes.get(p.number, NO_NOTE).note or None)
         found["tags"] = Column(
-            "tags", lambda p: " ".join(notes[p.number].tags) or None if p.number in notes else None
+            "tags", lambda p: " ".join(notes.get(p.number, NO_NOTE).tags) or None
         )
         for each in self.measures.all:
             found[each.name] = Column(each.name, partial(value_of, each), each)
@@ -193,9 +191,8 @@ class TrialTable:
 
     def _whole(self, point: TrialPoint) -> str:
         text = " ".join(f"{name}={value}" for name, value in point.params.items())
-        kept = self.notes.get(point.number)
-        said = (kept.note, *kept.tags) if kept else ()
-        words = (point.number, point.state, point.stage, text, point.error, *said)
+        kept = self.notes.get(point.number, NO_NOTE)
+        words = (point.number, point.state, point.stage, text, point.error, kept.note, *kept.tags)
         return " ".join(str(word or "") for word in words).lower()
 
 

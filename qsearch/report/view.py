@@ -31,6 +31,7 @@ from qsearch.store.records import (
     Study,
     listening,
 )
+from qsearch.store.repository import Repository
 from qsearch.store.view_queries import TrialPoint
 from workers.metrics.registry import Measure, by_option
 
@@ -68,6 +69,7 @@ class StudyView:
 
     Attributes:
         points: every trial, by number.
+        best: the winner so far.
         drivers: processes that search it, or did.
         folder: the run folder, where this machine has it.
         storage: URL of the database where it is not the run folder's own.
@@ -77,12 +79,27 @@ class StudyView:
     study: Study
     measures: Measures
     points: Sequence[TrialPoint]
+    best: TrialPoint | None = None
     stages: Sequence[Stage] = ()
     drivers: Sequence[DriverRecord] = ()
     folder: RunFolder | None = None
     storage: str | None = None
     beside: Sequence[str] = ()
     now: float = field(default_factory=time.time)
+
+    @classmethod
+    def of(
+        cls,
+        repository: Repository,
+        known: tuple[Study, Measures, Sequence[TrialPoint], TrialPoint | None],
+        folder: RunFolder | None,
+        storage: str | None = None,
+    ) -> StudyView:
+        """A study whose row and trials are known: stages, drivers and sentences are read now."""
+        study, *_, best = known
+        beside = [] if best is None else repository.beside_of(study.id, best.number)
+        stages, drivers = repository.stages_of(study.id), repository.drivers_of(study.id)
+        return cls(*known, stages, drivers, folder, storage, beside)
 
     @property
     def listening(self) -> int:
@@ -116,7 +133,7 @@ class StudyView:
         words = {"sensitivity": "measuring the sensitivity of layers", "layers": "searching layers"}
         return words.get(stage or "", "searching" if self.points else "preparing")
 
-    def limits(self, best: TrialPoint | None) -> list[dict[str, Any]]:
+    def limits(self) -> list[dict[str, Any]]:
         """What a winner must keep, in words, and whether the best trial keeps it."""
         return [
             {
@@ -124,7 +141,7 @@ class StudyView:
                 "sign": limit.sign,
                 "limit": limit.value,
                 "words": limit.words,
-                "kept": None if best is None else limit.keeps(best.score),
+                "kept": None if self.best is None else limit.keeps(self.best.score),
             }
             for limit in self._limits()
         ]
@@ -145,16 +162,14 @@ class StudyView:
             text = self.folder.setting("max_drop")
         return None if base is None or text is None else parse_max_drop(text).floor(float(base))
 
-    def verdict(
-        self, best: TrialPoint | None, limits: Sequence[Mapping[str, Any]]
-    ) -> dict[str, str]:
+    def verdict(self, limits: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         """``state`` (met, missed, none, open) and a sentence."""
         missed = [limit["words"] for limit in limits if limit["kept"] is False]
         if self.study.state == "running" or (self.study.state == "paused"):
             so_far = "no trial within limits yet: " + ", ".join(missed) if missed else ""
             phase = "interrupted: no driver is running" if self.silent else self.phase
             return {"state": "open", "words": so_far or phase}
-        if best is None:
+        if self.best is None:
             why = f": {self.study.stopped}" if self.study.stopped else ""
             return {"state": "none", "words": f"no trial gave a module{why}"}
         if missed:
@@ -187,9 +202,8 @@ class StudyView:
 
     def head(self) -> dict[str, Any]:
         """How it stands, and the result: verdict, limits, the best trial beside the float model."""
-        study, measures = self.study, self.measures
-        best = measures.best(self.points)
-        limits = self.limits(best)
+        study, measures, best = self.study, self.measures, self.best
+        limits = self.limits()
         samples = best.samples if best is not None else None
         numbers = set(front_numbers(measures, self.points))
         front = [point for point in self.points if point.number in numbers]
@@ -203,7 +217,7 @@ class StudyView:
             "counts": dict(Counter(point.state for point in self.points)),
             "measure": measure_out(measures.primary),
             "phase": self.phase,
-            "verdict": self.verdict(best, limits),
+            "verdict": self.verdict(limits),
             "objectives": [measure_out(each) for each in measures.objectives],
             "limits": limits,
             "best": None
@@ -231,14 +245,8 @@ class StudyView:
 
 def measure_out(measure: Measure) -> dict[str, Any]:
     """A figure that trials have; the unit "%" stands for a stored fraction."""
-    return {
-        "name": measure.name,
-        "words": measure.words,
-        "unit": measure.unit,
-        "smaller_is_better": measure.smaller_is_better,
-        "infinite": measure.infinite,
-        "meaning": measure.meaning,
-    }
+    names = ("name", "words", "unit", "smaller_is_better", "infinite", "meaning")
+    return {name: getattr(measure, name) for name in names}
 
 
 def parameter_names(points: Sequence[TrialPoint]) -> list[str]:

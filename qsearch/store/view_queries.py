@@ -103,6 +103,9 @@ class Note:
     author: str = ""
 
 
+NO_NOTE: Final = Note(0, None, "", ())
+
+
 @dataclass(frozen=True, slots=True)
 class Totals:
     """All studies of a database in numbers; drivers and their workers are those that live."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,8 +38,7 @@ from qsearch.report.view import (
     spark,
     trials_as_columns,
 )
-from qsearch.store.records import Stage
-from qsearch.store.view_queries import TrialPoint
+from qsearch.store.view_queries import NO_NOTE, TrialPoint
 from workers.metrics.registry import Measure
 
 router = APIRouter(prefix="/api/v1/studies", tags=["studies"])
@@ -70,7 +68,7 @@ def list_studies(
     chosen = StudyFilter(find, state, sort, device)
     shown, total, devices = found.snapshots.page(offset, limit, chosen)
     return StudiesPage(
-        studies=[StudyOut.of(each.study, **_summary(each, found)) for each in shown],
+        studies=[StudyOut.of(one.study, **_summary(one, found, _view(one))) for one in shown],
         total=total,
         devices=devices,
         allow_launch=found.queue is not None and user.submits,
@@ -81,24 +79,24 @@ def list_studies(
 @router.get("/{key}")
 def get_study(study: SnapshotDep, found: SharedDep, user: UserDep) -> StudyDetail:
     """One study."""
-    row, repository = study.study, study.repository
-    spec = row.spec
-    stages = repository.stages_of(row.id)
-    drivers = repository.drivers_of(row.id)
+    row, repository, view = study.study, study.repository, _view(study)
+    ended: Mapping[str, int] = study.derive(
+        "ended", lambda: Counter(point.stage for point in study.points if point.finished)
+    )
     return StudyDetail.of(
         row,
-        **_summary(study, found),
+        **_summary(study, found, view),
         model_sha256=row.model_sha256 if found.may_see_hashes(study, user) else None,
         storage=study.source.shown,
-        evaluator=_text(spec.get("evaluator")),
-        sampler=_text(spec.get("sampler")),
+        evaluator=_text(row.spec.get("evaluator")),
+        sampler=_text(row.spec.get("sampler")),
         measures=list(map(MeasureOut.of, study.measures.all)),
         parameters=study.derive("parameters", lambda: parameter_names(study.points)),
         constant=_constant(study),
-        stages=_stages(study, stages),
+        stages=[StageOut.of(s, finished=ended.get(s.name, 0)) for s in view.stages],
         drivers=[
-            DriverOut.of(driver, silent_s=max(0.0, time.time() - driver.beat_at))
-            for driver in drivers[-20:]
+            DriverOut.of(driver, silent_s=max(0.0, view.now - driver.beat_at))
+            for driver in view.drivers[-20:]
         ],
         layer_kinds=sorted({figures.kind for figures in repository.layers_of(row.id)}),
         last_event=repository.last_event(row.id),
@@ -180,22 +178,17 @@ def importances_kept(study: Snapshot, measure: Measure) -> tuple[dict[str, float
     return kept[1]
 
 
-def _summary(study: Snapshot, found: Shared) -> dict[str, Any]:
-    module = study.module
-    row, repository, best = study.study, study.repository, study.best
-    view = StudyView(
-        row,
-        study.measures,
-        study.points,
-        repository.stages_of(row.id),
-        repository.drivers_of(row.id),
-        study.folder,
-        None if study.source.folder is not None else study.source.url,
-        [] if best is None else repository.beside_of(row.id, best.number),
-    )
+def _view(study: Snapshot) -> StudyView:
+    storage = None if study.source.folder is not None else study.source.url
+    known = (study.study, study.measures, study.points, study.best)
+    return StudyView.of(study.repository, known, study.folder, storage)
+
+
+def _summary(study: Snapshot, found: Shared, view: StudyView) -> dict[str, Any]:
+    module, row = study.module, study.study
     # What depends on the time is told anew; the rest once a version.
     head = study.derive(("head", view.phase, view.resume), view.head)
-    note = study.notes.get(None)
+    note = study.notes.get(None, NO_NOTE)
     return {
         "key": study.key,
         "model": row.model_name,
@@ -207,9 +200,9 @@ def _summary(study: Snapshot, found: Shared) -> dict[str, Any]:
         "silent": view.silent,
         "version": study.version,
         "spark": study.derive("spark", lambda: spark(study.measures, study.points)),
-        "note": "" if note is None else note.note,
-        "note_by": "" if note is None else note.author,
-        "tags": [] if note is None else list(note.tags),
+        "note": note.note,
+        "note_by": note.author,
+        "tags": list(note.tags),
         "proof": _proof(study, found, module),
         "module_bytes": None if module is None else module.stat().st_size,
     }
@@ -227,13 +220,6 @@ def _proof(study: Snapshot, found: Shared, module: Path | None) -> str | None:
         )
     found.prepare(module)
     return None
-
-
-def _stages(study: Snapshot, stages: Sequence[Stage]) -> list[StageOut]:
-    ended: Mapping[str, int] = study.derive(
-        "ended", lambda: Counter(point.stage for point in study.points if point.finished)
-    )
-    return [StageOut.of(stage, finished=ended.get(stage.name, 0)) for stage in stages]
 
 
 def _reason(points: Sequence[TrialPoint]) -> str:

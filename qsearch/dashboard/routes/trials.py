@@ -24,7 +24,7 @@ from qsearch.dashboard.state import SharedDep, SnapshotDep, slug
 from qsearch.report.build import intervals
 from qsearch.search.scoring import score_of
 from qsearch.store.records import Trial
-from qsearch.store.view_queries import TrialPoint
+from qsearch.store.view_queries import NO_NOTE, TrialPoint
 
 router = APIRouter(prefix="/api/v1/studies/{key}/trials", tags=["trials"])
 
@@ -148,7 +148,8 @@ def _trial(study: Snapshot, number: int) -> Trial:
 
 def _rows(study: Snapshot, points: Sequence[TrialPoint]) -> list[TrialRow]:
     front = set(study.front)
-    return [TrialRow.of_point(point, front, study.notes.get(point.number)) for point in points]
+    notes = study.notes
+    return [TrialRow.of_point(p, front, notes.get(p.number, NO_NOTE)) for p in points]
 
 
 def _chosen(

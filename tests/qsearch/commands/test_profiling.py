@@ -40,7 +40,7 @@ def test_every_layer_has_its_products_and_its_share(figures: ModuleProfile) -> N
     ]
     assert figures.macs == sum(macs.values())
     assert sum(figures.share(layer) for layer in figures.layers) == pytest.approx(1)
-    assert all(layer.ms > 0 and layer.nbytes > 0 for layer in figures.layers)
+    assert all(layer.ms > 0 and layer.bytes > 0 for layer in figures.layers)
 
 
 def test_onnxruntime_runs_beside_it_in_float_and_in_8_bits(figures: ModuleProfile) -> None:
