@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from workers.datasets.contents import files_below
-from workers.datasets.image_folder import IMAGE_SUFFIXES, image_dataset, image_input
+from workers.datasets.image_folder import IMAGE_SUFFIXES, image_dataset, image_input, open_image
 from workers.datasets.listed import Array
 from workers.datasets.preprocess import Preprocess
 from workers.datasets.protocol import Dataset, InputSpec
@@ -104,21 +104,18 @@ def _moved(made: Preprocess, path: Path, boxes: Array, told: tuple[Any, Any]) ->
     Args:
         told: width and height that the boxes were drawn on; None where the file does not say.
     """
-    from PIL import ExifTags, Image
+    from PIL import ExifTags
 
-    try:
-        with Image.open(path) as image:
-            (width, height), (left, top) = made.placement(image.size)
-            scale = np.asarray([width / image.width, height / image.height] * 2)
-            turned = image.getexif().get(ExifTags.Base.Orientation, 1) > _UPRIGHT
-            if turned and image.size != told == image.size[::-1]:
-                raise DatasetError(
-                    "the boxes were drawn on the image as its EXIF turns it",
-                    where=str(path),
-                    fix="write the pixels as they are shown: PIL.ImageOps.exif_transpose",
-                )
-    except OSError as error:
-        raise DatasetError(f"cannot decode the image: {error}", where=str(path)) from error
+    with open_image(path) as image:
+        (width, height), (left, top) = made.placement(image.size)
+        scale = np.asarray([width / image.width, height / image.height] * 2)
+        turned = image.getexif().get(ExifTags.Base.Orientation, 1) > _UPRIGHT
+        if turned and image.size != told == image.size[::-1]:
+            raise DatasetError(
+                "the boxes were drawn on the image as its EXIF turns it",
+                where=str(path),
+                fix="write the pixels as they are shown: PIL.ImageOps.exif_transpose",
+            )
     low, high = made.crop
     moved = boxes[:, 1:] * scale - np.asarray([left, top] * 2)
     moved = moved.clip(0, np.asarray([high, low] * 2))
@@ -155,14 +152,11 @@ def open_segmentation(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -
                 fix="a mask is a .png of the image's name and size, its values are classes",
             )
 
-    from PIL import Image
+    from PIL.Image import Resampling
 
     def values_of(mask: Path) -> set[int]:
-        try:
-            with Image.open(mask) as found:
-                return {int(value) for value in np.unique(np.asarray(found))}
-        except OSError as error:
-            raise DatasetError(f"cannot decode: {error}", where=str(mask)) from error
+        with open_image(mask) as found:
+            return {int(value) for value in np.unique(np.asarray(found))}
 
     if set().union(*map(values_of, paths[:_LOOKED_AT])) == {0, IGNORED}:
         raise DatasetError(
@@ -173,18 +167,15 @@ def open_segmentation(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -
 
     @lru_cache(64)
     def label(place: int) -> Array:
-        try:
-            with Image.open(paths[place]) as mask, Image.open(images[place]) as image:
-                if mask.size != image.size or mask.mode not in ("L", "P", "1"):
-                    raise DatasetError(
-                        f"the mask is {mask.size}, {mask.mode}, and the image {image.size}",
-                        where=str(paths[place]),
-                        fix="a mask has one channel of classes (L or P) and the image's size",
-                    )
-                size, corner = made.placement(image.size)
-                found = np.asarray(mask.resize(size, Image.Resampling.NEAREST), np.int64)
-        except OSError as error:
-            raise DatasetError(f"cannot decode: {error}", where=str(paths[place])) from error
+        with open_image(images[place]) as image, open_image(paths[place]) as mask:
+            if mask.size != image.size or mask.mode not in ("L", "P", "1"):
+                raise DatasetError(
+                    f"the mask is {mask.size}, {mask.mode}, and the image {image.size}",
+                    where=str(paths[place]),
+                    fix="a mask has one channel of classes (L or P) and the image's size",
+                )
+            size, corner = made.placement(image.size)
+            found = np.asarray(mask.resize(size, Resampling.NEAREST), np.int64)
         values = made.window(found, *corner, IGNORED)
         return np.where(values == IGNORED, -1, values)
 

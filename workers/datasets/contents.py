@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +19,7 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from compiler.lru_cache import LRUCache
-from workers.datasets.protocol import Batch, Dataset, whole
+from workers.datasets.protocol import Batch, Dataset, WrappedDataset
 from workers.errors import DataChangedError, DatasetError
 from workers.messages import Range
 
@@ -99,7 +99,7 @@ class Contents:
         return True
 
 
-class PinnedDataset:
+class PinnedDataset(WrappedDataset):
     """A dataset whose samples are refused once a file that they come from was changed.
 
     Args:
@@ -108,16 +108,8 @@ class PinnedDataset:
     """
 
     def __init__(self, dataset: Dataset, contents: Contents) -> None:
-        self._dataset = dataset
+        super().__init__(dataset)
         self._contents = contents
-        self.has_labels = dataset.has_labels
-        self.whole = whole(dataset)
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def files(self, samples: Range) -> Sequence[Path]:
-        return self._dataset.files(samples)
 
     def labels(self, samples: Range) -> NDArray[Any] | None:
         self._check(samples)

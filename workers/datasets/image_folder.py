@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,9 @@ from workers.datasets.preprocess import LARGEST_IMAGE, Preprocess
 from workers.datasets.protocol import Dataset, InputSpec
 from workers.datasets.registry import datasets, take_options
 from workers.errors import DatasetError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
@@ -57,23 +61,33 @@ def image_dataset(
 
 
 def _decode(path: Path, preprocess: Preprocess) -> NDArray[np.uint8]:
-    from PIL import Image, UnidentifiedImageError
+    with open_image(path) as image:
+        if image.width * image.height > LARGEST_IMAGE:
+            raise DatasetError(
+                f"an image of {image.width}x{image.height} pixels is too large", where=str(path)
+            )
+        if image.mode[0] in "IF":  # Pillow would cut every value at 255
+            raise DatasetError(
+                f"the values of the image are not 0 to 255 (mode {image.mode})",
+                where=str(path),
+                fix="save it with 8 bits a channel, scaled as in training, or give an .npz",
+            )
+        return preprocess.pixels(image, str(path))
+
+
+@contextlib.contextmanager
+def open_image(path: Path) -> Iterator[Image]:
+    """Open an image for a while.
+
+    Raises:
+        DatasetError: it cannot be decoded, then or in the block.
+    """
+    from PIL import Image as pil
 
     try:
-        with Image.open(path) as image:
-            if image.width * image.height > LARGEST_IMAGE:
-                raise DatasetError(
-                    f"an image of {image.width}x{image.height} pixels is too large",
-                    where=str(path),
-                )
-            if image.mode[0] in "IF":  # Pillow would cut every value at 255
-                raise DatasetError(
-                    f"the values of the image are not 0 to 255 (mode {image.mode})",
-                    where=str(path),
-                    fix="save it with 8 bits a channel, scaled as in training, or give an .npz",
-                )
-            return preprocess.pixels(image, str(path))
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        with pil.open(path) as image:
+            yield image
+    except (OSError, pil.DecompressionBombError) as error:
         raise DatasetError(f"cannot decode the image: {error}", where=str(path)) from error
 
 

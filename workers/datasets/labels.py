@@ -9,13 +9,12 @@ Fields of a preprocess file for every kind of data, kept in ``labels`` of a ``Da
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.datasets.protocol import NO_LABEL, Batch, Dataset, whole
+from workers.datasets.protocol import NO_LABEL, Batch, Dataset, WrappedDataset
 from workers.errors import DatasetError
 from workers.messages import Range
 
@@ -46,7 +45,7 @@ def checked_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-class Relabelled:
+class Relabelled(WrappedDataset):
     """A dataset whose labels are numbers, and NO_LABEL where ``ignore`` says so.
 
     Args:
@@ -58,8 +57,8 @@ class Relabelled:
     """
 
     def __init__(self, dataset: Dataset, fields: Mapping[str, Any], where: str) -> None:
-        self._dataset, self._ignored = dataset, fields.get("ignore", [])
-        self.has_labels, self.whole = dataset.has_labels, whole(dataset)
+        super().__init__(dataset)
+        self._ignored = fields.get("ignore", [])
         self.words: Sequence[str] = ()
         """Words by class; none where labels were numbers."""
         self._numbers: NDArray[np.int64] | None = None
@@ -73,18 +72,12 @@ class Relabelled:
                 self.words = fields.get("classes") or sorted(set(texts.reshape(-1).tolist()))
                 self._numbers = _placed(texts, self.words, where)
 
-    def __len__(self) -> int:
-        return len(self._dataset)
-
     def batch(self, samples: Range) -> Batch:
         read = self._dataset.batch(samples)
         return Batch(read.inputs, self._changed(read.labels, samples))
 
     def labels(self, samples: Range) -> NDArray[Any] | None:
         return self._changed(self._dataset.labels(samples), samples)
-
-    def files(self, samples: Range) -> Sequence[Path]:
-        return self._dataset.files(samples)
 
     def _changed(self, labels: NDArray[Any] | None, samples: Range) -> NDArray[Any] | None:
         if self._numbers is not None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,14 @@ from numpy.typing import NDArray
 
 from compiler.runtime.interface import Interface
 from compiler.runtime.pipeline import Pipeline
-from workers.datasets.protocol import Batch, Dataset, InputSpec, check_values, padded, whole
+from workers.datasets.protocol import (
+    Batch,
+    Dataset,
+    InputSpec,
+    WrappedDataset,
+    check_values,
+    padded,
+)
 from workers.datasets.registry import datasets, open_dataset, take_options
 from workers.errors import DatasetError
 from workers.messages import DatasetRef, Range
@@ -60,7 +66,7 @@ def prepared(of: DatasetRef, pipeline: Pipeline, inputs: Sequence[InputSpec]) ->
     return DatasetRef("prepared", options)
 
 
-class PreparedDataset:
+class PreparedDataset(WrappedDataset):
     """Samples as the core takes them; labels stay.
 
     Args:
@@ -80,17 +86,13 @@ class PreparedDataset:
         beside: Sequence[str],
         size: int,
     ) -> None:
-        self._dataset = dataset
+        super().__init__(dataset)
         self._before = before
         self._inputs = tuple(inputs)
         self._names = tuple(dict.fromkeys([*(spec.name for spec in inputs), *beside]))
         self._size = size
-        self.has_labels = dataset.has_labels
-        self._joined = whole(dataset)
+        self._joined = self.whole
         self.whole = self._joined or size == 1
-
-    def __len__(self) -> int:
-        return len(self._dataset)
 
     def batch(self, samples: Range) -> Batch:
         """The samples of a range; raises as the dataset does."""
@@ -127,13 +129,6 @@ class PreparedDataset:
                 "the model for batches of 1",
             )
         return np.concatenate(results)
-
-    def labels(self, samples: Range) -> NDArray[Any] | None:
-        return self._dataset.labels(samples)
-
-    def files(self, samples: Range) -> Sequence[Path]:
-        """Those of the dataset; see ``Dataset.files``."""
-        return self._dataset.files(samples)
 
 
 def _stacked(_name: str, results: Sequence[NDArray[Any]]) -> NDArray[Any]:

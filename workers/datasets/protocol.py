@@ -83,6 +83,23 @@ def whole(dataset: Dataset) -> bool:
     return bool(getattr(dataset, "whole", False))
 
 
+class WrappedDataset:
+    """Base of datasets that give the samples of another one in another way."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self.has_labels, self.whole = dataset.has_labels, whole(dataset)
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def labels(self, samples: Range) -> NDArray[Any] | None:
+        return self._dataset.labels(samples)
+
+    def files(self, samples: Range) -> Sequence[Path]:
+        return self._dataset.files(samples)
+
+
 def padded(rows: NDArray[Any], count: int) -> NDArray[Any]:
     """As many samples as a model takes at a time; the last one fills them up."""
     missing = count - len(rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from workers.metrics.registry import declare
+from workers.metrics.registry import declare_cost
 
 if TYPE_CHECKING:
     from compiler.ir.module import IRModule
@@ -53,13 +53,7 @@ for _place, (_key, _option, _title, _unit, _meaning) in enumerate(
     ),
     14,
 ):  # fmt: skip
-    declare(
-        _key,
-        _option,
-        title=_title,
-        unit=_unit,
-        smaller_is_better=True,
-        needs="" if _option == "ram" else "core",
-        place=_place,
-        meaning=_meaning,
+    _needs = "" if _option == "ram" else "core"
+    declare_cost(
+        _key, _option, title=_title, unit=_unit, needs=_needs, place=_place, meaning=_meaning
     )

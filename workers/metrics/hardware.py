@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workers.metrics.registry import declare
+from workers.metrics.registry import declare_cost
 
 if TYPE_CHECKING:
     from compiler.ir.module import IRModule
@@ -30,12 +30,4 @@ _FIGURES = (
     ("hw_host_calls", "calls on the host", ""),
 )
 for _place, (_name, _words, _unit) in enumerate(_FIGURES, 20):
-    declare(
-        _name,
-        _name,
-        title=_words,
-        unit=_unit,
-        smaller_is_better=True,
-        needs="hardware",
-        place=_place,
-    )
+    declare_cost(_name, _name, title=_words, unit=_unit, needs="hardware", place=_place)

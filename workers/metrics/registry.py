@@ -94,6 +94,11 @@ def declare(name: str, option: str = "", **about: Any) -> None:
     measures.register(name)(Measure(name, option, **about))
 
 
+def declare_cost(name: str, option: str, **about: Any) -> None:
+    """Register the measure of a cost, with these attributes."""
+    declare(name, option, smaller_is_better=True, **about)
+
+
 def measure(name: str) -> Measure:
     """The measure of a key; one that is not registered (a metric of the user) is shown as it is."""
     return measures.require(name) if name in measures else _others(name)

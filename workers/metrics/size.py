@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from compiler.targets.c.cores import CORES
 from compiler.targets.npu import NPUS
-from workers.metrics.registry import declare
+from workers.metrics.registry import declare_cost
 
 if TYPE_CHECKING:
     from compiler.ir.module import IRModule
@@ -106,20 +106,18 @@ def size_figures(candidate: Candidate, form: str = DEFAULT_FORM) -> dict[str, fl
     return {"model_bytes": float(size), "bit_operations": float(candidate.cost.bit_operations)}
 
 
-declare(
+declare_cost(
     "model_bytes",
     "size",
     title="model size",
     unit="bytes",
-    smaller_is_better=True,
     place=10,
     meaning="bytes of the packed constants in the .qmod, or in the form that --for names",
 )
-declare(
+declare_cost(
     "bit_operations",
     "bit_operations",
     title="bit operations",
-    smaller_is_better=True,
     place=11,
     meaning="multiplications of one run, each times the bits of both factors",
 )
