@@ -275,15 +275,13 @@ class Judgement:
                 f"  proved   {len(proved)} accumulators and biases are within int32; the nearest "
                 f"is {near.layer}, {share:.3g} % of it"
             )
-        others = [c for c in self.claims if c.verdict != PROVED]
-        for claim in others[:_SHOWN]:
+        others: list[str] = []
+        for claim in (c for c in self.claims if c.verdict != PROVED):
             word = "REFUTED" if claim.refuted else "open"
             where = " at the layer" if claim.verdict.endswith("layer") else ""
             more = "; --json has the input" if claim.witness is not None else ""
-            lines.append(f"  {word:<8} {claim.layer}, {claim.what}{where}: {claim.detail}{more}")
-        if len(others) > _SHOWN:
-            lines.append(f"  and {len(others) - _SHOWN} more; all are in the JSON")
-        return lines
+            others.append(f"  {word:<8} {claim.layer}, {claim.what}{where}: {claim.detail}{more}")
+        return lines + _first(others)
 
     def lines_behind(self) -> list[str]:
         """The report behind its table: rules, witnesses, measurement, notes."""
@@ -293,10 +291,8 @@ class Judgement:
         for key, layers in why.items():
             rule = RULES[key]
             lines.append(f"  {_names(layers)}: {rule.says} ({rule.source}; {rule.version})")
-        found = self.witnesses()
-        lines += ["shown by operands", *(f"  {line}" for line in found[:_SHOWN])] if found else []
-        if len(found) > _SHOWN:
-            lines.append(f"  and {len(found) - _SHOWN} more; all are in the JSON")
+        found = [f"  {line}" for line in self.witnesses()]
+        lines += ["shown by operands", *_first(found)] if found else []
         if self.measured:
             lines.append(
                 f"measured here: onnxruntime {onnxruntime.__version__}, {self.samples} samples, "
@@ -314,16 +310,12 @@ class Judgement:
         if self.ties:
             told = ", ".join(f"{count} in {layer}" for layer, count in self.ties.items())
             lines.append(f"  exact ties in these samples: {told}")
-        if self.losses:
-            lines.append("against the float model")
-        for loss in self.losses[:_SHOWN]:
+        losses = []
+        for loss in self.losses:
+            grid = f" ({loss.sqnr_db:.1f} dB, {loss.best_db:.1f} on its own grid)"
             told = f"  {loss.layer}, {loss.what}: {loss.cause}"
-            told += f" ({loss.sqnr_db:.1f} dB, {loss.best_db:.1f} on its own grid)" * (
-                loss.best_db > 0
-            )
-            lines.append(told)
-        if len(self.losses) > _SHOWN:
-            lines.append(f"  and {len(self.losses) - _SHOWN} more; all are in the JSON")
+            losses.append(told + grid * (loss.best_db > 0))
+        lines += ["against the float model", *_first(losses)] if losses else []
         if self.cure is not None:
             lines += ["cure", f"  {self.cure.command}", f"  {self.cure}"]
         return lines + [f"note: {note}" for note in self.notes]
@@ -337,6 +329,13 @@ LEGEND: Final = (
     "exact: the integers of exact sums; may: may differ; sat.: can saturate; ?: not examined. "
     "AVX2, AVX512 (without VNNI), VNNI, AMX: x86; dot, i8mm: Arm"
 )
+
+
+def _first(lines: Sequence[str]) -> list[str]:
+    """The first of some lines, and how many more there are."""
+    more = len(lines) - _SHOWN
+    told = [f"  and {more} more; all are in the JSON"] if more > 0 else []
+    return [*lines[:_SHOWN], *told]
 
 
 def _names(layers: Any) -> str:

@@ -181,10 +181,7 @@ def _verify(
     path = module_at(given)
     if not path.is_file():
         raise ArtifactError(f"there is no file {path}", fix="check the path")
-    try:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise ArtifactError(f"{path} cannot be read: {error.strerror}") from error
+    digest = hashlib.sha256(_read(path)).hexdigest()
     try:
         members = read_archive(path)
         if not allow_large:
@@ -235,15 +232,18 @@ def _verify(
 
 def _file_judge(path: Path, module: QModule) -> FileJudge:
     """What runs a LiteRT file beside its module, after the samples in the .qmod and noise."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ArtifactError(f"{path} cannot be read: {error.strerror}") from error
-    judge = FileJudge(module.module, data, (*available(), SHOWN))
+    judge = FileJudge(module.module, _read(path), (*available(), SHOWN))
     for inputs, _ in module.samples:
         judge.compare(inputs)
     judge.compare_noise(_NOISE)
     return judge
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _with_record(found: Verification) -> Verification:

@@ -84,17 +84,19 @@ class PreparedData:
         return Range(0, self.count)
 
     @property
+    def given(self) -> DatasetRef:
+        """The dataset that was given, in front of the part of a model that was cut."""
+        return DatasetRef(**self.ref.options["of"]) if self.ref.kind == "prepared" else self.ref
+
+    @property
     def kind(self) -> str:
         """Of the dataset that was given."""
-        found = self.ref.options["of"]["kind"] if self.ref.kind == "prepared" else self.ref.kind
-        return str(found)
+        return self.given.kind
 
     @property
     def path(self) -> str:
         """Path of the file or folder that the dataset reads."""
-        options = self.ref.options
-        found = options["of"]["options"] if self.ref.kind == "prepared" else options
-        return str(found["path"])
+        return str(self.given.options["path"])
 
     @property
     def synthetic(self) -> bool:
@@ -153,11 +155,9 @@ def label_note(data: PreparedData, metric: str | None) -> str:
 
 def natural_metric(data: PreparedData) -> str | None:
     """Return the metric of labels that top-1 cannot judge: boxes, and texts of a reader."""
-    options = data.ref.options
     if data.kind == "detection":
         return LIBRARY["map"]
-    given = options["of"]["options"] if data.ref.kind == "prepared" else options
-    return LIBRARY["cer"] if "alphabet" in given.get(LABELS, {}) else None
+    return LIBRARY["cer"] if "alphabet" in data.given.options.get(LABELS, {}) else None
 
 
 def judged_output(module: IRModule, pipeline: Pipeline | None, metric: str) -> Judged | None:
@@ -338,7 +338,7 @@ def open_data(
             raise DataError(f"{name} data given as objects has no place to be written to")
         path = objects_to_npz(given, tuple(inputs), objects_folder, name)
     check_exists(path, name)
-    contents, sha256 = Contents(path), None
+    contents = Contents(path)
     fields = dict(preprocess or {})
     of_labels = checked_fields({name: fields.pop(name) for name in LABELLED if name in fields})
     preprocess = None if preprocess is None or (of_labels and not fields) else fields
@@ -346,14 +346,12 @@ def open_data(
     options = {"path": str(path.absolute())} | ({LABELS: of_labels} if of_labels else {})
     if kind != "npz":
         options["preprocess"] = preprocess
-        ref = DatasetRef(kind, options, contents.sha256)
-        dataset = open_dataset(ref, inputs, contents)  # it checks the fields of preprocess
+    ref = DatasetRef(kind, options, contents.sha256)
+    dataset = open_dataset(ref, inputs, contents)  # it checks the fields of preprocess
+    sha256 = contents.sha256
+    if kind != "npz":
         beside = Contents(Path(fields["tokenizer"])).sha256 if fields.get("tokenizer") else None
         sha256 = contents.combined(content_hash([preprocess, beside]).encode())
-    else:
-        ref = DatasetRef(kind, options, contents.sha256)
-        dataset = open_dataset(ref, inputs, contents)
-    sha256 = sha256 or contents.sha256
     if of_labels:
         sha256 = content_hash([sha256, of_labels])
     data = _checked(dataset, ref, sha256, described, inputs, judged)
