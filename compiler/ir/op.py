@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from enum import IntEnum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_type_hints
 
 from compiler.errors import CompilerError, check_known
 from compiler.ir.attrs import Attrs
@@ -73,17 +73,21 @@ def define_op(
 ) -> Callable[[InferResult], Op]:
     """Decorator of ``infer(argument types, attrs) -> result type``: the operator of that result.
 
+    Args:
+        attrs_type: None is the annotation of ``attrs``, none where that is Any.
     Raises:
         CompilerError: the name is taken.
     """
 
     def define(infer: InferResult) -> Op:
+        named = get_type_hints(infer).get("attrs")
+        said = isinstance(named, type) and issubclass(named, Attrs)
         return register_op(
             name,
             arg_names=arg_names,
             rel=result_rel(infer),
             pattern=pattern,
-            attrs_type=attrs_type,
+            attrs_type=named if attrs_type is None and said else attrs_type,
             flags=flags,
             doc=doc,
             optional=optional,

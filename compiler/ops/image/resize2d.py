@@ -70,7 +70,7 @@ class Resize2DAttrs(OpAttrs):
         return Interpolation(self.method, coordinates, self.rounding_method, self.cubic_alpha)
 
 
-@define_op(OP, attrs_type=Resize2DAttrs, pattern=OpPattern.INJECTIVE)
+@define_op(OP, pattern=OpPattern.INJECTIVE)
 def resize2d(types: Types, attrs: Resize2DAttrs) -> Type:
     """The data's type with another height and width.
 
@@ -140,7 +140,7 @@ class UpSamplingAttrs(OpAttrs):
         return Interpolation(self.method, "asymmetric", "floor")
 
 
-@define_op(UPSAMPLED, attrs_type=UpSamplingAttrs, pattern=OpPattern.INJECTIVE)
+@define_op(UPSAMPLED, pattern=OpPattern.INJECTIVE)
 def upsampling(types: Types, attrs: UpSamplingAttrs) -> Type:
     """Sizes are rounded to the nearest int.
 

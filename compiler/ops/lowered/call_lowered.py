@@ -44,7 +44,6 @@ def _frozen(value: Any) -> Any:
 @define_op(
     "call_lowered",
     arg_names=("func", "args"),
-    attrs_type=CallLoweredAttrs,
     pattern=OpPattern.OPAQUE,
     flags=(NON_COMPUTATIONAL,),
     doc="a call of a lowered function: call_lowered(@f, (args…), metadata={…})",

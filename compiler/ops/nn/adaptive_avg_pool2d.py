@@ -52,7 +52,7 @@ class AdaptivePool2DAttrs(OpAttrs):
     layout: str = "NCHW"
 
 
-@define_op(OP, attrs_type=AdaptivePool2DAttrs, pattern=OpPattern.OUT_ELEMWISE_FUSABLE)
+@define_op(OP, pattern=OpPattern.OUT_ELEMWISE_FUSABLE)
 def adaptive_avg_pool2d(types: Types, attrs: AdaptivePool2DAttrs) -> Type:
     """The data's type with another height and width.
 

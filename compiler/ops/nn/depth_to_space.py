@@ -39,7 +39,7 @@ def _grown(op: str, size: Dim, factor: int, divide: bool, what: str) -> Dim:
 def _sub_pixel(op: str, to_space: bool) -> Op:
     pattern = OpPattern.INJECTIVE
 
-    @define_op(op, attrs_type=SubPixelAttrs, pattern=pattern)
+    @define_op(op, pattern=pattern)
     def defined(types: Types, attrs: SubPixelAttrs) -> Type:
         data = tensor_of_rank(op, types, 0, "data", 4)
         axes = axes_of(op, attrs.layout, "NCHW", "layout")

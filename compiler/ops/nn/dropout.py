@@ -23,7 +23,7 @@ class DropoutAttrs(OpAttrs):
     rate: float = 0.5
 
 
-@define_op("nn.dropout", attrs_type=DropoutAttrs, pattern=OpPattern.OPAQUE, flags=(STATEFUL,))
+@define_op("nn.dropout", pattern=OpPattern.OPAQUE, flags=(STATEFUL,))
 def dropout(types: Types, attrs: DropoutAttrs) -> Type:
     """A pair of the data's type."""
     data = tensor("nn.dropout", types, 0, "data")

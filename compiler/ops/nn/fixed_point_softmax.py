@@ -55,9 +55,7 @@ class FixedPointSoftmaxAttrs(OpAttrs):
     scale: float = 0.0
 
 
-@define_op(
-    OP, arg_names=("data", "table"), attrs_type=FixedPointSoftmaxAttrs, pattern=OpPattern.OPAQUE
-)
+@define_op(OP, arg_names=("data", "table"), pattern=OpPattern.OPAQUE)
 def fixed_point_softmax(types: Types, attrs: FixedPointSoftmaxAttrs) -> Type:
     """The shape of the data, int32.
 

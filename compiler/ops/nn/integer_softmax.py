@@ -36,9 +36,7 @@ class IntegerSoftmaxAttrs(OpAttrs):
     out_bits: int = 15
 
 
-@define_op(
-    OP, arg_names=("data", "table"), attrs_type=IntegerSoftmaxAttrs, pattern=OpPattern.OPAQUE
-)
+@define_op(OP, arg_names=("data", "table"), pattern=OpPattern.OPAQUE)
 def integer_softmax(types: Types, attrs: IntegerSoftmaxAttrs) -> Type:
     """The shape of the data, int32.
 

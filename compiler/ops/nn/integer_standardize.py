@@ -42,7 +42,7 @@ class IntegerStandardizeAttrs(OpAttrs):
     centred: bool = True
 
 
-@define_op(OP, attrs_type=IntegerStandardizeAttrs, pattern=OpPattern.OPAQUE)
+@define_op(OP, pattern=OpPattern.OPAQUE)
 def integer_standardize(types: Types, attrs: IntegerStandardizeAttrs) -> Type:
     """The shape of the data, int32.
 

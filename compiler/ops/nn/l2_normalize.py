@@ -22,7 +22,7 @@ class L2NormalizeAttrs(OpAttrs):
     axis: tuple[int, ...]
 
 
-@define_op("nn.l2_normalize", attrs_type=L2NormalizeAttrs, pattern=OpPattern.OUT_ELEMWISE_FUSABLE)
+@define_op("nn.l2_normalize", pattern=OpPattern.OUT_ELEMWISE_FUSABLE)
 def l2_normalize(types: Types, attrs: L2NormalizeAttrs) -> Type:
     """Type of the data, floats.
 

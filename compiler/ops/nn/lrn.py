@@ -25,7 +25,7 @@ class LRNAttrs(OpAttrs):
     beta: float = 0.75
 
 
-@define_op("nn.lrn", attrs_type=LRNAttrs, pattern=OpPattern.OPAQUE)
+@define_op("nn.lrn", pattern=OpPattern.OPAQUE)
 def lrn(types: Types, attrs: LRNAttrs) -> Type:
     """Type of the data, floats.
 

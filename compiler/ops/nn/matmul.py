@@ -183,12 +183,7 @@ class BatchMatmulAttrs(OpAttrs):
     transpose_b: bool = True
 
 
-@define_op(
-    BATCHED,
-    arg_names=("x", "y"),
-    attrs_type=BatchMatmulAttrs,
-    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-)
+@define_op(BATCHED, arg_names=("x", "y"), pattern=OpPattern.OUT_ELEMWISE_FUSABLE)
 def batch_matmul(types: Types, attrs: BatchMatmulAttrs) -> Type:
     """(B, M, N); a batch of 1 serves every batch of the other side.
 

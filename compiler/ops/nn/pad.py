@@ -70,9 +70,7 @@ def _padded(op: str, data: TensorType, width: tuple[tuple[int, ...], ...], refle
     return TensorType(tuple(dims), data.dtype)
 
 
-@define_op(
-    "nn.pad", arg_names=("data", "pad_value"), attrs_type=PadAttrs, pattern=OpPattern.INJECTIVE
-)
+@define_op("nn.pad", arg_names=("data", "pad_value"), pattern=OpPattern.INJECTIVE)
 def pad(types: Types, attrs: PadAttrs) -> Type:
     """Every axis grows by its pair; negative values crop.
 
@@ -104,7 +102,7 @@ def pad_numpy(attrs: PadAttrs, args: Arrays, out_type: Type) -> list[Any]:
     return [np.pad(data[crop], width, mode="edge" if attrs.pad_mode == "edge" else "reflect")]
 
 
-@define_op("nn.mirror_pad", attrs_type=MirrorPadAttrs, pattern=OpPattern.INJECTIVE)
+@define_op("nn.mirror_pad", pattern=OpPattern.INJECTIVE)
 def mirror_pad(types: Types, attrs: MirrorPadAttrs) -> Type:
     """Every axis grows by its pair.
 

@@ -51,7 +51,7 @@ class ArgReduceAttrs(OpAttrs):
 
 
 def _register(name: str, function: Any) -> None:
-    @define_op(name, attrs_type=ArgReduceAttrs, pattern=OpPattern.COMM_REDUCE)
+    @define_op(name, pattern=OpPattern.COMM_REDUCE)
     def op(types: Types, attrs: ArgReduceAttrs) -> Type:
         data = tensor(name, types, 0, "data")
         check_no_bools(name, data)

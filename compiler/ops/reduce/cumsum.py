@@ -38,7 +38,7 @@ class ScanopAttrs(OpAttrs):
     exclusive: bool = False
 
 
-@define_op("cumsum", attrs_type=ScanopAttrs, pattern=OpPattern.OPAQUE)
+@define_op("cumsum", pattern=OpPattern.OPAQUE)
 def cumsum(types: Types, attrs: ScanopAttrs) -> Type:
     """Shape of the data, flat without an axis.
 

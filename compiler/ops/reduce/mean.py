@@ -107,9 +107,7 @@ class VarianceAttrs(OpAttrs):
     unbiased: bool = False
 
 
-@define_op(
-    "variance", arg_names=("data", "mean"), attrs_type=VarianceAttrs, pattern=OpPattern.COMM_REDUCE
-)
+@define_op("variance", arg_names=("data", "mean"), pattern=OpPattern.COMM_REDUCE)
 def variance(types: Types, attrs: VarianceAttrs) -> Type:
     """The reduced shape of the data.
 

@@ -34,7 +34,7 @@ class CastAttrs(OpAttrs):
     dtype: str
 
 
-@define_op("cast", attrs_type=CastAttrs, pattern=OpPattern.ELEMWISE)
+@define_op("cast", pattern=OpPattern.ELEMWISE)
 def cast(types: Types, attrs: CastAttrs) -> Type:
     """Shape of the data, dtype of the attribute.
 

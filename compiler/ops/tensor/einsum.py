@@ -39,7 +39,7 @@ def _terms(equation: str) -> tuple[list[str], str]:
     return terms, output
 
 
-@define_op("einsum", attrs_type=EinsumAttrs, pattern=OpPattern.INJECTIVE)
+@define_op("einsum", pattern=OpPattern.INJECTIVE)
 def einsum(types: Types, attrs: EinsumAttrs) -> Type:
     """One size per letter.
 

@@ -41,7 +41,7 @@ def _checked_shape(op: str, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _constant_fill(name: str, value: int) -> None:
-    @define_op(name, arg_names=(), attrs_type=InitOpAttrs, pattern=OpPattern.ELEMWISE)
+    @define_op(name, arg_names=(), pattern=OpPattern.ELEMWISE)
     def op(types: Types, attrs: InitOpAttrs) -> Type:
         return TensorType(_checked_shape(name, attrs.shape), attrs.dtype or "float32")
 
@@ -62,7 +62,7 @@ _constant_like("zeros_like", 0)
 _constant_like("ones_like", 1)
 
 
-@define_op("full", arg_names=("fill_value",), attrs_type=InitOpAttrs, pattern=OpPattern.ELEMWISE)
+@define_op("full", arg_names=("fill_value",), pattern=OpPattern.ELEMWISE)
 def full(types: Types, attrs: InitOpAttrs) -> Type:
     """The fill value is a scalar tensor."""
     value = tensor_of_rank("full", types, 0, "fill_value", 0)
@@ -110,7 +110,7 @@ class ArangeAttrs(OpAttrs):
 _NAMES = ("start", "stop", "step")
 
 
-@define_op("arange", arg_names=_NAMES, attrs_type=ArangeAttrs, pattern=OpPattern.OPAQUE)
+@define_op("arange", arg_names=_NAMES, pattern=OpPattern.OPAQUE)
 def arange(types: Types, attrs: ArangeAttrs) -> Type:
     """A vector.
 

@@ -47,7 +47,7 @@ class FixedPointMultiplyPerAxisAttrs(OpAttrs):
     axis: int = 1
 
 
-@define_op("fixed_point_multiply", attrs_type=FixedPointMultiplyAttrs, pattern=OpPattern.ELEMWISE)
+@define_op("fixed_point_multiply", pattern=OpPattern.ELEMWISE)
 def fixed_point_multiply(types: Types, attrs: FixedPointMultiplyAttrs) -> Type:
     """Type of the data, an integer tensor.
 

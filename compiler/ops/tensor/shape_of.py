@@ -35,14 +35,14 @@ class NdarraySizeAttrs(OpAttrs):
     dtype: str = "int32"
 
 
-@define_op("shape_of", attrs_type=ShapeOfAttrs, pattern=OpPattern.OPAQUE)
+@define_op("shape_of", pattern=OpPattern.OPAQUE)
 def shape_of(types: Types, attrs: ShapeOfAttrs) -> Type:
     """One element per axis."""
     rank = len(tensor("shape_of", types, 0, "data").shape)
     return TensorType((rank,), check_integer_dtype("shape_of", attrs.dtype))
 
 
-@define_op("ndarray_size", attrs_type=NdarraySizeAttrs, pattern=OpPattern.OPAQUE)
+@define_op("ndarray_size", pattern=OpPattern.OPAQUE)
 def ndarray_size(types: Types, attrs: NdarraySizeAttrs) -> Type:
     """A scalar."""
     tensor("ndarray_size", types, 0, "data")

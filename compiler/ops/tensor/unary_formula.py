@@ -52,7 +52,7 @@ class UnaryFormulaAttrs(OpAttrs):
     formula: str
 
 
-@define_op("unary_formula", attrs_type=UnaryFormulaAttrs, pattern=OpPattern.ELEMWISE)
+@define_op("unary_formula", pattern=OpPattern.ELEMWISE)
 def unary_formula(types: Types, attrs: UnaryFormulaAttrs) -> Type:
     """The type of the data.
 

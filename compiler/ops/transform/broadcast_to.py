@@ -37,7 +37,7 @@ def _repeated(op: str, data: TensorType, shape: Shape) -> Type:
     return TensorType(shape, data.dtype)
 
 
-@define_op("broadcast_to", attrs_type=BroadcastToAttrs, pattern=OpPattern.BROADCAST)
+@define_op("broadcast_to", pattern=OpPattern.BROADCAST)
 def broadcast_to(types: Types, attrs: BroadcastToAttrs) -> Type:
     """The named shape.
 
@@ -113,9 +113,7 @@ def _cut_axes(rank: int, axes: Axes) -> tuple[int, ...]:
     return normalize_axes("slice_like", named, rank, "axes") or tuple(range(rank))
 
 
-@define_op(
-    "slice_like", arg_names=("data", "like"), attrs_type=SliceLikeAttrs, pattern=OpPattern.INJECTIVE
-)
+@define_op("slice_like", arg_names=("data", "like"), pattern=OpPattern.INJECTIVE)
 def slice_like(types: Types, attrs: SliceLikeAttrs) -> Type:
     """The leading elements of each cut axis, as many as the other tensor has.
 

@@ -45,7 +45,7 @@ class ConcatenateAttrs(OpAttrs):
     axis: int = 0
 
 
-@define_op(OP, attrs_type=ConcatenateAttrs, pattern=OpPattern.INJECTIVE)
+@define_op(OP, pattern=OpPattern.INJECTIVE)
 def concatenate(types: Types, attrs: ConcatenateAttrs) -> Type:
     """Sizes along the axis add up; all else must agree.
 
@@ -152,7 +152,7 @@ class StackAttrs(OpAttrs):
     axis: int = 0
 
 
-@define_op("stack", attrs_type=StackAttrs, pattern=OpPattern.INJECTIVE)
+@define_op("stack", pattern=OpPattern.INJECTIVE)
 def stack(types: Types, attrs: StackAttrs) -> Type:
     """The common shape with the number of fields inserted.
 

@@ -28,7 +28,6 @@ class OneHotAttrs(OpAttrs):
 @define_op(
     "one_hot",
     arg_names=("indices", "on_value", "off_value"),
-    attrs_type=OneHotAttrs,
     pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
 )
 def one_hot(types: Types, attrs: OneHotAttrs) -> Type:

@@ -133,7 +133,7 @@ def _error(source: Shape, newshape: tuple[int, ...], problem: str) -> TypeInfere
     )
 
 
-@_reshaping("reshape", attrs_type=ReshapeAttrs, pattern=OpPattern.INJECTIVE)
+@_reshaping("reshape", pattern=OpPattern.INJECTIVE)
 def reshape(types: Types, attrs: ReshapeAttrs) -> Type:
     """The type of the result, with 0, -1, -2, -3 and -4 of ``newshape`` resolved."""
     data = tensor("reshape", types, 0, "data")
@@ -180,7 +180,7 @@ def squeezed_axes(shape: Shape, axis: Axes) -> tuple[int, ...]:
     return axes
 
 
-@_reshaping("squeeze", attrs_type=SqueezeAttrs, pattern=OpPattern.INJECTIVE)
+@_reshaping("squeeze", pattern=OpPattern.INJECTIVE)
 def squeeze(types: Types, attrs: SqueezeAttrs) -> Type:
     """The shape without the dropped axes."""
     data = tensor("squeeze", types, 0, "data")
@@ -214,7 +214,7 @@ def _expanded(shape: tuple[Any, ...], attrs: ExpandDimsAttrs) -> tuple[Any, ...]
     return (*shape[:at], *(1 for _ in range(attrs.num_newaxis)), *shape[at:])
 
 
-@_reshaping("expand_dims", attrs_type=ExpandDimsAttrs, pattern=OpPattern.BROADCAST)
+@_reshaping("expand_dims", pattern=OpPattern.BROADCAST)
 def expand_dims(types: Types, attrs: ExpandDimsAttrs) -> Type:
     """The shape with ones inserted."""
     data = tensor("expand_dims", types, 0, "data")

@@ -76,12 +76,7 @@ class ScanAttrs(OpAttrs):
         return states, states + len(self.reverse_inputs)
 
 
-@define_op(
-    "scan",
-    arg_names=("body", "states", "inputs", "constants"),
-    attrs_type=ScanAttrs,
-    pattern=OpPattern.OPAQUE,
-)
+@define_op("scan", arg_names=("body", "states", "inputs", "constants"), pattern=OpPattern.OPAQUE)
 def scan(types: Types, attrs: ScanAttrs) -> Type:
     """The last states, then an output of all steps for each further result of the body.
 

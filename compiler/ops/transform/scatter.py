@@ -69,12 +69,7 @@ def _check_mode(op: str, mode: str) -> None:
         raise TypeInferenceError(f"{op}: mode {mode!r} is unknown", fix=legal_names(mode, _MODES))
 
 
-@define_op(
-    "scatter_elements",
-    arg_names=("data", "indices", "updates"),
-    attrs_type=ScatterElementsAttrs,
-    pattern=OpPattern.OPAQUE,
-)
+@define_op("scatter_elements", arg_names=("data", "indices", "updates"), pattern=OpPattern.OPAQUE)
 def scatter_elements(types: Types, attrs: ScatterElementsAttrs) -> Type:
     """Type of the data; indices and updates have one shape, of the data's rank.
 
@@ -99,12 +94,7 @@ def scatter_elements(types: Types, attrs: ScatterElementsAttrs) -> Type:
     return data
 
 
-@define_op(
-    "scatter_nd",
-    arg_names=("data", "indices", "updates"),
-    attrs_type=ScatterNDAttrs,
-    pattern=OpPattern.OPAQUE,
-)
+@define_op("scatter_nd", arg_names=("data", "indices", "updates"), pattern=OpPattern.OPAQUE)
 def scatter_nd(types: Types, attrs: ScatterNDAttrs) -> Type:
     """Type of the data; index tuples run along axis 0 of the indices (M, …).
 

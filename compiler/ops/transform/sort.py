@@ -39,7 +39,7 @@ class TopKAttrs(OpAttrs):
     dtype: str = "int32"
 
 
-@define_op("sort", attrs_type=ArgsortAttrs, pattern=OpPattern.OPAQUE)
+@define_op("sort", pattern=OpPattern.OPAQUE)
 def sort(types: Types, attrs: ArgsortAttrs) -> Type:
     """Type of the data."""
     data = tensor("sort", types, 0, "data")
@@ -47,7 +47,7 @@ def sort(types: Types, attrs: ArgsortAttrs) -> Type:
     return data
 
 
-@define_op("argsort", attrs_type=ArgsortAttrs, pattern=OpPattern.OPAQUE)
+@define_op("argsort", pattern=OpPattern.OPAQUE)
 def argsort(types: Types, attrs: ArgsortAttrs) -> Type:
     """Shape of the data, dtype of the positions."""
     data = tensor("argsort", types, 0, "data")
@@ -55,7 +55,7 @@ def argsort(types: Types, attrs: ArgsortAttrs) -> Type:
     return TensorType(data.shape, check_integer_dtype("argsort", attrs.dtype))
 
 
-@define_op("topk", attrs_type=TopKAttrs, pattern=OpPattern.OPAQUE)
+@define_op("topk", pattern=OpPattern.OPAQUE)
 def topk(types: Types, attrs: TopKAttrs) -> Type:
     """Values and positions, or one of them.
 

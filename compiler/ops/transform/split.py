@@ -49,7 +49,7 @@ def _sizes(size: Dim, where: int | tuple[int, ...]) -> list[Dim]:
     return sizes
 
 
-@define_op("split", attrs_type=SplitAttrs, pattern=OpPattern.INJECTIVE)
+@define_op("split", pattern=OpPattern.INJECTIVE)
 def split(types: Types, attrs: SplitAttrs) -> Type:
     """A tuple with one tensor per piece.
 

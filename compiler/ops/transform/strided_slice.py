@@ -81,7 +81,7 @@ def _stop(end: int, stride: int, size: Dim) -> int | None:
     return end
 
 
-@define_op(OP, attrs_type=StridedSliceAttrs, pattern=OpPattern.INJECTIVE)
+@define_op(OP, pattern=OpPattern.INJECTIVE)
 def strided_slice(types: Types, attrs: StridedSliceAttrs) -> Type:
     """The sliced shape; an unknown sliced dimension stays unknown."""
     data = tensor(OP, types, 0, "data")
@@ -139,7 +139,7 @@ class ReverseAttrs(OpAttrs):
     axis: int
 
 
-@define_op("reverse", attrs_type=ReverseAttrs, pattern=OpPattern.INJECTIVE)
+@define_op("reverse", pattern=OpPattern.INJECTIVE)
 def reverse(types: Types, attrs: ReverseAttrs) -> Type:
     """Type of the data."""
     data = tensor("reverse", types, 0, "data")

@@ -40,7 +40,7 @@ class TakeAttrs(OpAttrs):
     mode: str = "clip"
 
 
-@define_op("take", arg_names=("data", "indices"), attrs_type=TakeAttrs, pattern=OpPattern.INJECTIVE)
+@define_op("take", arg_names=("data", "indices"), pattern=OpPattern.INJECTIVE)
 def take(types: Types, attrs: TakeAttrs) -> Type:
     """data[:axis] + indices[batch_dims:] + data[axis+1:].
 
@@ -153,9 +153,7 @@ class GatherAttrs(OpAttrs):
     axis: int
 
 
-@define_op(
-    "gather", arg_names=("data", "indices"), attrs_type=GatherAttrs, pattern=OpPattern.INJECTIVE
-)
+@define_op("gather", arg_names=("data", "indices"), pattern=OpPattern.INJECTIVE)
 def gather(types: Types, attrs: GatherAttrs) -> Type:
     """Shape of the indices; on the other axes it may not exceed the data.
 
@@ -210,12 +208,7 @@ class GatherNDAttrs(OpAttrs):
     index_rank: int | None = None
 
 
-@define_op(
-    "gather_nd",
-    arg_names=("data", "indices"),
-    attrs_type=GatherNDAttrs,
-    pattern=OpPattern.INJECTIVE,
-)
+@define_op("gather_nd", arg_names=("data", "indices"), pattern=OpPattern.INJECTIVE)
 def gather_nd(types: Types, attrs: GatherNDAttrs) -> Type:
     """indices[1:] + data[batch_dims + M:].
 

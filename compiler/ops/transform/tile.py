@@ -35,7 +35,7 @@ def _times(size: Dim, count: int) -> Dim:
     return size if isinstance(size, AnyDim) else size * count
 
 
-@define_op("tile", attrs_type=TileAttrs, pattern=OpPattern.BROADCAST)
+@define_op("tile", pattern=OpPattern.BROADCAST)
 def tile(types: Types, attrs: TileAttrs) -> Type:
     """Missing axes and repetitions count as 1.
 
@@ -51,7 +51,7 @@ def tile(types: Types, attrs: TileAttrs) -> Type:
     return TensorType(tuple(_times(d, r) for d, r in zip(shape, reps)), data.dtype)
 
 
-@define_op("repeat", attrs_type=RepeatAttrs, pattern=OpPattern.BROADCAST)
+@define_op("repeat", pattern=OpPattern.BROADCAST)
 def repeat(types: Types, attrs: RepeatAttrs) -> Type:
     """The axis grows by the factor.
 

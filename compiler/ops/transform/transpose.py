@@ -46,7 +46,7 @@ def permutation(axes: tuple[int, ...] | None, rank: int) -> tuple[int, ...]:
     return found
 
 
-@define_op("transpose", attrs_type=TransposeAttrs, pattern=OpPattern.INJECTIVE)
+@define_op("transpose", pattern=OpPattern.INJECTIVE)
 def transpose(types: Types, attrs: TransposeAttrs) -> Type:
     """The permuted shape."""
     data = tensor("transpose", types, 0, "data")
@@ -98,7 +98,7 @@ class LayoutTransformAttrs(OpAttrs):
     dst_layout: str
 
 
-@define_op(RELAID, attrs_type=LayoutTransformAttrs, pattern=OpPattern.INJECTIVE)
+@define_op(RELAID, pattern=OpPattern.INJECTIVE)
 def layout_transform(types: Types, attrs: LayoutTransformAttrs) -> Type:
     """The permuted shape.
 

@@ -24,7 +24,7 @@ class TriluAttrs(OpAttrs):
     upper: bool = True
 
 
-@define_op("trilu", arg_names=("data", "k"), attrs_type=TriluAttrs, pattern=OpPattern.ELEMWISE)
+@define_op("trilu", arg_names=("data", "k"), pattern=OpPattern.ELEMWISE)
 def trilu(types: Types, attrs: TriluAttrs) -> Type:
     """Type of the data; k is an integer scalar."""
     integer_tensor("trilu", types, 1, "k")

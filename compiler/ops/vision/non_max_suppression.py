@@ -57,10 +57,7 @@ def _check_score(op: str, column: int) -> None:
 
 
 @define_op(
-    "vision.get_valid_counts",
-    arg_names=("data", "score_threshold"),
-    attrs_type=GetValidCountsAttrs,
-    pattern=OpPattern.OPAQUE,
+    "vision.get_valid_counts", arg_names=("data", "score_threshold"), pattern=OpPattern.OPAQUE
 )
 def get_valid_counts(types: Types, attrs: GetValidCountsAttrs) -> Type:
     """(count (B,), boxes (B, N, E), positions (B, N)); counts and positions are int32."""
@@ -75,7 +72,6 @@ def get_valid_counts(types: Types, attrs: GetValidCountsAttrs) -> Type:
 @define_op(
     "vision.non_max_suppression",
     arg_names=("data", "valid_count", "indices", "max_output_size", "iou_threshold"),
-    attrs_type=NonMaximumSuppressionAttrs,
     pattern=OpPattern.OPAQUE,
 )
 def non_max_suppression(types: Types, attrs: NonMaximumSuppressionAttrs) -> Type:
