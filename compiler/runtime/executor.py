@@ -21,7 +21,6 @@ class Executor(Protocol):
     @property
     def input_names(self) -> tuple[str, ...]:
         """Names of the parameters, in order; two parameters may have one name."""
-        ...
 
     def run(self, inputs: Inputs) -> list[Array]:
         """The results, tuples flattened from left to right.
@@ -32,7 +31,6 @@ class Executor(Protocol):
         Raises:
             EvaluationError: a name is missing, unknown or ambiguous, or an array does not fit.
         """
-        ...
 
 
 @runtime_checkable
@@ -45,7 +43,6 @@ class BatchExecutor(Executor, Protocol):
         Args:
             threads: that share every step.
         """
-        ...
 
     def run_batch(self, inputs: Sequence[Array], samples: int, threads: int = 1) -> list[Array]:
         """The results of ``samples`` runs, joined along the leading axis.
@@ -57,7 +54,6 @@ class BatchExecutor(Executor, Protocol):
         Raises:
             EvaluationError: an array does not fit.
         """
-        ...
 
 
 def ordered_inputs(

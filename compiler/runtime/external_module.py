@@ -15,12 +15,10 @@ class ExternalModule(Protocol):
     @property
     def kind(self) -> str:
         """Name of the code generator: the ``Compiler`` attribute of its functions."""
-        ...
 
     @property
     def symbols(self) -> tuple[str, ...]:
         """The ``global_symbol`` of every function it implements."""
-        ...
 
     def run(self, symbol: str, args: Sequence[Array]) -> list[Array]:
         """The outputs of one function, tuples flattened, for one array per parameter.
@@ -28,11 +26,9 @@ class ExternalModule(Protocol):
         Raises:
             EvaluationError: the arrays do not fit.
         """
-        ...
 
     def members(self) -> dict[str, bytes]:
         """Files from which ``external_loaders`` makes the module again; names without folders."""
-        ...
 
 
 Loader = Callable[[Mapping[str, bytes]], ExternalModule]

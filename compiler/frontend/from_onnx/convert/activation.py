@@ -15,12 +15,6 @@ from compiler.ir.ty import is_float
 from compiler.ops.tensor.formula import reduce_words
 
 
-@from_onnx("Relu")
-def relu(node: OnnxNode) -> Expr:
-    """Relu."""
-    return node.call("nn.relu", node.arg(0))
-
-
 @from_onnx("Clip", since=6)
 def clip_attributes(node: OnnxNode) -> Expr:
     """Clip before opset 11: bounds are attributes."""
@@ -98,6 +92,7 @@ _UNARY: Final = {
     },
     "Neg": "negative",
     "Not": "logical_not",
+    "Relu": "nn.relu",
     "Round": "round_even",
 }
 """ONNX operators that are one of our unary operators."""
