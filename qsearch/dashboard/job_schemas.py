@@ -67,7 +67,7 @@ class PriorityIn(In):
     priority: Annotated[int, Field(ge=-10, le=10)]
 
 
-class JobOut(Out):
+class JobOut(Out, of=Job, without=("id", "server", "pid", "study_id", "failure")):
     """A study in the queue: queued, running, done, failed or cancelled.
 
     ``position`` 1 is next. ``study`` is the key of the study once it is there, and ``finished``
@@ -76,25 +76,11 @@ class JobOut(Out):
     ``qsearch launch``: 0, or 1 where no trial kept the limits. ``mine``: the user may change it.
     """
 
-    name: str
-    owner: str
     mine: bool
-    state: str
     position: int | None
-    priority: int
-    trials: int
     finished: int | None
-    settings: dict[str, Any]
     study: str | None
-    cancelled: bool
-    attempts: int
-    seconds: float
-    exit_code: int | None
     error: ErrorOut | None
-    created_at: float
-    started_at: float | None
-    finished_at: float | None
-    retry_at: float | None
 
     @classmethod
     def of_job(cls, job: Job, *, mine: bool, **given: Any) -> JobOut:

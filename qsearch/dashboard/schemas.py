@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Collection, Container
+from typing import Annotated, Any, Literal, Self, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from qsearch.server.uploads import HIDDEN
 from qsearch.store.engine import without_passwords
+from qsearch.store.records import Event, LayerFigures, LogExcerpt, Shard, Stage
 from qsearch.store.view_queries import Note, TrialPoint
 
 API_VERSION = "1.10"
@@ -23,9 +24,17 @@ Masked = Annotated[str, AfterValidator(without_passwords)]
 
 
 class Out(BaseModel):
-    """An answer."""
+    """An answer; a subclass ``of=Record`` has the fields of a record beside its own."""
 
     model_config = ConfigDict(extra="forbid")
+
+    def __init_subclass__(cls, of: Any = None, without: Collection[str] = (), **more: Any) -> None:
+        """Take the fields of a record over, before pydantic reads the annotations."""
+        super().__init_subclass__(**more)
+        own = cls.__annotations__
+        taken = {} if of is None else get_type_hints(of)
+        apart = {*own, *without}
+        cls.__annotations__ = {n: kind for n, kind in taken.items() if n not in apart} | own
 
     @classmethod
     def of(cls, record: Any, **given: Any) -> Self:
@@ -59,15 +68,10 @@ class MeasureOut(Out):
     meaning: str
 
 
-class StageOut(Out):
+class StageOut(Out, of=Stage, without=("position", "data")):
     """A stage of the search."""
 
-    name: str
-    state: str
-    planned: int | None
     finished: int
-    started_at: float | None
-    finished_at: float | None
 
 
 class DriverOut(Out):
@@ -197,24 +201,9 @@ class StudiesPage(Out):
     has_queue: bool
 
 
-class TrialRow(Out):
+class TrialRow(Out, of=TrialPoint):
     """A trial in a table."""
 
-    number: int
-    state: str
-    stage: str
-    score: Score | None
-    params: dict[str, Any]
-    objective_values: list[float] | None
-    samples: int | None
-    seconds: float | None
-    cpu_s: float | None
-    attempts: int
-    lost_workers: int
-    from_store: bool
-    driver_id: int | None
-    started_at: float | None
-    finished_at: float | None
     error: Masked | None
     front: bool = False
     note: str = ""
@@ -239,22 +228,16 @@ class TrialsPage(Out):
     offset: int
 
 
-class ShardOut(Out):
+class ShardOut(Out, of=Shard, without=("sums",)):
     """What one part of a trial's evaluation found."""
 
-    shard: int
-    shards: int
-    samples: int
     score: Score
-    cpu_s: float
 
 
-class LogOut(Out):
+class LogOut(Out, of=LogExcerpt, without=("trial",)):
     """The end of a log."""
 
-    source: str
     excerpt: Masked
-    at: float
 
 
 class TrialDetail(TrialRow):
@@ -289,23 +272,12 @@ class FailureOut(Out):
     trials: list[int]
 
 
-class LayerOut(Out):
+class LayerOut(Out, of=LayerFigures):
     """Figures about one layer."""
 
-    kind: str
-    layer: str
-    position: int
-    figures: dict[str, Any]
 
-
-class EventOut(Out):
+class EventOut(Out, of=Event):
     """A line of the study's history."""
-
-    id: int
-    kind: str
-    trial: int | None
-    data: dict[str, Any] | None
-    at: float
 
 
 class ImportancesOut(Out):
