@@ -81,21 +81,15 @@ def about_npz(file: Path) -> dict[str, Any]:
     Raises:
         DataError: no archive of plain arrays, or one that unpacks to too much.
     """
-    try:
-        with zipfile.ZipFile(file) as archive:
-            infos = archive.infolist()
-            _check_size(infos, MAX_ARRAYS, "arrays", fix="give fewer samples")
-            arrays = []
-            for info in infos:
-                with archive.open(info) as stream:
-                    name = info.filename.removesuffix(".npy")
-                    arrays.append(_header(stream, name, info.file_size))
-    except (zipfile.BadZipFile, ValueError, EOFError, OSError, NotImplementedError) as error:
-        raise DataError(
-            f"this is no .npz of plain arrays: {str(error)[:200]}",
-            where="upload",
-            fix="write it with numpy.savez",
-        ) from error
+    written = _read_as(".npz of plain arrays", "write it with numpy.savez", OSError)
+    with written, zipfile.ZipFile(file) as archive:
+        infos = archive.infolist()
+        _check_size(infos, MAX_ARRAYS, "arrays", fix="give fewer samples")
+        arrays = []
+        for info in infos:
+            with archive.open(info) as stream:
+                name = info.filename.removesuffix(".npy")
+                arrays.append(_header(stream, name, info.file_size))
     return {"arrays": arrays, "unpacked": sum(blocks(info.file_size) for info in infos)}
 
 
@@ -105,16 +99,9 @@ def about_npy(file: Path) -> dict[str, Any]:
     Raises:
         DataError: no plain array, or one that is shorter than it says.
     """
-    try:
-        with file.open("rb") as stream:
-            array = _header(stream, "array", file.stat().st_size)
-    except (ValueError, EOFError, OSError) as error:
-        raise DataError(
-            f"this is no .npy of a plain array: {str(error)[:200]}",
-            where="upload",
-            fix="write it with numpy.save",
-        ) from error
-    return {"arrays": [array]}
+    written = _read_as(".npy of a plain array", "write it with numpy.save", OSError)
+    with written, file.open("rb") as stream:
+        return {"arrays": [_header(stream, "array", file.stat().st_size)]}
 
 
 def about_zip(file: Path) -> dict[str, Any]:
@@ -154,8 +141,9 @@ def _images_of(
     file: Path,
 ) -> Iterator[tuple[zipfile.ZipFile, list[zipfile.ZipInfo], list[PurePosixPath]]]:
     """An archive of images, its members and their checked paths; its errors are DataErrors."""
+    packed = _read_as("zip of images", "pack the folder of images, and nothing else")
     try:
-        with zipfile.ZipFile(file) as archive:
+        with packed, zipfile.ZipFile(file) as archive:
             infos = [info for info in archive.infolist() if not info.is_dir()]
             _check_size(infos, MAX_IMAGES, "images", fix="give fewer images")
             names = [_image_name(info) for info in infos]
@@ -163,15 +151,22 @@ def _images_of(
             if all(name.name == _LISTING for name in names):
                 raise DataError("the archive holds no image", where="upload", fix="pack some")
             yield archive, infos, names
-    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, NotImplementedError) as error:
-        raise DataError(
-            f"this is no zip of images: {str(error)[:200]}",
-            where="upload",
-            fix="pack the folder of images, and nothing else",
-        ) from error
     except RuntimeError as error:  # a password
         raise DataError(
             "the archive is encrypted", where="upload", fix="pack it without a password"
+        ) from error
+
+
+@contextlib.contextmanager
+def _read_as(what: str, fix: str, *more: type[Exception]) -> Iterator[None]:
+    """Raise what damaged files raise in the block, and ``more``, as a DataError."""
+    damaged = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, NotImplementedError)
+    kinds: tuple[type[Exception], ...] = (*damaged, *more)
+    try:
+        yield
+    except kinds as error:
+        raise DataError(
+            f"this is no {what}: {str(error)[:200]}", where="upload", fix=fix
         ) from error
 
 
