@@ -305,16 +305,24 @@ def _trackers(raw: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(words))
 
 
-def _urls(raw: Any) -> tuple[str, ...]:
-    return checked_urls(_words(raw))
-
-
 Text = Annotated[str, BeforeValidator(_text)]
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 Whole = Annotated[int, BeforeValidator(_number)]
 Real = Annotated[float, BeforeValidator(_number)]
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]
 Drop = Annotated[MaxDrop, BeforeValidator(parse_max_drop)]
+Dims = Annotated[tuple[tuple[str, int], ...], BeforeValidator(parse_dims)]
+Metric = Annotated[str, BeforeValidator(metric_named)]
+Costs = Annotated[tuple[str, ...], BeforeValidator(_costs)]
+Form = Annotated[str, BeforeValidator(OneOf(tuple(FORMS)).check)]
+Limits = Annotated[tuple[tuple[str, float], ...], BeforeValidator(_limits)]
+Evaluator = Annotated[str, BeforeValidator(OneOf(EVALUATORS).check)]
+Patience = Annotated[int | Literal["auto"] | None, BeforeValidator(_patience)]
+Sampler = Annotated[str, BeforeValidator(OneOf(SAMPLERS, or_import_path=True).check)]
+Space = Annotated[str | Mapping[str, Any] | None, BeforeValidator(_space)]
+Pool = Annotated[str, BeforeValidator(OneOf(POOLS).check)]
+Urls = Annotated[tuple[str, ...], BeforeValidator(lambda raw: checked_urls(_words(raw)))]
+Trackers = Annotated[tuple[str, ...], BeforeValidator(_trackers)]
 
 
 class Settings(BaseModel):
@@ -340,7 +348,7 @@ class Settings(BaseModel):
     """evaluation data of the same kinds, best with labels (as --calib)"""
     preprocess: Annotated[Text | None, Flag(MODEL, "FILE")] = None
     """how the data become the input: resize, crop, mean, std; tokenizer, states, …"""
-    dim: Annotated[tuple[tuple[str, int], ...], BeforeValidator(parse_dims)] = ()
+    dim: Dims = ()
     """sizes of dimensions that the model leaves open"""
     until: Annotated[Words, Flag(MODEL, "NODE", repeatable=True)] = ()
     """node or tensor that the quantized part ends with; what follows stays in float (chosen where a
@@ -353,41 +361,30 @@ class Settings(BaseModel):
     """your own pass on the float model, module:Class; repeatable"""
     imports: Annotated[Words, Flag(MODEL, "MODULE", repeatable=True)] = Field((), alias="import")
     """your code, run first: a .py file or a dotted module"""
-    metric: Annotated[
-        Annotated[str, BeforeValidator(metric_named)] | None,
-        Flag(OBJECTIVE, "METRIC", METRICS),
-    ] = None
+    metric: Annotated[Metric | None, Flag(OBJECTIVE, "METRIC", METRICS)] = None
     """what to maximise: top1, agreement, sqnr, f1, auc, mae, rmse, r2, map, miou, perplexity, bits,
     wer, cer, psnr, ssim, si_sdr, or your own metric, module:name; a cost is minimised (top1 with
     labels, and SQNR where luck explains top1; else sqnr)"""
-    minimize: Annotated[
-        tuple[str, ...], BeforeValidator(_costs), Flag(OBJECTIVE, "COSTS", COSTS)
-    ] = Field((), description=f"costs to minimise as well, for a Pareto front: {', '.join(COSTS)}")
+    minimize: Annotated[Costs, Flag(OBJECTIVE, "COSTS", COSTS)] = Field(
+        (), description=f"costs to minimise as well, for a Pareto front: {', '.join(COSTS)}"
+    )
     max_drop: Annotated[Drop, Flag(OBJECTIVE, "D")] = MaxDrop(0.01)
     """accuracy the winner may lose: 0.01, or 1% of the baseline"""
     max_size: Annotated[Bytes | None, Flag(OBJECTIVE, "B")] = None
     """largest size of the winner's constants in bytes: 300k, 2M"""
-    for_: Annotated[
-        str, BeforeValidator(OneOf(tuple(FORMS)).check), Flag(OBJECTIVE, "|".join(FORMS))
-    ] = Field(DEFAULT_FORM, alias="for")
+    for_: Annotated[Form, Flag(OBJECTIVE, "|".join(FORMS))] = Field(DEFAULT_FORM, alias="for")
     """the form of the module whose constants size counts; a search for qdq, or its runtime
     (onnxruntime, openvino, tensorrt), tries what the file holds: 8 bits, weights of 2, 4 or 8; one
     for tflite is for TFLM (tflite-16x8: 16 bits, weights of 8), for ryzenai and qnn for these NPUs;
     a core means its C, and adds ram, flash and instructions to every trial"""
-    at_most: Annotated[
-        tuple[tuple[str, float], ...],
-        BeforeValidator(_limits),
-        Flag(OBJECTIVE, "COST=N", repeatable=True),
-    ] = ()
+    at_most: Annotated[Limits, Flag(OBJECTIVE, "COST=N", repeatable=True)] = ()
     """limit of another cost: hw_groups=39, latency=5 (ms), ram=64k, flash=256k; repeatable"""
     hw: Annotated[Text | None, Flag(OBJECTIVE, "FILE|opu|opu_q|npu")] = None
     """group operators for this accelerator, and score every trial with it"""
     measure: Annotated[Text | None, Flag(OBJECTIVE, "ssh://USER@HOST")] = None
     """time every trial on this board, which builds and runs its C: latency and c_latency are its
     CPU milliseconds, and its integers are compared"""
-    evaluator: Annotated[
-        str, BeforeValidator(OneOf(EVALUATORS).check), Flag(OBJECTIVE, "|".join(EVALUATORS))
-    ] = "auto"
+    evaluator: Annotated[Evaluator, Flag(OBJECTIVE, "|".join(EVALUATORS))] = "auto"
     """what scores a candidate: engine runs its integers and needs a C compiler; auto does so too,
     or runs them slower without one; simulated runs the float simulation"""
     allow_float: Annotated[bool, Flag(OBJECTIVE)] = False
@@ -397,32 +394,22 @@ class Settings(BaseModel):
     timeout: Annotated[Real | None, Flag(SEARCH, "S", expected="seconds")] = Field(None, gt=0)
     """start no trial after this many seconds"""
     patience: Annotated[
-        int | Literal["auto"] | None,
-        BeforeValidator(_patience),
-        Flag(SEARCH, "K|auto", expected="a whole number >= 1, or auto"),
+        Patience, Flag(SEARCH, "K|auto", expected="a whole number >= 1, or auto")
     ] = None
     """stop after K trials in a row without improvement; auto: once more trials can hardly help
     (auto where --minimize size has neither --max-drop nor --trials)"""
     prune: Annotated[Real | None, Flag(SEARCH, "A")] = Field(None, ge=0, lt=1)
     """significance level of early stopping; 0 turns it off (0.05; 0 for samplers without
     history)"""
-    sampler: Annotated[
-        str,
-        BeforeValidator(OneOf(SAMPLERS, or_import_path=True).check),
-        Flag(SEARCH, "|".join(SAMPLERS)),
-    ] = "auto"
+    sampler: Annotated[Sampler, Flag(SEARCH, "|".join(SAMPLERS))] = "auto"
     """what proposes trials; auto: a Gaussian process with TPE"""
     seed: Annotated[Whole, Flag(SEARCH, "S")] = Field(0, ge=0)
     """seed of the sampler and of synthetic data"""
     batch: Annotated[Whole | None, Flag(SEARCH, "N")] = Field(None, ge=1)
     """trials proposed at a time (4, or one per worker)"""
-    space: Annotated[
-        str | Mapping[str, Any] | None, BeforeValidator(_space), Flag(SEARCH, "FILE")
-    ] = None
+    space: Annotated[Space, Flag(SEARCH, "FILE")] = None
     """the search space; qsearch doctor --space-out writes one"""
-    pool: Annotated[str, BeforeValidator(OneOf(POOLS).check), Flag(WORKERS, "|".join(POOLS))] = (
-        "auto"
-    )
+    pool: Annotated[Pool, Flag(WORKERS, "|".join(POOLS))] = "auto"
     """where workers run; auto: Ray with --address or RAY_ADDRESS, else processes"""
     workers: Annotated[Whole | None, Flag(WORKERS, "N")] = Field(None, ge=1)
     """number of worker processes (one per core)"""
@@ -450,15 +437,11 @@ class Settings(BaseModel):
     """evaluate this qconfig.json (or k=v,…) before what the sampler proposes; repeatable"""
     keep_failed: Annotated[bool, Flag(STUDY)] = False
     """leave trials that failed in earlier runs, which are else tried again"""
-    notify: Annotated[
-        tuple[str, ...], BeforeValidator(_urls), Flag(STUDY, "URL", repeatable=True)
-    ] = ()
+    notify: Annotated[Urls, Flag(STUDY, "URL", repeatable=True)] = ()
     """POST a new best, the end or a failure to this webhook (Slack, Mattermost, Teams), signed with
     QSEARCH_NOTIFY_SECRET; repeatable"""
     track: Annotated[
-        tuple[str, ...],
-        BeforeValidator(_trackers),
-        Flag(STUDY, "mlflow|wandb|tensorboard[:URI]", TRACKERS, repeatable=True),
+        Trackers, Flag(STUDY, "mlflow|wandb|tensorboard[:URI]", TRACKERS, repeatable=True)
     ] = ()
     """write trials, command, versions and files to this tracker; URI is a server or folder of
     mlflow, a project of wandb (or offline), a folder of tensorboard; repeatable"""
