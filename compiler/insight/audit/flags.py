@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from compiler.insight.audit.measure import NEAR_DB, SATURATED, Audit, PointAudit
+from compiler.insight.audit.measure import SATURATED, Audit, PointAudit
+from compiler.ops.annotation.wide_point import wide_headroom
 
 LOST: Final = "lost in front"
 INTEGERS: Final = "integers"
@@ -19,34 +20,26 @@ _APART_DB: Final = 15.0
 """Below it a value of integers is not the one that is simulated."""
 _FEW: Final = 24
 _MANY: Final = 64
-_OF_BITS_DB: Final = 6.02
-"""SQNR of one bit."""
 _NOISY_DB: Final = 28.0
-"""Tensors of trained and of drawn networks have 33 to 45 dB on 8 bits by themselves …"""
-_ROOM_DB: Final = 34.0
-"""… and lose so much of what their bits give to tails and to room for outliers, at most."""
+"""Tensors of trained and of drawn networks have 33 to 45 dB on 8 bits by themselves."""
 _BESIDE_EVEN_DB: Final = 7.0
 """Calibration sees more samples than the audit: its ranges are up to twice as wide."""
-_NARROW: Final = 8
-"""Points of more bits have room for outliers, which costs nothing there."""
 _LOST_DB: Final = 12.0
 
 
 def flags_of(point: PointAudit) -> tuple[str, ...]:
     """Return the flags of a point, the worst first."""
-    own, total, before = (
-        math.inf if db is None else db for db in (point.own_db, point.total_db, point.before_db)
-    )
-    expected = max(_NOISY_DB, _OF_BITS_DB * point.bits - _ROOM_DB)
-    if point.even_db is not None and point.bits <= _NARROW:
-        expected = max(expected, point.even_db - _BESIDE_EVEN_DB)
+    own, total = (math.inf if db is None else db for db in (point.own_db, point.total_db))
+    even = -math.inf if point.even_db is None else point.even_db
+    room_db = 20 * math.log10(wide_headroom(point.bits))
+    expected = max(_NOISY_DB, even - _BESIDE_EVEN_DB - room_db)
     doubts = {
         "constant": point.levels == 1 < point.values,
         "few values": point.levels < _FEW and point.values > max(_MANY, 4 * point.levels),
         "saturates": point.saturated > SATURATED,
         "noisy": own < expected,
         INTEGERS: point.integer_db is not None and point.integer_db < _APART_DB,
-        LOST: total < min(before, own, NEAR_DB) - _LOST_DB,
+        LOST: point.lost_db > _LOST_DB and total < own - _LOST_DB,
     }
     return tuple(name for name, holds in doubts.items() if holds)
 

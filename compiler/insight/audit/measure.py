@@ -25,7 +25,7 @@ from compiler.quantize.calibration.collect_stats import Batch, float_executor
 from compiler.runtime.exact_executor import exact_executor
 
 _CLEAN_DB: Final = 40.0
-NEAR_DB: Final = 45.0
+_NEAR_DB: Final = 45.0
 """SQNR of a tensor behind weights of 8 bits."""
 SATURATED: Final = 0.02
 """Ranges by squared error cut off up to a hundredth."""
@@ -45,8 +45,8 @@ class PointAudit:
         even_db: SQNR expected of the same levels over all values of the tensor.
         total_db: of the tensor with everything in front quantized too; None for weights as well.
         integer_db: of the integers beside the simulation, where the outputs of the two differ much.
-        before_db: the least ``total_db`` of the points that its value is made of; None without any.
-        lost_db: what it has less than these, where 45 dB are the most that count.
+        lost_db: what it has less than the points that its value is made of, where 45 dB are the
+            most that count.
         bits: of its integers.
         saturated: fraction of the values beyond the ends.
         values: different values among some of the float tensor.
@@ -60,7 +60,6 @@ class PointAudit:
     even_db: float | None
     total_db: float | None
     integer_db: float | None
-    before_db: float | None
     lost_db: float
     bits: int
     saturated: float
@@ -122,9 +121,9 @@ def measure(candidate: Candidate, samples: Sequence[Batch]) -> Audit:
     if integer is not None and _differ(outputs.output_db, integer.output_db):
         apart = _integers(candidate, network, samples[:_FEW])
     names = point_names(bound)
-    before, lost = _before(network, sums), _lost(network, sums)
+    lost = _lost(network, sums)
     rows = tuple(
-        _row(names[point], point, total, apart.get(point), before.get(point), lost.get(point, 0.0))
+        _row(names[point], point, total, apart.get(point), lost.get(point, 0.0))
         for point, total in zip(points, sums)
     )
     return Audit(samples, rows, outputs, integer, network, reference)
@@ -161,14 +160,7 @@ def _integers(
     return {point: ratio.db for point, ratio in zip(points, ratios, strict=True)}
 
 
-def _row(
-    name: str,
-    point: Call,
-    total: PointSums,
-    apart: float | None,
-    before: float | None,
-    lost: float,
-) -> PointAudit:
+def _row(name: str, point: Call, total: PointSums, apart: float | None, lost: float) -> PointAudit:
     kind = quantize_kind(point)
     assert kind is not None
     values, levels = total.distinct
@@ -179,7 +171,6 @@ def _row(
         total.even.db,
         None if kind == QAnnotateKind.WEIGHT else total.upstream.db,
         apart,
-        before,
         lost,
         (total.levels[1] - total.levels[0]).bit_length(),
         total.saturated,
@@ -188,24 +179,6 @@ def _row(
         total.minimum,
         total.maximum,
     )
-
-
-def _before(network: Network, sums: Sequence[PointSums]) -> Mapping[Expr, float | None]:
-    """The least SQNR of the computed points that each point is made of; O(edges)."""
-    own: dict[Expr, float] = {}
-    for point, total in zip(network.points, sums, strict=True):
-        if point not in network.floats:
-            own[point] = np.inf if total.upstream.db is None else total.upstream.db
-    worst: dict[Expr, float] = {}
-    found: dict[Expr, float | None] = {}
-    for node in nodes_of(network.main):
-        read = [worst[child] for child in node.operands() if child in worst]
-        if node in own:
-            found[node] = min(read, default=None)
-            read = [own[node]]
-        if read:
-            worst[node] = min(read)
-    return found
 
 
 def _lost(network: Network, sums: Sequence[PointSums]) -> Mapping[Expr, float]:
@@ -220,10 +193,10 @@ def _lost(network: Network, sums: Sequence[PointSums]) -> Mapping[Expr, float]:
     found: dict[Expr, float] = {}
     for node in nodes_of(network.main):
         read = [reached[child] for child in node.operands() if child in reached]
-        given, front = min(read, key=lambda one: (not one[0], one[1]), default=(True, NEAR_DB))
+        given, front = min(read, key=lambda one: (not one[0], one[1]), default=(True, _NEAR_DB))
         if node in totals and node not in network.floats:
             total = totals[node]
-            held = min(NEAR_DB if total.upstream.db is None else total.upstream.db, NEAR_DB)
+            held = min(_NEAR_DB if total.upstream.db is None else total.upstream.db, _NEAR_DB)
             if not read and total.upstream.db != total.local.db:
                 given, front = False, held  # a state
             held = front if total.saturated > SATURATED else held

@@ -28,7 +28,7 @@ from compiler.errors import CompilerError
 from compiler.insight.audit.flags import INTEGERS, LOST, flagged, worst_point
 from compiler.insight.audit.measure import Audit, measure
 from compiler.insight.measuring import OutputSums
-from compiler.insight.network import run_on
+from compiler.insight.network import compared, run_on
 from compiler.ir.analysis import free_vars
 from compiler.ir.expr import Call, Expr, Function, Var
 from compiler.ir.inference.infer_type import infer_module
@@ -42,13 +42,14 @@ from compiler.ops.rules.dom_scale import SMALLEST_RANGE, chosen_scale
 from compiler.qtypes.layer_choices import POINT, SCORES, TABLES, WIDE_BITS
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize import Calibration, Candidate, measured_points, point_names, takes_bits
-from compiler.quantize.bits.point_bits import Readers, point_readers
+from compiler.quantize.bits.point_bits import Readers, chosen_bits, own_bits, point_readers
 from compiler.quantize.bits.wide_inputs import TABLE_BITS
 from compiler.quantize.calibration.collect_stats import Batch, float_executor
 from compiler.quantize.choice import SMOOTH_ALPHA
 from compiler.quantize.scales.bind_scales import bound_grid
 from compiler.quantize.scales.uneven_grid import Sidedness
 from compiler.runtime.exact_executor import exact_executor
+from compiler.runtime.executor import Executor
 
 _log = logging.getLogger("compiler.insight.audit")
 
@@ -57,22 +58,19 @@ SAMPLES: Final = 8
 _SUSPECTS: Final = 8
 _WORTH_DB: Final = 0.5
 """Less is within what other samples would give."""
-_NEAR_DB: Final = 1.0
-"""A repair that is so near to what can be gained is enough."""
-_SHARE: Final = 1 - 10 ** (-_NEAR_DB / 10)
+_SHARE: Final = 0.2
 """A part of the points is divided while it adds this share of the noise at the outputs."""
 _HEARD: Final = 2
 """Runs that the points with most noise are found on."""
-_MUCH_DB: Final = 3.0
-"""Least gain of smoothing, which changes every range, and of a repair that helps few samples."""
 _ENOUGH_DB: Final = 50.0
 """Outputs that are so near to the float ones are left as they are."""
 _FAR_FROM_FLOAT_DB: Final = 20.0
 """Below it smoothing is tried, or its opposite: the prediction that decides on it may be wrong."""
 _WHOLE: Final = 1.15
 """Room for values larger than calibration has seen; ranges fitted to layers have as much."""
-_PARTS: Final = (_WHOLE, 0.5, 0.25, 2.0)
-"""Fractions of the calibrated extremes that are tried as ranges."""
+_PARTS: Final = (_WHOLE, 2.0)
+"""Multiples of the calibrated extremes that are tried as ranges. What a range cuts, few samples do
+not show: parts of the extremes that gain on 8 lost up to 6 dB on others."""
 BITS: Final = frozenset(("layers", "nbit_input", "dtype_input", "requantization"))
 """Fields that say how wide values are: who gives one gets no other bits."""
 _USUAL: Final = 8
@@ -174,7 +172,7 @@ def repaired(
     if found.db < _FAR_FROM_FLOAT_DB and "smooth_alpha" not in fixed:
         alpha = SMOOTH_ALPHA if qconfig.smooth_alpha is None else None
         other = Repair("smooth_alpha", ("far from float",), {"smooth_alpha": alpha})
-        found = _taken(calibration, found, [other], fresh, _MUCH_DB)
+        found = _taken(calibration, found, [other], fresh)
         if found.repairs:
             found = replace(found, audit=measure(found.candidate, chosen))
     return _taken(calibration, found, _tried(calibration, found, BITS.isdisjoint(fixed)), fresh)
@@ -185,22 +183,20 @@ def _taken(
     found: Repaired,
     repairs: Sequence[Repair],
     fresh: Sequence[Batch],
-    worth: float = _WORTH_DB,
 ) -> Repaired:
     """With repairs where its integers are closer to the float outputs on fresh samples."""
     built = _built(calibration, found.qconfig, repairs)
     if built is None or found.audit is None:
         return found
     some, qconfig, candidate = built
-    (was, each_was), (now, each_now) = (
-        _integers_db(one, found.audit, fresh) for one in (found.candidate, candidate)
+    exact = found.audit.network.run_with(())
+    reference = [run_on(exact, batch) for batch in fresh]
+    was, now = (
+        _db(compared(_shipped(one), fresh, reference).output_db)
+        for one in (found.candidate, candidate)
     )
     before = was if found.before_db is None else found.before_db
-    gain, each = now - was, np.subtract(each_now, each_was)
-    sure = each.mean() > each.std() / math.sqrt(len(each))  # by more than its standard error
-    finer = all("nbit_input" in one.choice for one in some)
-    # Few samples say less, and so does a gain that differs between them, except of finer steps.
-    if gain < worth * max(SAMPLES / len(fresh), 1) or (not sure and gain < _MUCH_DB and not finer):
+    if now - was < _WORTH_DB * max(SAMPLES / len(fresh), 1):  # few samples say less
         return replace(found, before_db=before, after_db=max(was, now))
     return replace(
         found,
@@ -231,22 +227,11 @@ def _built(
     return None
 
 
-def _integers_db(
-    candidate: Candidate, audit: Audit, samples: Sequence[Batch]
-) -> tuple[float, list[float]]:
-    """SQNR of what ships on other samples: of all, and of each."""
-    exact = audit.network.run_with(())
-    shipped = float_executor(candidate.bound)
-    if candidate.integer is not None:
-        shipped = exact_executor(candidate.integer).executor
-    whole, each = OutputSums(), []
-    for batch in samples:
-        alone = OutputSums()
-        wanted, found = run_on(exact, batch), run_on(shipped, batch)
-        for sums in (whole, alone):
-            sums.add(wanted, found)
-        each.append(_db(alone.result().output_db))
-    return _db(whole.result().output_db), each
+def _shipped(candidate: Candidate) -> Executor:
+    """Return what runs the integers, or the simulation if there are none."""
+    if candidate.integer is None:
+        return float_executor(candidate.bound)
+    return exact_executor(candidate.integer).executor
 
 
 def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[Repair]:
@@ -268,9 +253,10 @@ def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[R
     names = [row.name for row in rows]
     tries = _Tries(audit, [calls[name] for name in names])
     usual, exact = tries.grids, [_exact(*extremes[name]) for name in names]
-    for place, db in _loudest(tries, exact):
+    for place, db in islice(_loudest(tries, exact), _SUSPECTS):
         if db < _db(rows[place].own_db) - _AMPLIFIED_DB:
             doubts.setdefault(names[place], (_AMPLIFIED,))
+    tries.grids = usual
     places = {name: place for place, name in enumerate(names)}
     suspects = [
         places[name]
@@ -280,8 +266,8 @@ def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[R
     if not suspects:
         return []
     now = tries.db()
-    reach = {row.name: max(-row.low, row.high) for row in audit.points}
     sided, readers = Sidedness(nodes_of(main), qconfig), point_readers(main)
+    bits_of = chosen_bits(main, qconfig, readers)
     # The points to come are exact: one of two in a row hides what the other loses.
     tries.grids = [exact[n] if n in suspects else grid for n, grid in enumerate(usual)]
     helped: list[Repair] = []
@@ -289,7 +275,7 @@ def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[R
     if most < now + _WORTH_DB:
         return helped
     for place in suspects:
-        name = names[place]
+        name, call = names[place], calls[names[place]]
         low, high = extremes[name]
         tries.grids[place] = usual[place]
         start = tries.db()
@@ -297,21 +283,20 @@ def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[R
         scale, first, last = usual[place]
         # A range that reaches what calibration has seen is left to calibration.
         fits = 0.75 < scale * max(-first, last) / max(-low, high, SMALLEST_RANGE) < 1.5
-        read_by = readers.get(calls[name], ())
-        for nbit in _bits_of(calls[name], tries.grids[place], read_by, more_bits):
-            if best >= most - _NEAR_DB:
+        read_by = readers.get(call, ())
+        held = min(_bits(usual[place]), bits_of.get(call) or own_bits(call, qconfig))
+        for nbit in _bits_of(call, held, read_by, more_bits):
+            if best >= most - _WORTH_DB:
                 break
-            wanted = nbit or _bits(tries.grids[place])
+            wanted = nbit or held
             room = wide_headroom(wanted, _USUAL, not _TABULATED.isdisjoint(read_by))
-            # Samples that reach less than a narrower range say nothing about what it cuts.
-            parts = [p for p in _PARTS if p > 1 or p * max(-low, high) < reach[name]]
-            parts = parts if room == 1 else [1.0]
+            parts = (room, _WHOLE) if room > 1 else _PARTS
             for part in parts:
-                ends = room * part * low, room * part * high
-                grid = _grid(sided, calls[name], ends, wanted)
+                ends = part * low, part * high
+                grid = _grid(sided, call, ends, wanted)
                 reached = tries.db(place, grid)
-                # Narrower than the data and more bits than usual have to be worth it.
-                if reached > best + (0.0 if taken is None else _NEAR_DB):
+                # More bits than usual have to be worth it.
+                if reached > best + (0.0 if taken is None else _WORTH_DB):
                     best, taken = reached, (nbit, ends, grid, part == parts[0])
         most = start
         if taken is not None and best >= start + _WORTH_DB:
@@ -347,7 +332,6 @@ def _loudest(tries: _Tries, exact: Sequence[Grid]) -> Iterator[tuple[int, float]
         else:
             wait(first, middle)
             wait(middle, last)
-    tries.grids = usual
 
 
 def _extremes(
@@ -365,16 +349,15 @@ def _extremes(
     return {name: (min(low, 0.0), max(high, 0.0)) for name, (low, high) in found.items()}
 
 
-def _bits_of(point: Call, grid: Grid, readers: Readers, more_bits: bool) -> tuple[int | None, ...]:
+def _bits_of(point: Call, held: int, readers: Readers, more_bits: bool) -> tuple[int | None, ...]:
     """The bits that are tried: those that the point has, where these are not few, then more."""
-    now = _bits(grid)
     if not takes_bits(point) or not more_bits:
         return (None,)
     if quantize_kind(point) != QAnnotateKind.INPUT:
-        return (WIDE_BITS,) if now < WIDE_BITS else (None,)
+        return (WIDE_BITS,) if held < WIDE_BITS else (None,)
     most = TABLE_BITS if SCORES in readers else max(_BITS)
-    more = tuple(nbit for nbit in _BITS if now < nbit <= most)
-    return more if now < _USUAL else (None, *more)
+    more = tuple(nbit for nbit in _BITS if held < nbit <= most)
+    return more if held < _USUAL else (None, *more)
 
 
 def _bits(grid: Grid) -> int:
