@@ -13,6 +13,7 @@ derived here and shares no code with it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -58,6 +59,7 @@ def fits(values: Range, dtype: str) -> bool:
     return low <= values[0] and values[1] <= high
 
 
+@dataclass(slots=True, eq=False)
 class ValueRanges:
     """Ranges of expressions, each found once.
 
@@ -68,18 +70,12 @@ class ValueRanges:
             such ranges when they are built, and keep the clips that quantization has put there.
     """
 
-    def __init__(
-        self,
-        acc: Range | None = None,
-        facts: Mapping[str, Range] = _NOTHING_KNOWN,
-        index_only: bool = False,
-    ) -> None:
-        self._acc = acc
-        self._index_only = index_only
-        self._facts = facts
-        self._found: dict[int, Range | None] = {}
-        # Keeps the scalars alive whose ids are keys.
-        self._kept: list[Scalar] = []
+    acc: Range | None = None
+    facts: Mapping[str, Range] = field(default_factory=dict)
+    index_only: bool = False
+    _found: dict[int, Range | None] = field(default_factory=dict)
+    # Keeps the scalars alive whose ids are keys.
+    _kept: list[Scalar] = field(default_factory=list)
 
     def of(self, root: Scalar) -> Range:
         """Range of an integer expression, all its dtype holds where it may wrap."""
@@ -103,10 +99,10 @@ class ValueRanges:
 
     def _told(self, node: Scalar, found: Range | None) -> Range | None:
         """``found`` and what the guards say."""
-        if not self._facts:
+        if not self.facts:
             return found
         name, constant = sum_key(node)
-        told = self._facts.get(name)
+        told = self.facts.get(name)
         if told is None:
             return found
         low, high = told[0] + constant, told[1] + constant
@@ -115,7 +111,7 @@ class ValueRanges:
     def _range(self, node: Scalar) -> Range | None:
         if isinstance(node, IntImm):
             return node.value, node.value
-        if self._index_only and isinstance(node, BoolImm | Acc):
+        if self.index_only and isinstance(node, BoolImm | Acc):
             return None
         if isinstance(node, BoolImm):
             return int(node.value), int(node.value)
@@ -127,15 +123,15 @@ class ValueRanges:
         if isinstance(node, Load):
             return own
         if isinstance(node, Acc):
-            return own if self._acc is None else self._acc
+            return own if self.acc is None else self.acc
         # Whatever an operand is made of, it is a value of its dtype.
         parts = [
             self._found[id(part)] or (dtype_range(part.dtype) if is_whole(part.dtype) else None)
             for part in node.operands()
         ]
         if isinstance(node, Intrin):
-            return own if self._index_only else _of_intrinsic(node, parts[0], own)
-        if self._index_only and isinstance(node, Bin) and not _of_indices(node, parts[1]):
+            return own if self.index_only else _of_intrinsic(node, parts[0], own)
+        if self.index_only and isinstance(node, Bin) and not _of_indices(node, parts[1]):
             return None
         found = exact_range(node, parts)
         if found is not None and own[0] <= found[0] and found[1] <= own[1]:

@@ -11,6 +11,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
@@ -45,6 +46,7 @@ _ATOM, _UNARY, _PRODUCT, _SUM, _OTHER = 5, 4, 3, 2, 1
 _SIGNS = {"and": "&&", "or": "||", "xor": "!="}
 
 
+@dataclass(slots=True, eq=False)
 class ScalarPrinter:
     """Prints the expressions of one block.
 
@@ -58,24 +60,14 @@ class ScalarPrinter:
         fresh: names for the constants that long expressions are cut into.
     """
 
-    def __init__(
-        self,
-        use: Arithmetic,
-        names: Mapping[str, str],
-        positions: Mapping[int, Affine],
-        ranges: ValueRanges,
-        acc: str = "",
-        values: Mapping[str, str] | None = None,
-        fresh: Iterator[str] | None = None,
-    ) -> None:
-        self._use = use
-        self._names = names
-        self._positions = positions
-        self._ranges = ranges
-        self._acc = acc
-        self._values = values or {}
-        self._texts: dict[int, tuple[str, int]] = {}
-        self._fresh = fresh if fresh is not None else names_apart(())
+    use: Arithmetic
+    names: Mapping[str, str]
+    positions: Mapping[int, Affine]
+    ranges: ValueRanges
+    acc: str = ""
+    values: Mapping[str, str] = field(default_factory=dict)
+    fresh: Iterator[str] = field(default_factory=lambda: names_apart(()))
+    _texts: dict[int, tuple[str, int]] = field(default_factory=dict)
 
     def expression(self, root: Scalar, before: Callable[[str], None]) -> str:
         """C expression of ``root``; declarations it needs first are handed to ``before``."""
@@ -91,7 +83,7 @@ class ScalarPrinter:
             shared = uses[id(node)] > 1 and rank < _ATOM
             may_move = id(node) in always or not guarded_loads[id(node)]
             if node is not root and may_move and (shared or len(text) > _LONGEST):
-                name = next(self._fresh)
+                name = next(self.fresh)
                 before(f"const {c_type(node.dtype)} {name} = {text};")
                 text, rank = name, _ATOM
             self._texts[id(node)] = text, rank
@@ -102,7 +94,7 @@ class ScalarPrinter:
 
         Its axes may have been joined to others and have no loop of their own.
         """
-        return () if id(node) in self._positions else node.operands()
+        return () if id(node) in self.positions else node.operands()
 
     def _print(self, node: Scalar) -> tuple[str, int]:
         if isinstance(node, IntImm):
@@ -112,12 +104,12 @@ class ScalarPrinter:
         if isinstance(node, FloatImm):
             return self._float(node), _UNARY
         if isinstance(node, Axis):
-            return self._values.get(node.name, node.name if node.extent > 1 else "0"), _ATOM
+            return self.values.get(node.name, node.name if node.extent > 1 else "0"), _ATOM
         if isinstance(node, Acc):
-            return self._acc, _UNARY
+            return self.acc, _UNARY
         if isinstance(node, Load):
             # Not an atom: what is read twice is read once and named.
-            return f"{self._names[node.buffer.name]}[{self._position(node)}]", _UNARY
+            return f"{self.names[node.buffer.name]}[{self._position(node)}]", _UNARY
         if isinstance(node, Bin):
             return self._binary(node)
         if isinstance(node, Un):
@@ -136,7 +128,7 @@ class ScalarPrinter:
         return text if own >= rank else f"({text})"
 
     def _position(self, node: Load) -> str:
-        known = self._positions.get(id(node))
+        known = self.positions.get(id(node))
         return known.text() if known is not None else position_text(node.buffer, self._index(node))
 
     def _index(self, node: Load) -> list[str]:
@@ -145,10 +137,10 @@ class ScalarPrinter:
     def _float(self, node: FloatImm) -> str:
         end = "f" if node.dtype == "float32" else ""
         if math.isnan(node.value):
-            infinity = self._use("infinity", node.dtype)
+            infinity = self.use("infinity", node.dtype)
             return f"({infinity}() - {infinity}())"
         if math.isinf(node.value):
-            return f"{'-' if node.value < 0 else ''}{self._use('infinity', node.dtype)}()"
+            return f"{'-' if node.value < 0 else ''}{self.use('infinity', node.dtype)}()"
         shown = repr(float(node.value)) if not end else str(np.float32(node.value))
         # Where floats are computed in 80 bits, an inexact constant has as many without the cast.
         rounded = "(float)" if end and Fraction(shown) != Fraction(float(node.value)) else ""
@@ -169,7 +161,7 @@ class ScalarPrinter:
             return self._shift(node)
         if op in ("floordiv", "truncdiv", "floormod") and self._plain_quotient(node):
             return self._infix(node, "%" if op == "floormod" else "/", _PRODUCT), _PRODUCT
-        return f"{self._use(op, node.dtype)}({self._plain(node.a)}, {self._plain(node.b)})", _UNARY
+        return f"{self.use(op, node.dtype)}({self._plain(node.a)}, {self._plain(node.b)})", _UNARY
 
     def _plain(self, node: Scalar) -> str:
         return self._texts[id(node)][0]
@@ -180,10 +172,10 @@ class ScalarPrinter:
     def _plain_quotient(self, node: Bin) -> bool:
         if not is_whole(node.dtype) or bits_of(node.dtype) < 32:
             return False
-        return self._ranges.of(node.a)[0] >= 0 and self._ranges.of(node.b)[0] > 0
+        return self.ranges.of(node.a)[0] >= 0 and self.ranges.of(node.b)[0] > 0
 
     def _exact(self, node: Bin | Un) -> tuple[int, int]:
-        found = exact_range(node, [self._ranges.of(operand) for operand in node.operands()])
+        found = exact_range(node, [self.ranges.of(operand) for operand in node.operands()])
         return found or dtype_range(node.dtype)
 
     def _sum_or_product(self, node: Bin) -> tuple[str, int]:
@@ -199,27 +191,27 @@ class ScalarPrinter:
             return plain, rank
         wide = unsigned_of(dtype)
         sides = (self._at(node.a, _UNARY), self._at(node.b, _UNARY))
-        return self._use.wrap(dtype, f"({wide}){sides[0]} {node.op} ({wide}){sides[1]}"), _UNARY
+        return self.use.wrap(dtype, f"({wide}){sides[0]} {node.op} ({wide}){sides[1]}"), _UNARY
 
     def _shift(self, node: Bin) -> tuple[str, int]:
         bits, dtype = bits_of(node.dtype), node.dtype
-        low, high = self._ranges.of(node.b)
+        low, high = self.ranges.of(node.b)
         amount = self._at(node.b, _UNARY)
         if not (low >= 0 and high < bits):
             amount = f"(int32_t)((uint32_t){self._at(node.b, _UNARY)} & {bits - 1}u)"
         if node.op == ">>":
-            if self._ranges.of(node.a)[0] >= 0:
+            if self.ranges.of(node.a)[0] >= 0:
                 return f"{self._at(node.a, _UNARY)} >> {amount}", _OTHER
-            return f"{self._use('shift_right', dtype)}({self._plain(node.a)}, {amount})", _UNARY
+            return f"{self.use('shift_right', dtype)}({self._plain(node.a)}, {amount})", _UNARY
         shifted = f"({unsigned_of(dtype)}){self._at(node.a, _UNARY)} << {amount}"
-        return self._use.wrap(dtype, shifted), _UNARY
+        return self.use.wrap(dtype, shifted), _UNARY
 
     def _unary(self, node: Un) -> tuple[str, int]:
         dtype = node.dtype
         if node.op == "abs" and dtype.startswith("u"):
             return self._texts[id(node.a)]
         if node.op == "abs":
-            return f"{self._use('abs', dtype)}({self._plain(node.a)})", _UNARY
+            return f"{self.use('abs', dtype)}({self._plain(node.a)})", _UNARY
         if node.op == "not":
             if dtype == "bool":
                 return f"!{self._at(node.a, _ATOM)}", _OTHER
@@ -227,7 +219,7 @@ class ScalarPrinter:
         if dtype.startswith("float") or fits(self._exact(node), dtype):
             return f"-{self._at(node.a, _ATOM)}", _UNARY
         wide = unsigned_of(dtype)
-        return self._use.wrap(dtype, f"0u - ({wide}){self._at(node.a, _UNARY)}"), _UNARY
+        return self.use.wrap(dtype, f"0u - ({wide}){self._at(node.a, _UNARY)}"), _UNARY
 
     def _cast(self, node: Cast) -> tuple[str, int]:
         source, to = node.a.dtype, node.to
@@ -236,12 +228,12 @@ class ScalarPrinter:
         if to == "bool":
             return f"{self._at(node.a, _SUM)} != 0", _OTHER
         if is_whole(source) and is_whole(to):
-            if fits(self._ranges.of(node.a), to) or to.startswith("u"):
+            if fits(self.ranges.of(node.a), to) or to.startswith("u"):
                 return f"({c_type(to)}){self._at(node.a, _UNARY)}", _UNARY
             value = f"({unsigned_of(to)}){self._at(node.a, _UNARY)}"
-            return self._use.wrap(to, value), _UNARY
+            return self.use.wrap(to, value), _UNARY
         if is_whole(to):
-            return self._use.convert(source, to, self._plain(node.a)), _UNARY
+            return self.use.convert(source, to, self._plain(node.a)), _UNARY
         return f"({c_type(to)}){self._at(node.a, _UNARY)}", _UNARY
 
     def _intrinsic(self, node: Intrin) -> tuple[str, int]:
@@ -250,21 +242,21 @@ class ScalarPrinter:
             return self._saturated(node), _UNARY
         if node.dtype == "float16":
             raise CodegenError("C has no type for float16", fix="keep such values in float32")
-        call = f"{self._use(node.name, node.dtype)}({', '.join(args)})"
+        call = f"{self.use(node.name, node.dtype)}({', '.join(args)})"
         return call, _UNARY
 
     def _saturated(self, node: Intrin) -> str:
         (value,) = node.args
         source, to = value.dtype, node.dtype
         if not is_whole(source):
-            return self._use.convert(source, to, self._plain(value))
-        low, high = self._ranges.of(value)
+            return self.use.convert(source, to, self._plain(value))
+        low, high = self.ranges.of(value)
         bounds = np.iinfo(to)
         text = self._plain(value)
         if high > bounds.max:
-            text = f"{self._use('min', source)}({text}, {int_literal(int(bounds.max), source)})"
+            text = f"{self.use('min', source)}({text}, {int_literal(int(bounds.max), source)})"
         if low < bounds.min:
-            text = f"{self._use('max', source)}({text}, {int_literal(int(bounds.min), source)})"
+            text = f"{self.use('max', source)}({text}, {int_literal(int(bounds.min), source)})"
         return f"({c_type(to)})({text})"
 
 

@@ -8,7 +8,7 @@ in the program is bounded by memory only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -150,21 +150,15 @@ class _Frame:
     at: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class _Machine:
     """Runs plans with an explicit stack of frames."""
 
-    def __init__(
-        self,
-        plan_of: Callable[[str], Plan],
-        kernel: Callable[[str], Kernel | None],
-        tap: Tap | None,
-        inner: bool = False,
-    ) -> None:
-        self._plan_of = plan_of
-        self._kernel = kernel
-        self._tap = tap
-        self._inner = inner
-        self._frames: list[_Frame] = []
+    plan_of: Callable[[str], Plan]
+    kernel: Callable[[str], Kernel | None]
+    tap: Tap | None
+    inner: bool = False
+    _frames: list[_Frame] = field(default_factory=list)
 
     def call(self, closure: Closure, args: list[Any]) -> Any:
         """A function that an operator calls, on a machine of its own.
@@ -172,9 +166,9 @@ class _Machine:
         Raises:
             EvaluationError: such a function calls another one so.
         """
-        if self._inner:
+        if self.inner:
             raise EvaluationError("a loop within a loop is not evaluated", fix=UNROLL_INNER)
-        inner = _Machine(self._plan_of, self._kernel, self._tap, inner=True)
+        inner = _Machine(self.plan_of, self.kernel, self.tap, inner=True)
         return inner.run(closure.plan, args, closure.captured)
 
     def run(self, plan: Plan, args: list[Any], captured: Any = ()) -> Any:
@@ -204,13 +198,13 @@ class _Machine:
     def _callable(self, value: Any) -> Any:
         """A function of the module as what operators call; other values as they are."""
         if isinstance(value, GlobalVar):
-            return Closure(self._plan_of(value.name_hint), [], self.call)
+            return Closure(self.plan_of(value.name_hint), [], self.call)
         return value
 
     def _finish(self, step: Step, slots: list[Any], value: Any) -> None:
         slots[step.out] = value
-        if self._tap is not None and step.do not in (Do.MOVE, Do.CLOSURE):
-            self._tap(step.node, value)
+        if self.tap is not None and step.do not in (Do.MOVE, Do.CLOSURE):
+            self.tap(step.node, value)
         for slot in step.frees:
             slots[slot] = None
 
@@ -243,7 +237,7 @@ class _Machine:
         """Steps whose value is that of another block."""
         args = [slots[a] for a in step.args]
         if step.do is Do.CALL_GLOBAL:
-            self._enter_function(self._plan_of(step.detail), (), args, step, slots)
+            self._enter_function(self.plan_of(step.detail), (), args, step, slots)
         elif step.do is Do.KERNEL:
             self._call_kernel(step, args, slots)
         elif step.do is Do.CALL_VALUE:
@@ -261,9 +255,9 @@ class _Machine:
         if reshape_only and isinstance(ty, TensorType):
             self._finish(step, slots, args[0].reshape(ty.concrete_shape))
             return
-        kernel = self._kernel(name)
+        kernel = self.kernel(name)
         if kernel is None:
-            self._enter_function(self._plan_of(name), (), args, step, slots)
+            self._enter_function(self.plan_of(name), (), args, step, slots)
             return
         self._finish(step, slots, _shaped_like(iter(kernel(flatten(args))), ty))
 
@@ -290,9 +284,9 @@ class _Machine:
             slots[slot] = value
         for slot, value in zip(plan.params, args):
             slots[slot] = value
-        if self._tap is not None:
+        if self.tap is not None:
             for param, value in zip(plan.function.params, args):
-                self._tap(param, value)
+                self.tap(param, value)
         self._frames.append(_Frame(plan.body, slots, step, target))
 
     def _match(self, value: Any, step: Step, slots: list[Any]) -> None:
