@@ -8,11 +8,12 @@ that ``import qsearch`` stays cheap.
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import os
 
+TYPE_CHECKING = False  # typing takes as long to import as all else that is read here
 if TYPE_CHECKING:
+    from typing import Any
+
     from qsearch.commands.analysis import doctor as doctor
     from qsearch.commands.analysis import insight as insight
     from qsearch.commands.export import C as C
@@ -78,29 +79,25 @@ def check_own_packages() -> None:
     Raises:
         ForeignPackageError: one of them is missing or lies elsewhere than ``qsearch``.
     """
-    home = Path(__file__).resolve().parent.parent
+    from importlib.util import find_spec
+
+    home = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     for name in _OURS:
-        spec = importlib.util.find_spec(name)
-        found = _location(spec.submodule_search_locations, spec.origin) if spec else None
-        if found is not None and found.resolve() == home / name:
+        spec = find_spec(name)
+        found = next(iter(spec.submodule_search_locations or ()), spec.origin) if spec else None
+        if found is not None and os.path.realpath(found) == os.path.join(home, name):
             continue
         if found is None:
             raise ForeignPackageError(
                 f"the package {name!r} of qsearch is missing",
-                where=str(home),
+                where=home,
                 fix="install the distribution again: pip install --force-reinstall qsearch",
             )
         raise ForeignPackageError(
             f"the package {name!r} that Python finds is not the one of qsearch",
-            where=f"found {found}, expected {home / name}",
+            where=f"found {found}, expected {os.path.join(home, name)}",
             fix=(
                 f"another distribution or a folder on PYTHONPATH is also called {name!r}: "
                 "remove it, or run qsearch in a virtual environment of its own"
             ),
         )
-
-
-def _location(search_locations: list[str] | None, origin: str | None) -> Path | None:
-    if search_locations:
-        return Path(next(iter(search_locations)))
-    return Path(origin) if origin else None

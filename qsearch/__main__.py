@@ -15,7 +15,7 @@ def main() -> None:
         code = run(sys.argv[1:])
         gc.freeze()  # or Python's last collections walk all that it has imported: 0.1 to 0.4 s
     except KeyboardInterrupt:
-        from qsearch.process import EXIT_INTERRUPTED
+        from qsearch.exit_codes import EXIT_INTERRUPTED
 
         print("interrupted", file=sys.stderr)
         code = EXIT_INTERRUPTED

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from compiler.errors import CompilerError
-from qsearch.process import EXIT_BAD_INPUT, EXIT_SEARCH_FAILED, EXIT_TARGET_MISSED
+from qsearch.exit_codes import EXIT_BAD_INPUT, EXIT_SEARCH_FAILED, EXIT_TARGET_MISSED
 from workers.errors import (
     BrokenRunError,
     DatasetError,

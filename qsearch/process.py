@@ -1,4 +1,4 @@
-"""What a process of ours sets up and ends with: log, signals, locks, exit codes; nothing heavy."""
+"""What a process of ours sets up and ends with: log, signals, locks; nothing heavy."""
 
 from __future__ import annotations
 
@@ -14,18 +14,6 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
-
-EXIT_OK: Final = 0
-"""Done; for a search, the emitted module keeps the promised accuracy."""
-EXIT_TARGET_MISSED: Final = 1
-"""The answer is no: no trial stayed within ``--max-drop``, or none became integers only."""
-EXIT_BAD_INPUT: Final = 2
-"""Options, files, data, a store or a cluster that cannot be used, or no longer; the error says how
-to go on, and finished trials are kept."""
-EXIT_SEARCH_FAILED: Final = 3
-"""The search ran but has nothing to hand over, or broke in a way we did not foresee."""
-EXIT_INTERRUPTED: Final = 130
-"""Ctrl-C; the best so far is written and the same command goes on."""
 
 PACKAGES = ("qsearch", "workers", "compiler")
 _IMPORTING: Final = "<frozen importlib._bootstrap>"

@@ -20,7 +20,7 @@ from compiler.targets.npu import NPUS
 from qsearch.cli import options
 from qsearch.cli.options import Command, Decorator, option
 from qsearch.cli.output import wrapped
-from qsearch.process import EXIT_INTERRUPTED, EXIT_TARGET_MISSED
+from qsearch.exit_codes import EXIT_INTERRUPTED, EXIT_TARGET_MISSED
 from qsearch.settings.launch_settings import DASHBOARD_PORT, OUTPUT, Flag, MaxDrop, Settings
 from workers.metrics.size import LITERT, QDQ
 

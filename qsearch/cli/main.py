@@ -5,22 +5,20 @@ Nothing heavy is imported here or in the command files: ``qsearch --help`` must 
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import logging
 import os
 import re
 import sys
-import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Final
 
 import click
-from click.shell_completion import get_completion_class, shell_complete
 
 from qsearch import ForeignPackageError, __version__, check_own_packages
 from qsearch.cli.options import Choice, Command, argument, unknown_option
-from qsearch.process import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_OK, EXIT_SEARCH_FAILED
+from qsearch.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_OK, EXIT_SEARCH_FAILED
 
 SEARCH: Final = "Search"
 MODELS: Final = "Models and modules"
@@ -153,6 +151,8 @@ def completion_command(shell: str) -> None:
     bash, zsh  eval "$(qsearch completion bash)"
     fish       qsearch completion fish | source
     """
+    from click.shell_completion import get_completion_class
+
     kind = get_completion_class(shell)
     assert kind is not None
     print(kind(qsearch, {}, "qsearch", COMPLETE).source())
@@ -187,6 +187,16 @@ _SYSTEM_SAYS_NO: Final = frozenset(
 """What the system answers about files; other errors of this kind are bugs of ours."""
 
 
+def _help_width() -> int:
+    """The columns of help, as ``shutil`` finds them, whose import takes a sixth of ``--help``."""
+    given = os.environ.get("COLUMNS", "")
+    columns = int(given) if given.isdigit() else 0
+    if not columns:
+        with contextlib.suppress(OSError):
+            columns = os.get_terminal_size().columns
+    return max(min(columns or 80, 100) - 2, 50)
+
+
 def parse(words: Sequence[str]) -> click.Context:
     """The command that a command line names, with its parameters.
 
@@ -194,7 +204,7 @@ def parse(words: Sequence[str]) -> click.Context:
         SettingsError: the words mean nothing.
         click.exceptions.Exit: help was asked for, and printed.
     """
-    root = qsearch.make_context("qsearch", list(words))
+    root = qsearch.make_context("qsearch", list(words), terminal_width=_help_width())
     if root.params.get("version"):
         print(f"qsearch {__version__}")
         root.exit()
@@ -246,6 +256,8 @@ def run(words: Sequence[str]) -> int:
         return EXIT_BAD_INPUT
     try:
         if instruction := os.environ.get(COMPLETE):
+            from click.shell_completion import shell_complete
+
             return shell_complete(qsearch, {}, "qsearch", COMPLETE, instruction)
         context = parse(words)
         with context:
@@ -266,6 +278,8 @@ def run(words: Sequence[str]) -> int:
 
 def _report(error: Exception, words: Sequence[str]) -> int:
     """Print what, where and fix; a bug of ours gets one line and, with -vv, its traceback."""
+    import logging
+
     from compiler.errors import CompilerError
     from qsearch.errors import exit_code_of
 
@@ -295,6 +309,9 @@ def _refused_by_system(error: OSError) -> int:
 
 def _unforeseen(error: Exception, words: Sequence[str]) -> int:
     """A bug of ours or of --import: a few lines for the user, and the traceback with -vv."""
+    import logging
+    import traceback
+
     from workers.user_code import failure_in_user_code
 
     theirs = failure_in_user_code(error)

@@ -15,7 +15,7 @@ import click
 from qsearch.cli import options
 from qsearch.cli.options import COUNT, INPUT, OUTPUT, Choice, Command, argument, option
 from qsearch.cli.output import print_table, wrapped, write_text
-from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
+from qsearch.exit_codes import EXIT_OK, EXIT_TARGET_MISSED
 
 if TYPE_CHECKING:
     from compiler.ranges.finding import Finding

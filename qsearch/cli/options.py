@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
     from click.types import OptionHelpExtra
 
     from qsearch.errors import SettingsError
@@ -83,6 +83,8 @@ class Suggested(click.ParamType[str]):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """The words, and files where a file may stand."""
+        from click.shell_completion import CompletionItem
+
         found = [CompletionItem(word) for word in self._words if word.startswith(incomplete)]
         return found + ([CompletionItem(incomplete, type="file")] if self._files else [])
 

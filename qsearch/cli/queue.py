@@ -12,7 +12,7 @@ from qsearch.cli import options
 from qsearch.cli.launch import given_settings, setting_options
 from qsearch.cli.options import OUTPUT, Command, argument, option
 from qsearch.cli.output import table
-from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
+from qsearch.exit_codes import EXIT_OK, EXIT_TARGET_MISSED
 
 if TYPE_CHECKING:
     from qsearch.errors import SearchFailedError

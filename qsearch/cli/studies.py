@@ -22,7 +22,7 @@ from qsearch.cli.output import (
     without_empty,
     wrapped,
 )
-from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
+from qsearch.exit_codes import EXIT_OK, EXIT_TARGET_MISSED
 
 if TYPE_CHECKING:
     from qsearch.server.client import Client

@@ -20,11 +20,10 @@ import yaml
 
 from qsearch.data.prepared_data import check_exists, read_preprocess
 from qsearch.errors import SettingsError
+from qsearch.exit_codes import EXIT_OK, EXIT_TARGET_MISSED
 from qsearch.opening.frameworks import model_file
 from qsearch.opening.model_file import ModelSource, find_model
 from qsearch.process import (
-    EXIT_OK,
-    EXIT_TARGET_MISSED,
     interruptible,
     interrupts_kept,
     logging_to,

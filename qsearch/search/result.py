@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qsearch.errors import NoModuleError, SearchFailedError
-from qsearch.process import EXIT_INTERRUPTED, EXIT_OK, EXIT_TARGET_MISSED
+from qsearch.exit_codes import EXIT_INTERRUPTED, EXIT_OK, EXIT_TARGET_MISSED
 from qsearch.report.build import Costs, full_report, layers_told, saved_by_stopping, summary
 from qsearch.report.pareto import extremes, front_of
 from qsearch.run.run_folder import RunFolder

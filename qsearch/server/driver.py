@@ -25,13 +25,8 @@ from typing import Final
 
 from compiler.errors import CompilerError
 from qsearch.errors import exit_code_of
-from qsearch.process import (
-    EXIT_BAD_INPUT,
-    EXIT_INTERRUPTED,
-    EXIT_SEARCH_FAILED,
-    interrupts_kept,
-    try_lock,
-)
+from qsearch.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_SEARCH_FAILED
+from qsearch.process import interrupts_kept, try_lock
 from qsearch.run.run_folder import STORAGE_VARIABLE
 from qsearch.server.submission import (
     OPTIONS,

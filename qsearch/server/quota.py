@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from qsearch.errors import StoreError
-from qsearch.process import EXIT_BAD_INPUT
+from qsearch.exit_codes import EXIT_BAD_INPUT
 from qsearch.server.submission import BEFORE, ServerOptions
 from qsearch.store.engine import open_reader
 from qsearch.store.records import Job

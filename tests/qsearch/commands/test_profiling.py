@@ -13,7 +13,7 @@ from compiler.errors import CodegenError, CompilerError
 from qsearch.cli.main import run
 from qsearch.commands.profiling import ModuleProfile, profile
 from qsearch.commands.quantization import quantize
-from qsearch.process import EXIT_BAD_INPUT, EXIT_OK
+from qsearch.exit_codes import EXIT_BAD_INPUT, EXIT_OK
 from tests.compiler.runtime.test_interface import half_model
 
 

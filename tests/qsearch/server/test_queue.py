@@ -20,7 +20,7 @@ import pytest
 from sqlalchemy import text
 
 from qsearch.errors import ConflictError, DataError, SettingsError
-from qsearch.process import EXIT_SEARCH_FAILED
+from qsearch.exit_codes import EXIT_SEARCH_FAILED
 from qsearch.server.driver import MOST_DEATHS, Drivers, delay_after, main, note_study
 from qsearch.server.queue import ForbiddenError, JobQueue
 from qsearch.server.quota import Usage
