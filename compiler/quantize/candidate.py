@@ -246,7 +246,17 @@ def build_candidate(
             of the model may overflow.
         IntegerOverflowError: a sum may leave its dtype.
     """
-    annotated, run = mark(mod, qconfig, channels, context)
+    return build_marked(mod, *mark(mod, qconfig, channels, context), activation_scales)
+
+
+def build_marked(
+    mod: IRModule,
+    annotated: IRModule,
+    run: QuantizeContext,
+    activation_scales: Sequence[float] | NDArray[np.float32] | None,
+) -> Candidate:
+    """``build_candidate`` behind ``mark``, which gave the annotated module and the run."""
+    qconfig = run.qconfig
     if qconfig.partition_conversions == "fully_integral":
         refuse_overflows(annotated)
     annotated, activation_scales = own_points(annotated, run.qconfig, activation_scales)

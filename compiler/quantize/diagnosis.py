@@ -19,11 +19,12 @@ from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import is_given, quantize_kind
 from compiler.ops.rules.never_negative import never_negative
 from compiler.ops.rules.zero_point import may_have_zero_point
+from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.layer_choices import REST
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.qtypes.report import MARKER_OPS, OPERAND_FLOAT, CallRecord, float_calls
-from compiler.quantize.calibration.flow import Calibration, without_data
-from compiler.quantize.candidate import mark
+from compiler.quantize.calibration.flow import without_data
+from compiler.quantize.candidate import build_marked, mark
 from compiler.quantize.conversions.partition_conversions import (
     integer_dtypes,
     partition_conversions,
@@ -164,7 +165,7 @@ def diagnose(mod: IRModule, qconfig: QConfig) -> Diagnosis:
     """
     plain = without_data(qconfig).uncut
     annotated, run = mark(mod, plain)
-    records, obstacles = _built(mod, plain, run.report.calls)
+    records, obstacles = _built(mod, annotated, run)
     overflows = overflowing(annotated)
     obstacles += tuple(
         f"whole numbers may leave their dtype: {told}" for told in overflows.values()
@@ -183,16 +184,17 @@ def diagnose(mod: IRModule, qconfig: QConfig) -> Diagnosis:
 
 
 def _built(
-    mod: IRModule, qconfig: QConfig, marked: list[CallRecord]
+    mod: IRModule, annotated: IRModule, run: QuantizeContext
 ) -> tuple[list[CallRecord], tuple[str, ...]]:
     """The report's calls, and what stands against a fully integral module."""
+    marked = [*run.report.calls]
     try:
-        candidate = Calibration(mod).candidate(qconfig)
+        candidate = build_marked(mod, annotated, run, None)
     except QuantizeError as error:
         return marked, (str(error),)
     assert candidate.integer is not None
     try:
-        partition_conversions(candidate.integer, integer_dtypes(qconfig), True)
+        partition_conversions(candidate.integer, integer_dtypes(run.qconfig), True)
     except QuantizeError as error:
         return candidate.report.calls, (error.what,)
     return candidate.report.calls, ()
