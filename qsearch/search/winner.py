@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from compiler.insight.audit import BITS, Repaired
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, Candidate
-from compiler.runtime.artifact import QModule, load_qmod
+from compiler.runtime.artifact import QModule
 from qsearch.run.run_folder import RunFolder
 from qsearch.run.signing import sign_file
 from qsearch.search.audit import audited
@@ -178,7 +178,7 @@ class Winner:
 
     def write(self, best: Trial, outputs_sha256: str | None) -> QModule:
         """Write the module with its configuration, provenance, proof and a few samples, unless
-        this run has written the same file; and read it.
+        this run has written the same file.
 
         Args:
             outputs_sha256: over its outputs on the evaluation data; None where they were not
@@ -194,13 +194,13 @@ class Winner:
         samples = samples_of(shipped.module, prepared.calib, prepared.inputs)
         around = None if source.parts is None else source.parts.around
         partial = folder.module.with_suffix(".part")
-        shipped.packed(qconfig, known, samples, around).save(partial)
+        module = shipped.packed(qconfig, known, samples, around)
+        module.save(partial)
         if self._signer is not None:
             sign_file(partial, self._signer)
         partial.replace(folder.module)
         text = json.dumps(qconfig.to_dict(), indent=1, sort_keys=True) + "\n"
         write_atomically(folder.qconfig, text.encode())
-        module = load_qmod(folder.module)
         keep_page(self._artifacts, folder.module, module)
         self._written = key, module
         return module
