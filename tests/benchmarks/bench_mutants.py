@@ -49,10 +49,17 @@ MAPS = {
     ],
     "integers": ["tests/compiler/ops/rules", "tests/compiler/quantize"],
     "engine": ["tests/compiler/targets/engine"],
-    "search": ["tests/qsearch/search", "tests/qsearch/test_launch.py"],
+    "search": [
+        "tests/qsearch/search",
+        "tests/qsearch/test_launch.py",
+        "tests/qsearch/report",
+        "tests/qsearch/run",
+        "tests/qsearch/commands/test_studies.py",
+        "tests/qsearch/cli/test_study_commands.py",
+    ],
     "workers": ["tests/workers"],
 }
-"""The tests beside the code."""
+"""The tests beside the code, and those of what shows its results."""
 
 NEEDS_RAY = ("ray_pool.py", "ray_cluster.py")
 """Files whose tests start Ray; too slow for a test a mutant."""
