@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 
-from workers.batching import model_batches, spread_batches
+from workers.batching import hash_outputs, model_batches, spread_batches
 from workers.datasets.protocol import Batch, InputSpec
 from workers.messages import Range
 
@@ -60,3 +62,11 @@ def test_few_samples_are_spread_over_all(samples: int, starts: list[int]) -> Non
     batches = list(spread_batches(Counted(41), samples, INPUTS, 4))
     assert [batch.start for batch in batches] == starts
     assert [batch.count for batch in batches] == [min(4, 41 - start) for start in starts]
+
+
+def test_a_hash_is_over_all_samples_and_an_output_without_them_counts_once() -> None:
+    rows, one = np.arange(6.0).reshape(3, 2), np.asarray([[7.0]])
+    digest = hashlib.sha256()
+    hash_outputs(digest, [rows, one])
+    wanted = np.asarray([0, 1, 7, 2, 3, 4, 5], "<f4")
+    assert digest.hexdigest() == hashlib.sha256(wanted.tobytes()).hexdigest()

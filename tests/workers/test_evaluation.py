@@ -23,7 +23,8 @@ from qsearch.search.pruner import LOOKS
 from qsearch.search.scoring import merge, split
 from tests.needs import NEEDS_C
 from tests.workers.shards import NOTHING_STORED, evaluate_shard
-from workers import candidates
+from workers import candidates, evaluation
+from workers.batching import model_batches
 from workers.errors import DifferingOutputsError, MetricError, WorkerError
 from workers.evaluation import EvaluationActor
 from workers.messages import EvaluationRequest, EvaluationResult, Handle, Range
@@ -249,3 +250,17 @@ def test_an_evaluator_that_is_wrong_ends_with_an_error_that_names_both(
     evaluate_shard(request)
     with pytest.raises(DifferingOutputsError, match="engine and reference differ: 1 of 5 values"):
         evaluate_shard(replace(request, spot_check=True))
+
+
+def test_large_samples_are_read_a_few_at_a_time(study, monkeypatch) -> None:
+    sample = study.images[0].nbytes
+    monkeypatch.setattr(evaluation, "_SUMMED_BYTES", 5 * sample)
+    read: list[int] = []
+
+    def batches(dataset: Any, samples: Range, inputs: Any, chunk: int) -> Any:
+        read.append(chunk)
+        return model_batches(dataset, samples, inputs, chunk)
+
+    monkeypatch.setattr(evaluation, "model_batches", batches)
+    evaluate_shard(study.evaluation("float"))
+    assert read == [5]

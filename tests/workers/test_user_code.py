@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from workers.errors import BrokenRunError, UserCodeError
-from workers.user_code import hashes, import_user_code
+from workers.user_code import code_behind, hashes, import_user_code
 
 
 @pytest.fixture
@@ -111,3 +111,8 @@ def test_a_word_that_names_no_module_is_refused(
         import_user_code([word])
     assert what in caught.value.what
     assert caught.value.fix
+
+
+@pytest.mark.parametrize("path", ["workers.metrics.builtin:top1", "no_such_module:metric"])
+def test_no_file_of_ours_or_of_what_was_not_imported_is_code_of_the_user(path: str) -> None:
+    assert code_behind(path).sources == ()

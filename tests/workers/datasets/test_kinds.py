@@ -361,3 +361,18 @@ def test_boxes_and_masks_move_with_a_letterbox(tmp_path: Path) -> None:
     labels = found.labels(Range(0, 1))
     assert labels is not None
     assert labels[0, :, 0].tolist() == [-1, -1, 1, 1, 1, 1, -1, -1]
+
+
+def test_a_size_of_boxes_that_is_told_the_wrong_way_turns_no_upright_image(tmp_path: Path) -> None:
+    Image.new("RGB", (16, 8)).save(tmp_path / "i.jpg")
+    drawn = {"id": 0, "file_name": "i.jpg", "width": 8, "height": 16}
+    coco = {"images": [drawn], "annotations": [], "categories": []}
+    (tmp_path / "a.json").write_text(json.dumps(coco))
+    fields = {"boxes": "a.json", "mean": 0}
+    assert len(opened("detection", tmp_path, IMAGE, preprocess=fields)) == 1
+
+
+def test_a_column_that_is_named_and_not_there_is_refused_with_those_that_are(texts: Path) -> None:
+    with pytest.raises(DatasetError, match="no column 'price'") as refused:
+        opened("table", texts / "t.csv", ROW, preprocess={"label": "price"})
+    assert "has one, two, label" in str(refused.value)

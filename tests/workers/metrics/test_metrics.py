@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from workers.errors import MetricError
-from workers.metrics.registry import MetricSums, merge_sums, results
+from workers.metrics.registry import MetricSums, measure, merge_sums, results
 from workers.metrics.sqnr import FLOOR_DB
 
 RNG = np.random.default_rng(3)
@@ -108,3 +108,8 @@ def test_a_lone_number_is_no_answer_that_could_agree(shape: tuple[int, ...]) -> 
     sums = MetricSums(("agreement",), has_labels=False, has_reference=True)
     sums.add((np.zeros(shape, np.float32),), (np.ones(shape, np.float32),), None)
     assert sums.results() == {"agreement": None}
+
+
+def test_numbers_are_shown_with_four_digits_or_whole_from_a_thousand() -> None:
+    shown = [measure("no measure").formatted(value) for value in (0.98765, -12.0, 1e3, -1234567.8)]
+    assert shown == ["0.9877", "-12", "1,000", "-1,234,568"]

@@ -106,9 +106,11 @@ class PoolTestCase:
         pool.submit("later", Ask("double", 21))
         assert drain(pool)["later"].result == 42
 
-    def test_close_may_be_called_twice(self, pool: WorkerPool) -> None:
+    def test_close_may_be_called_twice_and_leaves_nothing_pending(self, pool: WorkerPool) -> None:
+        pool.submit("a", Ask("double", 1))
         pool.close()
         pool.close()
+        assert pool.next_finished(timeout_s=0.0) is None
 
 
 class SeparateWorkersTestCase(PoolTestCase):

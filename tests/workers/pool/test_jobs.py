@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from workers.errors import LostWorkerError
 from workers.pool import queued_pool
-from workers.pool.endings import is_own_fault, oom_kills
+from workers.pool.endings import inquest, is_own_fault, oom_kills
 from workers.pool.queued_pool import JobQueue
 from workers.process import LOG_BYTES, log_tail
 
@@ -160,3 +160,12 @@ def test_log_tail_gives_the_end_of_a_log(tmp_path: Path) -> None:
     assert log_tail(log) == "one line"
     log.write_text("first" + "x" * LOG_BYTES + "last")
     assert log_tail(log) == "x" * (LOG_BYTES - 4) + "last"
+
+
+def test_a_crash_is_read_once_from_the_file_beside_the_log(tmp_path: Path) -> None:
+    log, crash = tmp_path / "0.log", tmp_path / "0.log.crash"
+    log.write_text("last words\n")
+    crash.write_bytes(b"Fatal Python error: Segmentation fault\n")
+    assert inquest(str(log), oom_kills()) == (True, "last words")
+    assert not crash.exists()
+    assert inquest(str(log), oom_kills()) == (False, "last words")
