@@ -97,6 +97,7 @@ def _of_activations(
     return total
 
 
+@np.errstate(over="ignore")
 def _of_weights(module: IRModule, qconfig: QConfig, reach: Mapping[Call, NDArray[Any]]) -> float:
     total = 0.0
     axis = 0 if qconfig.weight_granularity == "channel" else None
@@ -119,9 +120,9 @@ def _of_weights(module: IRModule, qconfig: QConfig, reach: Mapping[Call, NDArray
 
 
 def squares(values: NDArray[Any]) -> float:
-    """Return the sum of the squares, in float64 where that of float32 overflows."""
-    with np.errstate(over="ignore"):
-        total = float(np.square(values).sum())
+    """Return the sum of the squares, in float64 where that of float32 overflows, which the caller
+    ignores."""
+    total = float(np.square(values).sum())
     return total if np.isfinite(total) else float(np.square(values, dtype=np.float64).sum())
 
 

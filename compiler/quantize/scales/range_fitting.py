@@ -161,6 +161,7 @@ class RangeFitting:
         size = max(point.tensor_type.num_elements, 1)
         return max(min(_IMAGES // max(_images(point), 1), _VALUES // size), 1)
 
+    @np.errstate(invalid="ignore", over="ignore")  # here: to enter it takes as long as a small sum
     def fit(self, point: Expr, runs: PrefixRuns) -> None:
         """Choose the range of one of ``points`` that ``runs`` has advanced to."""
         assert isinstance(point, Call)
@@ -269,14 +270,16 @@ class _Heat:
         held = isinstance(reading.body, Tuple) and reading.body.fields == reading.params
         self._run = None if held else float_executor(IRModule.from_expr(reading))
         self._wanted = [self._read(x) for _, x in pairs]
-        self._powers = [sum(map(squares, each)) for each in zip(*self._wanted, strict=True)]
+        powers = (sum(map(squares, each)) for each in zip(*self._wanted, strict=True))
+        self._powers = [max(power, 1e-30) for power in powers]
 
     def error(self, tried: Sequence[Expr], part: slice, total: float, least: float) -> float:
         """``total`` and the sum over a part of the samples, as far as it stays below ``least``."""
+        step, low, high = (c.data for c in tried if isinstance(c, Constant))
         for (y, _), target in zip(self.pairs[part], self._wanted[part], strict=True):
             if total >= least:
                 break
-            total += self._apart(self._read(_on_grid(y, tried)), target)
+            total += self._apart(self._read(_on_grid(y, step, low, high)), target)
         return total
 
     def gain(self, step: Values, count: int) -> float:
@@ -290,14 +293,11 @@ class _Heat:
         return gain if np.isfinite(gain) else 0.0  # a reader's infinities tell nothing
 
     def _read(self, held: Values) -> list[Values]:
-        return [held] if self._run is None else list(self._run.run([held]))
+        return [held] if self._run is None else self._run.run([held])
 
     def _apart(self, found: Sequence[Values], target: Sequence[Values]) -> float:
-        with np.errstate(invalid="ignore", over="ignore"):
-            apart = (squares(a - b) for a, b in zip(found, target, strict=True))
-            total = sum(
-                one / max(power, 1e-30) for one, power in zip(apart, self._powers, strict=True)
-            )
+        sides = zip(found, target, self._powers, strict=True)
+        total = sum(squares(a - b) / power for a, b, power in sides)
         return total if np.isfinite(total) else np.inf
 
 
@@ -365,13 +365,11 @@ def _is_shorter(part: TensorType, whole: TensorType, axis: int) -> bool:
     return len(ours) == len(theirs) > axis and ours.pop(axis) < theirs.pop(axis) and ours == theirs
 
 
-def _on_grid(values: Values, constants: Sequence[Expr]) -> Values:
-    step, low, high = (c.data for c in constants if isinstance(c, Constant))
-    with np.errstate(over="ignore"):  # clipped below
-        held = np.asarray(values / step)  # numpy makes a number of an array without axes
+def _on_grid(values: Values, step: Values, low: Values, high: Values) -> Values:
+    held = np.asarray(values / step)  # numpy makes a number of an array without axes
     held += np.float32(0.5)
     np.floor(held, out=held)
-    np.clip(held, low, high, out=held)
+    held.clip(low, high, out=held)
     held *= step
     return held
 
