@@ -55,6 +55,7 @@ MAPS = {
         "tests/qsearch/report",
         "tests/qsearch/run",
         "tests/qsearch/commands/test_studies.py",
+        "tests/qsearch/commands/test_trial_module.py",
         "tests/qsearch/cli/test_study_commands.py",
     ],
     "workers": ["tests/workers"],

@@ -16,7 +16,7 @@ from compiler.errors import CalibrationError, CompilerError, NotFullyIntegralErr
 from compiler.qtypes.qconfig import QConfig
 from qsearch.errors import SearchFailedError
 from qsearch.run.progress import TRIALS, Progress, SilentProgress
-from qsearch.search.context import Budget, StudyContext
+from qsearch.search.context import Budget, Control, StudyContext
 from qsearch.search.driver import SPACE_EXHAUSTED, TIMEOUT, Driver
 from qsearch.search.known_trials import KnownTrials
 from qsearch.search.objectives import Objective
@@ -181,6 +181,7 @@ def search(
     keep_failed: bool = False,
     patience: int | str | None = None,
     without_effect: tuple[str, ...] = (),
+    tell: Callable[..., None] = lambda *_, **__: None,
 ) -> str | None:
     study = repository.find_study(name) or repository.create_study(
         NewStudy(name, "m.onnx", "a" * 64, {}, "b" * 64, 3, trials, "c" * 16)
@@ -203,7 +204,8 @@ def search(
     whole = EvaluationRequest(build, DatasetRef("npz"), Range(0, 300), ("agreement",), ())
     scorer = Scorer(whole, score_of)
     running = RunningTrials(pool, scorer, None)
-    driver = Driver(context, queue, running, budget, keep_failed=keep_failed)
+    control = Control(tell=tell)
+    driver = Driver(context, queue, running, budget, control, keep_failed=keep_failed)
     return driver.run()
 
 
@@ -575,3 +577,12 @@ def test_a_pool_that_forgets_requests_ends_the_search_with_a_message(
 
     with pytest.raises(SearchFailedError, match="without an answer"):
         search(repository, Forgetful())
+
+
+def test_each_new_best_trial_is_told_once(repository: Repository) -> None:
+    told: list[int] = []
+    search(repository, FakePool(), tell=lambda kind, text, **about: told.append(about["trial"]))
+    best = Objective("agreement").best(trials_of(repository))
+    assert best is not None
+    assert told[-1] == best.number
+    assert len(told) == len(set(told)) > 1

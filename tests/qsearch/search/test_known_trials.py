@@ -137,3 +137,12 @@ def test_a_plot_of_the_best_so_far_ends_at_the_winner() -> None:
     assert [point.number for point in measures.winners(points)] == [0, 2]
     assert measures.best(points).number == 2
     assert spark(measures, points) == [432 / 480, 432 / 480, 429 / 480]
+
+
+def test_beyond_all_limits_a_trial_is_newly_better_only_than_the_best_before_it() -> None:
+    trials = KnownTrials(Objective("top1", max_size=10.0))
+    for number, top1 in enumerate((0.9, 0.5, 0.6)):
+        trial = ended(number, top1)
+        score = {**(trial.outcome.score or {}), "model_bytes": 20.0}
+        trials.note(replace(trial, outcome=replace(trial.outcome, score=score)))
+    assert trials.last_better == 0

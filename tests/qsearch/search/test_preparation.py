@@ -10,6 +10,7 @@ import onnx.parser
 import pytest
 from onnx.numpy_helper import from_array
 
+import qsearch
 from qsearch.opening.model_file import find_model
 from qsearch.search.context import PreparedStudy
 from qsearch.search.preparation import prepare_study
@@ -80,3 +81,29 @@ def test_features_and_joined_outputs_have_no_answer_to_agree_on(
         evaluation=images,
     )
     assert study.decides is has_answers
+
+
+@pytest.mark.parametrize(("classes", "labelled"), [(1, False), (3, True)])
+def test_labels_judge_a_model_whose_outputs_are_classes(
+    tmp_path: Path, classes: int, labelled: bool
+) -> None:
+    weight = np.random.default_rng(0).normal(size=(2, classes)).astype(np.float32)
+    text = '<ir_version: 8, opset_import: ["": 13]> g (float[n, 2] x) => (float[n, m] y) '
+    graph = onnx.parser.parse_model(f"{text}{{ y = MatMul(x, w) }}")
+    graph.graph.initializer.append(from_array(weight, "w"))
+    onnx.save(graph, tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=np.eye(2, dtype=np.float32)[[0, 1] * 4], labels=[0, 0] * 4)
+    study = prepare_study(
+        Settings(model=str(tmp_path / "m.onnx"), eval=str(tmp_path / "d.npz")),
+        find_model(str(tmp_path / "m.onnx")),
+        objects_folder=tmp_path,
+        calib=np.eye(2, dtype=np.float32),
+    )
+    assert study.has_labels is labelled
+
+
+def test_a_search_for_size_may_lose_the_four_answers_that_luck_explains(tmp_path: Path) -> None:
+    shipped = np.load(Path(qsearch.__file__).parent / "models" / "digits_dev.npz")
+    np.savez(tmp_path / "few.npz", **{name: shipped[name][:16] for name in shipped.files})
+    study = prepared(tmp_path, {"minimize": ["size"], "eval": str(tmp_path / "few.npz")})
+    assert (study.metric, str(study.settings.max_drop)) == ("top1", "0.25")
