@@ -61,13 +61,13 @@ class CalibrationActor:
         if len(request.samples) == 0:
             raise DatasetError("no sample to calibrate on", where=str(request.samples))
         measurement = self._measurement(request)
+        mod = self._values.module(request.blob)
         if measurement.step in CHANNEL_STEPS:
-            mod = self._values.module(request.blob)
             batches = self._batches(request, input_specs(mod))
             arrays = measure_channels(mod, measurement, batches).to_arrays()
         else:
             inputs, profile = self._profiles.get(
-                self._key(request), lambda: self._profile(request, measurement)
+                self._key(request), lambda: (input_specs(mod), Profile.of(mod, measurement))
             )
             arrays = profile.measure(measurement, self._batches(request, inputs)).to_arrays()
         return CalibrationResult(arrays, len(request.samples), watch.cpu_s, peak_rss_bytes())
@@ -90,12 +90,6 @@ class CalibrationActor:
             json.dumps(dict(request.qconfig), sort_keys=True),
             "" if request.channels is None else self._values.key(request.channels),
         )
-
-    def _profile(
-        self, request: CalibrationRequest, measurement: Measurement
-    ) -> tuple[tuple[InputSpec, ...], Profile]:
-        mod = self._values.module(request.blob)
-        return input_specs(mod), Profile.of(mod, measurement)
 
     def _batches(
         self, request: CalibrationRequest, inputs: tuple[InputSpec, ...]

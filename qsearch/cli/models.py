@@ -176,9 +176,7 @@ def _nodes(names: Any) -> str:
 
 @click.command(cls=Command)
 @options.model
-@options.calib
-@options.preprocess
-@options.seed
+@options.calib_data
 @_qconfig(
     "changes to the recommended configuration (lists: skip_conv_layers=[0,3]), or a "
     "qconfig.json; auto chooses from the calibration data and gives reasons, auto,nbit_weight=4 "
@@ -203,9 +201,7 @@ def _nodes(names: Any) -> str:
 @options.imports
 def compile_command(
     model: str | None,
-    calib: str | None,
-    preprocess: str | None,
-    seed: int,
+    calib: DataSource,
     qconfig: str,
     out: str | None,
     sign: str | None,
@@ -222,7 +218,6 @@ def compile_command(
     from compiler.runtime.artifact import refuse_onnx_name
     from compiler.transform import DumpDir, PassContext
     from qsearch.commands.quantization import COMPARED_DATA, form_of_auto, quantize
-    from qsearch.opening.open_model import DataSource
     from qsearch.process import logging_to
     from qsearch.run.progress import LONG_S, PlainProgress
     from qsearch.run.signing import private_key, sign_file
@@ -236,7 +231,7 @@ def compile_command(
     dumps = (DumpDir(Path(dump_ir), show_meta=False),) if dump_ir else ()
     with logging_to(verbosity), PassContext(instruments=dumps):
         late = None if verbosity < 0 else PlainProgress(quiet_s=LONG_S)
-        module = quantize(given, DataSource(calib, preprocess, seed), qconfig, **cut, progress=late)
+        module = quantize(given, calib, qconfig, **cut, progress=late)
     closeness = Closeness.recorded(module.provenance)
     if dump_ir:
         from compiler.fusion.fuse_ops import fuse_report

@@ -336,7 +336,7 @@ def verify_command(
     judged = {name: asked.pop(name) for name in ("against", "strict", "samples", "dim")}
     if Path(module).suffix == ".onnx":
         _only_of_kind(module, {"require_record": require_record, **asked})
-        return _judge(module, data, out, as_json, **judged)
+        return _judge(module, data, out, as_json, judged)
     _only_of_kind(module, judged)
     from qsearch.commands.verification import verify
     from qsearch.run.run_folder import RunFolder
@@ -370,20 +370,15 @@ def _only_of_kind(file: str, given: Mapping[str, object]) -> None:
 
 
 def _judge(
-    file: str,
-    data: DataSource,
-    out: str | None,
-    as_json: bool,
-    strict: bool,
-    samples: int | None,
-    **asked: Any,
+    file: str, data: DataSource, out: str | None, as_json: bool, asked: Mapping[str, Any]
 ) -> int:
     """Judge an int8 ONNX file and print the report."""
     from qsearch.commands.judgement import LEGEND, SAMPLES, judge
     from qsearch.process import logging_to
 
     with logging_to(-1):  # what the cure would leave as it is
-        found = judge(file, data, samples=samples or SAMPLES, **asked)
+        samples = asked["samples"] or SAMPLES
+        found = judge(file, data, against=asked["against"], samples=samples, dim=asked["dim"])
     if as_json:
         print(json.dumps(found.to_dict()))
     else:
@@ -400,7 +395,7 @@ def _judge(
         write_text(Path(out), found.html())
         if not as_json:
             print(f"written: {out}")
-    return EXIT_OK if found.acceptable(strict) else EXIT_TARGET_MISSED
+    return EXIT_OK if found.acceptable(asked["strict"]) else EXIT_TARGET_MISSED
 
 
 def _report(found: Verification) -> list[str]:

@@ -380,16 +380,24 @@ seed: Decorator = option(
 )
 
 
-def _eval_data(eval: str | None, preprocess: str | None) -> DataSource:
+def _source(data: str | None, preprocess: str | None, seed: int = 0) -> DataSource:
     from qsearch.opening.open_model import DataSource
 
-    return DataSource(eval, preprocess)
+    return DataSource(data, preprocess, seed)
+
+
+calib_data: Decorator = grouped(
+    "calib",
+    lambda calib, preprocess, seed: _source(calib, preprocess, seed),
+    *(calib, preprocess, seed),
+)
+"""Calibration data, how its images are read and the seed, as the parameter ``calib``."""
 
 
 def eval_data(help: str) -> Decorator:
     """``--eval`` and how its images are read, as the parameter ``data``, a ``DataSource``."""
     given = option("--eval", metavar="E", help=help, panel=INPUT)
-    return grouped("data", _eval_data, given, preprocess)
+    return grouped("data", lambda eval, preprocess: _source(eval, preprocess), given, preprocess)
 
 
 rows_format: Decorator = option(

@@ -148,11 +148,6 @@ Exporter = Callable[[QModule, ExportTarget], ExportedFiles]
 export_formats: NamedTable[Exporter] = NamedTable("export format", SettingsError)
 
 
-def format_name(format: str | C | Qdq | Tflite | Commands) -> str:
-    """The name of a format that may have options."""
-    return format if isinstance(format, str) else type(format).__name__.lower()
-
-
 def export(
     path: PathLike,
     format: str | C | Qdq | Tflite | Commands = "c",
@@ -184,7 +179,7 @@ def export(
         TfliteExportError: something in the module has no such form in LiteRT.
     """
     options = None if isinstance(format, str) else format
-    form = format_name(format)
+    form = format if isinstance(format, str) else type(format).__name__.lower()
     exporter = export_formats.require(form)
     if form == "commands" and options is None:
         raise SettingsError(

@@ -114,24 +114,18 @@ class Connection:
             raise self._refused(error) from error
         except (URLError, OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", error)
+            cut = isinstance(reason, BrokenPipeError | ConnectionResetError)
             if isinstance(reason, ssl.SSLError):
-                raise UnreachableError(
-                    f"no secure connection: {reason.reason or reason}",
-                    where=self.url,
-                    fix="check the certificate, or whether the server speaks http",
-                ) from error
-            if hasattr(body, "read") and isinstance(reason, BrokenPipeError | ConnectionResetError):
-                raise UnreachableError(
-                    "the server ended the upload early",
-                    where=self.url,
-                    fix="send less; or its disk is full, or something between you cuts it off",
-                ) from error
-            said = getattr(reason, "strerror", None) or str(reason) or type(error).__name__
-            raise UnreachableError(
-                f"the server does not answer: {said}",
-                where=self.url,
-                fix="check the address that `qsearch serve` printed, and that it runs",
-            ) from error
+                what = f"no secure connection: {reason.reason or reason}"
+                fix = "check the certificate, or whether the server speaks http"
+            elif cut and hasattr(body, "read"):
+                what = "the server ended the upload early"
+                fix = "send less; or its disk is full, or something between you cuts it off"
+            else:
+                said = getattr(reason, "strerror", None) or str(reason) or type(error).__name__
+                what = f"the server does not answer: {said}"
+                fix = "check the address that `qsearch serve` printed, and that it runs"
+            raise UnreachableError(what, where=self.url, fix=fix) from error
 
     def _refused(self, error: HTTPError) -> SearchError:
         try:

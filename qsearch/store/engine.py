@@ -128,8 +128,9 @@ def open_engine(
         StoreError: no such URL, driver or server; or a schema of another version.
     """
     url = parse_url(storage)
-    if not create:
-        _require_file(url)
+    path = Path(url.database or "")
+    if not create and url.get_backend_name() == "sqlite" and not path.is_file():
+        raise StoreError("there is no database", where=str(path), fix="run `qsearch launch` first")
 
     def attempt() -> Engine:
         engine = _create(url, reader=reader)
@@ -163,12 +164,6 @@ def require_folder(storage: str) -> None:
         raise StoreError(
             "there is no folder for the database", where=str(folder), fix="correct --storage"
         )
-
-
-def _require_file(url: URL) -> None:
-    path = Path(url.database or "")
-    if url.get_backend_name() == "sqlite" and not path.is_file():
-        raise StoreError("there is no database", where=str(path), fix="run `qsearch launch` first")
 
 
 def parse_url(storage: str) -> URL:
@@ -235,9 +230,26 @@ def unreachable(url: URL, error: BaseException, waited_s: float = 0.0) -> StoreE
     """A storage that cannot be used right now, told without the password."""
     reason = str(getattr(error, "orig", None) or error).strip().splitlines() or ["no answer"]
     text = reason[0].replace(str(url.password), "***") if url.password else reason[0]
-    known = _sqlite_trouble(url, error, text, waited_s)
-    if known is not None:
-        return known
+    busy = (
+        f"another process has locked the database for {waited_s:.0f} s",
+        "end the program that holds the file open (fuser names it), then run the same command "
+        "again: finished trials are kept",
+    )
+    known = {
+        sqlite3.SQLITE_BUSY: busy,
+        sqlite3.SQLITE_LOCKED: busy,
+        sqlite3.SQLITE_NOTADB: (
+            "the file is no SQLite database, or its first page is damaged",
+            "name another file, or restore this one from a copy",
+        ),
+        sqlite3.SQLITE_CORRUPT: (
+            f"the database is damaged: {text}",
+            f"restore it from a copy, or save what can be read: sqlite3 {url.database} .recover | "
+            "sqlite3 saved.db; to start over, delete the file",
+        ),
+    }
+    if told := known.get(_sqlite_code(error) or 0):
+        return StoreError(told[0], where=masked(url), fix=told[1])
     if isinstance(error, ImportError | NoSuchModuleError):
         fix = "install the driver: pip install 'qsearch[postgres]'"
     elif "no equivalent in encoding" in text:
@@ -249,35 +261,6 @@ def unreachable(url: URL, error: BaseException, waited_s: float = 0.0) -> StoreE
     else:
         fix = "check host, port, user, password and database name, and that the server runs"
     return StoreError(f"the storage cannot be reached: {text}", where=masked(url), fix=fix)
-
-
-def _sqlite_trouble(
-    url: URL, error: BaseException, text: str, waited_s: float
-) -> StoreError | None:
-    """Error for what SQLite's own code tells of the file."""
-    code = _sqlite_code(error)
-    if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
-        return StoreError(
-            f"another process has locked the database for {waited_s:.0f} s",
-            where=masked(url),
-            fix="end the program that holds the file open (fuser names it), then run the same "
-            "command again: finished trials are kept",
-        )
-    if code == sqlite3.SQLITE_NOTADB:
-        return StoreError(
-            "the file is no SQLite database, or its first page is damaged",
-            where=masked(url),
-            fix="name another file, or restore this one from a copy",
-        )
-    if code == sqlite3.SQLITE_CORRUPT:
-        file = url.database
-        return StoreError(
-            f"the database is damaged: {text}",
-            where=masked(url),
-            fix=f"restore it from a copy, or save what can be read: sqlite3 {file} .recover | "
-            "sqlite3 saved.db; to start over, delete the file",
-        )
-    return None
 
 
 def _create(url: URL, *, reader: bool = False) -> Engine:
