@@ -95,6 +95,9 @@ def _inverse_factor(hessian: Products) -> Products:
     """
     found = np.empty_like(hessian)
     for group, one in enumerate(hessian):
-        lower = np.linalg.cholesky(one[::-1, ::-1].astype(np.float64))
-        found[group] = scipy.linalg.lapack.dtrtri(lower.T, overwrite_c=1)[0].T[::-1, ::-1]
+        turned = np.array(one[::-1, ::-1], np.float64, order="F")  # which both work in
+        lower, refused = scipy.linalg.lapack.dpotrf(turned, lower=1, overwrite_a=1)
+        if refused:
+            raise np.linalg.LinAlgError(f"column {refused} depends on the columns before it")
+        found[group] = scipy.linalg.lapack.dtrtri(lower, lower=1, overwrite_c=1)[0][::-1, ::-1]
     return found

@@ -216,12 +216,11 @@ def _rounded(held: PointRows, seen: _Seen, centred: bool) -> RoundedWeight:
     """Levels, of deviations from the mean if centred, and then the mean error they leave."""
     taps = seen.hessian.shape[1]
     dtype: type[Any] = np.float64 if taps <= _FEW_TAPS else np.float32
-    rows = cut_rows(held.rows, taps).astype(dtype, copy=False)
+    moved = np.array(cut_rows(held.rows, taps), dtype)
     hessian, cross = (each.astype(dtype, copy=False) for each in (seen.hessian, seen.cross))
     (solve,) = scipy.linalg.get_lapack_funcs(("posv",), (hessian,))
-    moved = rows.copy()
-    for row, one, wanted in zip(moved, damped(hessian, _DAMPING), rows @ cross):
-        row += solve(one.T, wanted.T)[1].T
+    for row, one, wanted in zip(moved, damped(hessian, _DAMPING), moved @ cross):
+        row += solve(one.T, wanted.T, overwrite_a=1, overwrite_b=1)[1].T
     signs, ends = np.ones((*moved.shape[:2], 1)), (-held.limit, held.limit)
     if held.own_scales and held.limit < _FEW_LEVELS:
         ends = (-held.limit - 1, held.limit)
@@ -290,10 +289,19 @@ class _Seen:
         shape = data.tensor_type.concrete_shape
         as_columns = rule.channels.size * positions // stride < math.prod(shape)
 
+        def steps(values: NDArray[Any], part: slice) -> Words | list[Piece]:
+            """What is smaller: all data, or the columns at these positions."""
+            if not as_columns:
+                return channel_steps(values, units, rule.data_axis)
+            found = []
+            for first, piece in rule.columns(values, part):
+                own = units[rule.channels[first : first + len(piece)]].reshape(-1)
+                whole = channel_steps(piece.reshape(own.size, piece.shape[2]), own, 0)
+                found.append((first, whole.reshape(piece.shape)))
+            return found
+
         def of_float(part: slice) -> Iterator[Words | list[Piece]]:
-            for values, each in zip(runs.float_values(data)[part], some[part], strict=True):
-                steps = channel_steps(values, units, rule.data_axis)
-                yield list(rule.columns(steps, each)) if as_columns else steps
+            return map(steps, runs.float_values(data)[part], some[part])
 
         kept = None if side is None else side.get(runs.pieces, lambda: of_float(slice(used)))
         halves: list[_Sums] = []
@@ -303,8 +311,8 @@ class _Seen:
             part = slice(number, used, 2)
             wanted = of_float(part) if kept is None else kept[part]
             for values, held, each in zip(runs.values(data)[part], wanted, some[part], strict=True):
-                read = rule.columns(channel_steps(values, units, rule.data_axis), each)
-                sums.add(read, held if isinstance(held, list) else rule.columns(held, each))
+                both = steps(values, each), held
+                sums.add(*(x if isinstance(x, list) else rule.columns(x, each) for x in both))
             sums.finish()
         unit = units[rule.channels.reshape(halves[0].sums.shape[1:])]
         one, other = halves

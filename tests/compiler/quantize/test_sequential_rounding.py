@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
@@ -270,13 +271,13 @@ def test_matrices_are_solved_in_one_thread_on_any_machine(monkeypatch: pytest.Mo
     mod, data = network(rng), batches(rng)
     threads: set[int] = set()
 
-    def looked(*args: Any) -> Any:
+    def looked(*args: Any, **options: Any) -> Any:
         libraries = threadpool_info()
         threads.update(one["num_threads"] for one in libraries if one["user_api"] == "blas")
-        return solved(*args)
+        return factorized(*args, **options)
 
-    solved = np.linalg.cholesky
-    monkeypatch.setattr(np.linalg, "cholesky", looked)
+    factorized = scipy.linalg.lapack.dpotrf
+    monkeypatch.setattr(scipy.linalg.lapack, "dpotrf", looked)
     with threadpool_limits(2, user_api="blas"):
         candidate_of(mod, SEQUENTIAL, data)
     assert threads == {1}
