@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -152,14 +153,14 @@ class NativeKernels(Kernels):
 
     def shrunk(
         self,
-        halves: tuple[I64, I64],
+        halves: I64,
         sums: tuple[I64, I64],
-        counts: tuple[int, int],
+        counts: Sequence[int],
         unit: F64,
         symmetric: bool,
         centred: bool,
     ) -> F32:
-        out = np.empty(halves[0].shape, np.float32)
+        out = np.empty(halves.shape[1:], np.float32)
         numbers, work = np.array(counts, np.int64), np.empty(3 * unit.shape[1])
         self._library.qs_shrunk(
             *halves, *sums, numbers, unit, *unit.shape, symmetric, centred, work, out

@@ -3,6 +3,7 @@ and as the oracle of the C ones (``native_kernels.py``)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -192,9 +193,9 @@ class Kernels:
 
     def shrunk(
         self,
-        halves: tuple[I64, I64],
+        halves: I64,
         sums: tuple[I64, I64],
-        counts: tuple[int, int],
+        counts: Sequence[int],
         unit: F64,
         symmetric: bool,
         centred: bool,
@@ -203,7 +204,8 @@ class Kernels:
         Deviations from the mean count between different taps as far as both parts confirm them.
 
         Args:
-            halves: sums of products of each part; of symmetric ones the lower triangle counts.
+            halves: (2, groups, taps, taps), sums of products of each part; of symmetric ones the
+                lower triangle counts.
             sums: (2, groups, taps), of the first and of the second tap of a product in each part.
             counts: positions of each part; without a second one deviations count as they are.
             unit: (groups, taps), real units of a tap.
@@ -212,7 +214,7 @@ class Kernels:
         last = np.arange(unit.shape[1])
         lower = last[:, None] > last
         apart = lower if symmetric else lower | lower.T
-        parts = (*halves, halves[0] + halves[1])
+        parts = (*halves, halves.sum(axis=0))
         left, right = ((*each, each[0] + each[1]) for each in sums)
         means = []
         for k, count in enumerate((*counts, sum(counts))):

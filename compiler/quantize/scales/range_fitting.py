@@ -169,7 +169,8 @@ class RangeFitting:
         reading = self._reading(point, point.tensor_type)
         # All on a few samples or on strips, the best of these on the rest.
         raced = _RACED // images or 1
-        pairs = list(runs.pairs(point.args[0]))
+        value = point.args[0]
+        pairs = list(zip(runs.values(value), runs.float_values(value), strict=True))
         strips = self._strips(point, reading, pairs)
         whole = _Heat(reading, pairs[: 1 if strips else self.samples(point)])
         first = strips or whole

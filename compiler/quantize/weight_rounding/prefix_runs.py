@@ -74,16 +74,13 @@ class PrefixRuns:
         self._late: list[Callable[[], None]] = []
         self.pieces = b""
 
-    def pairs(self, node: Expr) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-        """(quantized, float) values of an operand of the call that was advanced to, run by run."""
-        return zip(self.values(node), self.float_values(node), strict=True)
-
     def values(self, node: Expr) -> list[NDArray[Any]]:
-        """The values of the quantized form."""
+        """The values of an operand of the call that was advanced to, run by run, in the quantized
+        form."""
         return self._quantized[node]
 
     def float_values(self, node: Expr) -> list[NDArray[Any]]:
-        """The values of the float form."""
+        """The same in the float form."""
         for piece in self._late:
             piece()
         self._late.clear()

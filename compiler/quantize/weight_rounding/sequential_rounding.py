@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -124,8 +124,11 @@ def round_sequentially(
     few = any(_has_few_levels(call.args[1]) for call, _ in weighted_calls(main))
     runs = PrefixRuns(main, sample.first(_most_runs(main, few)))
     biases = biases_of(main) if correct_biases else {}
+    fitted: frozenset[Expr] = frozenset()
     if fitting is not None and found.ranges is None:
         found.weights.clear()  # they depend on the ranges
+        fitted = fitting.points
+        fitting.begin(runs)
     known = found.weights
     calls = [call for call, _ in weighted_calls(main)]
     places = zip(range(len(calls)), column_rules(main), run.channel_ranges, strict=True)
@@ -133,10 +136,6 @@ def round_sequentially(
     most = _most_rows(main)
     shared: tuple[tuple[Any, ...], _Seen | None] = (), None  # queries, keys and values read alike
     words = _Words()
-    fitted: frozenset[Expr] = frozenset()
-    if fitting is not None and found.ranges is None:
-        fitted = fitting.points
-        fitting.begin(runs)
     for call in nodes_of(main):
         if fitting is not None and call in fitted and call in runs:
             runs.advance(call, fitting.samples(call))
@@ -286,8 +285,7 @@ class _Seen:
         positions, used = math.prod(rule.images), min(runs.count, _runs_for(rule, most))
         stride = -(-positions * used // _rows_for(rule, most))
         some = [slice(number % stride, None, stride) for number in range(used)]
-        shape = data.tensor_type.concrete_shape
-        as_columns = rule.channels.size * positions // stride < math.prod(shape)
+        as_columns = rule.channels.size * positions // stride < data.tensor_type.num_elements
 
         def steps(values: NDArray[Any], part: slice) -> Words | list[Piece]:
             """What is smaller: all data, or the columns at these positions."""
@@ -304,28 +302,21 @@ class _Seen:
             return map(steps, runs.float_values(data)[part], some[part])
 
         kept = None if side is None else side.get(runs.pieces, lambda: of_float(slice(used)))
-        halves: list[_Sums] = []
-        for number in range(2):
-            sums = _Sums.of(rule, words, -(-positions // stride), -(-used // 2))
-            halves.append(sums)
-            part = slice(number, used, 2)
+        sums = _Sums.of(rule, words, -(-positions // stride), -(-used // 2))
+        for half in range(2):
+            sums.half, part = half, slice(half, used, 2)
             wanted = of_float(part) if kept is None else kept[part]
             for values, held, each in zip(runs.values(data)[part], wanted, some[part], strict=True):
                 both = steps(values, each), held
                 sums.add(*(x if isinstance(x, list) else rule.columns(x, each) for x in both))
             sums.finish()
-        unit = units[rule.channels.reshape(halves[0].sums.shape[1:])]
-        one, other = halves
-        read, more = np.stack([one.sums, other.sums], axis=1)
-        counts, common = (one.count, other.count), unit / unit.max(axis=1, keepdims=True)
-        shrunk = choose_kernels().shrunk
-        means = (one.sums + other.sums) / max(sum(counts), 1) * unit
-        hessian = shrunk(
-            (one.products, other.products), (read, read), counts, common, True, centred
-        )
-        one.products = other.products = np.empty(0, np.int64)
-        crossed = one.crossed, other.crossed
-        cross = shrunk(crossed, (more, read), counts, common, False, centred)
+        read, more = sums.sums
+        unit = units[rule.channels.reshape(read.shape[1:])]
+        common, shrunk = unit / unit.max(axis=1, keepdims=True), choose_kernels().shrunk
+        means = sums.sums.sum(axis=1) / max(sum(sums.counts), 1) * unit
+        hessian = shrunk(sums.products, (read, read), sums.counts, common, True, centred)
+        sums.products = np.empty(0, np.int64)
+        cross = shrunk(sums.crossed, (more, read), sums.counts, common, False, centred)
         return _Seen(hessian, cross, means)
 
     def mean_error(self, rows: Floats, levels: Products) -> Floats:
@@ -378,54 +369,57 @@ class _Sums:
     """Sums over positions; columns wait until there are enough for one large product.
 
     Attributes:
-        blocks: of the taps of a group.
-        products: int64 (groups, taps, taps): sums over all positions of products of what two taps
-            read in the quantized network, in units of the taps; only their lower triangle counts.
+        products: int64 (2, groups, taps, taps): sums over all positions of either half of the runs,
+            of products of what two taps read in the quantized network, in units of the taps; only
+            their lower triangle counts.
         crossed: the same of what the float network reads more, and of what the quantized network
             reads.
-        sums: int64 (2, groups, taps): of what each tap reads in the quantized network, and of what
-            the float network reads more.
-        count: positions.
+        sums: int64 (2, 2, groups, taps): of what each tap reads in the quantized network, and of
+            what the float network reads more, of either half.
+        counts: positions.
+        half: of the runs that are added.
     """
 
-    blocks: int
     products: NDArray[np.int64]
     crossed: NDArray[np.int64]
     sums: NDArray[np.int64]
     _waiting: Words
-    count: int = 0
+    counts: list[int] = field(default_factory=lambda: [0, 0])
+    half: int = 0
     _filled: int = 0
 
     @staticmethod
     def of(rule: InputColumns, words: _Words, positions: int, runs: int) -> _Sums:
         """Of nothing yet, with memory for so many runs of so many positions at most."""
         groups, taps = blocked(rule)
-        products, crossed = np.zeros((2, groups, taps, taps), np.int64)
-        sums = np.zeros((2, groups, taps), np.int64)
+        # Two arrays, since one is dropped before the other.
+        products, crossed = (np.zeros((2, groups, taps, taps), np.int64) for _ in range(2))
         enough = min(_TOGETHER, -(-_ELEMENTS // (groups * taps)), positions * runs)
         room = -(-max(enough, positions) // PADDED) * PADDED
         waiting = words.shaped(2, groups, padded_taps(taps), room)
         waiting[:, :, taps:] = 0
-        return _Sums(groups // rule.channels.shape[0], products, crossed, sums, waiting)
+        return _Sums(products, crossed, np.zeros((2, 2, groups, taps), np.int64), waiting)
 
     def add(self, read: Iterable[Piece], wanted: Iterable[Piece]) -> None:
         """One run: columns of the quantized network, and of the float one, in whole steps."""
-        taps = self.sums.shape[2]
+        taps = self.sums.shape[3]
         for (first, one), (_, other) in zip(read, wanted, strict=True):
-            groups, positions = len(one) * self.blocks, one.shape[2]
+            positions, begin = one.shape[2], first * one.shape[1] // taps
             if first == 0:  # of the next image, or of other rows
                 if self._filled + positions > self._waiting.shape[3]:
                     self.finish()
                 self._filled += positions
-                self.count += positions
-            place = slice(first * self.blocks, first * self.blocks + groups)
-            held, more = self._waiting[:, place, :taps, self._filled - positions : self._filled]
-            held[:] = one.reshape(groups, taps, positions)
-            np.subtract(other.reshape(groups, taps, positions), held, out=more)
+                self.counts[self.half] += positions
+            one, other = (each.reshape(-1, taps, positions) for each in (one, other))
+            end = self._filled
+            held, more = self._waiting[:, begin : begin + len(one), :taps, end - positions : end]
+            held[:] = one
+            np.subtract(other, held, out=more)
 
     def finish(self) -> None:
         """Multiply the columns that wait."""
         self._waiting[..., self._filled : -(-self._filled // PADDED) * PADDED] = 0
-        into = self.products, self.crossed, (self.sums[0], self.sums[1])
+        read, more = self.sums[:, self.half]
+        into = self.products[self.half], self.crossed[self.half], (read, more)
         choose_kernels().products(self._waiting, self._filled, *into)
         self._filled = 0

@@ -217,8 +217,8 @@ def test_shrunk_products_count_as_far_as_both_halves_confirm_them(
     read = [drawn_words(rng, (taps, n)) // 2 + shared.astype(np.int16) for n in counts]
     more = read if symmetric else [drawn_words(rng, (taps, n)) for n in counts]
     wide = [(one.astype(np.int64), other.astype(np.int64)) for one, other in zip(more, read)]
-    products = [np.einsum("gkp,glp->gkl", one, other) for one, other in wide]
-    halves = (np.tril(products[0]), np.tril(products[1])) if symmetric else tuple(products)
+    products = np.stack([np.einsum("gkp,glp->gkl", one, other) for one, other in wide])
+    halves = np.tril(products) if symmetric else products
     sums = tuple(np.stack([each[k].sum(2) for each in wide]) for k in (0, 1))
     every = [
         kernels.shrunk(halves, sums, counts, units, symmetric, centred)  # type: ignore[arg-type]
@@ -252,7 +252,7 @@ def test_taps_that_do_not_vary_have_no_deviations(kernels: Kernels) -> None:
     words, counts = np.array([32767, 31991, -29999], np.int64), (801, 799)
     products = np.tril(words[:, None] * words)[None]
     found = kernels.shrunk(
-        tuple(count * products for count in counts),  # type: ignore[arg-type]
+        np.stack([count * products for count in counts]),
         (*[np.stack([count * words[None] for count in counts])] * 2,),  # type: ignore[arg-type]
         counts,
         np.full((1, 3), 0.3),
