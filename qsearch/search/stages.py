@@ -70,7 +70,7 @@ class Sensitivities:
     layers: LayerSpace
     bases: Sequence[Base]
     ranges_of: Callable[[QConfig], Ranges]
-    flash: bool = False
+    flash: bool
     cpu_s: float = 0.0
     """CPU seconds that workers spent on it in this run."""
     other_bytes: float = 0.0

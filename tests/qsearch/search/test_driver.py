@@ -17,7 +17,7 @@ from compiler.qtypes.qconfig import QConfig
 from qsearch.errors import SearchFailedError
 from qsearch.run.progress import TRIALS, Progress, SilentProgress
 from qsearch.search.context import Budget, Control, StudyContext
-from qsearch.search.driver import SPACE_EXHAUSTED, TIMEOUT, Driver
+from qsearch.search.driver import SPACE_EXHAUSTED, TIMEOUT, TOGETHER_S, Driver
 from qsearch.search.known_trials import KnownTrials
 from qsearch.search.objectives import Objective
 from qsearch.search.running_trials import RunningTrials
@@ -586,3 +586,16 @@ def test_each_new_best_trial_is_told_once(repository: Repository) -> None:
     assert best is not None
     assert told[-1] == best.number
     assert len(told) == len(set(told)) > 1
+
+
+def test_nobody_waits_for_a_worker_beyond_the_timeout(repository: Repository) -> None:
+    waits: list[float] = []
+
+    class Slow(FakePool):
+        def next_finished(self, timeout_s: float | None = None) -> Finished | None:
+            waits.append(-1.0 if timeout_s is None else timeout_s)
+            return super().next_finished(timeout_s)
+
+    search(repository, Slow(), trials=4, timeout_s=0.125, clock=lambda: 0.0)
+    assert waits[0] == 0.125
+    assert 0.0 <= min(waits) <= max(waits) <= TOGETHER_S

@@ -117,6 +117,7 @@ def damages(
             LayerSpace({"a": 100, "b": 100}, bits),
             bases,
             ranges_of,
+            flash=False,
         ).damages()
     finally:
         repository.close()
