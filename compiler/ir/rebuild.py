@@ -59,12 +59,6 @@ def substitute(
     return done[root]
 
 
-def in_place_of(old: Expr, new: Expr) -> Expr:
-    """``new``, whose operands are typed, with the type of the node whose place it takes."""
-    new.set_checked_type(old.checked_type)
-    return new
-
-
 def _same_type(old: Expr, new: Expr) -> bool:
     ty = old._checked_type
     if new._checked_type is None and type(new) is Var and new.type_annotation == ty:

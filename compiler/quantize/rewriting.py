@@ -19,12 +19,7 @@ def rewritten(mod: IRModule, made: Callable[[Expr, Mapping[Expr, Expr]], Expr | 
         made: as of ``rebuilt``.
     """
     main: Function = mod["main"]
-    return with_body(mod, rebuilt(nodes_of(main), made)[main.body])
-
-
-def with_body(mod: IRModule, body: Expr) -> IRModule:
-    """The module with another body of ``main``, typed; the very same for the same body."""
-    main: Function = mod["main"]
+    body = rebuilt(nodes_of(main), made)[main.body]
     if body is main.body:
         return mod
     return infer_module(mod.with_function("main", main.with_fields(body=body)))

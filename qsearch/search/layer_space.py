@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import FLOAT_BITS, LayerCost, mark, module_cost, without_data
+from compiler.quantize import FLOAT_BITS, LayerCost, mark, module_cost
 from qsearch.errors import SearchError
 from qsearch.search.space import (
     FLOAT_LAYER,
@@ -127,10 +127,10 @@ def choice_of(bits: int) -> Value:
     return FLOAT_LAYER if bits == FLOAT_BITS else bits
 
 
-def weighted_layers(module: IRModule, start: QConfig) -> dict[str, LayerCost]:
+def weighted_layers(module: IRModule) -> dict[str, LayerCost]:
     """Layers and tables that have weights, in visiting order."""
-    annotated, _ = mark(module, without_data(start))
-    layers = module_cost(annotated, start).layers
+    start = QConfig.recommended()
+    layers = module_cost(mark(module, start)[0], start).layers
     return {layer.name: layer for layer in layers if layer.weight_elements}
 
 

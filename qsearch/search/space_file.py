@@ -412,7 +412,7 @@ def searched_space(
     """
     recommended = QConfig.recommended()
     weighted = bool(weighted_calls(module["main"]))
-    weights = weighted_layers(module, recommended) if weighted else {}
+    weights = weighted_layers(module) if weighted else {}
     names = tuple(weights)
     fields = dict(fields_of(settings.for_))
     if "nbit_input" in fields:
@@ -537,7 +537,7 @@ def _refuse_without_file(
 def faster_layers(module: IRModule) -> tuple[str, ...]:
     """Layers that take less time on this machine with 4 bits: of one row and many weights."""
     least = load_library().nibbles if is_available() else 0
-    layers = weighted_layers(module, QConfig.recommended()).values() if least else ()
+    layers = weighted_layers(module).values() if least else ()
     return tuple(
         layer.name for layer in layers if layer.multiplications == layer.weight_elements >= least
     )

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from compiler.ir.analysis import count_uses
 from compiler.ir.expr import Call, Constant, Expr, Function
 from compiler.ir.module import IRModule
-from compiler.ir.rebuild import in_place_of
+from compiler.ir.rebuild import with_operands
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import is_quantized_constant
 from compiler.ops.evaluate import evaluate_call
@@ -47,8 +47,7 @@ def correct_biases(simulated: IRModule, ranges: Sequence[ChannelRanges]) -> IRMo
     replaced: dict[Expr, Expr] = {}
     for product, bias in biases_of(main).items():
         if product in errors:
-            new = corrected_bias(bias, product, errors[product])
-            replaced[bias] = in_place_of(bias, new)
+            replaced[bias] = corrected_bias(bias, product, errors[product])
     return rewritten(simulated, lambda node, _: replaced.get(node))
 
 
@@ -73,11 +72,11 @@ def _error(point: Call, given: Constant) -> NDArray[np.float64]:
     return np.subtract(quantized, given.data, dtype=np.float64)
 
 
-def corrected_bias(bias: Call, product: Call, error: NDArray[np.float64]) -> Call:
+def corrected_bias(bias: Call, product: Call, error: NDArray[np.float64]) -> Expr:
     """The point of a bias without the mean error of the product, one number per output channel."""
     held = bias.args[0]
     assert isinstance(held, Constant)
     trailing = FQProductShape.require(product.op)(product).out_trailing
     along = error.reshape(-1, *(1,) * (trailing or 0))
     data = (held.data.astype(np.float64) - along).astype(np.float32)
-    return bias.with_fields(args=(Constant(data, span=held.span), *bias.args[1:]))
+    return with_operands(bias, (bias.op, Constant(data, span=held.span), *bias.args[1:]))

@@ -19,7 +19,7 @@ from compiler.ir.expr import Expr, Function, Tuple, Var
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.loops import looped
 from compiler.ir.module import IRModule
-from compiler.ir.rebuild import in_place_of, with_operands
+from compiler.ir.rebuild import with_operands
 from compiler.ir.ty import TensorType
 from compiler.ir.walk import behind, function_of, nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import SQ, point_attrs
@@ -177,7 +177,8 @@ class PrefixRuns:
         if attrs is not None:
             # Halves go to either side: onnxruntime has an operator for this one.
             made = made.with_fields(attrs=attrs.with_values(rounding="round_even"))
-        return in_place_of(node, made)
+        made.set_checked_type(node.checked_type)
+        return made
 
     def _tuple(self, node: Expr, new: dict[Expr, Expr], quantized: bool) -> Expr:
         waiting = [node]

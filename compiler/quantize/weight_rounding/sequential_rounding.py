@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from compiler.errors import CalibrationError
 from compiler.ir.expr import Call, Constant, Expr, Function
 from compiler.ir.module import IRModule
-from compiler.ir.rebuild import in_place_of
+from compiler.ir.rebuild import with_operands
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.input_columns import InputColumns
@@ -162,9 +162,9 @@ def round_sequentially(
             assert seen is not None
             known[place] = _rounded(held, seen, centred)
         levels, error = known[place].levels, known[place].mean_error
-        runs.replaced[point] = in_place_of(point, held.point_of(levels))
+        runs.replaced[point] = held.point_of(levels)
         if bias is not None and error is not None:
-            runs.replaced[bias] = in_place_of(bias, corrected_bias(bias, call, error))
+            runs.replaced[bias] = corrected_bias(bias, call, error)
     bound = simulated
     if fitting is not None:
         found.ranges = fitting.ranges if found.ranges is None else found.ranges
@@ -173,8 +173,8 @@ def round_sequentially(
     for old, new in zip(quantize_points(simulated), quantize_points(bound), strict=True):
         changed = runs.replaced.get(old)
         if isinstance(changed, Call):
-            args = (changed.args[0], new.args[1], *changed.args[2:])
-            replaced[new] = in_place_of(new, new.with_fields(args=args))
+            operands = (new.op, changed.args[0], new.args[1], *changed.args[2:])
+            replaced[new] = with_operands(new, operands)
     return rewritten(bound, lambda node, _: replaced.get(node))
 
 

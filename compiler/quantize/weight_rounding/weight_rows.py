@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
-from compiler.ir.expr import Call, Constant, Function
+from compiler.ir.expr import Call, Constant, Expr, Function
+from compiler.ir.rebuild import with_operands
 from compiler.ops.annotation.attach_simulated_quantize import point_attrs
 from compiler.ops.rules.input_columns import FQInputColumns, InputColumns
 from compiler.ops.rules.integer_calls import along_axis
@@ -68,13 +69,14 @@ class PointRows:
         """Whether the weights lie on the grid of their scales, but for rounding to float32."""
         return all(_is_whole(row) for group in self.rows for row in group)  # most: not the first
 
-    def point_of(self, levels: Levels) -> Call:
+    def point_of(self, levels: Levels) -> Expr:
         """The point around other weights, whole numbers of the shape of ``rows``."""
         held, scale = self.point.args[:2]
         end = max(self.limit, int(np.abs(levels.astype(np.int64)).max(initial=0)))
         ends = (Constant(np.array(each, np.float32)) for each in (-end, end))
         data = self.rule.weight(levels * self.scales[:, :, None]).astype(np.float32)
-        return self.point.with_fields(args=(Constant(data, span=held.span), scale, *ends))
+        operands = (self.point.op, Constant(data, span=held.span), scale, *ends)
+        return with_operands(self.point, operands)
 
 
 def _is_whole(row: NDArray[np.float64]) -> bool:
