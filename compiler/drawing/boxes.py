@@ -16,7 +16,8 @@ Ranges = Mapping[str, Mapping[str, Any]]
 
 
 def graph_of(picture: Picture, ranges: Ranges | None = None) -> dict[str, Any]:
-    """Frames of the functions as data flow through them, each with its boxes and edges.
+    """Frames of the functions as data flow through them, each with its boxes and edges. A box of
+    several operators has no room for their rows, which a click opens.
 
     Args:
         picture: of a module; places are in pixels, from the top left of a frame.
@@ -26,7 +27,7 @@ def graph_of(picture: Picture, ranges: Ranges | None = None) -> dict[str, Any]:
 
 
 def _frame(frame: Frame, ranges: Ranges) -> dict[str, Any]:
-    layout = place(frame)
+    layout = place(frame, folded=True)
     name = frame.title.lstrip("@").split(" ")[0]
     known = ranges if name == "quantized_main" else {}
     return {

@@ -12,6 +12,7 @@ from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, Op, Tupl
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
 from compiler.ir.walk import is_lowered_call, nodes_of
+from compiler.span import onnx_nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class Kernel:
     """A primitive function as its box shows it.
 
     Attributes:
-        name: its symbol, or "kernel".
+        name: its symbol, the first ONNX node that it computes, or "kernel".
         runs_on: the external compiler, or "".
         rows: its operators in order, on hardware each behind its unit.
         details: per row its text, type and span.
@@ -94,7 +95,8 @@ def kernel_of(function: Function, attrs: Mapping[str, Any] | None = None) -> Ker
             row = f"{units[place][0]}: {row}"
             place += 1
         rows.append(row)
-    name = str(attrs.get("global_symbol", "kernel"))
+    sources = (name for node in nodes_of(function) for name in onnx_nodes(node.span))
+    name = str(attrs.get("global_symbol") or next(sources, "kernel"))
     return Kernel(
         name,
         str(attrs.get("Compiler", "")),

@@ -48,23 +48,25 @@ class Layout:
     height: float
 
 
-def place(frame: Frame) -> Layout:
-    """Places for all boxes and edges of ``frame``; the same frame always gets the same layout."""
+def place(frame: Frame, folded: bool = False) -> Layout:
+    """Places for all boxes and edges of ``frame``; the same frame always gets the same layout.
+
+    Args:
+        folded: boxes have no room for their rows.
+    """
     if not frame.boxes:
         return Layout({}, (), MIN_BOX_WIDTH, BOX_HEIGHT)
     index = {box.key: i for i, box in enumerate(frame.boxes)}
     pairs = [(index[e.source], index[e.target]) for e in frame.edges]
-    widths = [
-        max(MIN_BOX_WIDTH, 16 + CHAR_WIDTH * max(map(len, (b.title, b.subtitle, *b.rows))))
-        for b in frame.boxes
-    ]
+    words = [(b.title, b.subtitle, *(() if folded else b.rows)) for b in frame.boxes]
+    widths = [max(MIN_BOX_WIDTH, 16 + CHAR_WIDTH * max(map(len, each))) for each in words]
     ranks = longest_path_ranks(len(frame.boxes), pairs)
     chains = _waypoints(pairs, ranks, widths)
     rows, above, below = _rows(ranks, pairs, chains)
     _order_rows(rows, above, below)
     centres = _place_rows(rows, above, below, widths)
 
-    heights = [box_height(box) for box in frame.boxes]
+    heights = [BOX_HEIGHT if folded else box_height(box) for box in frame.boxes]
     tops, bottoms = _bands(ranks, heights)
     places = {
         box.key: Place(centres[i] - widths[i] / 2, tops[ranks[i]], widths[i], heights[i])

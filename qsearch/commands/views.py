@@ -33,7 +33,7 @@ from qsearch.data.prepared_data import Batches
 from qsearch.errors import ModelFileError, SettingsError
 from qsearch.opening.model_file import SHIPPED, find_model, load_model
 from qsearch.opening.open_model import DataSource, dims_with, named_dims, open_model
-from qsearch.report.page import graph_page
+from qsearch.report.page import graph_page, layers_of
 from qsearch.run.run_folder import PathLike, RunFolder, module_at
 from qsearch.settings.launch_settings import NO_CUT, CutAt
 from workers.datasets.protocol import InputSpec
@@ -75,15 +75,15 @@ def draw(
     """A drawing of what ``show_text`` would print.
 
     Args:
-        format: "dot", "svg", or "html": a page to click through, with the IR text; where no passes
-            are named it also draws the kernels of FuseOps, and begins with the result of a .qmod.
+        format: "dot", "svg", or "html": a page to click through, with the IR text. Where no passes
+            are named a box is a layer with its steps, and a page begins with the result of a .qmod.
         cut: as for ``show_text``.
     Raises:
         CompilerError: the file cannot be used, or there is no such format.
     """
     module = read_module(Path(path), dims=named_dims(dim), after=after, at=CutAt(**cut))
     if format != "html" or after is not None:
-        return _drawn(Path(path).name, module, format)
+        return _drawn(Path(path).name, layers_of(module) if after is None else module, format)
     winner, head = RunFolder(Path(path)).module, None
     file = winner if winner.is_file() else Path(path)
     if file.suffix == ".qmod":

@@ -21,7 +21,7 @@ from compiler.errors import CompilerError
 if TYPE_CHECKING:
     from compiler.ir.module import IRModule
 
-_GROUPS: Final = {"fused": "fused kernels", "none": "operators"}
+_GROUPS: Final = {"fused": "layers", "none": "steps"}
 _IMPORT: Final = re.compile(r'^import (?:(\{[^}]*\}) from )?"([^"]+)";\n', re.M)
 _EXPORT: Final = re.compile(r"^export (?=(?:(?:async )?function|class|const) (\w+))", re.M)
 _LATER: Final = re.compile(r'import\("([^"]+)"\)')
@@ -123,14 +123,20 @@ def graphs_of(module: IRModule) -> dict[str, dict[str, Any]]:
     """The drawings of a module by grouping: "fused" where FuseOps can read it, and "none"."""
     from compiler.drawing.boxes import graph_of
     from compiler.drawing.picture import picture_of
+
+    layers, found = layers_of(module), {"none": graph_of(picture_of(module))}
+    return found if layers is module else {"fused": graph_of(picture_of(layers)), **found}
+
+
+def layers_of(module: IRModule) -> IRModule:
+    """A module with a kernel of FuseOps for each layer; itself before InferType, and where it has
+    open dimensions."""
     from compiler.transform import FuseOps
 
-    found = {"none": graph_of(picture_of(module))}
     try:
-        return {"fused": graph_of(picture_of(FuseOps()(module))), **found}
+        return FuseOps()(module)
     except CompilerError:
-        # A module before InferType, or of open dimensions, is drawn as it is.
-        return found
+        return module
 
 
 def plot_page(

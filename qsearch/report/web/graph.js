@@ -78,7 +78,7 @@ class GraphView {
     this.width = Math.max(240, ...frames.map((frame) => frame.width + 2 * PAD)) + 4;
     let y = 2;
     frames.forEach((frame, index) => {
-      const outer = Math.max(frame.width + 2 * PAD, 220);
+      const outer = Math.max(frame.width + 2 * PAD, 250);
       const height = frame.height + TITLE + 2 * PAD;
       const x = (this.width - outer) / 2;
       if (index && frame.part) this.world.append(s("path", { class: "edge", d: `M${this.width / 2} ${y - GAP}V${y}`, "marker-end": "url(#arrow)" }));
@@ -110,21 +110,42 @@ class GraphView {
     const head = s("g", { class: "name", tabindex: 0, role: "button", "aria-label": `${title}, ${box.subtitle}` },
       s("rect", { class: "hit", width: box.width, height: HEAD }),
       s("text", { x: middle, y: 16, "text-anchor": "middle" }, fitted(title, box.width)),
-      s("text", { class: "type", x: middle, y: 31, "text-anchor": "middle" }, box.subtitle));
+      s("text", { class: "type", x: middle, y: 31, "text-anchor": "middle" }, box.subtitle, box.rows.length ? s("title", {}, "Choose it to see its steps") : null));
     const lines = [];
+    const wide = Math.max(box.width, ...box.rows.map((row) => 16 + 6.2 * row.title.length));
+    const steps = s("g", { class: "steps", transform: `translate(0 ${HEAD})` }, s("rect", { width: wide, height: ROW * box.rows.length + 6, rx: 3 }));
     const group = s("g", { class: `box ${box.kind}`, "data-key": box.key, transform: `translate(${box.x} ${box.y})` },
       s("rect", { class: "body", width: box.width, height: box.height, rx: 6 }), head);
-    act(head, () => this.choose(group, title, detailOf(box)));
-    if (box.rows.length) group.append(s("path", { class: "edge", d: `M0 ${HEAD}H${box.width}` }));
+    act(head, () => {
+      this.open(group);
+      this.choose(group, title, detailOf(box));
+    });
+    if (box.rows.length) {
+      head.append(s("text", { class: "type", x: box.width - 10, y: 16 }, "▾"));
+      group.append(steps);
+    }
     box.rows.forEach((row, index) => {
-      const y = HEAD + ROW * index;
+      const y = ROW * index;
       const line = s("g", { class: "row", tabindex: 0, role: "button", "aria-label": row.title },
-        s("rect", { x: 2, y: y + 3, width: box.width - 4, height: ROW, rx: 3 }), s("text", { x: 8, y: y + 14 }, row.title));
+        s("rect", { x: 2, y: y + 3, width: wide - 4, height: ROW, rx: 3 }), s("text", { x: 8, y: y + 14 }, row.title));
       act(line, () => this.choose(line, row.title, row.detail));
-      group.append(line);
+      steps.append(line);
       lines.push(line);
     });
     return { group, lines };
+  }
+
+  // Shows the steps of one box, above all others; not again where they are seen: the focus stays.
+  open(group) {
+    if (this.opened === group) return;
+    this.opened?.classList.remove("open");
+    this.home?.();
+    const [inner, next] = [group.parentNode, group.nextSibling];
+    this.home = () => inner.insertBefore(group, next);
+    this.opened = group;
+    group.classList.add("open");
+    inner.append(group);
+    group.querySelector(".name").focus();
   }
 
   choose(element, title, detail) {
@@ -184,6 +205,7 @@ class GraphView {
     this.zoom = Math.max(this.zoom, READABLE);
     this.centre(x, y);
     const row = box.rows.findIndex((each) => ownWords(each).includes(this.words));
+    if (row >= 0) this.open(group);
     if (row < 0) this.choose(group, nameOf(box) ?? box.title, detailOf(box));
     else this.choose(lines[row], box.rows[row].title, box.rows[row].detail);
     return this.hit + 1;

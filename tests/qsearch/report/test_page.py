@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import compiler.ops  # noqa: F401  (registers the operators)
+from compiler.drawing.layout import BOX_HEIGHT
 from compiler.ir.expr import Function, Var, call_op
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
@@ -27,7 +28,7 @@ def told(page: str) -> dict[str, Any]:
     return dict(json.loads(found[1]))
 
 
-def test_kernels_come_first_and_operators_can_be_chosen() -> None:
+def test_layers_come_first_and_steps_can_be_chosen() -> None:
     found = told(graph_page("m", chain(), fused=True))
     assert [name for name, _ in found["groups"]] == ["fused", "none"]
     _, kernel = found["graphs"]["fused"]["frames"][0]["boxes"]
@@ -36,6 +37,8 @@ def test_kernels_come_first_and_operators_can_be_chosen() -> None:
         "exp  (2,) float32",
     ]
     assert kernel["rows"][0]["detail"]["source"] == "Relu_7"
+    assert kernel["title"] == "%0  Relu_7"
+    assert kernel["height"] == BOX_HEIGHT  # its steps are opened by a click
     _, relu, _ = found["graphs"]["none"]["frames"][0]["boxes"]
     assert relu["detail"]["text"] == "%0 = nn.relu(%x)"
     assert "%0 = nn.relu(%x)" in found["text"]

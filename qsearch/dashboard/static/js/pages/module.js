@@ -9,7 +9,7 @@ import { asked, keep } from "../router.js";
 import { downloadsOf } from "./study.js";
 
 const TABS = [["graph", "Graph"], ["text", "IR text"], ["proof", "Proof"], ["files", "Files"]];
-const GROUPS = [["fused", "fused kernels"], ["none", "operators"], ["opu_q", "groups on opu_q"], ["npu", "groups on npu"], ["opu", "groups on opu"]];
+const GROUPS = [["fused", "layers"], ["none", "steps"], ["opu_q", "groups on opu_q"], ["npu", "groups on npu"], ["opu", "groups on opu"]];
 
 export async function modulePage(page, key) {
   const study = await get(`/studies/${key}`);
