@@ -7,7 +7,8 @@
        gain is what a repair can gain
     3. where that is much: ranges are tried, then more bits, cheapest first
     4. the module is built with all that helped, its weights rounded once, and runs on samples that
-       nothing was chosen on; it is taken if its integers are closer to the float outputs
+       nothing was chosen on; it is taken if its integers are closer to the float outputs there, or
+       much closer on all samples
 
 The grids of the points are inputs of one simulated network, so a try is a run and no build.
 """
@@ -28,7 +29,7 @@ from compiler.errors import CompilerError
 from compiler.insight.audit.flags import INTEGERS, LOST, flagged, worst_point
 from compiler.insight.audit.measure import Audit, measure
 from compiler.insight.measuring import OutputSums
-from compiler.insight.network import compared, run_on
+from compiler.insight.network import Outputs, compared, run_on
 from compiler.ir.analysis import free_vars
 from compiler.ir.expr import Call, Expr, Function, Var
 from compiler.ir.inference.infer_type import infer_module
@@ -62,6 +63,8 @@ _SHARE: Final = 0.2
 """A part of the points is divided while it adds this share of the noise at the outputs."""
 _HEARD: Final = 2
 """Runs that the points with most noise are found on."""
+_MUCH_DB: Final = 3.0
+"""What all samples gain by a repair that those tell little of on which nothing was chosen."""
 _ENOUGH_DB: Final = 50.0
 """Outputs that are so near to the float ones are left as they are."""
 _FAR_FROM_FLOAT_DB: Final = 20.0
@@ -117,7 +120,8 @@ class Repaired:
         candidate: what it makes.
         audit: of the module in front of the repairs; None where nothing was measured.
         repairs: that were taken.
-        before_db, after_db: of its integers on samples that nothing was chosen on; None: not run.
+        before_db, after_db: of its integers on samples that nothing was chosen on, or on all where
+            those tell little; None: not run.
     """
 
     qconfig: QConfig
@@ -189,14 +193,20 @@ def _taken(
     if built is None or found.audit is None:
         return found
     some, qconfig, candidate = built
-    exact = found.audit.network.run_with(())
+    exact, audit = found.audit.network.run_with(()), found.audit
     reference = [run_on(exact, batch) for batch in fresh]
-    was, now = (
-        _db(compared(_shipped(one), fresh, reference).output_db)
-        for one in (found.candidate, candidate)
-    )
+
+    def dbs(data: Sequence[Batch], wanted: Outputs) -> list[float]:
+        both = found.candidate, candidate
+        return [_db(compared(_shipped(one), data, wanted).output_db) for one in both]
+
+    was, now = dbs(fresh, reference)
+    worth = _WORTH_DB * max(SAMPLES / len(fresh), 1)  # few samples say less
+    if now - was < worth:  # one that the repairs were chosen on may hold the only large error
+        was, now = dbs([*audit.samples, *fresh], [*audit.reference, *reference])
+        worth = _MUCH_DB
     before = was if found.before_db is None else found.before_db
-    if now - was < _WORTH_DB * max(SAMPLES / len(fresh), 1):  # few samples say less
+    if now - was < worth:
         return replace(found, before_db=before, after_db=max(was, now))
     return replace(
         found,

@@ -111,6 +111,18 @@ def test_a_planted_fault_is_named_and_mended(fault: str) -> None:
     assert json.loads(json.dumps(found.to_dict()))["repairs"] == list(map(str, found.repairs))
 
 
+def test_a_fault_is_mended_that_one_sample_alone_shows() -> None:
+    data = batches(16)
+    for batch in data[1:]:
+        batch["x"] *= np.float32(0.25)
+    whole = Calibration(prerequisite_optimize(*models.mobile_net(), 3), data)
+    settings = config(weight_rounding="nearest")
+    with planted("halved", POINT, other=0):
+        found = repaired(whole, settings, whole.candidate(settings), data)
+    assert found.repairs[0].point == next(iter(doubts(found)))
+    assert (found.after_db or 0) > (found.before_db or 0) + 3
+
+
 def test_a_range_that_cuts_a_few_values_is_doubted() -> None:
     whole, cut = calibration(), config(layers={"@x": {"range": [-2.8, 2.8]}})
     found = measure(whole.candidate(cut), batches(8))
@@ -203,7 +215,7 @@ def test_smoothing_is_tried_where_the_outputs_are_far_from_float() -> None:
     y = graph.dense(graph("MatMul", y, graph.weight(outer / spread[:, None])), 32, 8)
     data = [{"x": rng.normal(0, 1, (1, 16, 8)).astype(np.float32)} for _ in range(16)]
     mod = prerequisite_optimize(*load(graph.model(y).SerializeToString()), 3)
-    calibration, settings = Calibration(mod, data), config(weight_rounding="corrected")
+    calibration, settings = Calibration(mod, data), config(weight_rounding="nearest")
     candidate = calibration.candidate(settings)
     found = repaired(calibration, settings, candidate, data)
     assert (settings.smooth_alpha, found.qconfig.smooth_alpha) == (None, SMOOTH_ALPHA)
