@@ -149,6 +149,7 @@ def test_the_file_of_a_winner_is_written_again_only_where_it_is_another(tmp_path
 def test_the_emitted_score_is_that_of_the_exact_integers(tmp_path: Path) -> None:
     result = qsearch.launch("digits", trials=1, pool="inline", out=tmp_path / "run")
     emitted, best = result.summary["emitted"], result.summary["best"]
+    assert "front" not in result.summary  # nothing is minimised
     module = result.best_module()
     with np.load(Path(qsearch.__file__).parent / "models" / "digits_dev.npz") as data:
         outputs = [module.run({"input": x[np.newaxis]})[0][0] for x in data["input"]]
