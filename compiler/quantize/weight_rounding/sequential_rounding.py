@@ -134,7 +134,7 @@ def round_sequentially(
     places = zip(range(len(calls)), column_rules(main), run.channel_ranges, strict=True)
     layers = dict(zip(calls, places, strict=True))
     most = _most_rows(main)
-    shared: tuple[tuple[Any, ...], _Seen | None] = (), None  # queries, keys and values read alike
+    shared: tuple[tuple[Any, ...], _Seen] | None = None  # queries, keys and values read alike
     words = _Words()
     for call in nodes_of(main):
         if fitting is not None and call in fitted and call in runs:
@@ -151,16 +151,15 @@ def round_sequentially(
         if held.is_whole:
             continue  # a grid that came with the model
         if place not in known:
-            runs.advance(call, _runs_for(rule, most))
             centred = bias is not None
             same = call.args[0], call.op, call.attrs, call.args[1].tensor_type.shape[1:], centred
-            if shared[0] != same:
-                shared = (), None  # one at a time: products of many taps are large
+            if shared is not None and shared[0] != same:
+                shared = None  # one at a time: products of many taps are large
+            runs.advance(call, _runs_for(rule, most))
+            if shared is None:
                 data, units, side = call.args[0], units_of(one), found.float_side
                 shared = same, _Seen.of(runs, data, rule, most, units, side, centred, words)
-            seen = shared[1]
-            assert seen is not None
-            known[place] = _rounded(held, seen, centred)
+            known[place] = _rounded(held, shared[1], centred)
         levels, error = known[place].levels, known[place].mean_error
         runs.replaced[point] = held.point_of(levels)
         if bias is not None and error is not None:
@@ -213,7 +212,7 @@ def _most_runs(main: Function, whole_sample: bool = False) -> int:
 
 def _rounded(held: PointRows, seen: _Seen, centred: bool) -> RoundedWeight:
     """Levels, of deviations from the mean if centred, and then the mean error they leave."""
-    taps = seen.hessian.shape[1]
+    taps, shape = seen.hessian.shape[1], (*held.scales.shape, held.rule.channels.shape[1])
     dtype: type[Any] = np.float64 if taps <= _FEW_TAPS else np.float32
     moved = np.array(cut_rows(held.rows, taps), dtype)
     hessian, cross = (each.astype(dtype, copy=False) for each in (seen.hessian, seen.cross))
@@ -223,12 +222,12 @@ def _rounded(held: PointRows, seen: _Seen, centred: bool) -> RoundedWeight:
     signs, ends = np.ones((*moved.shape[:2], 1)), (-held.limit, held.limit)
     if held.own_scales and held.limit < _FEW_LEVELS:
         ends = (-held.limit - 1, held.limit)
-        signs = _signs(joined_rows(moved, held.rows.shape), np.einsum("gkk->gk", hessian), ends)
+        signs = _signs(joined_rows(moved, shape), np.einsum("gkk->gk", hessian), ends)
         signs = np.repeat(signs, len(moved) // len(signs), axis=0)
     moved *= signs
     found = reconstructed(moved, hessian, ends)
     found *= signs
-    levels = joined_rows(found, held.rows.shape)
+    levels = joined_rows(found, shape)
     error = (seen.mean_error(held.rows, levels) * held.scales).reshape(-1) if centred else None
     return RoundedWeight(narrowed(levels), error)
 

@@ -36,7 +36,6 @@ class PointRows:
     Attributes:
         point: simulated_quantize of a constant, its scale bound.
         rule: of the call that reads the point.
-        rows: weights in units of their scale, float64 (groups, outputs of a group, taps).
         scales: float64 (groups, outputs of a group).
         limit: largest magnitude of the grid.
         own_scales: whether each output has a scale.
@@ -44,7 +43,6 @@ class PointRows:
 
     point: Call
     rule: InputColumns
-    rows: NDArray[np.float64]
     scales: NDArray[np.float64]
     limit: int
     own_scales: bool
@@ -61,8 +59,15 @@ class PointRows:
         trailing = None if attrs.axis is None else rank - attrs.axis % rank - 1
         along = along_axis(scale.data, trailing, "float64").data
         scales = rule.rows(np.broadcast_to(along, held.data.shape))[:, :, 0]
-        rows, limit = rule.rows(held.data / along), int(high.data)
-        return PointRows(point, rule, rows, scales, limit, attrs.axis is not None)
+        return PointRows(point, rule, scales, int(high.data), attrs.axis is not None)
+
+    @property
+    def rows(self) -> NDArray[np.float64]:
+        """Weights in units of their scale, float64 (groups, outputs of a group, taps). They are
+        twice as large as the weights, so nobody keeps them."""
+        held = self.point.args[0]
+        assert isinstance(held, Constant)
+        return np.asarray(self.rule.rows(held.data) / self.scales[:, :, None])
 
     @property
     def is_whole(self) -> bool:
