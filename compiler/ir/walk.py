@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from itertools import chain
 from operator import methodcaller
 
-from compiler.ir.expr import Call, Expr, Function, Op, Tuple, TupleGetItem, Var, is_op_call
+from compiler.ir.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    GlobalVar,
+    Op,
+    Tuple,
+    TupleGetItem,
+    Var,
+    is_op_call,
+)
 
 _OPERANDS = methodcaller("operands")
-_DATAFLOW = frozenset((Tuple, TupleGetItem))
+_DATAFLOW = frozenset((Call, Constant, GlobalVar, Op, Tuple, TupleGetItem, Var))
 
 
 def nodes_of(function: Function) -> tuple[Expr, ...]:
@@ -19,14 +30,19 @@ def nodes_of(function: Function) -> tuple[Expr, ...]:
     of the body refers to the function, so the order is freed with it.
     """
     if function.nodes is None:
-        operators: set[Op] = set()
-        kinds: set[type[Expr]] = set()
-        nodes = tuple(_walk(function.body, _OPERANDS, operators, kinds))
-        object.__setattr__(function, "operators", frozenset(operators))
-        object.__setattr__(function, "is_dataflow", kinds <= _DATAFLOW)
-        object.__setattr__(function, "nodes", nodes)
+        ordered(function, _walk(function.body, _OPERANDS))
     assert function.nodes is not None
     return function.nodes
+
+
+def ordered(function: Function, order: Iterable[Expr]) -> Function:
+    """``function``, which keeps this ``post_order`` of its body."""
+    nodes = tuple(order)
+    operators = frozenset([node for node in nodes if type(node) is Op])
+    object.__setattr__(function, "operators", operators)
+    object.__setattr__(function, "is_dataflow", _DATAFLOW.issuperset(map(type, nodes)))
+    object.__setattr__(function, "nodes", nodes)
+    return function
 
 
 def operators_of(function: Function) -> frozenset[Op]:
@@ -58,16 +74,10 @@ def post_order(
         params = dict.fromkeys(root.params)
         inside = (node for node in nodes_of(root) if node not in params)
         return chain(params, inside, (root,))
-    return _walk(root, operands, set(), set())
+    return _walk(root, operands)
 
 
-def _walk(
-    root: Expr,
-    operands: Callable[[Expr], Sequence[Expr]],
-    operators: set[Op],
-    kinds: set[type[Expr]],
-) -> Iterator[Expr]:
-    """``operators`` receives those that are met, ``kinds`` those of other nodes with operands."""
+def _walk(root: Expr, operands: Callable[[Expr], Sequence[Expr]]) -> Iterator[Expr]:
     done: set[Expr] = set()
     stack: list[Expr | None] = [root]  # None: all operands of the node below it are done
     while stack:
@@ -81,11 +91,8 @@ def _walk(
             stack += (node, None, *node.args[::-1], node.op)
             continue
         elif below := operands(node):
-            kinds.add(type(node))
             stack += (node, None, *below[::-1])
             continue
-        elif type(node) is Op:
-            operators.add(node)
         done.add(node)
         yield node
 

@@ -25,7 +25,7 @@ import numpy as np
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, Quant, TupleGetItem, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
-from compiler.ir.rebuild import rebuilt, typed_alike, with_operands
+from compiler.ir.rebuild import rebuilt_function, typed_alike, with_operands
 from compiler.ir.ty import TensorType, bits, integer_range, is_integer
 from compiler.ir.walk import mentions, nodes_of
 from compiler.ops.number_format import Array
@@ -80,7 +80,7 @@ class MergeRequantize(FunctionPass):
                 made[one].set_checked_type(node.checked_type)
             return made[one]
 
-        return fn.with_fields(body=rebuilt(order, new_form)[fn.body])
+        return rebuilt_function(fn, new_form)
 
 
 def _dtype(node: Expr) -> str:

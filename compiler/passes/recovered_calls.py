@@ -8,7 +8,7 @@ from typing import TypeVar
 from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
 from compiler.ir.inference.infer_type import infer_expr
 from compiler.ir.module import IRModule
-from compiler.ir.rebuild import rebuilt
+from compiler.ir.rebuild import rebuilt_function
 from compiler.ir.walk import mentions, nodes_of
 
 Found = TypeVar("Found")
@@ -44,8 +44,7 @@ def retyped(
     fn: Function, mod: IRModule, made: Callable[[Expr, Mapping[Expr, Expr]], Expr | None]
 ) -> Function:
     """The function with what ``made``, as of ``rebuilt``, makes of its nodes, typed."""
-    body = rebuilt(nodes_of(fn), made)[fn.body]
-    result = infer_expr(fn.with_fields(body=body), mod)
+    result = infer_expr(rebuilt_function(fn, made), mod)
     assert isinstance(result, Function)
     return result
 

@@ -15,11 +15,11 @@ from typing import Any
 
 from compiler.errors import ArtifactError, CompilerError
 from compiler.ir.adt import Match, RefCreate, RefRead, RefWrite
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, If, Op, Tuple, TupleGetItem
 from compiler.ir.module import IRModule
 from compiler.ir.op import OpRule
 from compiler.ir.ty import TensorType, bits, tensor_fields
+from compiler.ir.walk import nodes_of, post_order
 from compiler.ops.lowered.call_lowered import CallLoweredAttrs
 from compiler.ops.nn.conv2d_transpose import Conv2DTransposeAttrs
 from compiler.ops.nn.window import extent
@@ -299,7 +299,9 @@ def declared_work(mod: IRModule, function: str = "main") -> Work:
             done.setdefault(name, Work())
             waiting.pop()
             continue
-        nodes = list(post_order(fn.body, _without_functions))
+        nodes = list(nodes_of(fn))
+        if not fn.is_dataflow:
+            nodes = list(post_order(fn.body, _without_functions))
         callees = [_named(n) for n in nodes if isinstance(n, GlobalVar | Function)]
         missing = [callee for callee in callees if callee not in done]
         if not missing:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from compiler.ir.expr import Expr, Function
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.rebuild import rebuilt
-from compiler.ir.walk import nodes_of
+from compiler.ir.rebuild import rebuilt_function
 
 
 def rewritten(mod: IRModule, made: Callable[[Expr, Mapping[Expr, Expr]], Expr | None]) -> IRModule:
@@ -19,7 +18,5 @@ def rewritten(mod: IRModule, made: Callable[[Expr, Mapping[Expr, Expr]], Expr | 
         made: as of ``rebuilt``.
     """
     main: Function = mod["main"]
-    body = rebuilt(nodes_of(main), made)[main.body]
-    if body is main.body:
-        return mod
-    return infer_module(mod.with_function("main", main.with_fields(body=body)))
+    new = rebuilt_function(main, made)
+    return mod if new is main else infer_module(mod.with_function("main", new))

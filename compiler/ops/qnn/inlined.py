@@ -12,9 +12,9 @@ from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, is_op_call
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.rebuild import rebuilt
+from compiler.ir.rebuild import rebuilt_function
 from compiler.ir.ty import integer_range
-from compiler.ir.walk import mentions, nodes_of
+from compiler.ir.walk import mentions
 from compiler.ops.qnn.requantize import (
     OP,
     TFLM,
@@ -107,7 +107,7 @@ def inlined(fn: Function, high_half: bool = False, bare: bool = False) -> Functi
             return None
         return _spelled(node, new, high_half, bare)
 
-    return fn.with_fields(body=rebuilt(nodes_of(fn), new_form)[fn.body])
+    return rebuilt_function(fn, new_form)
 
 
 def _spelled(call: Call, new: Mapping[Expr, Expr], high_half: bool, bare: bool) -> Expr | None:

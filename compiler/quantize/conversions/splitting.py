@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from itertools import chain, count
 from typing import Any
 
-from compiler.ir.analysis import free_vars
 from compiler.ir.expr import (
     Call,
     Constant,
@@ -35,9 +34,9 @@ from compiler.ir.expr import (
     TupleGetItem,
     Var,
 )
-from compiler.ir.rebuild import substitute
+from compiler.ir.rebuild import rebuilt
 from compiler.ir.ty import TensorType, Type, holds_float, tensor_fields
-from compiler.ir.walk import nodes_of, post_order
+from compiler.ir.walk import nodes_of, ordered, post_order
 from compiler.quantize.conversions.operators import converts_one, is_integer_tensor, rounds
 
 
@@ -50,6 +49,7 @@ class _Cuts:
             values have equal ones.
         cut: number → the first conversion to integers that has it.
         cut_of: every conversion to integers with the first equal one.
+        input_of: every conversion with the input that it reads.
     """
 
     params: frozenset[Expr]
@@ -57,6 +57,7 @@ class _Cuts:
     numbers: dict[Any, int] = field(default_factory=dict)
     cut: dict[int, Expr] = field(default_factory=dict)
     cut_of: dict[Expr, Expr] = field(default_factory=dict)
+    input_of: dict[Expr, Var] = field(default_factory=dict)
     rounded: set[Expr] = field(default_factory=set)
 
     def visit(self, node: Expr) -> None:
@@ -65,6 +66,8 @@ class _Cuts:
         if key is None:
             return
         number = self.numbers.setdefault(key, len(self.numbers))
+        read = (self.input_of[each] for each in node.operands() if each in self.input_of)
+        self.input_of[node] = node if isinstance(node, Var) else next(read)
         if isinstance(node, Call) and (rounds(node) or not self.rounded.isdisjoint(node.args)):
             self.rounded.add(node)
         if isinstance(node, Call) and _becomes_integer(node):
@@ -117,13 +120,15 @@ def split_prefix(main: Function) -> tuple[Function, Function]:
     for node in nodes_of(main):
         cuts.visit(node)
     sources: dict[Expr, Expr] = {**cuts.cut_of, **{param: param for param in main.params}}
-    core_nodes = post_order(main.body, lambda node: () if node in sources else node.operands())
+    core_nodes = list(
+        post_order(main.body, lambda node: () if node in sources else node.operands())
+    )
     taken: set[str] = set()
     core_vars: dict[Expr, Var] = {}
     lets: list[tuple[Var, Expr]] = []
     fields: list[Expr] = []
     for source in dict.fromkeys(sources[node] for node in core_nodes if node in sources):
-        (read,) = free_vars(source)
+        read = cuts.input_of[source]
         hint = read.name_hint
         numbered = (f"{hint}_{number}" for number in count(1))
         name = next(each for each in chain((hint,), numbered) if each not in taken)
@@ -133,12 +138,12 @@ def split_prefix(main: Function) -> tuple[Function, Function]:
             lets.append((Var(hint), source))
         fields.append(source if source is read else lets[-1][0])
     replaced = {node: core_vars[one] for node, one in sources.items() if one in core_vars}
-    body = substitute(main.body, replaced, nodes_of(main))
-    core = Function(tuple(core_vars.values()), body, main.ret_type)
+    new = rebuilt(core_nodes, lambda node, _: replaced.get(node))
+    core = Function(tuple(core_vars.values()), new[main.body], main.ret_type)
     result: Expr = Tuple(tuple(fields))
     for let_var, value in reversed(lets):
         result = Let(let_var, value, result)
-    return Function(main.params, result), core
+    return Function(main.params, result), ordered(core, dict.fromkeys(new.values()))
 
 
 def split_suffix(main: Function, quantized_dtypes: Set[str]) -> tuple[Function, Function]:
@@ -148,22 +153,10 @@ def split_suffix(main: Function, quantized_dtypes: Set[str]) -> tuple[Function, 
     the parameters that dequantize_outputs reads besides. Without any border the core is all of
     ``main`` and dequantize_outputs the identity.
     """
-    integral = _integral_nodes(main)
-    borders: list[Expr] = []
-    threaded: list[Expr] = []
-    seen: set[Expr] = set()
-    stack: list[Expr] = [main.body]
-    while stack:
-        node = stack.pop()
-        if node in seen or isinstance(node, (Constant, Op)):
-            continue
-        seen.add(node)
-        if _is_border(node, quantized_dtypes) or node in integral:
-            borders.append(node)
-        elif isinstance(node, Var):
-            threaded.append(node)
-        else:
-            stack.extend(reversed(node.operands()))
+    ends = _border_nodes(main, quantized_dtypes)
+    nodes = list(post_order(main.body, lambda node: () if node in ends else node.operands()))
+    borders = [node for node in nodes if node in ends]
+    threaded = [node for node in nodes if isinstance(node, Var) and node not in ends]
     if not borders:
         whole = Var("input", main.body.checked_type)
         return main, Function((whole,), whole, main.ret_type)
@@ -175,29 +168,33 @@ def split_suffix(main: Function, quantized_dtypes: Set[str]) -> tuple[Function, 
         inputs = [Var(f"input{i}", out.checked_type) for i, out in enumerate(outputs)]
         core_body = Tuple(tuple(outputs))
     core = Function(main.params, core_body)
-    body = substitute(main.body, dict(zip(outputs, inputs)), nodes_of(main))
-    return core, Function(tuple(inputs), body, main.ret_type)
+    replaced = dict(zip(outputs, inputs))
+    new = rebuilt(nodes, lambda node, _: replaced.get(node))
+    suffix = Function(tuple(inputs), new[main.body], main.ret_type)
+    return core, ordered(suffix, dict.fromkeys(new.values()))
 
 
-def _is_border(node: Expr, quantized_dtypes: Set[str]) -> bool:
-    """True for a tensor of these dtypes, and for a call that returns a tuple of such."""
-    ty: Type = node.checked_type
-    if isinstance(ty, TensorType):
-        return ty.dtype in quantized_dtypes
-    tensors = tensor_fields(ty)
-    return (
-        isinstance(node, Call)
-        and bool(tensors)
-        and all(tensor.dtype in quantized_dtypes for tensor in tensors)
-    )
-
-
-def _integral_nodes(main: Function) -> set[Expr]:
-    """Tensors that only integer operators compute from integers of any width, as an argmax does."""
-    found: set[Expr] = set()
+def _border_nodes(main: Function, quantized_dtypes: Set[str]) -> set[Expr]:
+    """Tensors of these dtypes, calls that return a tuple of such, and tensors that only integer
+    operators compute from integers of any width, as an argmax does."""
+    integral: set[Expr] = set()
+    borders: set[Expr] = set()
     for node in nodes_of(main):
-        if isinstance(node, Op) or holds_float(node.checked_type):
+        if isinstance(node, Op):
             continue
-        if all(child in found or isinstance(child, Op) for child in node.operands()):
-            found.add(node)
-    return {node for node in found if isinstance(node.checked_type, TensorType)}
+        ty: Type = node.checked_type
+        if not holds_float(ty) and all(
+            child in integral or isinstance(child, Op) for child in node.operands()
+        ):
+            integral.add(node)
+        if isinstance(node, Constant):
+            continue
+        dtypes = {tensor.dtype for tensor in tensor_fields(ty)}
+        quantized = bool(dtypes) and dtypes <= quantized_dtypes
+        if isinstance(ty, TensorType):
+            ends = quantized or node in integral
+        else:
+            ends = quantized and isinstance(node, Call)
+        if ends:
+            borders.add(node)
+    return borders

@@ -27,7 +27,7 @@ from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.loops import opened
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import PassContext, Sequential
-from compiler.ir.rebuild import rebuilt, substitute
+from compiler.ir.rebuild import rebuilt, rebuilt_function, substitute
 from compiler.ir.ty import TensorType, Type, is_float, tensor_fields
 from compiler.ir.walk import nodes_of, post_order
 from compiler.ops.tensor.cast import CastAttrs
@@ -126,8 +126,7 @@ def bind_params(mod: IRModule, params: Params) -> IRModule:
     if not constants:
         return mod
     kept = tuple(param for param in main.params if param not in constants)
-    body = substitute(main.body, constants, nodes_of(main))
-    bound = Function(kept, body, main.ret_type, main.type_params, main.attrs, span=main.span)
+    bound = rebuilt_function(main, lambda node, _: constants.get(node), kept)
     return infer_module(mod.with_function("main", bound))
 
 

@@ -23,7 +23,7 @@ from compiler.errors import CalibrationError
 from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, Var, describe, is_op_call
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import INTEGER_WEIGHTS, IRModule
-from compiler.ir.rebuild import substitute
+from compiler.ir.rebuild import rebuilt_function
 from compiler.ir.ty import bits
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import (
@@ -133,9 +133,8 @@ def bind_scales(
         attrs = point_attrs(point)
         assert attrs is not None
         context.report.add_point(attrs.kind, bound.range_s, bound.scale.values)
-    body = substitute(main.body, replaced, nodes_of(main))
     params = tuple(param for param in main.params if param not in replaced)
-    simulated = Function(params, body, main.ret_type, main.type_params, main.attrs, span=main.span)
+    simulated = rebuilt_function(main, lambda node, _: replaced.get(node), params)
     return infer_module(annotated.with_function("main", simulated))
 
 

@@ -29,7 +29,7 @@ from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem
 from compiler.ir.module import IRModule
 from compiler.ir.structural import structural_equal, structural_hash
 from compiler.ir.structural_digest import constant_digest
-from compiler.ir.walk import mentions, nodes_of, post_order
+from compiler.ir.walk import mentions, nodes_of
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.quantize.calibration.stats import PointMap
 from compiler.quantize.smoothing.channel_groups import find_groups
@@ -160,7 +160,7 @@ def rescaled_tensors(
             return None
         groups = find_groups(alone["main"])
         factors = smoothing_factors(groups, alone, ranges, alpha)
-        inside = set(post_order(result))
+        inside = set(nodes_of(alone["main"]))
         for number, tensor in enumerate(tensors):
             group = groups.group_of.get(tensor)
             if tensor not in inside and isinstance(tensor, Call):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from compiler import relay, structural_equal
 from compiler.ir.expr import Call, Expr, Function, If, Tuple, TupleGetItem
 from compiler.ir.functor import MixedModeMutator
+from compiler.ir.rebuild import rebuilt_function
 from compiler.ir.walk import nodes_of
 
 x, y = relay.var("x", (2,)), relay.var("y", (2,))
@@ -57,3 +60,47 @@ def test_a_function_that_stays_is_the_same_object() -> None:
     fn = Function((x, y), op.add(op.tanh(x), y))
     nodes_of(fn)
     assert Recorder().mutate(fn) is fn
+
+
+def shared_leaf() -> Expr:
+    return op.multiply(op.add(x, ONE), op.add(ONE, y))
+
+
+ONE, TWO = relay.const(1.0), relay.const(2.0)
+
+
+@pytest.mark.parametrize("make", [diamond, with_function, with_branch, shared_leaf])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {x: y},
+        {x: op.exp(y)},
+        {ONE: TWO},
+        {op.exp(x).op: op.tanh(x).op},
+        {x: TWO, y: ONE},
+    ],
+)
+def test_a_rebuilt_function_has_the_order_of_a_walk(
+    make: Callable[[], Expr], change: dict[Expr, Expr]
+) -> None:
+    function = Function((x, y), make())
+    new = rebuilt_function(function, lambda node, _: change.get(node))
+    assert nodes_of(new) == nodes_of(Function(new.params, new.body))
+
+
+def test_a_leaf_that_only_one_of_its_readers_changes_is_walked_anew() -> None:
+    function = Function((x, y), shared_leaf())
+    (first, _) = (
+        node for node in nodes_of(function) if isinstance(node, Call) and ONE in node.args
+    )
+    new = rebuilt_function(function, lambda node, _: op.add(x, TWO) if node is first else None)
+    assert nodes_of(new) == nodes_of(Function(new.params, new.body))
+    assert {ONE, TWO} <= set(nodes_of(new))
+
+
+def test_the_order_of_a_function_with_other_leaves_needs_no_walk() -> None:
+    function = Function((x, y), shared_leaf())
+    new = rebuilt_function(function, lambda node, _: TWO if node is ONE else None)
+    assert new.nodes is not None
+    assert TWO in new.nodes
+    assert ONE not in new.nodes
