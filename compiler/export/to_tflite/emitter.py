@@ -16,6 +16,7 @@ from compiler.export.to_tflite.values import (
     ANY,
     Form,
     Matmul,
+    Operand,
     Padded,
     Product,
     Raw,
@@ -171,12 +172,12 @@ class TfliteEmitter(TensorWriter):
         like = Tensor(-1, shape, form.scale, form.zero, offset, held)
         if isinstance(source, Raw) and source.factor == 1:
             return self._again(source, form, like)
+        if form.scale and isinstance(source, Product) and held == source.source.dtype:
+            return self._product(source, form, like)
+        if not form.scale or form.multiplier.size != 1:
+            return None
         if isinstance(source, Total):
             return self._mean(source, form, like)
-        if not form.scale:
-            return None
-        if isinstance(source, Product) and held == source.source.dtype:
-            return self._product(source, form, like)
         if isinstance(source, Matmul) and held == source.lhs.dtype:
             return self._matmul(source, form, like)
         if isinstance(source, Sum) and held == source.lhs.source.dtype == source.rhs.source.dtype:
@@ -226,16 +227,15 @@ class TfliteEmitter(TensorWriter):
         return self.limited(made, *limits)
 
     def _rescaled(self, source: Tensor, form: Scaled, like: Tensor) -> Tensor | None:
-        """QUANTIZE by one factor, which the scale of the source says."""
-        scale = np.float32(_factor(form) * like.scale)
-        if not _is(form.multiplier, form.shift, np.float64(scale) / np.float64(like.scale)):
+        """QUANTIZE by one factor, the quotient of both scales."""
+        if not _is(form, form.units / like.scale):
             return None
-        return self._quantized(self.worth(source, float(scale)), form, like)
+        return self._quantized(self.worth(source, float(form.units[0])), form, like)
 
     def _mean(self, source: Total, form: Scaled, like: Tensor) -> Tensor | None:
         """MEAN, whose factor is cut off after 31 bits."""
         own = source.source
-        if like.dtype != "int16" or form.zero or form.multiplier.size != 1:
+        if like.dtype != "int16" or form.zero:
             return None
         multiplier, shift = tflm_multiplier(np.asarray(own.scale / like.scale))
         count = math.prod(own.shape[axis] for axis in source.axes)
@@ -251,14 +251,11 @@ class TfliteEmitter(TensorWriter):
     def _matmul(self, source: Matmul, form: Scaled, like: Tensor) -> Tensor | None:
         """BATCH_MATMUL; a factor behind it is the scale of its first operand."""
         lhs, rhs = source.lhs, source.rhs
+        scale = (form.units / rhs.scale).astype(np.float32)
         # The kernel multiplies the two scales in float32.
-        nearest = np.float32(_factor(form) * like.scale / rhs.scale)
-        around = (nearest, *(np.nextafter(nearest, np.float32(end)) for end in (0, np.inf)))
-        products = [np.float64(one * np.float32(rhs.scale)) for one in around]
-        fits = [_is(form.multiplier, form.shift, one / like.scale, source.once) for one in products]
-        if not any(fits):
+        if not _is(form, (scale * np.float32(rhs.scale)) / np.float64(like.scale), source.once):
             return None
-        lhs = self.worth(lhs, float(around[fits.index(True)]))
+        lhs = self.worth(lhs, float(scale[0]))
         made = self.operator("BATCH_MATMUL", [lhs, rhs], like, source.out, adjY=source.adjoint)
         _, limits = self._activation(form, like)
         return self.reshaped(self.limited(made, *limits), like.shape)
@@ -267,24 +264,16 @@ class TfliteEmitter(TensorWriter):
         sides = source.lhs, source.rhs
         lhs, rhs = (side.source for side in sides)
         if source.name == "MUL":
+            lhs = self.worth(lhs, float(np.float32(form.units[0] / rhs.scale)))
             factor = lhs.scale * rhs.scale / like.scale
-            if not _is(form.multiplier, form.shift, np.asarray(factor)):
-                lhs = self.worth(lhs, float(np.float32(_factor(form) * like.scale / rhs.scale)))
-                factor = lhs.scale * rhs.scale / like.scale
             single = np.float32(lhs.scale) * np.float32(rhs.scale) / np.float32(like.scale)
             exact = _same_products(factor, float(single), lhs, rhs)
         else:
-            unit = (1 << SUM_SHIFT[like.dtype]) * like.scale
-            told = (math.ldexp(side.multiplier, side.shift - 31) for side in sides)
-            scales = [float(np.float32(own * _factor(form) * unit)) for own in told]
-            lhs, rhs = (self.worth(side.source, scale) for side, scale in zip(sides, scales))
-            twice = 2 * max(scales)
-            exact = all(
-                _is(side.multiplier, side.shift, np.asarray(scale / twice))
-                for side, scale in zip(sides, scales)
-            )
-            factor = twice / unit
-        if not exact or not _is(form.multiplier, form.shift, np.asarray(factor)):
+            lhs, rhs = (self.worth(side.source, side.scale) for side in sides)
+            twice = 2 * max(side.scale for side in sides)
+            exact = all(_is(side, side.scale / twice) for side in sides)
+            factor = twice / ((1 << SUM_SHIFT[like.dtype]) * like.scale)
+        if not exact or not _is(form, factor):
             return None
         activation, limits = self._activation(form, like)
         fields: dict[str, Any] = {"fusedActivationFunction": _ACTIVATIONS[activation]}
@@ -297,9 +286,10 @@ class TfliteEmitter(TensorWriter):
     def _product(self, source: Product, form: Scaled, like: Tensor) -> Tensor | None:
         data, weight = source.source, source.weight
         channels = source.bias.size
-        scales = _weight_scales(form, source.once, data.scale, like.scale, channels)
-        if scales is None:
+        own = (form.units / data.scale).astype(np.float32).astype(np.float64)
+        if not _is(form, data.scale * own / like.scale, source.once):
             return None
+        scales = tuple(np.broadcast_to(own, channels).tolist())
         windows = Windows(
             data.shape[1:3], weight.shape[1:3], source.strides, source.dilation, source.out[1:3]
         )
@@ -332,17 +322,10 @@ class TfliteEmitter(TensorWriter):
         return self.reshaped(self.limited(made, *limits), like.shape)
 
 
-def _is(multiplier: Any, shift: Any, factor: Any, once: bool = False) -> bool:
-    """Whether TFLM prepares these numbers for a real factor (QuantizeMultiplier)."""
+def _is(form: Scaled | Operand, factor: Any, once: bool = False) -> bool:
+    """Whether TFLM prepares the multiplier and shift for a real factor (QuantizeMultiplier)."""
     wanted = tflm_multiplier(np.asarray(factor, np.float64), once)
-    return bool((multiplier == wanted[0]).all() and (shift == wanted[1]).all())
-
-
-def _factor(form: Scaled) -> float:
-    """What one multiplier and shift stand for; not a number where there are several."""
-    if form.multiplier.size != 1:
-        return math.nan
-    return math.ldexp(float(form.multiplier[0]), int(form.shift[0]) - 31)
+    return bool(np.all(form.multiplier == wanted[0]) and np.all(form.shift == wanted[1]))
 
 
 def _same_products(double: float, single: float, lhs: Tensor, rhs: Tensor) -> bool:
@@ -354,21 +337,3 @@ def _same_products(double: float, single: float, lhs: Tensor, rhs: Tensor) -> bo
     )
     # Beyond 255 every result ends at a limit of 8 bits.
     return bool((np.clip(ours, -255, 255) == np.clip(theirs, -255, 255)).all())
-
-
-def _weight_scales(
-    form: Scaled, once: bool, data: float, out: float, channels: int
-) -> tuple[float, ...] | None:
-    """The float32 scales of weights for which TFLM prepares these multipliers."""
-    multiplier, shift = form.multiplier, form.shift
-    factor = np.ldexp(multiplier.astype(np.float64), (shift - 31).astype(np.int32))
-    scales = (factor * out / data).astype(np.float32)
-    if once:  # a power of two is the least factor of its shift: the next below has another
-        below = data * scales.astype(np.float64) / out < factor
-        scales = np.where(below, np.nextafter(scales, np.float32(np.inf)), scales)
-    scales = scales.astype(np.float64)
-    # A factor of 0 stands for all that are too small; a scale is above 0.
-    scales = np.where(multiplier == 0, np.float64(np.float32(2.0**-40 * out / data)), scales)
-    if not _is(multiplier, shift, data * scales / out, once):
-        return None
-    return tuple(np.broadcast_to(scales, channels).tolist())

@@ -102,12 +102,18 @@ def cast(step: Step, graph: TfliteEmitter) -> Form | None:
 _NO_FACTOR: Final = np.zeros(0, np.int64)
 
 
+def _unscaled(form: Raw) -> Scaled:
+    """A tensor that was made wide only, as a value without limits that keeps its scale."""
+    scale = form.source.scale
+    return Scaled(form, _NO_FACTOR, _NO_FACTOR, np.asarray(scale), scale)
+
+
 def _as_scaled(form: Form | None) -> Form | None:
-    """A tensor that was made wide only, as a value that keeps its scale."""
+    """The same, within the limits of its dtype; other forms as they are."""
     if isinstance(form, Raw) and form.factor == 1:
         own = form.source
         low, high = (end + own.offset - form.zero for end in integer_range(own.dtype))
-        return Scaled(form, _NO_FACTOR, _NO_FACTOR, own.scale, low, high)
+        return replace(_unscaled(form), low=low, high=high)
     return form
 
 
@@ -144,7 +150,7 @@ def raised(step: Step, graph: TfliteEmitter) -> Form | None:
     amount = number_of(step.args[1])
     sides = [side.source for side in (form, other) if isinstance(side, Raw) and _counts(side)]
     if len(sides) == 2 and {side.dtype for side in sides} == {"int8"}:
-        return Sum("MUL", Operand(sides[0], 0, 0), Operand(sides[1], 0, 0))
+        return Sum("MUL", Operand(sides[0]), Operand(sides[1]))
     if isinstance(form, Raw) and form.factor == 1 and amount is not None:
         return replace(form, factor=1 << amount if step.name == "left_shift" else amount)
     return _arithmetic("MUL", step, graph) if step.name == "multiply" else None
@@ -238,7 +244,7 @@ def limited(step: Step, graph: TfliteEmitter) -> Form | None:
         if inside:
             return form
         own = graph.tensor(form)
-        made = _limited(Scaled(Raw(own), _NO_FACTOR, _NO_FACTOR, own.scale), low, high)
+        made = _limited(_unscaled(Raw(own)), low, high)
         dtype = step.result.type.dtype
         return None if made is None else graph.narrowed(made, dtype, step.result.type)
     form = _as_scaled(form)
@@ -309,8 +315,14 @@ def _write(words: Words, graph: TfliteEmitter) -> bool:
 
 def _rescaled(data: Value, factors: Factors, step: Step, graph: TfliteEmitter) -> Form | None:
     """The way back of a wide value, or one side of a sum on its way there."""
-    form, once, quant = graph.form(data), step.attrs.rounding == "tflm_once", step.result.quant
+    form, once = graph.form(data), step.attrs.rounding == "tflm_once"
     multiplier, shift = factors.multiplier.reshape(-1), factors.shift.reshape(-1)
+    read, made = step.args[0].quant, step.result.quant
+    if read is not None:
+        units = read.scales.reshape(-1).astype(np.float64)
+    else:  # parts of a tensor carry none
+        units = np.full(1, form.source.scale / form.factor if isinstance(form, Raw) else 1.0)
+    scale = 0.0 if made is None else float(made.scales.max())
     rank = len(step.result.type.concrete_shape)
     if factors.multiplier.ndim and step.attrs.axis % rank != rank - 1:
         return None
@@ -320,23 +332,23 @@ def _rescaled(data: Value, factors: Factors, step: Step, graph: TfliteEmitter) -
     elif isinstance(form, Raw) and form.zero == form.source.zero and form.factor == 1:
         source = form
     elif isinstance(form, Raw) and form.zero == form.source.zero and form.raised:
-        return Operand(form.source, int(multiplier[0]), int(shift[0]))
+        return Operand(form.source, int(multiplier[0]), int(shift[0]), form.factor * units.max())
     elif isinstance(form, (Product, Matmul, Total, Sum)):
         source = form
     else:
         source = graph.wide(data)
     if source is None or once != (isinstance(source, (Product, Matmul)) and source.once):
         return None
-    made = Scaled(source, multiplier, shift, 0.0 if quant is None else float(quant.scales.max()))
+    scaled = Scaled(source, multiplier, shift, units, scale)
     if not isinstance(source, (Product, Sum)):
-        return made
+        return scaled
     bounds: list[Ints | None] = []
     for limit in (source.low, source.high):
         after = None if limit is None else rescaled_by_tflm(limit, multiplier, shift, once)
         bounds.append(after if after is None or np.ptp(after) else after[:1])
     if bounds[0] is not None and bounds[0].size > 1:
-        made, bounds[0] = replace(made, floor=bounds[0]), None
-    return _limited(made, *bounds)
+        scaled, bounds[0] = replace(scaled, floor=bounds[0]), None
+    return _limited(scaled, *bounds)
 
 
 # ---- products and windows ----------------------------------------------------------------------

@@ -141,11 +141,16 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One side of a sum: 2^20 (of int16 2^15) times a tensor, scaled."""
+    """One side of a sum: 2^20 (of int16 2^15) times a tensor, scaled.
+
+    Attributes:
+        scale: real value of a step of the tensor there; a factor of the model may be in it.
+    """
 
     source: Tensor
-    multiplier: int
-    shift: int
+    multiplier: int = 0
+    shift: int = 0
+    scale: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +170,8 @@ class Scaled:
 
     Attributes:
         multiplier, shift: one, or one for each channel; empty where the value keeps its scale.
-        scale: real value of a step.
+        units: real value of a step of the source, one or one for each channel.
+        scale: real value of a step of the result.
         low, high: limits of the result, its zero point not yet added.
         zero: what has been added.
         floor: a lower limit for each channel beside it.
@@ -174,6 +180,7 @@ class Scaled:
     source: Product | Matmul | Total | Sum | Raw | Tensor
     multiplier: Ints
     shift: Ints
+    units: NDArray[np.float64]
     scale: float
     low: int = -(1 << 31)
     high: int = (1 << 31) - 1

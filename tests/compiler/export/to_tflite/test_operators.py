@@ -24,7 +24,9 @@ from compiler.targets.tflite.interpreters import JUDGES, FileJudge, interpreter
 from tests.needs import missing
 from workers.metrics.size import fields_of
 
-pytest.importorskip("ai_edge_litert", reason=missing("the Python packages of the tests"))
+Interpreter = pytest.importorskip(
+    "ai_edge_litert.interpreter", reason=missing("the Python packages of the tests")
+).Interpreter
 pytest.importorskip("tflite_micro", reason=missing("the Python packages of the tests"))
 
 Build = Callable[[Any, np.random.Generator], Any]
@@ -529,6 +531,18 @@ def test_images_of_nhwc_are_not_moved() -> None:
     judge = FileJudge(mod, made.data, JUDGES)
     judge.compare_noise(4)
     assert judge.differing == dict.fromkeys(JUDGES, 0)
+
+
+def test_weights_of_a_file_of_16_bits_have_the_scales_that_the_quantizer_chose() -> None:
+    data = file_of(module_of(BUILDS["groups"][0], **IN_SIXTEEN)).data
+    tensors = Interpreter(model_content=data).get_tensor_details()
+    (scales,) = (
+        one["quantization_parameters"]["scales"]
+        for one in tensors
+        if one["dtype"] is np.int8 and one["quantization_parameters"]["scales"].size > 1
+    )
+    digits = np.frexp(scales)[0] * 2**12  # the multipliers of int16 have 15 bits, a scale has 12
+    np.testing.assert_array_equal(digits, np.rint(digits))
 
 
 @pytest.mark.parametrize("last", ["clip", "sum"])
