@@ -11,6 +11,8 @@ from compiler.drawing.picture import DATA_FLOW, Box, Frame, Picture
 from compiler.drawing.svg import curve
 
 _ONNX: Final = "ONNX node "
+_MEMBER: Final = "module.relay:"
+"""How a span begins of what only the text within a .qmod has: nobody opened that text."""
 
 Ranges = Mapping[str, Mapping[str, Any]]
 
@@ -63,7 +65,8 @@ def _detail(detail: Mapping[str, str], ranges: Ranges) -> dict[str, str]:
     if value is not None:
         shown["range"] = f"{value['low']} … {value['high']} ({value['dtype']}), proved"
     span = detail.get("span", "")
-    if span:
-        known = span.startswith(_ONNX)
-        shown["source" if known else "at"] = span.replace(_ONNX, "").strip("'") if known else span
+    if span.startswith(_ONNX):
+        shown["source"] = span.replace(_ONNX, "").strip("'")
+    elif span and not span.startswith(_MEMBER):
+        shown["at"] = span
     return shown

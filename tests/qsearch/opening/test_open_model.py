@@ -77,5 +77,5 @@ def test_a_search_imports_diagnoses_and_parses_once(tmp_path: Path) -> None:
         assert run(["launch", *words, "-o", str(tmp_path / "run")]) == 0
     once = ("imports", "diagnoses", "parses of text", "modules read")
     found = Counter({name: calls.by_caller(name).total() for name in once})
-    # The driver and a worker read the written file; a worker reads the float module as well.
-    assert found == {"imports": 1, "diagnoses": 1, "parses of text": 3, "modules read": 2}
+    # A worker reads the float module and the written file.
+    assert found == {"imports": 1, "diagnoses": 1, "parses of text": 2, "modules read": 1}
