@@ -188,10 +188,10 @@ class RangeFitting:
         tried = [([Constant(step * f), *own[1:]], self._ranges[:, place] * f) for f in factors]
         few, rest = slice(raced), slice(0 if strips else raced, None)
         kept = _FINALISTS if strips or len(whole.pairs) > raced else 1
-        begun: list[float] = []
-        for one, _ in tried:
-            last = sorted(begun)[kept - 1] if len(begun) >= kept else np.inf
-            begun.append(first.error(one, few, each_unseen * unseen.cut_off(one), last))
+        begun = [np.inf] * len(tried)
+        for at in sorted(range(len(tried)), key=lambda k: abs(factors[k] - 1)):  # far ones end soon
+            one, last = tried[at][0], sorted(begun)[kept - 1]
+            begun[at] = first.error(one, few, each_unseen * unseen.cut_off(one), last)
         (constants, rows), least = tried[0], np.inf
         for at in sorted(range(len(tried)), key=begun.__getitem__)[:kept]:
             found = whole.error(tried[at][0], rest, 0.0 if strips else begun[at], least)
