@@ -40,20 +40,13 @@ def typed_alike(old: Expr, new: N) -> N:
     return new
 
 
-def substitute(
-    root: Expr, mapping: Mapping[Any, Expr], order: Iterable[Expr] | None = None
-) -> Expr:
+def substitute(root: Expr, mapping: Mapping[Any, Expr]) -> Expr:
     """``root`` with every node that is a key of ``mapping`` replaced, sharing kept, O(nodes).
 
     Replacements are not visited again. Untouched parts are the very same objects.
-
-    Args:
-        order: nodes down from ``root``, operands before users, where somebody knows them.
     """
     done: dict[Expr, Expr] = dict(mapping)
-    if order is None:
-        order = post_order(root, lambda node: () if node in mapping else node.operands())
-    for node in order:
+    for node in post_order(root, lambda node: () if node in mapping else node.operands()):
         if node not in done:
             done[node] = with_operands(node, [done[child] for child in node.operands()])
     return done[root]

@@ -299,9 +299,11 @@ def declared_work(mod: IRModule, function: str = "main") -> Work:
             done.setdefault(name, Work())
             waiting.pop()
             continue
-        nodes = list(nodes_of(fn))
+        nodes = nodes_of(fn)
         if not fn.is_dataflow:
-            nodes = list(post_order(fn.body, _without_functions))
+            nodes = tuple(
+                post_order(fn.body, lambda n: () if type(n) is Function else n.operands())
+            )
         callees = [_named(n) for n in nodes if isinstance(n, GlobalVar | Function)]
         missing = [callee for callee in callees if callee not in done]
         if not missing:
@@ -316,10 +318,6 @@ def declared_work(mod: IRModule, function: str = "main") -> Work:
     total = done[function]
     given = (ty for param in functions[function].params for ty in tensor_fields(param.checked_type))
     return replace(total, memory=total.memory + _INPUT_BYTES * sum(_elements(ty) for ty in given))
-
-
-def _without_functions(node: Expr) -> Sequence[Expr]:
-    return () if isinstance(node, Function) else node.operands()
 
 
 def _named(function: GlobalVar | Function) -> _Named:

@@ -27,13 +27,14 @@ from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.loops import opened
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import PassContext, Sequential
-from compiler.ir.rebuild import rebuilt, rebuilt_function, substitute
+from compiler.ir.rebuild import rebuilt, rebuilt_function
 from compiler.ir.ty import TensorType, Type, is_float, tensor_fields
 from compiler.ir.walk import nodes_of, post_order
 from compiler.ops.tensor.cast import CastAttrs
 from compiler.qtypes.errors import DuplicateParameterError
 from compiler.quantize.layers import named_layers, reads_table
 from compiler.quantize.preparation.even_inputs import even_inputs
+from compiler.quantize.rewriting import rewritten
 
 Params = Mapping[str, NDArray[Any] | Constant]
 """Weights by the name of the parameter they are bound to."""
@@ -94,8 +95,7 @@ def with_tied_tables(mod: IRModule) -> IRModule:
             continue
         if (table := tables.get(_digest(weight))) is not None:
             same[weight] = table
-    body = substitute(main.body, same) if same else main.body
-    return infer_module(mod.with_function("main", main.with_fields(body=body))) if same else mod
+    return rewritten(mod, lambda node, _: same.get(node))
 
 
 def _digest(constant: Constant) -> tuple[Any, ...]:
