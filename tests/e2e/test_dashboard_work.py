@@ -516,7 +516,7 @@ def test_the_page_of_a_module_leads_from_graph_to_text_and_back(
     page, errors = watched_page(browser)
     page.goto(file.as_uri())
     find = page.get_by_label("Find in the graph")
-    find.fill("conv_1")
+    find.press_sequentially("conv_1")
     page.keyboard.press("Enter")
     page.locator("[data-detail=attributes]", has_text="strides").wait_for()
     assert page.locator("[data-detail=source]").inner_text() == "conv_1"

@@ -135,17 +135,17 @@ class GraphView {
     return { group, lines };
   }
 
-  // Shows the steps of one box, above all others; not again where they are seen: the focus stays.
+  // Shows the steps of one box, above all others. What moves in the document loses the focus.
   open(group) {
     if (this.opened === group) return;
     this.opened?.classList.remove("open");
     this.home?.();
-    const [inner, next] = [group.parentNode, group.nextSibling];
+    const [inner, next, focused] = [group.parentNode, group.nextSibling, document.activeElement];
     this.home = () => inner.insertBefore(group, next);
     this.opened = group;
     group.classList.add("open");
     inner.append(group);
-    group.querySelector(".name").focus();
+    if (group.contains(focused)) focused.focus();
   }
 
   choose(element, title, detail) {
