@@ -189,8 +189,6 @@ class _FrameBuilder:
                 detail["constants"] = given
         if kernel is not None:
             title, rows, row_details = kernel.title, kernel.rows, kernel.details
-            if row_details and "scale" in row_details[-1]:
-                detail["scale"] = row_details[-1]["scale"]
             if kernel.loops:
                 detail["loops"] = kernel.loops
         key = self._put(node, f"{name}  {title}", ty, kind_of(node), detail, rows, row_details)

@@ -75,7 +75,8 @@ class KernelBuilder(MixedModeMutator):
         args = self._arguments(kernel, root, pre.args, post.args)
         kernel.has_call = True
         kernel.reshapes_only &= RESHAPE in op.flags
-        new = Call(op, args, pre.attrs, span=pre.span, virtual_device=pre.virtual_device)
+        placed = pre.virtual_device
+        new = Call(op, args, pre.attrs, span=pre.span, quant=pre.quant, virtual_device=placed)
         return self._member(kernel, pre, new, is_result=index == root)
 
     def rewrite_tuple(self, pre: Tuple, post: Tuple) -> Expr:
@@ -137,7 +138,8 @@ class KernelBuilder(MixedModeMutator):
             virtual_device=pre.virtual_device,
         )
         function.set_checked_type(FuncType(tuple(p.checked_type for p in kernel.params), ty))
-        call = Call(function, tuple(kernel.args), span=pre.span, virtual_device=pre.virtual_device)
+        args, placed = tuple(kernel.args), pre.virtual_device
+        call = Call(function, args, span=pre.span, quant=pre.quant, virtual_device=placed)
         # Inference does not look below a typed node, and some kinds of argument have lost theirs.
         if all(arg.checked_type_or_none is not None for arg in kernel.args):
             call.set_checked_type(ty)

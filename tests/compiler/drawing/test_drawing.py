@@ -166,8 +166,11 @@ def test_a_box_shows_the_scale_that_its_integers_carry(
 ) -> None:
     x = Var("x", TensorType((1, 2), "int32"))
     mod = module_of((x,), requantize(x, shift=-1).with_fields(quant=quant))
-    (*_, box) = picture_of(mod).frames[0].boxes
+    (*_, box), (*_, layer) = (
+        picture_of(each).frames[0].boxes for each in (mod, transform.FuseOps()(mod))
+    )
     assert box.detail.get("scale") == shown
+    assert [detail.get("scale") for detail in (layer.detail, *layer.row_details)] == [shown, shown]
 
 
 def test_a_factor_that_is_computed_is_not_told() -> None:
