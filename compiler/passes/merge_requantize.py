@@ -259,6 +259,8 @@ class _Merged:
                 return False
             if is_op_call(user, *_SUMS) and (number is None or _added(user) != number):
                 return False
+            if is_op_call(user, "cast") and self._rescaled(user):  # a factor of who reads it
+                return False
         changed = self._changed(first, number)
         if changed is None:
             return False
@@ -270,6 +272,12 @@ class _Merged:
         if not is_op_call(first, "cast", _STOP):  # those are of who reads it
             self._spans.append(first.span)
         return True
+
+    def _rescaled(self, user: Call) -> bool:
+        """True if a value that reads the result says another scale."""
+        if user.quant is None or self._quant is None:
+            return False
+        return not np.array_equal(user.quant.scales, self._quant.scales)
 
     def _changed(self, user: Call, number: int | None) -> RequantizeAttrs | None:
         """The fields with what reads the result; None where they cannot say it."""

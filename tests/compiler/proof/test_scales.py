@@ -191,6 +191,22 @@ def test_a_factor_of_the_model_is_no_quotient_of_scales() -> None:
     assert refuted(made) == []
 
 
+def test_a_factor_of_the_model_behind_a_requantization_does_not_change_its_scale() -> None:
+    """Two readers of h multiply by 0.5 and by 3: neither product is the scale of h."""
+    rng, op = np.random.default_rng(4), relay.op
+    x = relay.var("x", (1, 8))
+    first, last = (relay.const(rng.normal(0, 0.5, (8, 8)).astype(np.float32)) for _ in range(2))
+    h = op.nn.dense(x, first)
+    half, triple = (op.multiply(h, relay.const(np.float32(by))) for by in (0.5, 3.0))
+    both = op.add(op.nn.dense(op.add(half, x), last), op.add(triple, x))
+    mod = prerequisite_optimize(relay.module(relay.Function([x], both)), None, 3)
+    data = [{"x": rng.normal(0, 1, (1, 8)).astype(np.float32)} for _ in range(3)]
+    wide = {"<others>": {"nbit_input": 15}}
+    made = candidate_of(mod, QConfig.recommended(calibrate_mode="max", layers=wide), data)
+    assert made.partitioned is not None
+    assert refuted(made.partitioned) == []
+
+
 def test_a_multiplier_of_its_own_is_counted_apart() -> None:
     """The scales of a file are no reason to trust it: without them nothing is recomputed."""
 
