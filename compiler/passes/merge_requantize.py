@@ -147,7 +147,8 @@ class _Merged:
         self._spans, self._quant = [call.span], call.quant
         self.data = call.args[0]
         self.read: Quant | None = None
-        self._sum_dtype = ""
+        biased = attrs.bias or len(self._vectors) % 2
+        self._sum_dtype = bias_dtype(_dtype(self.data)) if biased else ""
         self.last: tuple[Expr, ...] = (call,)
         while self._takes_front():
             pass
