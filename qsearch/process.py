@@ -1,4 +1,4 @@
-"""What a process of ours sets up and ends with: log, signals, locks; nothing heavy."""
+"""Set up and end a process of ours: log, signals, locks; nothing heavy is imported."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def _axes(reduction: Call, data: Expr) -> tuple[int, ...] | None:
 
 
 def _is_variance(node: Expr, data: Expr, axes: tuple[int, ...]) -> bool:
-    """Whether a node is the mean square of the distance of data to its mean, which may be computed
+    """True if a node is the mean square of the distance of data to its mean, which may be computed
     anew at every place."""
     if is_op_call(node, "variance"):
         attrs: Any = node.attrs

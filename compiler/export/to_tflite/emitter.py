@@ -323,7 +323,7 @@ class TfliteEmitter(TensorWriter):
 
 
 def _is(form: Scaled | Operand, factor: Any, once: bool = False) -> bool:
-    """Whether TFLM prepares the multiplier and shift for a real factor (QuantizeMultiplier)."""
+    """True if TFLM prepares the multiplier and shift for a real factor (QuantizeMultiplier)."""
     wanted = tflm_multiplier(np.asarray(factor, np.float64), once)
     return bool(np.all(form.multiplier == wanted[0]) and np.all(form.shift == wanted[1]))
 

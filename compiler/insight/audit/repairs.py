@@ -64,7 +64,7 @@ _SHARE: Final = 0.2
 _HEARD: Final = 2
 """Runs that the points with most noise are found on."""
 _MUCH_DB: Final = 3.0
-"""What all samples gain by a repair that those tell little of on which nothing was chosen."""
+"""Gain over all samples that decides where those on which nothing was chosen tell little."""
 _ENOUGH_DB: Final = 50.0
 """Outputs that are so near to the float ones are left as they are."""
 _FAR_FROM_FLOAT_DB: Final = 20.0

@@ -141,7 +141,7 @@ class QRealizeIntExpr(TempExpr):
         return cast(self.data, dtype)
 
     def is_narrow(self, qconfig: QConfig) -> bool:
-        """Whether its integers have no more bits than those between operators."""
+        """True if its integers have no more bits than those between operators."""
         return bits(self.dtype) <= bits(qconfig.dtype_input)
 
     def settled(self) -> QRealizeIntExpr:

@@ -287,7 +287,7 @@ class _Seen:
         as_columns = rule.channels.size * positions // stride < data.tensor_type.num_elements
 
         def steps(values: NDArray[Any], part: slice) -> Words | list[Piece]:
-            """What is smaller: all data, or the columns at these positions."""
+            """Return the smaller of all data and the columns at these positions."""
             if not as_columns:
                 return channel_steps(values, units, rule.data_axis)
             found = []
@@ -389,7 +389,7 @@ class _Sums:
 
     @staticmethod
     def of(rule: InputColumns, words: _Words, positions: int, runs: int) -> _Sums:
-        """Of nothing yet, with memory for so many runs of so many positions at most."""
+        """Make empty sums with memory for so many runs of so many positions at most."""
         groups, taps = blocked(rule)
         # Two arrays, since one is dropped before the other.
         products, crossed = (np.zeros((2, groups, taps, taps), np.int64) for _ in range(2))

@@ -92,7 +92,7 @@ class Quantized:
 
     @property
     def unit(self) -> float:
-        """What the file has for the integer 1."""
+        """Return the number in the file for the integer 1."""
         return self.level / self.scale if self.level else 1.0
 
     @property
