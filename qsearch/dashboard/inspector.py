@@ -24,10 +24,10 @@ from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize import ChannelStats
 from compiler.quantize.calibration.stats import CalibrationStats
 from qsearch.dashboard.inspection import EXIT_BAD_FILE
-from qsearch.dashboard.module_view import drawing_of, exported, proof_of, times_of
+from qsearch.dashboard.module_view import drawing_of, exported, proof_of, text_of, times_of
 from qsearch.dashboard.uploaded import about_npy, about_npz, about_onnx, about_zip, unpack_images
 from qsearch.errors import DataError
-from qsearch.search.shipped import runs_of, text_of
+from qsearch.search.shipped import runs_of
 
 NICE: Final = 5
 BINS: Final = 96

@@ -7,11 +7,12 @@ import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from compiler.drawing.boxes import graph_of
 from compiler.drawing.picture import picture_of
 from compiler.ir.module import IRModule
+from compiler.ir.text.printer import text
 from compiler.proof.derive import derive_static
 from compiler.proof.record import compare_record, record_state
 from compiler.runtime.artifact import QModule, load_qmod
@@ -19,7 +20,9 @@ from compiler.transform import FuseOps
 from qsearch.commands.export import export
 from qsearch.commands.profiling import profile
 from qsearch.dashboard.inspection import InspectionError
-from qsearch.search.shipped import MAX_BOXES
+
+MAX_BOXES: Final = 4000
+MAX_TEXT: Final = 8 << 20
 
 
 def drawing_of(file: Path, groups: str) -> dict[str, Any]:
@@ -39,6 +42,23 @@ def drawing_of(file: Path, groups: str) -> dict[str, Any]:
     # The proof numbers the values of the module as it ships; groups number theirs anew.
     ranges = _ranges(shipped) if groups == "none" else {}
     return {"groups": groups, **graph_of(picture, ranges)}
+
+
+def text_of(file: Path) -> dict[str, Any]:
+    """IR text, configuration, provenance, functions."""
+    shipped = load_qmod(file)
+    constants: dict[str, Any] = {}
+    whole = text(shipped.module, external_data=constants, show_spans=False)
+    return {
+        "text": whole[:MAX_TEXT],
+        "cut": len(whole) > MAX_TEXT,
+        "functions": shipped.functions,
+        "qconfig": None if shipped.qconfig is None else shipped.qconfig.to_dict(),
+        "provenance": dict(shipped.provenance),
+        "bytes": file.stat().st_size,
+        "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+        "inputs": {name: str(ty) for name, ty in shipped.input_types.items()},
+    }
 
 
 def proof_of(file: Path) -> dict[str, Any]:

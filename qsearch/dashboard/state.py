@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import hashlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -15,12 +14,11 @@ from typing import Annotated, Final, ParamSpec, TypeVar, cast
 from fastapi import Depends, Request
 
 from compiler.errors import CompilerError
-from qsearch.dashboard.inspection import MAX_ANSWER_BYTES, Inspection
+from qsearch.dashboard.inspection import Inspection
 from qsearch.dashboard.live import Live
 from qsearch.dashboard.security import USER, Policy
 from qsearch.dashboard.snapshots import Snapshot, Snapshots
 from qsearch.dashboard.sources import Sources
-from qsearch.errors import StoreError
 from qsearch.server.queue import ForbiddenError, JobQueue
 from qsearch.server.tokens import User
 from qsearch.store.records import Job
@@ -98,22 +96,6 @@ class Shared:
                 fix="ask its owner, or the server's operator",
             )
 
-    def written(self, study: Snapshot, module: Path, kind: str) -> bytes | None:
-        """What the search wrote for the page of this very module; None where it wrote nothing."""
-        store = self.sources.artifacts(study.source, study.study)
-        rows = study.repository.artifacts_of(study.study.id, kind)
-        if store is None or not rows:
-            return None
-        try:
-            found = module.stat()
-            digest = _sha256(str(module), found.st_size, found.st_mtime_ns)
-            row = next((each for each in rows if each.key == digest), None)
-            if row is None or store.path(kind, row.sha256).stat().st_size > MAX_ANSWER_BYTES:
-                return None
-            return store.get(kind, row.sha256)
-        except (OSError, StoreError):
-            return None
-
     def prepare(self, module: Path) -> None:
         """Derive the proof of a module in the background, one module at a time.
 
@@ -132,12 +114,6 @@ class Shared:
 
         with contextlib.suppress(RuntimeError):  # the server ends
             self.preparer.submit(work)
-
-
-@functools.lru_cache(maxsize=64)
-def _sha256(path: str, _size: int, _changed_ns: int) -> str:
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def shared(request: Request) -> Shared:

@@ -135,7 +135,7 @@ class Session:
             prepared.decides,
             head,
         )
-        self._winner = Winner(prepared, folder, context, self._artifacts, self._calibration, signer)
+        self._winner = Winner(prepared, folder, context, self._calibration, signer)
         self._first = FirstTrials(context, prepared, self._calibration)
         self._stages = StageTracker(self._rows, self._study_id)
         self._driver: Driver | None = None

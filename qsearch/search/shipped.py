@@ -1,39 +1,25 @@
-"""Contents of a module file, and what the store keeps beside it for the pages of a study.
+"""Contents of a module file, and the calibration inputs that a study keeps.
 
-The first calibration inputs are stored as well, so that any trial can be examined later.
+The first ones are stored, so that any trial can be examined later.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from compiler.errors import CompilerError
 from compiler.ir.module import IRModule
-from compiler.ir.text.printer import text
 from compiler.qtypes.channel_ranges import Rounding
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, Candidate
-from compiler.runtime.artifact import (
-    CHANNEL_MAXIMA,
-    QModule,
-    StoredSample,
-    fitting_samples,
-    load_qmod,
-)
+from compiler.runtime.artifact import CHANNEL_MAXIMA, QModule, StoredSample, fitting_samples
 from qsearch.data.prepared_data import PreparedData
-from qsearch.search.context import StudyArtifacts
-from qsearch.store.artifacts import MODULE_GRAPH, MODULE_TEXT
 from workers.batching import batch_size, model_batches
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import open_dataset
@@ -46,8 +32,6 @@ INPUTS: Final = "inputs"
 """Kind of the artefact that ``sample_inputs`` gives."""
 SAMPLES: Final = 4
 """Inputs that a module file holds with their outputs."""
-MAX_BOXES: Final = 4000
-MAX_TEXT: Final = 8 << 20
 _RUNS: Final = 8
 _MAX_BYTES: Final = 16 << 20
 
@@ -110,41 +94,6 @@ def build_winner(
     """
     run = QuantizeContext(qconfig, rounded=Rounding.from_arrays(rounding or {}))
     return calibration.candidate(qconfig, run)
-
-
-def keep_page(artifacts: StudyArtifacts, file: Path, shipped: QModule) -> None:
-    """Keep what the page of a module shows first, under the sha256 of its file.
-
-    The drawing is left out where there are more than ``MAX_BOXES``, or where nothing can be fused.
-    """
-    from compiler.drawing.boxes import graph_of
-    from compiler.drawing.picture import picture_of
-    from compiler.transform import FuseOps
-
-    found = {MODULE_TEXT: text_of(file, shipped)}
-    with contextlib.suppress(CompilerError):
-        picture = picture_of(FuseOps()(shipped.module))
-        if picture.num_boxes <= MAX_BOXES:
-            found[MODULE_GRAPH] = {"groups": "fused", **graph_of(picture)}
-    for kind, part in found.items():
-        artifacts.keep(kind, found[MODULE_TEXT]["sha256"], json.dumps(part).encode())
-
-
-def text_of(file: Path, shipped: QModule | None = None) -> dict[str, Any]:
-    """IR text, configuration, provenance, functions; of a file that is read unless it is known."""
-    shipped = shipped or load_qmod(file)
-    constants: dict[str, Any] = {}
-    whole = text(shipped.module, external_data=constants, show_spans=False)
-    return {
-        "text": whole[:MAX_TEXT],
-        "cut": len(whole) > MAX_TEXT,
-        "functions": shipped.functions,
-        "qconfig": None if shipped.qconfig is None else shipped.qconfig.to_dict(),
-        "provenance": dict(shipped.provenance),
-        "bytes": file.stat().st_size,
-        "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
-        "inputs": {name: str(ty) for name, ty in shipped.input_types.items()},
-    }
 
 
 def provenance_of(

@@ -23,10 +23,10 @@ from qsearch.run.signing import sign_file
 from qsearch.search.audit import audited
 from qsearch.search.baseline import SplitEvaluation, evaluate_split, shards
 from qsearch.search.closeness import Closeness, compared_whole
-from qsearch.search.context import PreparedStudy, StudyArtifacts, StudyContext
+from qsearch.search.context import PreparedStudy, StudyContext
 from qsearch.search.running_trials import await_workers
 from qsearch.search.scoring import Scorer, score_of
-from qsearch.search.shipped import Shipped, build_winner, keep_page, provenance_of, samples_of
+from qsearch.search.shipped import Shipped, build_winner, provenance_of, samples_of
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.records import Trial
 from workers.batching import hash_outputs
@@ -87,7 +87,6 @@ class Winner:
         prepared: the study.
         folder: where the module goes.
         context: the study in the store, and the workers.
-        artifacts: take what the page of the module shows.
         calibration: of the float model.
         signer: signs the file before it gets its name; None writes no signature.
     """
@@ -97,12 +96,11 @@ class Winner:
         prepared: PreparedStudy,
         folder: RunFolder,
         context: StudyContext,
-        artifacts: StudyArtifacts,
         calibration: Calibration,
         signer: Ed25519PrivateKey | None,
     ) -> None:
         self._prepared, self._folder, self._context = prepared, folder, context
-        self._artifacts, self._calibration, self._signer = artifacts, calibration, signer
+        self._calibration, self._signer = calibration, signer
         self._built: tuple[str, Candidate] | None = None
         self._written: tuple[tuple[str, str | None], QModule] | None = None
         self.roundings: dict[int, Mapping[str, NDArray[Any]]] = {}
@@ -201,7 +199,6 @@ class Winner:
         partial.replace(folder.module)
         text = json.dumps(qconfig.to_dict(), indent=1, sort_keys=True) + "\n"
         write_atomically(folder.qconfig, text.encode())
-        keep_page(self._artifacts, folder.module, module)
         self._written = key, module
         return module
 

@@ -19,17 +19,9 @@ from numpy.typing import NDArray
 
 from qsearch.errors import RunFolderError, StoreError, system_errors
 
-MODULE_GRAPH: Final = "module_graph"
-MODULE_TEXT: Final = "module_text"
-"""What the page of a module shows first; kept under the sha256 of the module's file."""
 _KIND: Final = re.compile(r"[a-z_]{1,32}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
-_SUFFIXES: Final = {
-    "float_module": ".ir",
-    "interface": ".json",
-    MODULE_GRAPH: ".json",
-    MODULE_TEXT: ".json",
-}
+_SUFFIXES: Final = {"float_module": ".ir", "interface": ".json"}
 """Kind -> ending of the file name; the files of all other kinds hold arrays (.npz)."""
 _LETTERS: Final = 12
 

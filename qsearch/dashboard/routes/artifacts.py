@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path as FilePath
 from typing import Annotated, Literal
@@ -13,7 +12,6 @@ from fastapi.responses import FileResponse
 from qsearch.dashboard.snapshots import Snapshot
 from qsearch.dashboard.sources import NotFoundError
 from qsearch.dashboard.state import SharedDep, SnapshotDep, slug
-from qsearch.store.artifacts import MODULE_GRAPH, MODULE_TEXT
 
 router = APIRouter(prefix="/api/v1/studies/{key}", tags=["module"])
 
@@ -29,22 +27,14 @@ async def get_graph(
     study: SnapshotDep, found: SharedDep, request: Request, groups: Groups = "fused"
 ) -> Response:
     """Functions as boxes and edges with places, and what a click on each box shows."""
-    module = _module(study)
-    answer = None
-    if groups == "fused":
-        answer = await asyncio.to_thread(found.written, study, module, MODULE_GRAPH)
-    if answer is None:
-        answer = await found.inspection.answer(request, "module", module, groups=groups)
+    answer = await found.inspection.answer(request, "module", _module(study), groups=groups)
     return Response(answer, media_type=_JSON)
 
 
 @router.get("/module/text")
 async def get_text(study: SnapshotDep, found: SharedDep, request: Request) -> Response:
     """The IR text and what the file says of its making."""
-    module = _module(study)
-    answer = await asyncio.to_thread(found.written, study, module, MODULE_TEXT)
-    if answer is None:
-        answer = await found.inspection.answer(request, "text", module)
+    answer = await found.inspection.answer(request, "text", _module(study))
     return Response(answer, media_type=_JSON)
 
 

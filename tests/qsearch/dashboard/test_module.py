@@ -20,9 +20,8 @@ import qsearch
 from qsearch.cli.main import run
 from qsearch.dashboard.app import DashboardOptions
 from qsearch.dashboard.inspection import Inspection, InspectionError
-from qsearch.dashboard.module_view import drawing_of
+from qsearch.dashboard.module_view import drawing_of, text_of
 from qsearch.dashboard.security import Policy
-from qsearch.search.shipped import text_of
 from qsearch.server.submission import ServerOptions
 from tests.qsearch.dashboard.server import Client, served
 
@@ -59,22 +58,25 @@ def test_the_drawing_has_three_partitions_in_the_order_of_the_data(searched):
     assert len(main["edges"]) >= len(main["boxes"]) - 1
 
 
-def test_what_the_page_shows_first_was_written_by_the_search(searched, runs, monkeypatch):
+def test_the_first_look_draws_the_module_and_the_second_asks_no_process(
+    searched, runs, monkeypatch
+):
     module = runs / "digits" / "best.qmod"
-    computed = drawing_of(module, "fused"), text_of(module)
+    assert not list((runs / "digits" / "artifacts").glob("module_*")), "the search draws nothing"
+    paths = [f"{searched.study}/module/{name}" for name in ("graph", "text")]
+    looked = [searched.get(path).json() for path in paths]
+    assert looked == [drawing_of(module, "fused"), text_of(module)]
 
     def asked(*_: Any, **_more: Any) -> bytes:
         raise InspectionError("a process was asked")
 
-    monkeypatch.setattr(Inspection, "ask", asked)
-    for name, known in zip(("graph", "text"), computed, strict=True):
-        path = f"{searched.study}/module/{name}"
-        assert searched.get(path).json() == known
+    monkeypatch.setattr(Inspection, "_run", asked)
+    assert [searched.get(path).json() for path in paths] == looked
     # Another file under the same name is read anew.
     held = module.read_bytes()
     try:
         module.write_bytes(held + b" ")
-        assert searched.get(f"{searched.study}/module/text").status_code == 422
+        assert searched.get(paths[1]).status_code == 422
     finally:
         module.write_bytes(held)
 
