@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from compiler.errors import CompilerError, check_known
 from compiler.ir.adt import TypeData, free_vars
@@ -16,6 +16,7 @@ from compiler.text_output import html_table
 
 # A Function, or a LoweredFunction, which the IR holds without looking inside.
 BaseFunc = Any
+T = TypeVar("T")
 
 
 INTEGER_WEIGHTS: Final = "integer_weights"
@@ -31,7 +32,7 @@ class IRModule:
         attrs: module attributes.
     """
 
-    __slots__ = ("_attrs", "_functions", "_types")
+    __slots__ = ("_attrs", "_functions", "_types", "_views")
 
     def __init__(
         self,
@@ -39,6 +40,7 @@ class IRModule:
         type_definitions: Mapping[GlobalTypeVar, TypeData] | None = None,
         attrs: DictAttrs | Mapping[str, Any] | None = None,
     ) -> None:
+        self._views: dict[Any, Any] = {}
         self._functions: dict[str, tuple[GlobalVar, BaseFunc]] = {}
         self._types: dict[str, TypeData] = {
             header.name_hint: data for header, data in (type_definitions or {}).items()
@@ -72,6 +74,13 @@ class IRModule:
     def attrs(self) -> DictAttrs:
         """Module attributes."""
         return self._attrs
+
+    def view(self, make: Callable[[IRModule], T]) -> T:
+        """Return ``make(self)``, computed once for this version of the module."""
+        if make not in self._views:
+            self._views[make] = make(self)
+        found: T = self._views[make]
+        return found
 
     def _definition(self, name: str) -> tuple[GlobalVar, BaseFunc]:
         check_known(name, self._functions, f"the module has no function @{name}")
@@ -159,10 +168,12 @@ class IRModule:
         new = key if isinstance(key, GlobalVar) else GlobalVar(name)
         gv, _ = self._functions.get(name, (new, None))
         self._functions[name] = gv, function
+        self._views.clear()
         return gv
 
     def _copy(self) -> IRModule:
         copy = IRModule.__new__(IRModule)
+        copy._views = {}
         copy._functions = dict(self._functions)
         copy._types = dict(self._types)
         copy._attrs = self._attrs

@@ -177,6 +177,11 @@ def mark(
         return Sequential([QuantizePartition(run), QuantizeAnnotate(run)], name="mark")(mod), run
 
 
+def recommended_mark(mod: IRModule) -> IRModule:
+    """Annotate a module for ``QConfig.recommended()``; as a ``view``, it is made once."""
+    return mark(mod, QConfig.recommended())[0]
+
+
 def tied_states(simulated: IRModule) -> IRModule:
     """One scale for a state in front of the first step and behind every step.
 

@@ -101,7 +101,7 @@ def choose(
             ),
             _rounding(samples, sequential_seconds(module)),
         ]
-    wide = wide_inputs(module)
+    wide = module.view(wide_inputs)
     why = "no layer multiplies: more bits cost little"
     decisions += [Decision(name, value, why) for name, value in wide.fields.items()]
     if wide.layers:

@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import FLOAT_BITS, LayerCost, mark, module_cost
+from compiler.quantize import FLOAT_BITS, LayerCost, module_cost
+from compiler.quantize.candidate import recommended_mark
 from qsearch.errors import SearchError
 from qsearch.search.space import (
     FLOAT_LAYER,
@@ -129,8 +130,7 @@ def choice_of(bits: int) -> Value:
 
 def weighted_layers(module: IRModule) -> dict[str, LayerCost]:
     """Layers and tables that have weights, in visiting order."""
-    start = QConfig.recommended()
-    layers = module_cost(mark(module, start)[0], start).layers
+    layers = module_cost(module.view(recommended_mark), QConfig.recommended()).layers
     return {layer.name: layer for layer in layers if layer.weight_elements}
 
 

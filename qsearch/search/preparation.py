@@ -15,13 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.ir.blob import ModuleBlob
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import (
-    Diagnosis,
-    given_note,
-    mark,
-    measured_points,
-    ungiven_weights,
-)
+from compiler.quantize import Diagnosis, given_note, measured_points, ungiven_weights
+from compiler.quantize.candidate import recommended_mark
 from qsearch.data.prepared_data import (
     PreparedData,
     judged_output,
@@ -192,7 +187,7 @@ def _prepared(
 def _refuse_quantized(opened: OpenedModel) -> None:
     """Refuse a model that is quantized already, and leaves nothing to search for."""
     if note := given_note(opened.module):
-        annotated, _ = mark(opened.module, QConfig.recommended())
+        annotated = opened.module.view(recommended_mark)
         if not measured_points(annotated) and not ungiven_weights(annotated):
             raise SettingsError(
                 f"{opened.source.name}: {note}; it leaves nothing to search for",

@@ -435,7 +435,7 @@ def searched_space(
         seconds = sequential_seconds(module)
         # Units of accelerators take 8 bits, a quantized model those of its points.
         given = bool(fields) or settings.hw is not None or bool(given_points(module).count)
-        wide = WideInputs() if given else wide_inputs(module)
+        wide = WideInputs() if given else module.view(wide_inputs)
         tiny = {} if counts or settings.minimize else wide.tiny
         modules = {source.name for each in code for source in each.sources}
         choices: dict[str, tuple[Value, ...]] = {"calibrate_mode": modes_of(modules)}

@@ -25,7 +25,7 @@ from compiler.qtypes.report import BORDER_OPS
 from compiler.quantize.bits.cost import module_cost
 from compiler.quantize.bits.point_bits import Readers, moves, point_readers
 from compiler.quantize.calibration.input_sample import batch_size
-from compiler.quantize.candidate import RECOGNIZE, mark
+from compiler.quantize.candidate import RECOGNIZE, recommended_mark
 from compiler.quantize.layers import has_weight, named_layers
 from compiler.quantize.preparation.even_inputs import reads_columns
 from compiler.quantize.scales.weight_grid import channel_rows
@@ -251,7 +251,7 @@ class _Marked:
     @staticmethod
     def of(module: IRModule) -> _Marked:
         qconfig = QConfig.recommended()
-        annotated, _ = mark(module, qconfig)
+        annotated = module.view(recommended_mark)
         main = annotated["main"]
         nodes, layers = nodes_of(main), named_layers(main)
         behind: set[Expr] = set()

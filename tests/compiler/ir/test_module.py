@@ -34,6 +34,15 @@ def test_a_name_keeps_its_one_global_variable() -> None:
     assert mod.with_function("a", identity()).get_global_var("a") is name
 
 
+def test_a_view_is_made_once_for_each_version_of_a_module() -> None:
+    mod = IRModule({"a": identity()})
+    first = mod.view(list)
+    assert mod.view(list) is first
+    assert len(mod.with_function("b", identity()).view(list)) == 2
+    mod.add("c", identity())
+    assert [gv.name_hint for gv in mod.view(list)] == ["a", "c"]
+
+
 def test_updated_keeps_the_attributes() -> None:
     mod = IRModule({"a": identity()}, attrs={"seed": 3})
     assert dict(mod.updated({GlobalVar("b"): identity()}).attrs) == {"seed": 3}
