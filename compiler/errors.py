@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
 import difflib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -237,8 +238,27 @@ def legal_names(word: str, legal: Iterable[str], also: Iterable[str] = ()) -> st
 
 
 def check_known(
-    name: object, legal: Collection[str], what: str, error: type[CompilerError] = CompilerError
+    name: object,
+    legal: Collection[str],
+    what: str,
+    error: type[CompilerError] = CompilerError,
+    where: str | None = None,
 ) -> None:
-    """Raises ``error(what)`` where the name is not legal; the fix lists those that are."""
+    """Raise ``error(what)`` where the name is not legal; the fix lists those that are."""
     if name not in legal:
-        raise error(what, fix=legal_names(str(name), legal))
+        raise error(what, where=where, fix=legal_names(str(name), legal))
+
+
+@contextlib.contextmanager
+def raised_as(
+    kind: type[CompilerError],
+    what: str,
+    *errors: type[Exception],
+    where: str | None = None,
+    fix: str | None = None,
+) -> Iterator[None]:
+    """Raise ``errors`` of the block as one error of ours: ``what``, and why."""
+    try:
+        yield
+    except errors as error:
+        raise kind(f"{what}: {error}", where=where, fix=fix) from error

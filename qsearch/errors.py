@@ -66,7 +66,7 @@ class NoModuleError(SearchFailedError):
 
 @contextlib.contextmanager
 def system_errors(
-    kind: type[CompilerError], what: str, *, where: str | None = None, fix: str
+    kind: type[CompilerError], what: str, *, where: str | None = None, fix: str | None = None
 ) -> Iterator[None]:
     """Raise what the system says of files in the block as an error of ours: ``what``, and why."""
     try:

@@ -22,7 +22,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from compiler.errors import OnnxImportError
+from compiler.errors import OnnxImportError, raised_as
 from compiler.frontend.from_onnx.convert.qlinear import written_out
 from compiler.frontend.from_onnx.convert.quant import MICROSOFT, PERMUTATIONS
 from compiler.frontend.from_onnx.graph import in_order, node_name
@@ -406,12 +406,9 @@ def dtype_name(kind: int) -> str:
 
 def _array(tensor: onnx.TensorProto) -> Array:
     """A stored tensor; floats as float64, integers as int64."""
-    try:
+    what, kinds = f"tensor {tensor.name!r} cannot be read", (ValueError, TypeError, KeyError)
+    with raised_as(OnnxImportError, what, *kinds, fix="export the file again"):
         values = numpy_helper.to_array(tensor)
-    except (ValueError, TypeError, KeyError) as error:
-        raise OnnxImportError(
-            f"tensor {tensor.name!r} cannot be read: {error}", fix="export the file again"
-        ) from error
     kind = dtype_name(tensor.data_type)
     if "int" in kind:
         return values.astype(np.int64)

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from compiler.errors import ArtifactError, ArtifactHashError
+from compiler.errors import ArtifactError, ArtifactHashError, raised_as
 
 FORMAT = "qmod"
 FORMAT_VERSION = 6
@@ -206,10 +206,8 @@ def read_json(data: bytes, name: str) -> dict[str, Any]:
     Raises:
         ArtifactError: it is not one.
     """
-    try:
+    with raised_as(ArtifactError, f"member {name!r} is not JSON", ValueError, RecursionError):
         value = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise ArtifactError(f"member {name!r} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise ArtifactError(f"member {name!r} is not a JSON object")
     return value

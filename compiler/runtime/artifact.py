@@ -31,6 +31,7 @@ from compiler.errors import (
     EvaluationError,
     TypeInferenceError,
     check_known,
+    raised_as,
 )
 from compiler.ir.analysis import post_order
 from compiler.ir.call_spans import restore_spans, spans_of
@@ -524,7 +525,12 @@ def load_qmod(path: str | os.PathLike[str] | bytes) -> QModule:
         if name not in members:
             raise ArtifactError(f"{path} lacks {name!r}", fix="write it anew")
     tensors = unpack(members[TENSORS], TENSORS)
-    try:
+    with raised_as(
+        ArtifactError,
+        f"{path} holds a module that this qsearch cannot read",
+        *(CompilerError, TypeError, UnicodeDecodeError, KeyError),
+        fix="use the qsearch that wrote it",
+    ):
         source = members["module.relay"].decode()
         parsed = parse(source, source_name="module.relay", external_data=tensors)
         if SPANS in members:
@@ -535,11 +541,6 @@ def load_qmod(path: str | os.PathLike[str] | bytes) -> QModule:
         values = read_json(members["qconfig.json"], "qconfig.json")
         qconfig = QConfig.stored(values) if values else None
         parameters = module["main"].params
-    except (CompilerError, TypeError, UnicodeDecodeError, KeyError) as error:
-        raise ArtifactError(
-            f"{path} holds a module that this qsearch cannot read: {error}",
-            fix="use the qsearch that wrote it",
-        ) from error
     provenance = read_json(members["provenance.json"], "provenance.json")
     samples = _samples(members, parameters)
     proof = read_json(members["proof.json"], "proof.json") if "proof.json" in members else None

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from compiler.errors import EvaluationError, legal_names
+from compiler.errors import EvaluationError, check_known
 from compiler.ir.expr import Array
 
 Inputs = Mapping[str, Array] | Sequence[Array] | Array
@@ -80,8 +80,7 @@ def ordered_inputs(
             raise EvaluationError(f"{len(inputs)} inputs for {len(names)} parameters {list(names)}")
         return list(inputs)
     for name in inputs:
-        if name not in names:
-            raise EvaluationError(f"there is no input {name!r}", fix=legal_names(name, names))
+        check_known(name, names, f"there is no input {name!r}", EvaluationError)
     for name, count in Counter(names).items():
         if name not in inputs:
             raise EvaluationError(

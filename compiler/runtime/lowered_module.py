@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.errors import ArtifactError, CompilerError
+from compiler.errors import ArtifactError, CompilerError, raised_as
 from compiler.ir.expr import Array, Function
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
@@ -125,16 +125,17 @@ class LoweredModule:
             )
         index = read_json(members[INDEX], INDEX)
         tensors = unpack(members[TENSORS], TENSORS)
-        try:
+        with raised_as(
+            ArtifactError,
+            "the lowered module cannot be read",
+            *(CompilerError, UnicodeDecodeError, KeyError, TypeError, AttributeError),
+            fix="use the qsearch that wrote it",
+        ):
             mod = infer_module(
                 parse(members[TEXT].decode(), source_name=TEXT, external_data=tensors)
             )
             externals = tuple(_external(entry, members) for entry in index["externals"])
             target = str(index["target"])
-        except (CompilerError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
-            raise ArtifactError(
-                f"the lowered module cannot be read: {error}", fix="use the qsearch that wrote it"
-            ) from error
         return LoweredModule(
             mod.with_attr("external_mods", externals) if externals else mod, target
         )

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from compiler.errors import ArtifactError
+from compiler.errors import ArtifactError, raised_as
 from compiler.ir.expr import Array
 
 
@@ -62,7 +62,7 @@ def array_of(data: bytes, name: str) -> Array:
         ArtifactError: not an array of numbers, or of another length than its header says.
     """
     stream = io.BytesIO(data)
-    try:
+    with raised_as(ArtifactError, f"member {name!r} is not an array", ValueError, EOFError):
         if data[6:8] != b"\x01\x00":
             raise ValueError(f"version {tuple(data[6:8])}")
         shape, fortran, dtype = read_header(stream)
@@ -72,6 +72,4 @@ def array_of(data: bytes, name: str) -> Array:
         if len(body) != dtype.itemsize * int(np.prod(shape, dtype=object)):
             raise ValueError(f"{len(body)} bytes for shape {shape}")
         array = np.frombuffer(body, dtype).reshape(shape)
-    except (ValueError, EOFError) as error:
-        raise ArtifactError(f"member {name!r} is not an array: {error}") from error
     return array.astype(dtype.newbyteorder("="), copy=False)

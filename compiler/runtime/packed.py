@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from compiler.errors import ArtifactError
+from compiler.errors import ArtifactError, raised_as
 from compiler.ir.expr import Array
 
 MAX_BYTES: Final = 1 << 32
@@ -157,7 +157,8 @@ def unpack(data: bytes, name: str) -> dict[str, Array]:
     """
     arrays: dict[str, Array] = {}
     offset = total = 0
-    try:
+    kinds = (ValueError, TypeError, LookupError, struct.error)
+    with raised_as(ArtifactError, f"member {name!r} holds no arrays", *kinds):
         while offset < len(data):
             kind, bits, shift, axis, ndim = _HEADER.unpack_from(data, offset)
             if kind not in _KINDS:  # other text numpy would read as more than a name
@@ -208,8 +209,6 @@ def unpack(data: bytes, name: str) -> dict[str, Array]:
                 array = (array << shift) + np.asarray(low, dtype).astype(held)
             arrays[f"k{len(arrays)}"] = _negated(array.astype(dtype, copy=False), form)
             offset = ends[1]
-    except (ValueError, TypeError, LookupError, struct.error) as error:
-        raise ArtifactError(f"member {name!r} holds no arrays: {error}") from error
     return arrays
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from compiler.errors import NotFullyIntegralError, legal_names
+from compiler.errors import NotFullyIntegralError, check_known
 from compiler.insight.audit import Repaired
 from compiler.ir.blob import module_sha256
 from compiler.ir.module import IRModule
@@ -199,13 +199,9 @@ def changes_of_auto(given: QConfig | Mapping[str, Any] | str | None) -> dict[str
     if changes is None:
         return None
     form = changes.pop("for", None)
-    if form is not None and form not in RESTRICTED:
-        raise SettingsError(
-            f"no form {form!r} asks for fields of its own",
-            where=f"qconfig {given}",
-            fix=legal_names(str(form), RESTRICTED),
-        )
     if form is not None:
+        what = f"no form {form!r} asks for fields of its own"
+        check_known(form, RESTRICTED, what, SettingsError, f"qconfig {given}")
         changes = {**fields_of(form), **changes}
     if form is not None or changes.get("requantization") == "tflite":
         # What would be chosen has 16 bits at some layers; these files have not.

@@ -33,6 +33,7 @@ from compiler.targets.tflite.interpreters import SHOWN, FileJudge, available
 from qsearch.commands.onnx_file import parts_outside
 from qsearch.commands.running import Runnable, run_samples
 from qsearch.data.prepared_data import judged_output
+from qsearch.errors import system_errors
 from qsearch.opening.open_model import DataSource
 from qsearch.run.run_folder import PathLike, RunFolder, module_at
 from qsearch.run.signing import (
@@ -240,10 +241,8 @@ def _file_judge(path: Path, module: QModule) -> FileJudge:
 
 
 def _read(path: Path) -> bytes:
-    try:
+    with system_errors(ArtifactError, f"{path} cannot be read"):
         return path.read_bytes()
-    except OSError as error:
-        raise ArtifactError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _with_record(found: Verification) -> Verification:

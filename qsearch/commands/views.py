@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from compiler.difference import Difference, compare_modules
 from compiler.drawing import FORMATS
 from compiler.drawing import draw as draw_module
-from compiler.errors import CompilerError, NotFullyIntegralError, legal_names
+from compiler.errors import CompilerError, NotFullyIntegralError, check_known
 from compiler.fusion.hardware.command_list import register_command_list
 from compiler.fusion.hardware.description import load_hdfg
 from compiler.fusion.hardware.hdfg import HDFG
@@ -138,12 +138,8 @@ def show_hardware(
 def _drawn(title: str, module: IRModule, format: str) -> str:
     if format == "html":
         return graph_page(title, module)
-    if format not in FORMATS:
-        raise SettingsError(
-            f"there is no drawing format {format!r}",
-            where="--format",
-            fix=legal_names(format, (*FORMATS, "html")),
-        )
+    what = f"there is no drawing format {format!r}"
+    check_known(format, (*FORMATS, "html"), what, SettingsError, "--format")
     return draw_module(module, format)
 
 

@@ -165,9 +165,8 @@ def _read_as(what: str, fix: str, *more: type[Exception]) -> Iterator[None]:
     try:
         yield
     except kinds as error:
-        raise DataError(
-            f"this is no {what}: {str(error)[:200]}", where="upload", fix=fix
-        ) from error
+        what = f"this is no {what}: {str(error)[:200]}"
+        raise DataError(what, where="upload", fix=fix) from error
 
 
 def _check_size(infos: Sequence[zipfile.ZipInfo], most: int, what: str, fix: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import legal_names
+from compiler.errors import check_known
 from qsearch.errors import DataError
 from workers.datasets.npz import LABELS, shapes_in
 from workers.datasets.protocol import Dataset, InputSpec, whole
@@ -77,12 +77,8 @@ class Streams:
             (states.values(), cell.outputs, "output"),
         ):
             for name in found:
-                if name not in names:
-                    raise DataError(
-                        f"states: the model has no {kind} {name!r}",
-                        where="the preprocess file",
-                        fix=legal_names(str(name), names),
-                    )
+                what = f"states: the model has no {kind} {name!r}"
+                check_known(name, names, what, DataError, "the preprocess file")
         if set(states) == set(taken):
             raise DataError(
                 "states: every input is a state",

@@ -24,7 +24,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import CompilerError
+from compiler.errors import CompilerError, raised_as
 from compiler.targets.ort.session import OrtExecutor
 from qsearch.data.object_data import as_array, data_items, labelled
 from qsearch.data.prepared_data import check_exists
@@ -247,19 +247,19 @@ def _example(samples: Any, names: Mapping[str, bool], run: Run) -> tuple[list[Ro
 
 
 def _stored(path: str | os.PathLike[str] | None) -> Any:
-    try:
+    with raised_as(
+        ModelFileError,
+        "a model in memory is exported with a few of its inputs; calib gives none",
+        *(OSError, ValueError, zipfile.BadZipFile),
+        where=f"calib is {path!r}",
+        fix="give the model as (module, torch.zeros(1, 3, 224, 224)), or calib as "
+        "an array, a mapping, a DataLoader, or the path of an .npz",
+    ):
         if path is None or Path(path).suffix not in (".npy", ".npz"):
             raise ValueError("it is no array, no iterable, and no path of an .npy or .npz")
         check_exists(Path(path), "calib")
         found = np.load(path, allow_pickle=False)
         return found[:COMPARED] if isinstance(found, np.ndarray) else dict(found)
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise ModelFileError(
-            f"a model in memory is exported with a few of its inputs; calib gives none: {error}",
-            where=f"calib is {path!r}",
-            fix="give the model as (module, torch.zeros(1, 3, 224, 224)), or calib as "
-            "an array, a mapping, a DataLoader, or the path of an .npz",
-        ) from error
 
 
 def _first(samples: Any) -> tuple[list[Any], Any]:

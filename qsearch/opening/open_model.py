@@ -23,7 +23,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from compiler.errors import OnnxImportError
+from compiler.errors import OnnxImportError, raised_as
 from compiler.frontend.from_onnx.model_file import read_model
 from compiler.ir.expr import Call, is_op_call
 from compiler.ir.module import IRModule
@@ -215,12 +215,9 @@ def named_dims(dim: Any) -> dict[str, int]:
     Raises:
         SettingsError: a word of another form.
     """
-    try:
+    what, fix = f"dim cannot be {dim!r}", "NAME=N, for example batch=1"
+    with raised_as(SettingsError, what, TypeError, ValueError, where="dim", fix=fix):
         return dict(parse_dims(dim))
-    except (TypeError, ValueError) as error:
-        raise SettingsError(
-            f"dim cannot be {dim!r}: {error}", where="dim", fix="NAME=N, for example batch=1"
-        ) from error
 
 
 def dims_with(

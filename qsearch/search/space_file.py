@@ -25,7 +25,13 @@ from typing import Any, Final
 
 import yaml
 
-from compiler.errors import CompilerError, OnnxExportError, legal_names
+from compiler.errors import (
+    CompilerError,
+    OnnxExportError,
+    check_known,
+    legal_names,
+    raised_as,
+)
 from compiler.ir.module import IRModule
 from compiler.pipeline import tflite_file
 from compiler.qtypes.layer_choices import (
@@ -229,17 +235,17 @@ def _costly(name: str, row: Any, choices: tuple[Value, ...], place: str) -> tupl
 
 
 def _range(row: Mapping[str, Any], place: str) -> list[Value]:
-    try:
+    with raised_as(
+        SettingsError,
+        f"the range {dict(row)} cannot be used",
+        *(KeyError, TypeError, ValueError, ZeroDivisionError),
+        where=place,
+        fix="{from: 0.1, to: 0.9, step: 0.2}, or {values: […]}",
+    ):
         low, high, step = (row[key] for key in ("from", "to", "step"))
         count = int(round((high - low) / step, 9)) + 1
         if step <= 0 or count < 1:
             raise ValueError("it has no value")
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise SettingsError(
-            f"the range {dict(row)} cannot be used: {error}",
-            where=place,
-            fix="{from: 0.1, to: 0.9, step: 0.2}, or {values: […]}",
-        ) from error
     whole = all(isinstance(number, int) for number in (low, high, step))
     points = [low + place_ * step for place_ in range(min(count, MOST_CHOICES + 1))]
     return points if whole else [round(float(point), 9) for point in points]
@@ -262,10 +268,9 @@ def _conditions(
         wanted = tuple(values) if isinstance(values, list) else (values,)
         for value in wanted:
             if value not in known[name]:
+                legal, what = map(str, known[name]), f"{name} is never {value!r}"
                 raise SettingsError(
-                    f"{name} is never {value!r}",
-                    where=f"{place}: when",
-                    fix=legal_names(str(value), [str(choice) for choice in known[name]]),
+                    what, where=f"{place}: when", fix=legal_names(str(value), legal)
                 )
         found.append((name, wanted))
     return tuple(found)
@@ -335,12 +340,8 @@ def _check_float_parts(fields_: Sequence[Parameter], place: str) -> None:
 def _layer_names(given: Any, layers: Sequence[str], place: str) -> list[str]:
     names = given if isinstance(given, list) else [given]
     for name in names:
-        if name not in layers:
-            raise SettingsError(
-                f"the model has no layer {name!r} with a weight",
-                where=place,
-                fix=legal_names(str(name), layers),
-            )
+        what = f"the model has no layer {name!r} with a weight"
+        check_known(name, layers, what, SettingsError, place)
     return names
 
 
@@ -358,12 +359,8 @@ def _check_keys(
     given: Mapping[str, Any], legal: Sequence[str], place: str, why: str | None = None
 ) -> None:
     for key in given:
-        if key not in legal:
-            raise SettingsError(
-                f"unknown name {str(key)!r}" + (f": {why}" if why else ""),
-                where=place,
-                fix=legal_names(str(key), legal),
-            )
+        what = f"unknown name {str(key)!r}" + (f": {why}" if why else "")
+        check_known(key, legal, what, SettingsError, place)
 
 
 LAYER_BITS: Final = (2, 3, 4, 5, 6, 7, 8)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from compiler.errors import raised_as
 from compiler.qtypes.qconfig import QConfig
 from qsearch.errors import SettingsError
 from qsearch.store.records import Event, Study
@@ -30,14 +31,14 @@ def fields_of_text(given: str) -> dict[str, Any]:
     """
     if not given.endswith(".json"):
         return QConfig.parse_overrides(given)
-    try:
+    with raised_as(
+        SettingsError,
+        f"the configuration {given} cannot be read",
+        *(OSError, ValueError, RecursionError),
+        where="qconfig",
+        fix="give a qconfig.json as `qsearch launch` writes it, or k=v,…",
+    ):
         fields = json.loads(Path(given).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise SettingsError(
-            f"the configuration {given} cannot be read: {error}",
-            where="qconfig",
-            fix="give a qconfig.json as `qsearch launch` writes it, or k=v,…",
-        ) from error
     if not isinstance(fields, dict):
         raise SettingsError(
             f"{given} holds no mapping of fields",

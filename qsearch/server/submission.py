@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from compiler.errors import CompilerError, legal_names
+from compiler.errors import CompilerError, check_known, legal_names, raised_as
 from compiler.fusion.hardware.description import shipped_descriptions
 from qsearch.data.streams import STATES
 from qsearch.errors import SettingsError
@@ -138,25 +138,18 @@ def checked(settings: Mapping[str, Any], options: ServerOptions) -> Settings:
             raise SettingsError(
                 f"a server decides {name} itself", where=f"settings.{name}", fix="leave it out"
             )
-        fix = legal_names(name, SUBMITTED)
-        raise SettingsError(f"unknown setting {name!r}", where=f"settings.{name}", fix=fix)
+        what = f"unknown setting {name!r}"
+        check_known(name, SUBMITTED, what, SettingsError, f"settings.{name}")
     given = {n: value for n, value in settings.items() if value is not None and n != NAMES}
     _check_places(given)
-    try:
+    what = "the settings cannot be used"
+    with raised_as(SettingsError, what, ValueError, where="settings", fix="give less"):
         check_plain(given)
-    except ValueError as error:
-        raise SettingsError(
-            f"the settings cannot be used: {error}", where="settings", fix="give less"
-        ) from error
     plain = {name: value for name, value in given.items() if name not in ("preprocess", "hw")}
     found = resolve({**plain, **_words_of(given)}, environment={}).settings
     pool = found.pool if "pool" in given else options.pools[0]
-    if pool not in options.pools:
-        raise SettingsError(
-            f"this server has no pool {pool!r}",
-            where="settings.pool",
-            fix=legal_names(pool, options.pools),
-        )
+    what = f"this server has no pool {pool!r}"
+    check_known(pool, options.pools, what, SettingsError, "settings.pool")
     _check_size(found, options.workers)
     return found
 

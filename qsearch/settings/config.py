@@ -16,7 +16,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from compiler.errors import legal_names
+from compiler.errors import check_known, raised_as
 from qsearch.errors import SettingsError
 from qsearch.settings.launch_settings import (
     ENVIRONMENT_PREFIX,
@@ -89,9 +89,8 @@ def resolve(
         told = {}
         for raw_key, raw in layer.items():
             key = raw_key.replace("-", "_")
-            if key not in names:
-                fix = legal_names(key, names)
-                raise SettingsError(f"unknown setting {raw_key!r}", where=place(raw_key), fix=fix)
+            what = f"unknown setting {raw_key!r}"
+            check_known(key, names, what, SettingsError, place(raw_key))
             if raw is not None:
                 told[key] = raw
         try:
@@ -223,16 +222,13 @@ def read_config_file(path: str | Path) -> dict[str, Any]:
             where=str(path),
             fix="rename the file after its format",
         )
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
+    what, fix = "the configuration file cannot be read", "give the path of an existing text file"
+    with (
+        raised_as(SettingsError, what, OSError, UnicodeDecodeError, where=str(path), fix=fix),
+        path.open("rb") as stream,
+    ):
+        data = stream.read(MAX_BYTES + 1)
         text = data.decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(
-            f"the configuration file cannot be read: {error}",
-            where=str(path),
-            fix="give the path of an existing text file",
-        ) from error
     try:
         if len(data) > MAX_BYTES:
             raise ValueError(f"it holds more than {MAX_BYTES >> 20} MiB")

@@ -10,6 +10,7 @@ from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any
 
+from compiler.errors import raised_as
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import InferType, Pass, PassContext, run_named
 from qsearch.errors import RunFolderError, SettingsError
@@ -23,14 +24,14 @@ def load_object(path: str, what: str) -> Any:
     Raises:
         SettingsError: there is no such module or name; ``what`` says what was looked for.
     """
-    try:
+    with raised_as(
+        SettingsError,
+        f"the {what} {path} cannot be imported",
+        *(ImportError, AttributeError, ValueError),
+        where=what,
+        fix="package.module:name, importable where the command runs and on every worker",
+    ):
         return resolve_name(path)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SettingsError(
-            f"the {what} {path} cannot be imported: {error}",
-            where=what,
-            fix="package.module:name, importable where the command runs and on every worker",
-        ) from error
 
 
 def path_of(given: Any, what: str, *, in_this_process: bool) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.errors import raised_as
 from qsearch.errors import RunFolderError, StoreError, system_errors
 
 _KIND: Final = re.compile(r"[a-z_]{1,32}")
@@ -147,14 +148,14 @@ class RemoteArtifactStore(ArtifactStore):
     def __init__(self, root: Path, url: str) -> None:
         super().__init__(root)
         self.url = url
-        try:
+        with raised_as(
+            StoreError,
+            f"artefacts cannot be kept at {url}",
+            *(ImportError, ValueError),
+            where="artifacts",
+            fix="pip install 'qsearch[remote]' and what fsspec needs for this kind of URL",
+        ):
             self._files, self._base = import_module("fsspec").core.url_to_fs(url)
-        except (ImportError, ValueError) as error:
-            raise StoreError(
-                f"artefacts cannot be kept at {url}: {error}",
-                where="artifacts",
-                fix="pip install 'qsearch[remote]' and what fsspec needs for this kind of URL",
-            ) from error
 
     def put(self, kind: str, data: bytes) -> ArtifactId:
         """Store ``data`` here and there; storing it twice is free.
@@ -192,17 +193,14 @@ class RemoteArtifactStore(ArtifactStore):
         """Where it lies there."""
         return f"{self._base}/{self.path(kind, sha256).name}"
 
-    @contextlib.contextmanager
-    def _reached(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # whatever the storage's own client raises
-            raise StoreError(
-                f"the artefacts at {self.url} cannot be reached: {error}",
-                where="artifacts",
-                fix="check the URL and its credentials; a search without --artifacts keeps them "
-                "local",
-            ) from error
+    def _reached(self) -> AbstractContextManager[None]:
+        return raised_as(
+            StoreError,
+            f"the artefacts at {self.url} cannot be reached",
+            Exception,  # whatever the storage's own client raises
+            where="artifacts",
+            fix="check the URL and its credentials; a search without --artifacts keeps them local",
+        )
 
 
 def artifact_store(root: Path, url: str | None) -> ArtifactStore:

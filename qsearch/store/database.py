@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, CursorResult, Engine, Executable, text
 
+from compiler.errors import raised_as
 from qsearch.errors import StoreError
 from qsearch.store.engine import RetryPolicy, masked
 from qsearch.store.records import record_of
@@ -96,15 +97,15 @@ class Database:
         options = {"isolation_level": "AUTOCOMMIT"} if self.shared else {"reader": True}
 
         def attempt() -> Sequence[Any]:
-            with self.engine.connect().execution_options(**options) as connection:
-                try:
-                    return connection.execute(statement, given).all()
-                except ValueError as error:  # JSON that is none, or text that is not UTF-8
-                    raise StoreError(
-                        f"a row of the database is damaged: {error}",
-                        where=masked(self.engine.url),
-                        fix="restore the database from a copy, or start over with another",
-                    ) from error
+            damaged = raised_as(
+                StoreError,
+                "a row of the database is damaged",
+                ValueError,  # JSON that is none, or text that is not UTF-8
+                where=masked(self.engine.url),
+                fix="restore the database from a copy, or start over with another",
+            )
+            with self.engine.connect().execution_options(**options) as connection, damaged:
+                return connection.execute(statement, given).all()
 
         return self._retry.run(self.engine.url, attempt, comes_back=self.shared)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from compiler.errors import raised_as
 from workers.datasets.image_folder import labelled_files
 from workers.datasets.listed import Array, ListedDataset, known_fields, optional_package
 from workers.datasets.log_mel import LogMel
@@ -70,10 +71,9 @@ def open_audio(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Datas
     @lru_cache(_HELD)
     def sample(place: int) -> dict[str, Array]:
         path = paths[place]
-        try:
+        # soundfile raises RuntimeError of its own kinds
+        with raised_as(DatasetError, "cannot read the sound", Exception, where=str(path)):
             wave, own_rate = soundfile.read(path, dtype="float32", always_2d=True)
-        except Exception as error:  # soundfile raises RuntimeError of its own kinds
-            raise DatasetError(f"cannot read the sound: {error}", where=str(path)) from error
         if not len(wave):
             raise DatasetError("the sound is empty", where=str(path))
         mono = wave.mean(axis=1)

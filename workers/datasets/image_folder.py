@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.errors import raised_as
 from workers.datasets.listed import Array, ListedDataset
 from workers.datasets.preprocess import LARGEST_IMAGE, Preprocess
 from workers.datasets.protocol import Dataset, InputSpec
@@ -84,11 +85,9 @@ def open_image(path: Path) -> Iterator[Image]:
     """
     from PIL import Image as pil
 
-    try:
-        with pil.open(path) as image:
-            yield image
-    except (OSError, pil.DecompressionBombError) as error:
-        raise DatasetError(f"cannot decode the image: {error}", where=str(path)) from error
+    kinds, what = (OSError, pil.DecompressionBombError), "cannot decode the image"
+    with raised_as(DatasetError, what, *kinds, where=str(path)), pil.open(path) as image:
+        yield image
 
 
 def image_input(inputs: Sequence[InputSpec]) -> InputSpec:
@@ -169,10 +168,9 @@ def labelled_files(
 def _class_index(root: Path, names: Sequence[str]) -> dict[str, int]:
     listing = root / _LISTING
     if listing.is_file():
-        try:
+        what = f"{_LISTING} is no UTF-8"
+        with raised_as(DatasetError, what, UnicodeDecodeError, where=str(listing)):
             text = listing.read_text(encoding="utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise DatasetError(f"{_LISTING} is no UTF-8: {error}", where=str(listing)) from error
         lines = [line.strip() for line in text.split("\n")]
         index = {name: number for number, name in enumerate(lines) if name}
         foreign = [name for name in names if name not in index]

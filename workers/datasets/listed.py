@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import legal_names
+from compiler.errors import check_known
 from workers.datasets.protocol import (
     LABEL_NAMES,
     Batch,
@@ -145,8 +145,7 @@ def known_fields(
         DatasetError: one is unknown.
     """
     for key in options or {}:
-        if key not in legal:
-            raise DatasetError(f"unknown {of} field {key!r}", fix=legal_names(str(key), legal))
+        check_known(key, legal, f"unknown {of} field {key!r}", DatasetError)
     return dict(options or {})
 
 

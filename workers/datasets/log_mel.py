@@ -22,7 +22,7 @@ import numpy as np
 import scipy  # loads its parts when they are first used
 from numpy.typing import NDArray
 
-from compiler.errors import legal_names
+from compiler.errors import check_known
 from workers.datasets.listed import known_fields
 from workers.errors import DatasetError
 
@@ -120,11 +120,8 @@ class LogMel:
                 )
         if self.f_min == self.f_max:
             raise DatasetError(f"log_mel has no bands: f_min and f_max are {self.f_min:g}")
-        if self.mel_scale not in _SCALES:
-            raise DatasetError(
-                f"log_mel mel_scale cannot be {self.mel_scale!r}",
-                fix=legal_names(self.mel_scale, list(_SCALES)),
-            )
+        what = f"log_mel mel_scale cannot be {self.mel_scale!r}"
+        check_known(self.mel_scale, _SCALES, what, DatasetError)
 
     @property
     def width(self) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import legal_names
+from compiler.errors import check_known
 from workers.datasets.listed import known_fields
 from workers.datasets.protocol import InputSpec
 from workers.errors import DatasetError
@@ -262,11 +262,8 @@ def _level(box: Any) -> int:
 
 
 def _interpolation(value: Any) -> str:
-    if value not in INTERPOLATIONS:
-        raise DatasetError(
-            f"preprocess interpolation cannot be {value!r}",
-            fix=legal_names(str(value), INTERPOLATIONS),
-        )
+    what = f"preprocess interpolation cannot be {value!r}"
+    check_known(value, INTERPOLATIONS, what, DatasetError)
     return str(value)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from compiler.errors import raised_as
 from workers.datasets.listed import (
     Array,
     ListedDataset,
@@ -63,10 +64,9 @@ def _columns(path: Path) -> tuple[dict[str, list[Any]], list[int]]:
         names = list(rows[0][1]) if rows else []
         return {name: [row[name] for _, row in rows] for name in names}, [at for at, _ in rows]
     parquet = optional_package("pyarrow.parquet", "tables", "a .parquet table")
-    try:
+    # pyarrow has errors of its own
+    with raised_as(DatasetError, f"cannot read {path.name}", Exception, where=str(path)):
         table = parquet.read_table(path)
-    except Exception as error:  # pyarrow has errors of its own
-        raise DatasetError(f"cannot read {path.name}: {error}", where=str(path)) from error
     return table.to_pydict(), list(range(1, table.num_rows + 1))
 
 

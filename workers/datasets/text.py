@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from compiler.errors import raised_as
 from workers.datasets.listed import (
     Array,
     ListedDataset,
@@ -114,12 +115,10 @@ def _tokenizer(file: Path, length: int, most: int, data: Path) -> Any:
             fix="put its tokenizer.json beside the texts, or give --preprocess pre.yaml with "
             "'tokenizer: path/to/tokenizer.json'",
         )
-    try:
+    what, fix = f"{file.name} is no tokenizer", "save it with tokenizers"
+    # tokenizers raises Exception itself
+    with raised_as(DatasetError, what, Exception, where=str(file), fix=fix):
         found = tokenizers.Tokenizer.from_file(str(file))
-    except Exception as error:  # tokenizers raises Exception itself
-        raise DatasetError(
-            f"{file.name} is no tokenizer: {error}", where=str(file), fix="save it with tokenizers"
-        ) from error
     padding = dict(found.padding or {})
     if not padding:
         known = [(found.token_to_id(pad), pad) for pad in _PADS]
@@ -170,22 +169,18 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     if path.suffix.lower() == ".csv":
         yield from csv_rows(path)
         return
-    try:
+    what, kinds = f"cannot read {path.name}", (OSError, UnicodeDecodeError)
+    with raised_as(DatasetError, what, *kinds, where=str(path), fix="save it as UTF-8"):
         lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DatasetError(
-            f"cannot read {path.name}: {error}", where=str(path), fix="save it as UTF-8"
-        ) from error
     for place, line in enumerate(lines, 1):
         if not line.strip():
             continue
         if path.suffix.lower() == ".txt":
             yield place, {"text": line}
             continue
-        try:
+        what = f"line {place} is no JSON"
+        with raised_as(DatasetError, what, ValueError, RecursionError, where=str(path)):
             row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DatasetError(f"line {place} is no JSON: {error}", where=str(path)) from error
         if not isinstance(row, dict):
             raise DatasetError(
                 f"line {place} is no object", where=str(path), fix='{"text": "…", "label": 0}'

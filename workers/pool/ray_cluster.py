@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from compiler.errors import raised_as
 from workers.errors import LostClusterError, WorkerError
 from workers.pool.protocol import WorkerSize
 
@@ -54,15 +55,17 @@ def connect(ray: Any, address: str, own: bool = False) -> None:
     Raises:
         WorkerError: there is no cluster, or it refuses this process.
     """
-    try:
-        with _on_loopback(ray) if own else contextlib.nullcontext():
-            ray.init(address=address, **_QUIET)
-    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        raise WorkerError(
-            f"cannot connect to Ray at {address}: {error}",
+    with (
+        raised_as(
+            WorkerError,
+            f"cannot connect to Ray at {address}",
+            *(ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError),
             fix="check the address, and that RAY_AUTH_MODE=token and the cluster's token "
             "(RAY_AUTH_TOKEN or ~/.ray/auth_token) are set here too",
-        ) from error
+        ),
+        _on_loopback(ray) if own else contextlib.nullcontext(),
+    ):
+        ray.init(address=address, **_QUIET)
     _keep_stdout_clean(ray)
 
 
