@@ -38,6 +38,18 @@ FOLDED: Final = (
 )
 """Operators of constants that ``Network`` computes when it is read."""
 _MOST_ELEMENTS: Final = 1 << 28
+_FAULTS: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    IndexError,
+    KeyError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""Errors of numpy and of onnx's reference evaluator for a node that they cannot compute."""
 _SUBGRAPHS: Final = ("If", "Loop", "Scan", "SequenceMap")
 Values = Sequence[Array | None]
 
@@ -109,8 +121,7 @@ def evaluate_node(
             if rule is not None:
                 return [rule(node, taken)]
             return _by_reference(network, node, taken)
-    except (ArithmeticError, AssertionError, AttributeError, IndexError, KeyError, MemoryError,
-            RuntimeError, TypeError, ValueError) as error:  # fmt: skip
+    except _FAULTS as error:
         raise EvaluationError(
             f"{node.op_type} {node.name!r} has no exact evaluation: {error}",
             fix="give data of the model; without it overflow and machines are judged all the same",

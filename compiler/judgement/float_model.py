@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +29,8 @@ from compiler.judgement.layers import (
 )
 from compiler.ops.number_format import Array
 from compiler.targets.ort.session import OrtExecutor
+
+Shape = tuple[int, ...]
 
 LOST_DB: Final = 6.0
 """A loss of this many dB, which is a bit, is named."""
@@ -88,25 +91,28 @@ def compare_grids(
 
 
 def _partners(network: Network, plain: Network) -> list[tuple[Product, onnx.NodeProto]]:
-    """Products and the float nodes of the nearest weights of the same shape."""
-    nodes = [
-        node
-        for node in plain.nodes
-        if node.op_type in PRODUCTS and len(node.input) > 1 and node.input[1] in plain.constants
-    ]
+    """Pair products with the float nodes of the nearest weights of the same shape."""
+    nodes: dict[Shape, dict[str, onnx.NodeProto]] = {}
+    for node in plain.nodes:
+        if node.op_type in PRODUCTS and len(node.input) > 1 and node.input[1] in plain.constants:
+            nodes.setdefault(_shape_of(plain.constants[node.input[1]]), {})[node.output[0]] = node
     found = []
     for product in network.products:
         weight = _dequantized(product)
-        if weight is None:
+        same = {} if weight is None else nodes.get(_shape_of(weight), {})
+        if weight is None or not same:
             continue
-        same = [n for n in nodes if _turned(product, plain.constants[n.input[1]]) is not None]
-        named = [n for n in same if product.name in (n.name, f"{n.name}_quant")]
-        if not named:
-            named = sorted(same, key=lambda n: -_likeness(product, weight, plain, n))[:1]
-        if named:
-            nodes.remove(named[0])
-            found.append((product, named[0]))
+        named = [n for n in same.values() if product.name in (n.name, f"{n.name}_quant")]
+        likeness = partial(_likeness, product, weight, plain)
+        nearest = named[0] if named else max(same.values(), key=likeness)
+        del same[nearest.output[0]]
+        found.append((product, nearest))
     return found
+
+
+def _shape_of(weight: Array) -> Shape:
+    """Return the shape; of a matrix and its transpose the same one."""
+    return tuple(sorted(weight.shape)) if weight.ndim == 2 else weight.shape
 
 
 def _dequantized(product: Product) -> Array | None:

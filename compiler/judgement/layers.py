@@ -357,9 +357,20 @@ class Network:
         result, result_name, between = self._result(node)
         units, whole = self._bias(node, bias or "", data, weight)
         return Product(
-            node.name, op, node, data, weight, *names, weights, units, whole,
-            result, result_name, between, node.name in self.integer_forms,
-        )  # fmt: skip
+            node.name,
+            op,
+            node,
+            data,
+            weight,
+            *names,
+            weights,
+            units,
+            whole,
+            result,
+            result_name,
+            between,
+            node.name in self.integer_forms,
+        )
 
     def _bias(
         self, node: onnx.NodeProto, name: str, data: Grid, weight: Grid

@@ -422,9 +422,19 @@ def judge(
         except CompilerError as error:
             notes.append(f"no cure by `qsearch compile`: {error.what}")
     return Judgement(
-        source.path, form, opset, claims, rows, measured, described, len(runs),
-        _ties(network, runs), losses, cure, notes,
-    )  # fmt: skip
+        source.path,
+        form,
+        opset,
+        claims,
+        rows,
+        measured,
+        described,
+        len(runs),
+        _ties(network, runs),
+        losses,
+        cure,
+        notes,
+    )
 
 
 def _cure(
