@@ -300,7 +300,7 @@ def declared_work(mod: IRModule, function: str = "main") -> Work:
             waiting.pop()
             continue
         nodes = nodes_of(fn)
-        if not fn.is_dataflow:
+        if any(type(node) is Function for node in nodes):
             nodes = tuple(
                 post_order(fn.body, lambda n: () if type(n) is Function else n.operands())
             )

@@ -139,9 +139,11 @@ class ChannelCollector:
                 fix="leave smooth_alpha and weight_rounding unset for this model",
             )
         read = dict.fromkeys(call.args[0] for call, _ in calls)
-        whole = Function(main.params, Tuple((*read, *ends_of(main))))
-        whole = closed(infer_module(IRModule.from_expr(whole)))["main"]
-        given = dict(zip(read, whole.body.operands()))
+        given, params = dict(zip(read, read)), main.params
+        if ends := ends_of(main):
+            whole = Function(params, Tuple((*read, *ends)))
+            whole = closed(infer_module(IRModule.from_expr(whole)))["main"]
+            given, params = dict(zip(read, whole.body.operands())), whole.params
         outputs: dict[tuple[Expr, int], int] = {}
         reductions: list[Expr] = []
         self._place: list[int] = []
@@ -155,7 +157,7 @@ class ChannelCollector:
                     op_call(name, given[data], **others) for name in ("min", "max", "mean")
                 ]
             self._place.append(outputs[key])
-        profile = Function(whole.params, Tuple(tuple(reductions)))
+        profile = Function(params, Tuple(tuple(reductions)))
         self.profile: IRModule = infer_module(IRModule.from_expr(profile))
         self._labels = tuple(f"{k}: {describe(call)}" for k, (call, _) in enumerate(calls))
         sizes = [c.args[0].tensor_type.concrete_shape[r.data_axis] for c, r in calls]

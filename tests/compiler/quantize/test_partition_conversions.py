@@ -11,7 +11,9 @@ import pytest
 from compiler import assert_structural_equal, evaluate, infer_module, parse, text
 from compiler.errors import NotFullyIntegralError
 from compiler.ir.blob import ModuleBlob
+from compiler.ir.expr import Call, Op
 from compiler.ir.module import IRModule
+from compiler.ir.walk import nodes_of, operators_of, post_order
 from compiler.proof.derive import derive_static
 from compiler.proof.wiring import check_wiring
 from compiler.qtypes.errors import ModuleShapeError
@@ -476,6 +478,36 @@ def test_prefix_and_suffix_are_modules_of_their_own(graph: Graph) -> None:
     (converted,) = evaluate(prefix, [X])
     (inner,) = evaluate(core, [converted])
     np.testing.assert_array_equal(evaluate(suffix, [inner])[0], evaluate(mod, [X])[0])
+
+
+@pytest.mark.parametrize(
+    "suffix",
+    [
+        'multiply(cast(%2, dtype="float32"), 0.5f)',
+        'multiply(0.5f, cast(nn.relu(%2), dtype="float32"))',
+        '(cast(%2, dtype="float32"), cast(%1, dtype="float32"))',
+        '(multiply(%x, 2f), cast(%2, dtype="float32"))',
+        'tanh(cast(%2, dtype="float32"))',
+        "%2",
+    ],
+)
+def test_the_core_keeps_the_order_that_a_walk_of_it_has(suffix: str) -> None:
+    mod = parse(f"""
+#[version = "0.0.5"]
+def @main(%x: Tensor[(4), float32]) {{
+  %0 = cast(clip(round(multiply(%x, 16f)), a_min=-127f, a_max=127f), dtype="int8");
+  %1 = cast(clip(cast(%0, dtype="int32"), a_min=0f, a_max=9f), dtype="int8");
+  %2 = nn.relu(%1);
+  {suffix}
+}}
+""")
+    core = partition_suffix(partition_prefix(mod, DTYPES)[1], DTYPES)[0]["main"]
+    kept, walked = nodes_of(core), list(post_order(core.body))
+    assert [node for node in kept if not isinstance(node, Op)] == [
+        node for node in walked if not isinstance(node, Op)
+    ]
+    assert operators_of(core) == {node for node in walked if isinstance(node, Op)}
+    assert all(kept.index(n.op) < kept.index(n) for n in walked if isinstance(n, Call))
 
 
 def test_a_module_with_two_functions_is_refused() -> None:
