@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from compiler.ir.module import IRModule as IRModule
     from compiler.ir.structural import assert_structural_equal as assert_structural_equal
     from compiler.ir.structural import structural_equal as structural_equal
-    from compiler.ir.structural_digest import structural_hash as structural_hash
+    from compiler.ir.structural import structural_hash as structural_hash
     from compiler.ir.text.parser import parse as parse
     from compiler.ir.text.parser import parse_expr as parse_expr
     from compiler.ir.text.printer import astext as astext

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from compiler.errors import CompilerError, LoweringError, nearest
 from compiler.ir.expr import Call, Function, GlobalVar, Op, describe
 from compiler.ir.module import IRModule
-from compiler.ir.structural import structural_equal
-from compiler.ir.structural_digest import structural_hash
+from compiler.ir.structural import structural_equal, structural_hash
 from compiler.ir.ty import tensor_fields
 from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice
 from compiler.ir.walk import nodes_of, post_order

@@ -7,7 +7,7 @@
                                                     cast(%3, dtype="int8")
 
 The calls are those of the operator's body, with ``high_half`` those that take the fewest and the
-narrowest instructions of a processor: see ``ops/qnn/inlined.py``. Fires for vectors that are
+narrowest instructions of a processor: see ``ops/qnn/requantize.py``. Fires for vectors that are
 constants.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from compiler.ir.expr import Function
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
-from compiler.ops.qnn.inlined import inlined
+from compiler.ops.qnn.requantize import inlined
 
 
 @register_pass("InlineRequantize", opt_level=0, required=("InferType",))

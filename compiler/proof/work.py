@@ -21,7 +21,7 @@ from compiler.ir.op import OpRule
 from compiler.ir.ty import TensorType, bits, tensor_fields
 from compiler.ir.walk import nodes_of, post_order
 from compiler.ops.lowered.call_lowered import CallLoweredAttrs
-from compiler.ops.nn.conv2d_transpose import Conv2DTransposeAttrs
+from compiler.ops.nn.conv2d import Conv2DTransposeAttrs
 from compiler.ops.nn.window import extent
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.ops.transform.scan import ScanAttrs

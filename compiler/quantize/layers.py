@@ -19,7 +19,7 @@ from compiler.ir.expr import Call, Constant, Expr, Function, Op, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.walk import behind, nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import SQ, quantize_kind
-from compiler.ops.rules.moves import PICKS
+from compiler.ops.rules.pass_through import PICKS
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.errors import ConfigValueError
 from compiler.qtypes.layer_choices import POINT, POINT_BITS, REST, LayerChoice, LayerChoices

@@ -30,7 +30,7 @@ from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import SKIPPED, ModulePass, PassContext, register_pass
 from compiler.ir.static_shapes import require_static
-from compiler.ops.qnn.inlined import inlined_module
+from compiler.ops.qnn.requantize import inlined_module
 
 
 @register_pass("FuseOpHW", opt_level=1, required=("InferType",))

@@ -2,23 +2,35 @@
 
 With groups G, output channel o reads the C/G input channels of its group. Integers are widened to
 ``out_dtype`` and accumulate with wrap; padding reads 0.
+nn.conv2d_transpose: the gradient of conv2d with respect to its data.
+
+    out[n,o,y,x] = sum data[n,c,i,j] * weight[c,o,r,s]  over  y = i*sh+r*dh-pt, x = j*sw+s*dw-pl
+
+The weight is (C, O/groups, kh, kw). ``output_padding`` adds rows and columns at the bottom right.
+Integers are widened to ``out_dtype`` and accumulate with wrap. CanonicalizeOps makes a convolution
+of it, over the data with zeros between the elements, so every target of convolutions runs it:
+
+    conv2d_transpose(x, w)  =  conv2d(pad(reshape(x)), reverse(transpose(w)))
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.expr import Args, Call, Expr
+from compiler.ir.expr import Args, Call, Constant, Expr
 from compiler.ir.ty import Any as AnyDim
-from compiler.ir.ty import Dim, IncompleteType, TensorType, Type, holds_float
+from compiler.ir.ty import Dim, IncompleteType, TensorType, Type, holds_float, is_dynamic, is_float
 from compiler.ir.type_relation import Reporter, is_known
 from compiler.lir.builder import LirBuilder
-from compiler.ops.arg_types import Types, tensor_of_rank
+from compiler.ops.arg_types import Types, merge_dim, tensor_of_rank
 from compiler.ops.nn.convolve import convolve
 from compiler.ops.nn.matmul_like import (
     annotate_matmul_like,
@@ -27,7 +39,7 @@ from compiler.ops.nn.matmul_like import (
     zero_point_of_data,
 )
 from compiler.ops.nn.product_dtype import product_dtype, weighted_op
-from compiler.ops.nn.product_loops import convolution_loops
+from compiler.ops.nn.product_loops import convolution_loops, transposed_convolution_loops
 from compiler.ops.nn.window import (
     arrange,
     as_declared,
@@ -39,6 +51,7 @@ from compiler.ops.nn.window import (
     set_geometry,
 )
 from compiler.ops.op_attrs import OpAttrs, Size, Sizes
+from compiler.ops.op_call import op_call, scalar
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
 from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, image_fields, is_natural
@@ -52,6 +65,7 @@ from compiler.ops.rules.partition import (
 )
 from compiler.ops.rules.product_shape import FQProductShape, ProductShape
 from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.ops.rules.simplify import FCanonicalize
 from compiler.ops.rules.zero_point import FQZeroPoint
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.errors import WeightNotConstantError
@@ -218,3 +232,216 @@ def conv2d_body(step: Step, words: Words) -> Value | None:
     dtype = result.type.dtype
     found = words.word(step.name, [data, weight], shape, dtype, out_dtype=dtype, **how)
     return words.transpose(found, ["NCHW".index(c) for c in layouts[2]])
+
+
+# ---- transposed ----------------------------------------------------------------------------------
+
+
+TRANSPOSED = "nn.conv2d_transpose"
+
+
+class Conv2DTransposeAttrs(Conv2DAttrs):
+    """Those of nn.conv2d, and the (height, width) that the result has more than it needs."""
+
+    kernel_layout: str = "IOHW"
+    output_padding: Sizes = (0, 0)
+
+    def __post_init__(self) -> None:
+        Conv2DAttrs.__post_init__(self)
+        set_geometry(self, "output_padding", minimum=0)
+
+
+def conv2d_transpose_rel(
+    types: Types, num_inputs: int, attrs: Conv2DTransposeAttrs, reporter: Reporter
+) -> bool:
+    """Assigns the result, and the weight when only ``channels`` and ``kernel_size`` are known.
+
+    Raises:
+        TypeInferenceError: the groups do not divide the channels.
+    """
+    if not is_known(types[0]):
+        return False
+    data = tensor_of_rank(TRANSPOSED, types, 0, "data", 4)
+    data_axes = axes_of(TRANSPOSED, attrs.data_layout, "NCHW", "data_layout")
+    out_axes = axes_of(TRANSPOSED, attrs.out_layout or attrs.data_layout, "NCHW", "out_layout")
+    kernel_axes = axes_of(TRANSPOSED, attrs.kernel_layout, "IOHW", "kernel_layout")
+    n, c, h, w = arrange(data.shape, data_axes)
+    if isinstance(types[1], IncompleteType):
+        if attrs.channels is None or attrs.kernel_size is None:
+            return False
+        shape = (c, attrs.channels // max(attrs.groups, 1), *attrs.kernel_size)
+        weight = TensorType(restore(shape, kernel_axes), data.dtype)
+        reporter.assign(types[1], weight)
+    else:
+        weight = tensor_of_rank(TRANSPOSED, types, 1, "weight", 4)
+    i, per_group, kh, kw = arrange(weight.shape, kernel_axes)
+    merge_dim(TRANSPOSED, c, i, "number of input channels (data, weight)")
+    check_groups(TRANSPOSED, attrs.groups, c, attrs.channels)
+    o: Dim = per_group if isinstance(per_group, AnyDim) else per_group * attrs.groups
+    o, kh, kw = as_declared(TRANSPOSED, attrs, o, kh, kw)
+    dtype = product_dtype(TRANSPOSED, data, weight, attrs.out_dtype)
+    oh, ow = _spread_size(attrs, 0, h, kh), _spread_size(attrs, 1, w, kw)
+    reporter.assign(types[2], TensorType(restore((n, o, oh, ow), out_axes), dtype))
+    return True
+
+
+def _spread_size(attrs: Conv2DTransposeAttrs, axis: int, size: Dim, kernel: Dim) -> Dim:
+    if isinstance(size, AnyDim) or isinstance(kernel, AnyDim):
+        return AnyDim()
+    if size < 1:
+        raise TypeInferenceError(f"{TRANSPOSED}: data has {size} rows or columns")
+    span = extent(kernel, attrs.dilation[axis])
+    before, after = attrs.padding[axis], attrs.padding[axis + 2]
+    out = (size - 1) * attrs.strides[axis] - before - after + span + attrs.output_padding[axis]
+    if out < 0:
+        raise TypeInferenceError(f"{TRANSPOSED}: padding {before} and {after} leaves no output")
+    return out
+
+
+conv2d_transpose = weighted_op(
+    TRANSPOSED, attrs_type=Conv2DTransposeAttrs, rel=conv2d_transpose_rel
+)
+
+
+@FNumpyCompute.register(conv2d_transpose)
+def conv2d_transpose_numpy(attrs: Conv2DTransposeAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """As a convolution: zeros between the data, the kernel turned around, stride 1."""
+    assert isinstance(out_type, TensorType)
+    data = args[0].transpose(axes_of(TRANSPOSED, attrs.data_layout, "NCHW", "data_layout"))
+    weight = args[1].transpose(axes_of(TRANSPOSED, attrs.kernel_layout, "IOHW", "kernel_layout"))
+    geometry = _Geometry.of(attrs, data.shape, weight.shape)
+    (n, c, h, w), (rows, columns) = data.shape, attrs.strides
+    apart = np.zeros((n, c, h, rows, w, columns), data.dtype)
+    apart[:, :, :, 0, :, 0] = data
+    spread = apart.reshape(n, c, h * rows, w * columns)
+    (top, left), (bottom, right) = geometry.begin, geometry.end
+    out = convolve(
+        spread[:, :, top:bottom, left:right],
+        turned_kernel(weight, attrs.groups),
+        (1, 1),
+        geometry.padding,
+        attrs.dilation,
+        attrs.groups,
+        out_type.dtype,
+    )
+    return [out.transpose(["NCHW".index(c) for c in attrs.out_layout or attrs.data_layout])]
+
+
+def turned_kernel(weight: NDArray[Any], groups: int) -> NDArray[Any]:
+    """(C, O/G, kh, kw) as the kernel (O, C/G, kh, kw) of the convolution, taps reversed."""
+    c, per_group, kh, kw = weight.shape
+    grouped = weight.reshape(groups, c // groups, per_group, kh, kw)
+    kernel = grouped.transpose(0, 2, 1, 3, 4)[..., ::-1, ::-1]
+    return kernel.reshape(groups * per_group, c // groups, kh, kw)
+
+
+@FCanonicalize.register(conv2d_transpose)
+def conv2d_transpose_as_convolution(ref_call: Call, new_args: Args) -> Expr:
+    """The convolution that computes the same, on data with zeros between them: one axis of its
+    kernel holds the output channels, of groups as well."""
+    attrs = Conv2DTransposeAttrs.of(ref_call)
+    call = Call(ref_call.op, new_args, attrs, span=ref_call.span)
+    types = [arg.tensor_type for arg in ref_call.args]
+    layouts = (attrs.data_layout, attrs.out_layout or attrs.data_layout, attrs.kernel_layout)
+    if layouts != ("NCHW", "NCHW", "IOHW") or not isinstance(new_args[1], Constant):
+        return call
+    if any(is_dynamic(ty) or not is_float(ty.dtype) for ty in types):
+        return call
+    geometry = _Geometry.of(attrs, *(ty.concrete_shape for ty in types))
+    return geometry.convolution(geometry.spread(new_args[0], types[0].dtype), call)
+
+
+@FQProductShape.register(conv2d_transpose)
+def conv2d_transpose_product(call: Call) -> ProductShape:
+    """At most C/G * KH * KW products a sum."""
+    c, _, kh, kw = call.args[1].tensor_type.concrete_shape
+    return ProductShape(c // Conv2DTransposeAttrs.of(call).groups * kh * kw)
+
+
+@dataclass(frozen=True, slots=True)
+class _Geometry:
+    """The convolution of stride 1 that a transposed one is.
+
+    Attributes:
+        shape: of the data.
+        strides: of the transposed convolution.
+        begin, end: rows and columns that are read of the data with zeros between them.
+        padding: of the convolution.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    begin: tuple[int, int]
+    end: tuple[int, int]
+    padding: tuple[int, int, int, int]
+
+    @staticmethod
+    def of(
+        attrs: Conv2DTransposeAttrs, shape: tuple[int, ...], kernel: tuple[int, ...]
+    ) -> _Geometry:
+        before, behind, begin, end = [], [], [], []
+        for axis in range(2):
+            reach = extent(kernel[axis + 2], attrs.dilation[axis]) - 1
+            left = reach - attrs.padding[axis]
+            # stride - 1 zeros already stand behind the last element.
+            right = reach - attrs.padding[axis + 2] + attrs.output_padding[axis]
+            right -= attrs.strides[axis] - 1
+            before.append(max(left, 0))
+            behind.append(max(right, 0))
+            begin.append(max(-left, 0))
+            end.append(shape[axis + 2] * attrs.strides[axis] - max(-right, 0))
+        return _Geometry(
+            shape,
+            attrs.strides,
+            (begin[0], begin[1]),
+            (end[0], end[1]),
+            (before[0], before[1], behind[0], behind[1]),
+        )
+
+    def spread(self, data: Expr, dtype: str) -> Expr:
+        """Every element followed by stride - 1 zeros, and cut to what is read."""
+        n, c, h, w = self.shape
+        rows, columns = self.strides
+        if rows > 1 or columns > 1:
+            apart = op_call("reshape", data, newshape=(n, c, h, 1, w, 1))
+            width = ((0, 0), (0, 0), (0, 0), (0, rows - 1), (0, 0), (0, columns - 1))
+            padded = op_call("nn.pad", apart, scalar(0, dtype), pad_width=width)
+            data = op_call("reshape", padded, newshape=(n, c, h * rows, w * columns))
+        if self.begin != (0, 0) or self.end != (h * rows, w * columns):
+            data = op_call(
+                "strided_slice",
+                data,
+                begin=(0, 0, *self.begin),
+                end=(n, c, *self.end),
+                strides=(1, 1, 1, 1),
+            )
+        return data
+
+    def convolution(self, data: Expr, call: Call) -> Call:
+        """nn.conv2d of the spread data by the kernel of ``call``, turned around."""
+        attrs, weight = Conv2DTransposeAttrs.of(call), call.args[1]
+        assert isinstance(weight, Constant)
+        kernel = turned_kernel(weight.data, attrs.groups)
+        return op_call(
+            "nn.conv2d",
+            data,
+            Constant(kernel, span=weight.span),
+            padding=self.padding,
+            dilation=attrs.dilation,
+            groups=attrs.groups,
+            channels=len(kernel),
+            kernel_size=kernel.shape[2:],
+            out_dtype=attrs.out_dtype,
+            span=call.span,
+        )
+
+
+@FLower.register(conv2d_transpose)
+def conv2d_transpose_lower(
+    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+) -> Lowered:
+    """Every output gathers the taps that reach it."""
+    data, kernel = inputs
+    return [
+        transposed_convolution_loops(b, data, kernel, Conv2DTransposeAttrs.of(call), out_types[0])
+    ]

@@ -11,14 +11,15 @@ import numpy as np
 from compiler.ir.expr import Args, Call, Constant, Expr
 from compiler.ir.ty import Type
 from compiler.ops.annotation.minus_infinity import is_score_point, score_point
-from compiler.ops.nn.fixed_point_softmax import (
+from compiler.ops.nn.integer_softmax import (
     MOST_SUMMANDS,
     OUT_BITS,
     FixedPointSoftmaxAttrs,
+    IntegerSoftmaxAttrs,
     exponentials,
     fixed_point_softmax,
+    integer_softmax,
 )
-from compiler.ops.nn.integer_softmax import IntegerSoftmaxAttrs, integer_softmax
 from compiler.ops.nn.normalize import floats_along_axis
 from compiler.ops.number_format import working
 from compiler.ops.op_attrs import OpAttrs

@@ -36,7 +36,7 @@ from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.pass_through import in_integers, partition_inside
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, of_integers
 from compiler.ops.rules.requantize import to_scalar
-from compiler.ops.rules.unify_fields import stored
+from compiler.ops.rules.unify_scales import stored
 from compiler.qtypes.context import QuantizeContext
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from compiler.ir.expr import Call, Constant
 from compiler.ir.op import OpRule
 from compiler.ir.ty import TensorType
-from compiler.ops.rules.scale_axis_weights import is_depthwise
+from compiler.ops.rules.scale_axis import is_depthwise
 from compiler.ops.transform.transpose import permutation
 
 RESULT: Final = -1

@@ -1,9 +1,14 @@
-"""add: out = lhs + rhs, broadcast; integers wrap."""
+"""add: out = lhs + rhs, broadcast; integers wrap.
+subtract: out = lhs - rhs, broadcast; integers wrap.
+squared_difference: out = (lhs - rhs) ** 2, broadcast, in the dtype of the operands.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
+from compiler.core.words import FBody, Words
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Args, Call, Expr, describe, is_op_call
 from compiler.ir.loops import STATE
 from compiler.ops.annotation.attach_simulated_quantize import (
@@ -167,3 +172,39 @@ def add_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
     """The smaller scale, where both are known."""
     lhs, rhs = scales
     return None if lhs is None or rhs is None or not lhs.same_axis(rhs) else lhs.smaller(rhs)
+
+
+# ---- subtract ------------------------------------------------------------------------------------
+
+
+subtract = binary_op("subtract", np.subtract, "-")
+
+
+FQAnnotateRewrite.register(subtract, needs_tables=True)(add_annotate)
+
+
+@FQRealizeRewrite.register(subtract, needs_tables=True)
+def subtract_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Both sides at one scale in the accumulator dtype."""
+    pair = both_realized(args)
+    if pair is None:
+        return None
+    (lhs, rhs), scale = unify_for_add(ref_call, pair, ctx.qconfig, ctx.reach_of(ref_call))
+    difference = with_args(ref_call, (lhs.data, rhs.data))
+    return integers(difference, scale, ctx.qconfig.dtype_activation, ctx.bounds_of)
+
+
+# ---- squared_difference ------------------------------------------------------------------------
+
+binary_op(
+    "squared_difference",
+    lambda lhs, rhs: np.square(lhs - rhs),
+    None,
+)
+
+
+@FBody.register("squared_difference")
+def squared_difference_body(step: Step, words: Words) -> Value:
+    """The difference times itself."""
+    difference = words.subtract(*step.args)
+    return words.multiply(difference, difference)

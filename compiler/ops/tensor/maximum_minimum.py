@@ -19,8 +19,7 @@ from compiler.ops.rules.realize import (
     integer_limits,
     integers,
 )
-from compiler.ops.rules.unify_fields import unify_for_concatenate
-from compiler.ops.rules.unify_scales import unify_for_add
+from compiler.ops.rules.unify_scales import unify_for_add, unify_for_concatenate
 from compiler.ops.tensor.add import add_annotate
 from compiler.ops.tensor.broadcast import binary_op
 from compiler.qtypes.context import QuantizeContext

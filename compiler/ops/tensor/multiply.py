@@ -1,11 +1,23 @@
-"""multiply: out = lhs * rhs, broadcast; integers wrap."""
+"""multiply: out = lhs * rhs, broadcast; integers wrap.
+divide: out = lhs / rhs, broadcast; integers truncate toward zero, and give 0 over 0.
+
+before (scales s, t)          after
+divide(x, y)                  multiply(x, lookup(y, round(1 / (t y) / r))), scale s r
+
+A divisor below 1/256 of the largest counts as that, so that the others have entries of 7 bits or
+more.
+"""
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from compiler.ir.expr import Args, Call, Expr, is_op_call
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.expr import Args, Call, Constant, Expr, is_op_call
 from compiler.ir.loops import STATE
+from compiler.lir.scalars import Bin, Scalar
 from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.nn.matmul_like import annotate_both_sides
 from compiler.ops.rules.annotate import (
@@ -16,6 +28,7 @@ from compiler.ops.rules.annotate import (
     with_args,
 )
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, product_scale
+from compiler.ops.rules.lower import elementwise
 from compiler.ops.rules.partition import (
     FQPartitionRewrite,
     QPartitionExpr,
@@ -25,11 +38,19 @@ from compiler.ops.rules.partition import (
 )
 from compiler.ops.rules.realize import FQRealizeRewrite, both_realized, integers, require_fits
 from compiler.ops.rules.requantize import to_scalar, within_accumulator
+from compiler.ops.rules.with_tables import tabulates
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint
 from compiler.ops.tensor.broadcast import binary_op
+from compiler.ops.tensor.integer_division import truncated_quotient
 from compiler.ops.tensor.scale_change import (
     annotate_scale_change,
     changed_scale,
     realize_scale_change,
+)
+from compiler.ops.tensor.unary_formula import (
+    UnaryFormulaAttrs,
+    unary_formula,
+    unary_formula_realize,
 )
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
@@ -88,3 +109,56 @@ def multiply_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr |
 def multiply_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
     """The product of the scales; with a plain constant, that many times the scale."""
     return product_scale(call, scales, qconfig) or changed_scale(call, scales, qconfig)
+
+
+# ---- divide --------------------------------------------------------------------------------------
+
+
+def _quotient(lhs: NDArray[Any], rhs: NDArray[Any]) -> Any:
+    return np.divide(lhs, rhs) if lhs.dtype.kind == "f" else truncated_quotient(lhs, rhs)
+
+
+@elementwise
+def divide_lower(attrs: Any, a: Scalar, b: Scalar) -> Scalar:
+    """Integers truncate."""
+    return Bin("/" if a.dtype.startswith("float") else "truncdiv", a, b)
+
+
+_SPAN = 256
+
+divide = binary_op("divide", _quotient, divide_lower)
+
+
+@FQAnnotateRewrite.register(divide)
+def divide_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """By a constant: another scale. By a computed value: narrow operands, as for a product."""
+    computed = not isinstance(ref_call.args[1], Constant) and any(map(kind_of, args))
+    if not computed or not ctx.qconfig.integer_tables or not tabulates(ctx):
+        return annotate_scale_change(ref_call, args, ctx)
+    return annotate_both_sides(ref_call, args, ctx)
+
+
+@FQRealizeRewrite.register(divide)
+def divide_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """The product with a table of reciprocals."""
+    pair = both_realized(args)
+    if pair is None:
+        return realize_scale_change(ref_call, args, ctx)
+    divisor = to_scalar(pair[1], len(ref_call.args[1].tensor_type.shape), ctx.qconfig)
+    largest = max(divisor.high - divisor.zero_point, divisor.zero_point - divisor.low)
+    least = largest // _SPAN * float(divisor.dom_scale.data)
+    held = f"x 0.0 less x {-least} minimum x {least} maximum where" if least else "x"
+    attrs = UnaryFormulaAttrs(f"1.0 {held} divide")
+    inverse = Call(unary_formula, (ref_call.args[1],), attrs, span=ref_call.span)
+    factor = unary_formula_realize(inverse, (divisor,), ctx)
+    product = Call(multiply, ref_call.args, span=ref_call.span)
+    return None if factor is None else multiply_realize(product, (pair[0], factor), ctx)
+
+
+@FQZeroPoint.register(divide)
+def divide_zero_point(call: Call, place: int) -> ZeroPoint:
+    """The table of the divisor accounts for it."""
+    return ZeroPoint.TAKES if place else ZeroPoint.CENTRES
+
+
+FQDomScale.register(divide)(changed_scale)

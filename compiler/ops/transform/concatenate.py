@@ -32,7 +32,7 @@ from compiler.ops.rules.annotate import (
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr
-from compiler.ops.rules.unify_fields import unify_for_concatenate
+from compiler.ops.rules.unify_scales import unify_for_concatenate
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind
 

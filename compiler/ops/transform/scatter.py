@@ -42,7 +42,7 @@ from compiler.ops.rules.never_negative import FNeverNegative
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.pass_through import in_integers
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr
-from compiler.ops.rules.unify_fields import unify_for_concatenate
+from compiler.ops.rules.unify_scales import unify_for_concatenate
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint
 from compiler.ops.transform.take import flat_places, kept_inside
 from compiler.qtypes.context import QuantizeContext

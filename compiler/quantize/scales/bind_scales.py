@@ -50,7 +50,7 @@ from compiler.ops.rules.dom_scale import (
     chosen_scale,
     keeps_scale,
 )
-from compiler.ops.rules.moves import picks_along
+from compiler.ops.rules.pass_through import picks_along
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.errors import WeightNotConstantError

@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from compiler.ir.dataflow import SCAN
 from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var
 from compiler.ir.module import IRModule
-from compiler.ir.structural import structural_equal, structural_hash
-from compiler.ir.structural_digest import constant_digest
+from compiler.ir.structural import constant_digest, structural_equal, structural_hash
 from compiler.ir.walk import mentions, nodes_of, ordered
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.quantize.calibration.stats import PointMap

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from compiler.ir.dataflow import Step
-from compiler.ops.nn.conv2d_transpose import turned_kernel
+from compiler.ops.nn.conv2d import turned_kernel
 from compiler.ops.number_format import Array
 from compiler.targets.engine.epilogue import put_epilogue, repeated
 from compiler.targets.engine.layouts import MOST_IMAGES, channels_last

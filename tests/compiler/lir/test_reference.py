@@ -14,9 +14,8 @@ from compiler.errors import EvaluationError
 from compiler.lir import reference
 from compiler.lir.nodes import Compute, PrimFunc
 from compiler.lir.parser import parse_primfunc
-from compiler.lir.reference import run
+from compiler.lir.reference import Tile, run
 from compiler.lir.scalars import Axis, Scalar, literal
-from compiler.lir.vectorised import Tile
 from compiler.lir.walk import rewrite
 from tests.compiler.random_loops import random_loops
 from tests.each import each

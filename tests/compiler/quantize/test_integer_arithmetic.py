@@ -13,7 +13,7 @@ from compiler.ir.expr import Expr, Function, Var
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType
-from compiler.ops.qnn.inlined import inlined_module
+from compiler.ops.qnn.requantize import inlined_module
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.fixed_point import multiplier_and_shift, scaled
 from compiler.ops.rules.integer_calls import along_axis, maximum, minimum

@@ -18,8 +18,7 @@ from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.text.parser import parse
 from compiler.ir.text.printer import text
-from compiler.ops.qnn.inlined import inlined_module
-from compiler.ops.qnn.requantize import rescaled
+from compiler.ops.qnn.requantize import inlined_module, rescaled
 from compiler.ops.rules.dom_scale import chosen_scale
 from compiler.ops.rules.fixed_point import requantized, scaled
 from compiler.ops.tensor.fixed_point_multiply import POWER_OF_TWO

@@ -42,7 +42,7 @@ from compiler.ir.dataflow import Step, dataflow
 from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.ir.ty import is_float, is_integer
-from compiler.ops.qnn.inlined import inlined_module
+from compiler.ops.qnn.requantize import inlined_module
 from compiler.ops.rules.dom_scale import carry_scales
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.qconfig import QConfig

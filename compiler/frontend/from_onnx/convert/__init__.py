@@ -22,7 +22,6 @@ from compiler.frontend.from_onnx.convert import (
     resize,
     sampling,
     signal,
-    support_vectors,
     tensor,
     transform,
 )

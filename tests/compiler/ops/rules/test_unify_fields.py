@@ -12,7 +12,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.realize import QRealizeIntExpr, integers
-from compiler.ops.rules.unify_fields import unify_for_concatenate
+from compiler.ops.rules.unify_scales import unify_for_concatenate
 from compiler.qtypes.qconfig import QConfig
 from tests.compiler.bounded import bounds_with
 
