@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,6 @@ from compiler.ranges.analysis import dtype_range
 from compiler.ranges.finding import Finding
 from compiler.runtime.artifact import OutputHash, StoredSample
 from compiler.runtime.executor import Executor
-from compiler.runtime.executor import Inputs as AnyInputs
 from compiler.targets.c.executor import CExecutor
 from compiler.targets.c.toolchain import EXACT_FLAGS
 from compiler.targets.engine.executor import EngineExecutor
@@ -48,6 +47,7 @@ _NO_FORM: dict[str, tuple[type[CompilerError], ...]] = {
     ENGINE: (CodegenError,),
 }
 """Form → errors of a module that has no such form, which need not have one."""
+_SAMPLES = "stored samples, computed again"
 _MOST_TIES = 1 << 24
 """Beyond this float32 holds whole numbers only."""
 REPLAY_FLAGS = ("-O1", *EXACT_FLAGS[1:])
@@ -106,21 +106,15 @@ def _bits(array: Array, dtype: np.dtype[Any]) -> Array:
     return np.ascontiguousarray(array).view(dtype)
 
 
-def compare_executors(
-    what: str, ours: Executor, theirs: Executor, batches: Iterable[Mapping[str, Array]]
+def compare_runs(
+    what: str, pairs: Iterable[tuple[Sequence[Array], Sequence[Array | OutputHash]]], of: int
 ) -> Comparison:
-    """Both executors on the same inputs."""
-    return _compared(what, ((ours.run(inputs), theirs.run(inputs)) for inputs in batches))
-
-
-def _compared(
-    what: str, pairs: Iterable[tuple[Sequence[Array], Sequence[Array | OutputHash]]]
-) -> Comparison:
+    """Count what differs between both outputs of each run; ``of`` is how many inputs there are."""
     runs = elements = differing = 0
     for pair in pairs:
         compared, different = differing_elements(*pair)
         runs, elements, differing = runs + 1, elements + compared, differing + different
-    return Comparison(what, runs, elements, differing, runs)
+    return Comparison(what, runs, elements, differing, of)
 
 
 def replay_samples(mod: IRModule, samples: Sequence[StoredSample], most: int) -> Comparison:
@@ -129,7 +123,9 @@ def replay_samples(mod: IRModule, samples: Sequence[StoredSample], most: int) ->
     Raises:
         EvaluationError: a stored input does not fit the module.
     """
-    return _compare_samples(ReferenceExecutor(mod), samples[:most], len(samples))
+    reference = ReferenceExecutor(mod)
+    pairs = ((reference.run(inputs), stored) for inputs, stored in samples[:most])
+    return compare_runs(_SAMPLES, pairs, len(samples))
 
 
 def replay(
@@ -155,7 +151,6 @@ def replay(
     Raises:
         EvaluationError: a stored input does not fit the module.
     """
-    reference = {name: _Remembering(ReferenceExecutor(mod, name)) for name in (MAIN, CORE)}
     params = mod[CORE].params
     batches = {
         (MAIN, REAL): [inputs for inputs, _ in samples],
@@ -164,8 +159,10 @@ def replay(
         (CORE, CORE_ENDS): list(extreme_inputs(params, ranges, rng)),
     }
     taken = _taken(batches, most)
-    real = samples[: len(taken[MAIN, REAL])]
-    found = [_compare_samples(reference[MAIN], real, len(samples))]
+    reference = {name: ReferenceExecutor(mod, name) for name in (MAIN, CORE)}
+    wanted = {key: list(map(reference[key[0]].run, inputs)) for key, inputs in taken.items()}
+    stored = [outputs for _, outputs in samples]
+    found = [compare_runs(_SAMPLES, zip(wanted[MAIN, REAL], stored), len(samples))]
     findings = [*found[0].finding("samples")]
     for form, make in _forms(mod, in_c).items():
         try:
@@ -177,8 +174,8 @@ def replay(
             continue
         for (name, kind), inputs in taken.items():
             what = f"@{name}, reference and {form}, {kind}"
-            one = compare_executors(what, reference[name], executors[name], inputs)
-            found.append(replace(one, of=len(batches[name, kind])))
+            pairs = zip(wanted[name, kind], map(executors[name].run, inputs))
+            found.append(compare_runs(what, pairs, len(batches[name, kind])))
             findings += found[-1].finding("executors")
     return tuple(found), tuple(findings)
 
@@ -222,26 +219,6 @@ def c_flags(mod: IRModule) -> tuple[str, ...]:
     if work is None or work.macs >= _LONG_RUN_MACS:
         return ("-O2", *REPLAY_FLAGS[1:])
     return ("-O0", *REPLAY_FLAGS[1:]) if work.units < _SHORT_RUN_UNITS else REPLAY_FLAGS
-
-
-def _compare_samples(executor: Executor, samples: Sequence[StoredSample], of: int) -> Comparison:
-    pairs = ((executor.run(inputs), stored) for inputs, stored in samples)
-    return replace(_compared("stored samples, computed again", pairs), of=of)
-
-
-class _Remembering:
-    """An executor that computes every batch once, however many others are compared with it."""
-
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-        self._known: dict[int, list[Array]] = {}
-        self.input_names = executor.input_names
-
-    def run(self, inputs: AnyInputs) -> list[Array]:
-        """The results for a batch; batches are told apart by identity."""
-        if id(inputs) not in self._known:
-            self._known[id(inputs)] = self._executor.run(inputs)
-        return self._known[id(inputs)]
 
 
 def random_inputs(

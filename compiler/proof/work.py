@@ -118,23 +118,14 @@ class Work:
 
     def plus(self, other: Work) -> Work:
         """The work of both, one after the other; each number is at most _MOST."""
-        return Work(
-            min(self.macs + other.macs, _MOST),
-            min(self.units + other.units, _MOST),
-            max(self.memory, other.memory),
-            min(self.steps + other.steps, _MOST),
-            min(self.calls + other.calls, _MOST),
-            min(self.c_text + other.c_text, _MOST),
-        )
+        names = ("macs", "units", "steps", "calls", "c_text")
+        sums = {n: min(getattr(self, n) + getattr(other, n), _MOST) for n in names}
+        return Work(memory=max(self.memory, other.memory), **sums)
 
     def repeated(self, times: int) -> Work:
         """The work of a loop whose body this is; a form holds the body once."""
-        return replace(
-            self,
-            macs=min(self.macs * times, _MOST),
-            units=min(self.units * times, _MOST),
-            calls=min(self.calls * times, _MOST),
-        )
+        names = ("macs", "units", "calls")
+        return replace(self, **{n: min(getattr(self, n) * times, _MOST) for n in names})
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from compiler.proof import replay
 from compiler.proof.derive import derive
 from compiler.proof.replay import (
     c_flags,
-    compare_executors,
+    compare_runs,
     differing_elements,
     extreme_inputs,
     main_inputs,
@@ -298,7 +298,7 @@ def test_a_module_whose_ranges_are_refuted_is_not_run(
 
 def test_executors_that_disagree_are_a_finding(integral: IRModule) -> None:
     batches = [{"x": np.zeros((1, 3, 8, 8), "int8")}] * 2
-    ours = ReferenceExecutor(integral, "quantized_main")
-    found = compare_executors("x", ours, Off(integral, "quantized_main"), batches)
+    ours, theirs = (kind(integral, "quantized_main") for kind in (ReferenceExecutor, Off))
+    found = compare_runs("x", ((ours.run(each), theirs.run(each)) for each in batches), 2)
     assert (found.runs, found.elements, found.differing) == (2, 20, 2)
     assert found.finding("executors")[0].what == "2 of 20 elements differ in 2 runs"
