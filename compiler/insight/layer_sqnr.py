@@ -7,8 +7,7 @@ It needs two runs per sample for any number of layers, which is fast enough for 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from compiler.insight.layers import Layer, find_layers
 from compiler.insight.measuring import PointSums
@@ -38,10 +37,6 @@ class LayerSqnr:
     weights_db: float | None
     alone_db: float | None
     upstream_db: float | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
 
 
 def layer_sqnr(

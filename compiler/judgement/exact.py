@@ -324,33 +324,13 @@ def _cast(node: onnx.NodeProto, taken: Values) -> Array:
     return _widened(data.astype(kind)) if kind.kind in "biu" else data.astype(np.float64)
 
 
-def _clip(node: onnx.NodeProto, taken: Values) -> Array:
-    data = _known(taken[0])
-    for place, name, bound in ((1, "min", np.maximum), (2, "max", np.minimum)):
-        stored = taken[place] if len(taken) > place else None
-        end = attribute(node, name, None) if stored is None else stored
-        data = data if end is None else bound(data, end)
-    return data
-
-
-def _mean_of_places(node: onnx.NodeProto, taken: Values) -> Array:
-    data = _known(taken[0])
-    mean: Array = data.mean(tuple(range(2, data.ndim)), keepdims=True)
-    return mean
-
-
 _RULES: Final[dict[str, Callable[[onnx.NodeProto, Values], Array]]] = {
     "Conv": lambda n, v: _multiply(n, _known(v[0]), _known(v[1]), v),
     "MatMul": lambda n, v: _multiply(n, _known(v[0]), _known(v[1]), v),
     "Gemm": lambda n, v: _multiply(n, _known(v[0]), _known(v[1]), v),
     "MaxPool": _pooled,
     "AveragePool": _pooled,
-    "GlobalAveragePool": _mean_of_places,
     "Cast": _cast,
-    "Clip": _clip,
-    "Relu": lambda n, v: np.maximum(_known(v[0]), 0),
-    "Identity": lambda n, v: _known(v[0]),
-    "Mul": lambda n, v: _known(v[0]) * _known(v[1]),
 }
 
 

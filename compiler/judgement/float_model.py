@@ -25,7 +25,6 @@ from compiler.judgement.layers import (
     Grid,
     Network,
     Product,
-    attribute,
 )
 from compiler.ops.number_format import Array
 from compiler.targets.ort.session import OrtExecutor
@@ -146,7 +145,7 @@ def _weight_loss(product: Product, stored: Array) -> Loss | None:
     grid = product.weight
     if wanted is None or weight is None or product.weights is None:
         return None
-    axis = _output_axis(product, wanted)
+    axis = product.output_axis(wanted.ndim)
     others = tuple(i for i in range(wanted.ndim) if i != axis)
     # Batch norms and the like are factors of outputs.
     square = (wanted * wanted).sum(others, keepdims=True)
@@ -164,13 +163,6 @@ def _weight_loss(product: Product, stored: Array) -> Loss | None:
     if best - own < LOST_DB:
         return None
     return Loss(product.name, "weight", own, best, _cause(product, grid, wanted, weight, axis))
-
-
-def _output_axis(product: Product, weight: Array) -> int:
-    turned = product.op == "Gemm" and attribute(product.node, "transB", 0)
-    if product.op == "ConvTranspose":
-        return 1
-    return 0 if turned or "Conv" in product.op else weight.ndim - 1
 
 
 def _cause(product: Product, grid: Grid, wanted: Array, weight: Array, axis: int) -> str:

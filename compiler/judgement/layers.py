@@ -120,9 +120,16 @@ class Product:
             parts = weights.reshape(self.groups, -1, *weights.shape[1:])
             moved = np.moveaxis(parts, 1, 2)
             return moved.reshape(moved.shape[0] * moved.shape[1], -1)
-        if self.op == "Gemm" and attribute(self.node, "transB", 0):
+        if self.output_axis(weights.ndim) == 0:
             return weights
         return np.swapaxes(weights, -1, -2).reshape(-1, weights.shape[-2])
+
+    def output_axis(self, rank: int) -> int:
+        """The axis of the weight that the outputs lie along."""
+        if self.op == "ConvTranspose":
+            return 1
+        turned = self.op == "Gemm" and attribute(self.node, "transB", 0)
+        return 0 if turned or "Conv" in self.op else rank - 1
 
     @property
     def by_channel(self) -> bool:
@@ -130,10 +137,7 @@ class Product:
         scale, weights = self.weight.scale, self.weights
         if scale is None or scale.size == 1 or weights is None:
             return scale is not None
-        turned = self.op == "Gemm" and attribute(self.node, "transB", 0)
-        axis = 0 if turned or self.op in ("Conv", "ConvInteger") else weights.ndim - 1
-        axis = 1 if self.op == "ConvTranspose" else axis
-        return scale.ndim == 1 and self.weight.axis % weights.ndim == axis
+        return scale.ndim == 1 and self.weight.axis % weights.ndim == self.output_axis(weights.ndim)
 
     @property
     def sums_int32(self) -> bool:

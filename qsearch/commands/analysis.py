@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +193,7 @@ class ModelInsight:
             "qconfig": self.qconfig.to_dict(),
             "calib": self.calib,
             "eval": self.evaluation,
-            **self.insight.to_dict(),
+            **asdict(self.insight),
         }
 
     def html(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from compiler.errors import NotFullyIntegralError, check_known
@@ -172,7 +173,7 @@ def _told(closeness: Closeness | None, audit: Repaired) -> dict[str, Any]:
         return found
     if not closeness.close:
         log.warning(closeness.sentence(COMPARED_DATA, found.get(AUDIT, {}).get("worst") or ""))
-    return {**found, CLOSENESS: closeness.to_dict()}
+    return {**found, CLOSENESS: asdict(closeness)}
 
 
 def chosen_config(

@@ -11,6 +11,7 @@ import os
 import resource
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,7 +62,7 @@ def layers_of(
     )
     return {
         "samples": len(runs),
-        "layers": [layer.to_dict() for layer in found],
+        "layers": list(map(asdict, found)),
         "output_db": outputs.output_db,
         "agreement": outputs.agreement,
     }

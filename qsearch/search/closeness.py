@@ -7,7 +7,7 @@ model, float parts included.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -27,7 +27,7 @@ from workers.datasets.registry import open_dataset
 from workers.metrics.sqnr import Sqnr, worst_output
 
 KEY: Final = "closeness"
-"""Key of the provenance of a module: ``Closeness.to_dict``."""
+"""Key of the provenance of a module: the fields of a ``Closeness``."""
 _BYTES: Final = ("int8", "uint8")
 COMPARED: Final = 8
 """The number of samples that ``Closeness.of`` compares."""
@@ -138,10 +138,6 @@ class Closeness:
             f"far from {self.to}: {told}; `qsearch insight --qconfig auto` names the layers that "
             "lose, --until and --from leave parts in float"
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
 
     @staticmethod
     def recorded(provenance: Mapping[str, Any]) -> Closeness | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -207,6 +208,6 @@ def test_no_sample_is_refused() -> None:
 
 
 def test_everything_is_plain_json() -> None:
-    values = json.loads(json.dumps(_examined(models.mlp(), (1, 8)).to_dict(), allow_nan=False))
+    values = json.loads(json.dumps(asdict(_examined(models.mlp(), (1, 8))), allow_nan=False))
     assert {"samples", "simulated", "integer", "layers", "points"} == set(values)
     assert values["layers"][0]["points"]
