@@ -7,6 +7,7 @@ They have no interval, and early stopping compares SQNR where it can.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, Final
@@ -34,21 +35,34 @@ class _Band(IntEnum):
     ABOVE = -1
 
 
-class F1(Sums):
-    """F1 of every class, their mean. An only output is a class from 0 on, or a score: a probability
-    where all samples have one from 0 to 1, else a logit."""
+class _ByClass(Sums):
+    """Counts of all samples together, or of each class where a sample has several at once."""
 
     def update(
         self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
     ) -> None:
-        wanted = classes(labels)
-        if not _several(outputs[0], wanted):
-            count_answers(state, wanted.reshape(-1), _classes(outputs[0]).reshape(-1))
-            return
-        for place, (score, own) in enumerate(zip(outputs[0].T, wanted.T, strict=True)):
-            found: State = {}
-            count_answers(found, own, _classes(np.asarray(score, np.float64)).reshape(-1))
-            _add(state, place, found)
+        wanted, output = classes(labels), outputs[0]
+        parts = [("", output, wanted.reshape(-1))]
+        if output.ndim == 2 and output.shape == wanted.shape and output.shape[1] > 1:
+            pairs = zip(output.T.astype(np.float64), wanted.T, strict=True)
+            parts = [(f"{place}/", *pair) for place, pair in enumerate(pairs)]
+        for prefix, scores, own in parts:
+            for key, count in self.counts(scores, own).items():
+                state[prefix + key] = state.get(prefix + key, 0.0) + count
+
+    def counts(self, output: NDArray[Any], wanted: NDArray[Any]) -> State:
+        """Return how often each answer, or score, has each label."""
+        raise NotImplementedError
+
+
+class F1(_ByClass):
+    """F1 of every class, their mean. An only output is a class from 0 on, or a score: a probability
+    where all samples have one from 0 to 1, else a logit."""
+
+    def counts(self, output: NDArray[Any], wanted: NDArray[Any]) -> State:
+        found: State = {}
+        count_answers(found, wanted, _classes(output).reshape(-1))
+        return found
 
     def result(self, state: Mapping[str, float]) -> float | None:
         if not state:
@@ -66,27 +80,19 @@ class F1(Sums):
         return float(np.mean(scores))
 
 
-class Auc(Sums):
+class Auc(_ByClass):
     """Area under the ROC curve of two classes: of the last score of a sample."""
 
-    def update(
-        self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
-    ) -> None:
-        wanted = classes(labels)
-        if not np.isfinite(outputs[0]).all():
+    def counts(self, output: NDArray[Any], wanted: NDArray[Any]) -> State:
+        if not np.isfinite(output).all():
             raise ValueError("a score is not finite")
-        if _several(outputs[0], wanted):
-            for place, (score, own) in enumerate(zip(outputs[0].T, wanted.T, strict=True)):
-                _add(state, place, _counted(np.asarray(score, np.float64), own))
-            return
-        wanted = wanted.reshape(-1)
-        rows = np.asarray(outputs[0], np.float64).reshape(len(wanted), -1)
+        rows = np.asarray(output, np.float64).reshape(len(wanted), -1)
         if rows.shape[1] > 2:
             raise ValueError(f"it is for two classes, and the output has {rows.shape[1]} scores")
         # Of two logits or probabilities the difference orders samples as the second does.
         scores = rows[:, -1] - (rows[:, 0] if rows.shape[1] == 2 else 0.0)
-        for key, count in _counted(scores, wanted).items():
-            state[key] = state.get(key, 0.0) + count
+        pairs = zip(scores.tolist(), wanted.tolist(), strict=True)
+        return dict(Counter(f"{score.hex()}:{label}" for score, label in pairs if label >= 0))
 
     def result(self, state: Mapping[str, float]) -> float | None:
         found = []
@@ -97,28 +103,6 @@ class Auc(Sums):
                 scores = [float.fromhex(score) for score, _ in pairs]
                 found.append(roc_auc_score(wanted, scores, sample_weight=list(own.values())))
         return float(np.mean(found)) if found else None
-
-
-def _several(output: NDArray[Any], wanted: NDArray[Any]) -> bool:
-    """Return True if a sample has several classes at once, each with a score of its own."""
-    return output.ndim == 2 and output.shape == wanted.shape and output.shape[1] > 1
-
-
-def _counted(scores: NDArray[Any], wanted: NDArray[Any]) -> State:
-    """Return how often each score has each label."""
-    found: State = {}
-    for score, label in zip(scores.tolist(), wanted.tolist(), strict=True):
-        if label >= 0:
-            key = f"{score.hex()}:{label}"
-            found[key] = found.get(key, 0.0) + 1.0
-    return found
-
-
-def _add(state: State, place: int, counts: Mapping[str, float]) -> None:
-    """Add the counts of one of several classes."""
-    for key, count in counts.items():
-        key = f"{place}/{key}"
-        state[key] = state.get(key, 0.0) + count
 
 
 def _by_class(state: Mapping[str, float]) -> list[tuple[bool, State]]:
