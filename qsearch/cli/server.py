@@ -298,9 +298,9 @@ def users_command(
     from qsearch.cli.output import table
     from qsearch.errors import SettingsError
     from qsearch.run.run_folder import RUNS
+    from qsearch.server.quota import list_users
     from qsearch.server.submission import ServerOptions
     from qsearch.server.tokens import TOKENS_FILE, Tokens
-    from qsearch.server.users import list_users
 
     root = Path(folder or RUNS)
     file = Path(tokens) if tokens else root / TOKENS_FILE

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from fastapi import Request
+from fastapi import Request, Response
 
 from qsearch.errors import SearchError
 
@@ -117,22 +117,22 @@ class Inspection:
     _jobs: dict[Any, _Job] = field(default_factory=dict)
     _kept: OrderedDict[Any, bytes] = field(default_factory=OrderedDict)
 
-    async def answer(self, request: Request, task: str, file: Path, **options: Any) -> bytes:
+    async def answer(self, request: Request, task: str, file: Path, **options: Any) -> Response:
         """``ask`` for a client: when the last client leaves, the work ends.
 
         Raises:
             InspectionError: as ``ask``.
         """
         key = self._key(task, file, options)
-        kept = self.known(task, file, **options)
-        if kept is not None:
-            return kept
-        work = asyncio.create_task(asyncio.to_thread(self.ask, task, file, **options))
-        while not (await asyncio.wait({work}, timeout=WATCH_S))[0]:
-            if await request.is_disconnected():
-                self._leave(key)
-                break
-        return await work
+        found = self.known(task, file, **options)
+        if found is None:
+            work = asyncio.create_task(asyncio.to_thread(self.ask, task, file, **options))
+            while not (await asyncio.wait({work}, timeout=WATCH_S))[0]:
+                if await request.is_disconnected():
+                    self._leave(key)
+                    break
+            found = await work
+        return Response(found, media_type="application/json")
 
     def known(self, task: str, file: Path, **options: Any) -> bytes | None:
         """The answer where it is kept already."""

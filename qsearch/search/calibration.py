@@ -152,14 +152,16 @@ class StoredStatistics:
 def statistics_key(spec: Mapping[str, Any], code: str) -> dict[str, Any]:
     """What decides the statistics of a study with this spec, beside the QConfig.
 
+    Without a model and data, as of a study that never began, it is no statistics' key.
+
     Args:
         code: version of the code that measured.
     """
     key = {
-        "module": spec["module_sha256"],
-        "calib": spec["calib_sha256"],
+        "module": spec.get("module_sha256"),
+        "calib": spec.get("calib_sha256"),
         "code": code,
-        "percentiles": list(spec["percentiles"]),
+        "percentiles": list(spec.get("percentiles", ())),
     }
     return {**key, "imports": spec["imports"]} if "imports" in spec else key
 

@@ -19,7 +19,6 @@ Groups = Literal["none", "fused", "opu", "opu_q", "npu"]
 File = Literal["best.qmod", "qconfig.json", "report.json"]
 Format = Literal["c", "onnx", "qdq"]
 Sha256 = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
-_JSON = "application/json"
 
 
 @router.get("/module/graph")
@@ -27,29 +26,25 @@ async def get_graph(
     study: SnapshotDep, found: SharedDep, request: Request, groups: Groups = "fused"
 ) -> Response:
     """Functions as boxes and edges with places, and what a click on each box shows."""
-    answer = await found.inspection.answer(request, "module", _module(study), groups=groups)
-    return Response(answer, media_type=_JSON)
+    return await found.inspection.answer(request, "module", _module(study), groups=groups)
 
 
 @router.get("/module/text")
 async def get_text(study: SnapshotDep, found: SharedDep, request: Request) -> Response:
     """The IR text and what the file says of its making."""
-    answer = await found.inspection.answer(request, "text", _module(study))
-    return Response(answer, media_type=_JSON)
+    return await found.inspection.answer(request, "text", _module(study))
 
 
 @router.get("/module/proof")
 async def get_proof(study: SnapshotDep, found: SharedDep, request: Request) -> Response:
     """What is proved of the module, derived again from the file."""
-    answer = await found.inspection.answer(request, "proof", _module(study))
-    return Response(answer, media_type=_JSON)
+    return await found.inspection.answer(request, "proof", _module(study))
 
 
 @router.get("/module/times")
 async def get_times(study: SnapshotDep, found: SharedDep, request: Request) -> Response:
     """What every layer costs on the integer engine of this machine."""
-    answer = await found.inspection.answer(request, "times", _module(study))
-    return Response(answer, media_type=_JSON)
+    return await found.inspection.answer(request, "times", _module(study))
 
 
 @router.get("/files/{name}")
@@ -75,7 +70,7 @@ async def export(
     answer = await found.inspection.answer(
         request, "export", _module(study), format=format, out=out
     )
-    path = FilePath(json.loads(answer)["zip"])
+    path = FilePath(json.loads(bytes(answer.body))["zip"])
     return _attachment(path, f"{slug(study.study.name)}-{format}.zip")
 
 

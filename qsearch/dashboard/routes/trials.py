@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path as FilePath
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from qsearch.dashboard.measurements import measurements, missing
+from compiler.qtypes.qconfig import QConfig
+from compiler.quantize.calibration.statistics_store import CHANNELS, SCALES, STATISTICS
 from qsearch.dashboard.schemas import (
     LARGEST_ID,
     LogOut,
@@ -20,9 +23,12 @@ from qsearch.dashboard.schemas import (
 )
 from qsearch.dashboard.snapshots import Snapshot
 from qsearch.dashboard.sources import NotFoundError
-from qsearch.dashboard.state import SharedDep, SnapshotDep, slug
+from qsearch.dashboard.state import Shared, SharedDep, SnapshotDep, slug
 from qsearch.report.build import intervals
+from qsearch.search.calibration import statistics_key, stored_keys
 from qsearch.search.scoring import score_of
+from qsearch.search.session import FLOAT_MODULE
+from qsearch.search.shipped import INPUTS
 from qsearch.store.records import Trial
 from qsearch.store.view_queries import NO_NOTE, TrialPoint
 
@@ -79,7 +85,7 @@ def get_trial(study: SnapshotDep, number: Number, shared: SharedDep) -> TrialDet
     trial = _trial(study, number)
     outcome, failure = trial.outcome, trial.outcome.failure
     best = study.best
-    files = measurements(shared, study, trial)
+    files = _measurements(shared, study, trial)
     return TrialDetail.of(
         trial,
         **_rows(study, [TrialPoint.of(trial)])[0].model_dump(),
@@ -104,12 +110,11 @@ async def get_histograms(
     study: SnapshotDep, number: Number, found: SharedDep, request: Request
 ) -> Response:
     """Ranges of what was calibrated, with the thresholds that this trial chose."""
-    files = await run_in_threadpool(lambda: measurements(found, study, _trial(study, number)))
+    files = await run_in_threadpool(lambda: _measurements(found, study, _trial(study, number)))
     if files.statistics is None:
-        raise missing("statistics", number)
+        raise _missing("statistics", number)
     scales = None if files.scales is None else str(files.scales)
-    answer = await found.inspection.answer(request, "histograms", files.statistics, scales=scales)
-    return Response(answer, media_type="application/json")
+    return await found.inspection.answer(request, "histograms", files.statistics, scales=scales)
 
 
 @router.get("/{number}/layers")
@@ -120,10 +125,10 @@ async def get_layers(
 
     ``null`` stands for nothing lost, or nothing of the kind that the layer reads.
     """
-    files = await run_in_threadpool(lambda: measurements(found, study, _trial(study, number)))
+    files = await run_in_threadpool(lambda: _measurements(found, study, _trial(study, number)))
     if not files.complete or files.module is None:
-        raise missing("model, inputs or ranges", number)
-    answer = await found.inspection.answer(
+        raise _missing("model, inputs or ranges", number)
+    return await found.inspection.answer(
         request,
         "layers",
         files.module,
@@ -132,7 +137,69 @@ async def get_layers(
         scales=str(files.scales) if files.qconfig.needs_ranges else None,
         channels=str(files.channels) if files.qconfig.needs_channels else None,
     )
-    return Response(answer, media_type="application/json")
+
+
+@dataclass(frozen=True, slots=True)
+class _Measurements:
+    """Files on this machine; None for what is not there.
+
+    Attributes:
+        qconfig: of the trial.
+        module: the float module, packed.
+        statistics: of its calibration.
+        scales: ranges that its configuration chose.
+        channels: statistics of single channels.
+        inputs: the first calibration inputs.
+    """
+
+    qconfig: QConfig
+    module: FilePath | None
+    statistics: FilePath | None
+    scales: FilePath | None
+    channels: FilePath | None
+    inputs: FilePath | None
+
+    @property
+    def complete(self) -> bool:
+        """Whether its layers can be measured."""
+        ranges = self.scales is not None or not self.qconfig.needs_ranges
+        channels = self.channels is not None or not self.qconfig.needs_channels
+        return self.module is not None and self.inputs is not None and ranges and channels
+
+
+def _measurements(found: Shared, study: Snapshot, trial: Trial) -> _Measurements:
+    """The files of a trial."""
+    qconfig = QConfig.from_dict(trial.qconfig)
+    store = found.sources.artifacts(study.source, study.study)
+    files: dict[str, dict[str, FilePath]] = {}
+    for each in study.repository.artifacts_of(study.study.id):
+        if store is not None and store.has(each.kind, each.sha256):
+            files.setdefault(each.kind, {})[each.key] = store.path(
+                each.kind, each.sha256
+            ).absolute()
+    key = statistics_key(study.study.spec, study.study.code_version)
+    variant, scales, channels = stored_keys(key, qconfig)
+
+    def any_of(kind: str) -> FilePath | None:
+        return next(iter(files.get(kind, {}).values()), None)
+
+    return _Measurements(
+        qconfig,
+        module=any_of(FLOAT_MODULE),
+        statistics=files.get(STATISTICS, {}).get(variant),
+        scales=files.get(SCALES, {}).get(scales),
+        channels=files.get(CHANNELS, {}).get(channels),
+        inputs=any_of(INPUTS),
+    )
+
+
+def _missing(what: str, number: int) -> NotFoundError:
+    """The error for a trial some of whose files are elsewhere."""
+    return NotFoundError(
+        f"no {what} of this trial on this machine",
+        where=f"trial {number}",
+        fix="start the dashboard on the folder of its run folders: qsearch dashboard DIR",
+    )
 
 
 def _trial(study: Snapshot, number: int) -> Trial:
