@@ -17,6 +17,12 @@ def show(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def abbreviated(names: Sequence[str], most: int) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def html_table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """An HTML table; names inside come from models, so they are text and never markup."""
     head = "".join(f"<th>{escape(cell)}</th>" for cell in header)

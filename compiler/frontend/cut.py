@@ -27,10 +27,10 @@ from compiler.errors import OnnxExportError, OnnxImportError, legal_names
 from compiler.export.to_onnx.interface import declared
 from compiler.frontend.cut_graph import LEARNED, PRODUCTS, Graph
 from compiler.frontend.from_onnx.branches import renamed_node, renamed_tensor
-from compiler.frontend.from_onnx.graph import abbreviated
 from compiler.frontend.from_onnx.model_file import read_model
 from compiler.frontend.from_onnx.opsets import STANDARD_DOMAINS
 from compiler.runtime.pipeline import Pipeline
+from compiler.text_output import abbreviated
 
 _INTEGERS: Final = frozenset(
     (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL, TensorProto.UINT8)

@@ -16,7 +16,7 @@ import onnx
 from onnx import numpy_helper
 
 from compiler.frontend.from_onnx.convert.quant import MOVES
-from compiler.frontend.from_onnx.graph import abbreviated, node_name
+from compiler.frontend.from_onnx.graph import node_name
 from compiler.frontend.from_onnx.model_file import within
 from compiler.judgement.exact import Evaluation, windows
 from compiler.judgement.layers import (
@@ -30,6 +30,7 @@ from compiler.judgement.layers import (
 )
 from compiler.judgement.overflow import biases, centred_data, centred_weights, terms_of
 from compiler.ops.number_format import Array
+from compiler.text_output import abbreviated
 
 EXACT: Final = "exact"
 MAY: Final = "may differ"
@@ -166,10 +167,6 @@ class Row:
     tie: dict[str, Any] | None = None
     witness: str = ""
     samples: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def machines(network: Network, runs: Sequence[Evaluation]) -> list[Row]:

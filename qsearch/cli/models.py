@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from compiler.text_output import abbreviated
 from qsearch.cli import options
 from qsearch.cli.options import INPUT, OUTPUT, Command, argument, option
 from qsearch.cli.output import (
@@ -120,7 +121,7 @@ def _print_diagnosis(found: ModelDiagnosis, every: bool) -> None:
         named = cause["onnx_nodes"]
         if width is not None:
             named = [shortened(node, width // 2) for node in named]
-        nodes = f": {_nodes(named)}" if named else ""
+        nodes = f": {abbreviated(named, NODES_SHOWN)}" if named else ""
         told = f"  {cause['count']} x {cause['op']} ({why_float(cause['reason'])}){more}{nodes}"
         print(wrapped(told, "    "))
         print(wrapped(f"    {cause['advice']}", "    "))
@@ -155,7 +156,7 @@ def _operator_row(place: int, entry: Any) -> dict[str, Any]:
         "becomes": entry.status,
         "why": why_float(entry.reason),
         "what to do": _what_to_do(entry),
-        "ONNX nodes": _nodes(entry.onnx_nodes),
+        "ONNX nodes": abbreviated(entry.onnx_nodes, NODES_SHOWN),
     }
 
 
@@ -164,11 +165,6 @@ def _what_to_do(entry: Any) -> str:
     if entry.status == "integer" or not entry.advice:
         return ""
     return str(entry.advice) if entry.because_of is not None else "see above"
-
-
-def _nodes(names: Any) -> str:
-    shown = ", ".join(names[:NODES_SHOWN])
-    return shown + (f" and {len(names) - NODES_SHOWN} more" if len(names) > NODES_SHOWN else "")
 
 
 # compile ----------------------------------------------------------------------------------------

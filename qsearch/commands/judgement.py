@@ -38,6 +38,7 @@ from compiler.judgement.machines import (
 from compiler.judgement.overflow import OPEN, PROVED, Claim, overflow, with_witnesses
 from compiler.ops.number_format import Array
 from compiler.targets.ort.session import OrtExecutor
+from compiler.text_output import abbreviated
 from qsearch.data.prepared_data import Batches
 from qsearch.opening.model_file import ModelSource, find_model
 from qsearch.opening.open_model import DataSource, dims_with
@@ -168,7 +169,7 @@ class Judgement:
             "form": self.form,
             "opset": self.opset,
             "overflow": [claim.to_dict() for claim in self.claims],
-            "machines": [row.to_dict() for row in self.rows],
+            "machines": list(map(asdict, self.rows)),
             "rules": {key: asdict(RULES[key]) for key in reasons(self.rows)},
             "measured": [asdict(each) for each in self.measured],
             "onnxruntime": onnxruntime.__version__,
@@ -339,9 +340,7 @@ def _first(lines: Sequence[str]) -> list[str]:
 
 
 def _names(layers: Any) -> str:
-    names = list(dict.fromkeys(layers))
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
+    return abbreviated(list(dict.fromkeys(layers)), 3)
 
 
 def judge(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from compiler.text_output import abbreviated
 from qsearch.search.objectives import UNCERTAIN, accuracies_in
 from qsearch.search.space import canonical_fields
 from qsearch.store.records import Counts, Study, Trial
@@ -126,9 +127,7 @@ def layers_told(qconfig: Mapping[str, Any]) -> str:
         for field, value in own.items():
             named.setdefault(f"{field}={value}", []).append(layer)
     return "; ".join(
-        f"{setting} in {', '.join(layers[:_NAMED])}"
-        + (f" and {len(layers) - _NAMED} more" if len(layers) > _NAMED else "")
-        for setting, layers in named.items()
+        f"{setting} in {abbreviated(layers, _NAMED)}" for setting, layers in named.items()
     )
 
 

@@ -17,6 +17,7 @@ from compiler.ir.blob import ModuleBlob
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Diagnosis, given_note, measured_points, ungiven_weights
 from compiler.quantize.candidate import recommended_mark
+from compiler.text_output import abbreviated
 from qsearch.data.prepared_data import (
     PreparedData,
     judged_output,
@@ -328,8 +329,8 @@ def _float_warning(diagnosis: Diagnosis, start: QConfig) -> tuple[str, ...]:
         f"{row['op']} {row['onnx_nodes'][0]!r}" if row["onnx_nodes"] else row["op"]
         for row in diagnosis.causes()
     ]
-    shown = ", ".join(causes[:3]) + (f" and {len(causes) - 3} more" if len(causes) > 3 else "")
-    why = f"{shown} in float" if shown else diagnosis.obstacles[0].splitlines()[0]
+    shown = f"{abbreviated(causes, 3)} in float" if causes else ""
+    why = shown or diagnosis.obstacles[0].splitlines()[0]
     outlook = (
         "modules with float parts are tried first"
         if start.partition_conversions != "fully_integral"

@@ -32,6 +32,7 @@ from compiler.ir.ty import TensorType, is_dynamic, is_float
 from compiler.ops.evaluate import evaluate_call
 from compiler.ops.number_format import Array
 from compiler.span import ONNX, Span
+from compiler.text_output import abbreviated
 
 _Named = tuple[str, onnx.NodeProto]
 """A node with the name that errors and spans give it."""
@@ -101,12 +102,6 @@ def _unsupported(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> OnnxImpor
     )
     error.nodes = tuple(name for names in missing.values() for name in names)
     return error
-
-
-def abbreviated(names: Sequence[str], most: int) -> str:
-    """The first names, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def _nodes(names: Sequence[str]) -> str:
