@@ -109,9 +109,13 @@ def _scales_of(merged: Iterable[_Merged]) -> dict[Expr, Quant | None]:
     for one in merged:
         if one.read is not None:
             other = found.setdefault(one.data, one.read)
-            same = other is not None and np.array_equal(other.scales, one.read.scales)
-            found[one.data] = other if same else None
+            found[one.data] = None if _differ(other, one.read) else other
     return found
+
+
+def _differ(one: Quant | None, other: Quant | None) -> bool:
+    """True of two known scales that are not the same."""
+    return one is not None and other is not None and not np.array_equal(one.scales, other.scales)
 
 
 def _worth(node: Expr, quant: Quant | None, new: Mapping[Expr, Expr]) -> Expr | None:
@@ -165,10 +169,8 @@ class _Merged:
     def call(self, new: Mapping[Expr, Expr]) -> Call:
         """The call over new operands."""
         data = new[self.data]
-        quant = _carried(data)
-        if quant is not None and self.read is not None:
-            own = not np.array_equal(quant.scales, self.read.scales)
-            self._attrs = replace(self._attrs, own_factor=own)
+        if _differ(_carried(data), self.read):
+            self._attrs = replace(self._attrs, own_factor=True)
         vectors = tuple(new.get(each, each) for each in self._vectors)
         span = join_spans(self._spans)
         return self._call.fresh_copy(
@@ -219,12 +221,7 @@ class _Merged:
             return False
         dtype = _dtype(node)
         bias = held.data.astype(np.int64) * (-1 if is_op_call(node, "subtract") else 1)
-        if (
-            dtype != bias_dtype(dtype)
-            or not bias.size
-            or self._attrs.bias
-            or len(self._vectors) % 2
-        ):
+        if dtype != bias_dtype(dtype) or not bias.size:
             return False
         if not -(1 << 31) <= bias.min() <= bias.max() < 1 << 31:
             return False
@@ -252,15 +249,13 @@ class _Merged:
         first = users[0] if users else None
         if self._attrs.stored or not isinstance(first, Call):
             return False
-        number: Any = None
-        if is_op_call(first, *_SUMS):
-            number = _added(first)
+        number = _added(first)
         for user in users:
             if not isinstance(user, Call) or user.op is not first.op or user.attrs != first.attrs:
                 return False
-            if is_op_call(user, *_SUMS) and (number is None or _added(user) != number):
+            if _added(user) != number:
                 return False
-            if is_op_call(user, "cast") and self._rescaled(user):  # a factor of who reads it
+            if is_op_call(user, "cast") and _differ(user.quant, self._quant):  # of who reads it
                 return False
         changed = self._changed(first, number)
         if changed is None:
@@ -274,52 +269,37 @@ class _Merged:
             self._spans.append(first.span)
         return True
 
-    def _rescaled(self, user: Call) -> bool:
-        """True if a value that reads the result says another scale."""
-        if user.quant is None or self._quant is None:
-            return False
-        return not np.array_equal(user.quant.scales, self._quant.scales)
-
     def _changed(self, user: Call, number: int | None) -> RequantizeAttrs | None:
         """The fields with what reads the result; None where they cannot say it."""
         attrs = self._attrs
         least, most = integer_range(attrs.out_dtype)
-        bound = attrs.low is not None and attrs.high is not None
-        fits = bound and least <= _low(attrs) and _high(attrs) <= most
+        bound = None if attrs.low is None or attrs.high is None else (attrs.low, attrs.high)
+        fits = bound is not None and least <= bound[0] and bound[1] <= most
         if is_op_call(user, _STOP):
             return replace(attrs, stored=True)
         if is_op_call(user, "cast"):
             dtype = _dtype(user)
             narrower = is_integer(dtype) and bits(dtype) <= bits(attrs.out_dtype)
             return replace(attrs, out_dtype=dtype) if narrower else None
-        if is_op_call(user, "clip") and (fits or (not bound and self._is_whole())):
+        whole = bound is None and attrs.out_dtype == attrs.compute_dtype
+        if is_op_call(user, "clip") and (fits or whole):
             clip: Any = user.attrs
             low, high = (integer_bound(b, attrs.out_dtype) for b in (clip.a_min, clip.a_max))
-            if bound:
-                low, high = (max(min(e, high), low) for e in (_low(attrs), _high(attrs)))
+            if bound is not None:
+                low, high = (max(min(end, high), low) for end in bound)
             return replace(attrs, low=low, high=high)
-        if number is not None and fits:
-            low, high = _low(attrs) + number, _high(attrs) + number
+        if number is not None and bound is not None and fits:
+            low, high = (end + number for end in bound)
             if least <= low and high <= most:
                 zero_point = attrs.zero_point + number
                 return replace(attrs, low=low, high=high, zero_point=zero_point)
         return None
 
-    def _is_whole(self) -> bool:
-        """True if the result has all bits that were computed."""
-        return self._attrs.out_dtype == self._attrs.compute_dtype
-
-
-def _low(attrs: RequantizeAttrs) -> int:
-    return 0 if attrs.low is None else attrs.low
-
-
-def _high(attrs: RequantizeAttrs) -> int:
-    return 0 if attrs.high is None else attrs.high
-
 
 def _added(node: Call) -> int | None:
     """The number that is added to a value; None for others."""
+    if not is_op_call(node, *_SUMS):
+        return None
     is_sum = is_op_call(node, "add")
     place = int(not isinstance(node.args[0], Constant))
     held = node.args[place]
