@@ -42,13 +42,13 @@ class GraphFacts:
     narrow_moves: frozenset[Expr] = frozenset()
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class QuantizeContext:
     """One run: its QConfig, the simulated_quantize nodes made so far, counters and the report.
 
-    Two runs share nothing, so trials may go on side by side. Rules set ``conv2d_counter`` and
-    ``stopped`` and add to ``qnode_map``, ``integer_masks``, ``truncated`` and ``report``; all else
-    they only read. A step that finds more hands on a copy (``dataclasses.replace``).
+    Two runs share nothing, so trials may go on side by side. Rules add to ``qnode_map``,
+    ``integer_masks``, ``truncated`` and ``report``, ask ``check_to_skip`` and may ``stop``; all
+    else they only read. A step that finds more hands on a copy (``dataclasses.replace``).
 
     Attributes:
         qconfig: the choices of the run; the current one unless given.
@@ -98,11 +98,17 @@ class QuantizeContext:
         if self.stopped:
             return True
         if call in self.facts.float_layers:
-            self.conv2d_counter += is_op_call(call, "nn.conv2d")
+            self._count(is_op_call(call, "nn.conv2d"))
             return True
         skipped = self.qconfig.skip_conv_layers
         if skipped is not None and is_op_call(call, "nn.conv2d"):
-            index = self.conv2d_counter
-            self.conv2d_counter += 1
-            return index in skipped
+            self._count(1)
+            return self.conv2d_counter - 1 in skipped
         return False
+
+    def _count(self, convolutions: int) -> None:
+        object.__setattr__(self, "conv2d_counter", self.conv2d_counter + convolutions)
+
+    def stop(self) -> None:
+        """End quantization for all calls whose annotate rules are asked later."""
+        object.__setattr__(self, "stopped", True)

@@ -66,7 +66,7 @@ class QuantizeAnnotate(RunPass, FunctionPass):
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         require_static(fn, self.info.name)
         run = context_or_new(self.context)
-        run.facts = _facts_of(fn, run.qconfig)
+        run = replace(run, facts=_facts_of(fn, run.qconfig))
         # Where the model says what is quantized, narrow values get no second point.
         given = bool(points_of(fn))
         for_tflm = run.qconfig.for_tflm

@@ -317,7 +317,7 @@ def global_avg_pool2d_annotate(ref_call: Call, args: Args, ctx: QuantizeContext)
         return annotate_average_pool(ref_call, args, ctx)
     if ctx.check_to_skip(ref_call) or kind_of(args[0]) is None:
         return None
-    ctx.stopped = True
+    ctx.stop()
     return with_args(ref_call, (unannotated(args[0]),))
 
 

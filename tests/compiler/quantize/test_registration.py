@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError, fields
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,23 @@ def statuses(mod: Any, **config: Any) -> list[tuple[str, str]]:
     context = QuantizeContext(QConfig(skip_conv_layers=[], **config))
     quantize(mod, context=context)
     return [(r.op, r.status) for r in context.report.calls]
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(QuantizeContext)])
+def test_a_rule_cannot_change_a_field_of_the_run(name: str) -> None:
+    with pytest.raises(FrozenInstanceError):
+        setattr(QuantizeContext(QConfig()), name, None)
+
+
+def test_a_rule_that_stops_the_run_ends_quantization_behind_it() -> None:
+    register_pad()
+    assert {status for _, status in statuses(padded_network())} == {"integer"}
+
+    @register_annotate_function("nn.pad", level=11)
+    def pad_annotate(ref_call: Any, args: Any, ctx: Any) -> Any:
+        ctx.stop()
+
+    assert statuses(padded_network())[-1] == ("nn.conv2d", "float")
 
 
 def test_a_registered_operator_becomes_integer() -> None:
