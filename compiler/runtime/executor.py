@@ -75,7 +75,7 @@ def ordered_inputs(
                 fix="pass a list of arrays in this order, or a dict by name",
             )
         return [inputs]
-    if not isinstance(inputs, Mapping):
+    if isinstance(inputs, list) or not isinstance(inputs, Mapping):  # a list is asked for fast
         if len(inputs) != len(names):
             raise EvaluationError(f"{len(inputs)} inputs for {len(names)} parameters {list(names)}")
         return list(inputs)

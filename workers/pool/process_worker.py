@@ -31,6 +31,7 @@ def main(fd: int, runner_path: str, memory_bytes: int = 0) -> None:
     """
     if memory_bytes:
         resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    gc.set_threshold(20_000)  # as in qsearch.__main__
     faulthandler.enable()  # a crash in native code leaves its stack in the log
     # Ctrl-C reaches the whole process group; the driver decides what ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

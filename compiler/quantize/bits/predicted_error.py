@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -122,8 +123,8 @@ def _of_weights(module: IRModule, qconfig: QConfig, reach: Mapping[Call, NDArray
 def squares(values: NDArray[Any]) -> float:
     """Return the sum of the squares, in float64 where that of float32 overflows, which the caller
     ignores."""
-    total = float(np.square(values).sum())
-    return total if np.isfinite(total) else float(np.square(values, dtype=np.float64).sum())
+    total = float(np.add.reduce(np.square(values), axis=None))
+    return total if math.isfinite(total) else float(np.square(values, dtype=np.float64).sum())
 
 
 def _relative_error(one: TensorStats, low: float, high: float, nbit: int) -> float:

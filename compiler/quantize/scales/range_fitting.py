@@ -299,7 +299,7 @@ class _Heat:
     def _apart(self, found: Sequence[Values], target: Sequence[Values]) -> float:
         sides = zip(found, target, self._powers, strict=True)
         total = sum(squares(a - b) / power for a, b, power in sides)
-        return total if np.isfinite(total) else np.inf
+        return total if math.isfinite(total) else math.inf
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -370,7 +370,8 @@ def _on_grid(values: Values, step: Values, low: Values, high: Values) -> Values:
     held = np.asarray(values / step)  # numpy makes a number of an array without axes
     held += np.float32(0.5)
     np.floor(held, out=held)
-    held.clip(low, high, out=held)
+    np.maximum(held, low, out=held)
+    np.minimum(held, high, out=held)
     held *= step
     return held
 

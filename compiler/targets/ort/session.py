@@ -159,12 +159,12 @@ class OrtExecutor:
             LimitError: a limited run takes too long, or too much memory.
             EvaluationError: names, shapes or dtypes differ from what the model declares.
         """
-        values = ordered_inputs(self.input_names, inputs)
-        arrays = {name: np.asarray(value) for name, value in zip(self._dtypes, values)}
-        for name, array in arrays.items():
-            self._check(name, array)
+        arrays = self._given.copy()
+        for name, value in zip(self._dtypes, ordered_inputs(self.input_names, inputs)):
+            arrays[name] = np.asarray(value)
+            self._check(name, arrays[name])
         try:
-            results = self._run(arrays | self._given)
+            results = self._run(arrays)
         except ORT_ERRORS as error:
             raise EvaluationError(f"onnxruntime failed: {error}") from error
         return [np.asarray(r) for r in results]
