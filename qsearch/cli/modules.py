@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from qsearch.cli import options
-from qsearch.cli.options import COUNT, INPUT, OUTPUT, Choice, Command, argument, option
+from qsearch.cli.options import INPUT, OUTPUT, Choice, Command, argument, option
 from qsearch.cli.output import print_table, wrapped, write_text
 from qsearch.exit_codes import EXIT_OK, EXIT_TARGET_MISSED
 
@@ -97,7 +97,7 @@ def run_command(
     help="the original model: onnxruntime runs it for comparison, in float and in 8 bits",
     panel=INPUT,
 )
-@option("--rounds", default=15, help="number of measurements (15)", panel=INPUT, **COUNT)
+@options.count("--rounds", default=15, help="number of measurements (15)", panel=INPUT)
 @options.as_json
 @options.output(metavar="FILE.html", help="write a page with plots")
 @options.imports
@@ -218,7 +218,7 @@ def _export_format(format: str, given: Mapping[str, Any]) -> str | C | Qdq | Tfl
     help="output folder; for ONNX also a file, x.onnx; for tflite x.tflite, or x.cc, a C array "
     "(beside the module)",
 )
-@_in_export("--batch", help="batch size of the ONNX model (any)", **COUNT)
+@options.count("--batch", help="batch size of the ONNX model (any)", panel=OUTPUT)
 @_in_export(
     "--name",
     metavar="N",
@@ -313,7 +313,7 @@ def repack_command(module: str, out: str | None) -> None:
     panel=INPUT,
 )
 @option("--strict", help="of an .onnx file: 1 also where a bound is open or a machine may differ")
-@option("--samples", help="of an .onnx file: samples that are measured (8)", **COUNT)
+@options.count("--samples", help="of an .onnx file: samples that are measured (8)")
 @options.dims
 @option("--json", "as_json", help="print proof.json instead of the report", panel=OUTPUT)
 @options.imports

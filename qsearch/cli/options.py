@@ -5,12 +5,12 @@ Nothing heavy is imported here or at the top of a command's file: ``--help`` mus
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 import click
 
@@ -27,10 +27,6 @@ INPUT: Final = "Model and data"
 OPTIONS: Final = "Options"
 STUDY: Final = "Study"
 OUTPUT: Final = "Output"
-COUNT: Final[dict[str, Any]] = {"metavar": "N", "type": click.IntRange(1)}
-"""Of an option that takes a number from 1 up."""
-PRIORITY: Final[dict[str, Any]] = {"metavar": "N", "type": click.IntRange(-10, 10)}
-"""Of an option that takes the priority of a study of a server."""
 _GIVEN: Final = "qsearch.words"
 
 
@@ -203,35 +199,60 @@ def _refusal(error: click.UsageError, ctx: click.Context) -> SettingsError:
 # Declarations -----------------------------------------------------------------------------------
 
 
-def argument(name: str, metavar: str, help: str, **attributes: Any) -> Decorator:
+Callback = Callable[[click.Context, click.Parameter, Any], Any]
+Kind = click.ParamType[Any] | type[int] | type[float]
+
+
+class ArgumentFields(TypedDict, total=False):
+    """Keywords of Click that a positional value takes."""
+
+    type: Kind
+    required: bool
+    nargs: int
+    callback: Callback
+    expose_value: bool
+
+
+class OptionFields(ArgumentFields, total=False):
+    """Keywords that an option takes beside them."""
+
+    panel: str
+    default: object
+    multiple: bool
+    is_flag: bool
+
+
+def argument(name: str, metavar: str, help: str, **fields: Unpack[ArgumentFields]) -> Decorator:
     """A positional value."""
-    attributes.setdefault("type", Suggested("FILE"))
-    wanted = attributes.get("required", attributes.get("nargs") != -1)
+    fields.setdefault("type", Suggested("FILE"))
+    wanted = fields.get("required", fields.get("nargs") != -1)
     shown = metavar if wanted else f"[{metavar}]"
-    return click.argument(name, metavar=shown, help=help, **attributes)
+    return click.argument(name, metavar=shown, help=help, **fields)
 
 
 def option(
-    *names: str, metavar: str = "", words: Sequence[str] = (), help: str, **attributes: Any
+    *names: str,
+    metavar: str = "",
+    words: Sequence[str] = (),
+    help: str,
+    **fields: Unpack[OptionFields],
 ) -> Decorator:
     """An option; one without a metavar is a switch. The shell completes ``words``."""
-    if not metavar and "type" not in attributes:
-        attributes.setdefault("is_flag", True)
-    elif metavar:
-        attributes.setdefault("type", Suggested(metavar, words))
-        attributes["metavar"] = metavar
-    return click.option(*names, cls=Option, help=help, **attributes)
+    if metavar:
+        fields.setdefault("type", Suggested(metavar, words))
+    elif "type" not in fields:
+        fields.setdefault("is_flag", True)
+    return click.option(*names, cls=Option, metavar=metavar or None, help=help, **fields)
 
 
-def output(*, help: str, metavar: str = "FILE", **attributes: Any) -> Decorator:
-    """What the command writes: ``-o``, ``--out`` or ``--output``, as the parameter ``out``."""
-    return option("-o", "--out", "--output", metavar=metavar, help=help, panel=OUTPUT, **attributes)
-
-
-def _collected(*names: str, callback: Callable[..., None], **attributes: Any) -> Decorator:
-    """An option that may be given several times; its callback says what becomes of the values."""
-    attributes = {**attributes, "panel": INPUT, "multiple": True, "expose_value": False}
-    return option(*names, callback=callback, **attributes)
+count: Final = partial(option, metavar="N", type=click.IntRange(1))
+"""An option that takes a number from 1 up."""
+priority: Final = partial(option, "--priority", metavar="N", type=click.IntRange(-10, 10))
+"""The priority of a study of a server."""
+output: Final = partial(option, "-o", "--out", "--output", metavar="FILE", panel=OUTPUT)
+"""What the command writes, as the parameter ``out``."""
+_collected: Final = partial(option, panel=INPUT, multiple=True, expose_value=False)
+"""An option that may be given several times; its callback says what becomes of the values."""
 
 
 def stacked(*decorators: Decorator) -> Decorator:
@@ -256,7 +277,7 @@ def grouped(name: str, build: Callable[..., Any], *decorators: Decorator) -> Dec
     parts = tuple(inspect.signature(build).parameters)
 
     def declare(function: Any) -> Any:
-        @functools.wraps(function)
+        @wraps(function)
         def command(**given: Any) -> Any:
             value = build(**{part: given.pop(part) for part in parts})
             return function(**given, **{name: value})

@@ -39,12 +39,7 @@ _server: Final = option(
 @options.model
 @options.dims
 @_server
-@option(
-    "--priority",
-    default=0,
-    help="-10 to 10; greater runs first among your own (0)",
-    **options.PRIORITY,
-)
+@options.priority(default=0, help="-10 to 10; greater runs first among your own (0)")
 @option("--wait", help="wait until the study ends")
 @options.output(help="wait, then download and verify the module: m.qmod")
 @options.stacked(*setting_options(without=_NOT_SENT))
@@ -147,9 +142,7 @@ def _finish(client: Client, job: dict[str, Any], out: str | None, quiet: bool) -
 @argument("name", "NAME", "only this study (all)", required=False)
 @_server
 @option("--cancel", help="end the study; a running study writes the best module so far")
-@option(
-    "--priority", help="set it: -10 to 10; greater runs first among your own", **options.PRIORITY
-)
+@options.priority(help="set it: -10 to 10; greater runs first among your own")
 @option("--uploads", help="list the files that you uploaded instead")
 @option("--forget", metavar="UPLOAD", help="delete an upload that no unfinished study needs")
 @option("--json", "as_json", help="print one JSON array", panel=OUTPUT)

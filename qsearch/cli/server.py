@@ -138,13 +138,11 @@ def dashboard_command(
 @_on_server(
     "--tokens", metavar="FILE", help="file with the users and their tokens (DIR/tokens.json)"
 )
-@_on_searches(
-    "--max-studies", help="number of studies that run at the same time (1)", **options.COUNT
+@options.count(
+    "--max-studies", help="number of studies that run at the same time (1)", panel=SEARCHES
 )
-@_on_searches(
-    "--workers",
-    help="number of workers per study, at most (cores / --max-studies)",
-    **options.COUNT,
+@options.count(
+    "--workers", help="number of workers per study, at most (cores / --max-studies)", panel=SEARCHES
 )
 @_on_searches(
     "--pool",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from qsearch.cli import options
-from qsearch.cli.options import COUNT, OUTPUT, STUDY, Command, Decorator, argument, grouped, option
+from qsearch.cli.options import OUTPUT, STUDY, Command, Decorator, argument, grouped, option
 from qsearch.cli.output import (
     COUNTED,
     print_legend,
@@ -130,7 +130,7 @@ def status_command(
     help="columns to sort by, -COLUMN for the greatest first",
     panel=OUTPUT,
 )
-@option("--limit", help="at most N rows", panel=OUTPUT, **COUNT)
+@options.count("--limit", help="at most N rows", panel=OUTPUT)
 @option("--params", help="also print the parameters of each trial", panel=OUTPUT)
 @options.rows_format
 def trials_command(
