@@ -6,6 +6,8 @@ import hashlib
 import io
 import json
 import shutil
+import subprocess
+import sys
 import time
 import zipfile
 from collections.abc import Iterator
@@ -125,6 +127,18 @@ def test_ranges_hold_what_was_calibrated(searched):
     assert first["high"] == pytest.approx(float(inputs.max()))
     assert sum(first["counts"]) == first["values"]
     assert first["threshold_high"] > first["threshold_low"]
+
+
+def test_ranges_of_a_study_with_modules_of_the_user_are_shown(tmp_path):
+    own, runs = tmp_path / "own.py", tmp_path / "runs"
+    own.write_text("LEVEL = 1\n")
+    words = ("launch", "digits", "--trials", "1", "--pool", "inline", "--import", str(own))
+    command = [sys.executable, "-m", "qsearch", *words, "-o", str(runs / "digits")]
+    subprocess.run(command, check=True, capture_output=True)  # imports last as long as a process
+    with served(DashboardOptions(root=runs)) as client:
+        answer = client.get(f"{client.study}/trials/0/histograms")
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["points"]
 
 
 def test_layers_of_any_trial_are_measured_on_the_inputs_that_were_kept(searched):
