@@ -67,7 +67,12 @@ class PriorityIn(In):
     priority: Annotated[int, Field(ge=-10, le=10)]
 
 
-class JobOut(Out, of=Job, without=("id", "server", "pid", "study_id", "failure")):
+class JobOut(
+    Out,
+    of=Job,
+    shows="name owner priority settings trials state attempts seconds cancelled exit_code "
+    "created_at started_at finished_at retry_at",
+):
     """A study in the queue: queued, running, done, failed or cancelled.
 
     ``position`` 1 is next. ``study`` is the key of the study once it is there, and ``finished``

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container
+from collections.abc import Container
 from typing import Annotated, Any, Literal, Self, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -24,17 +24,15 @@ Masked = Annotated[str, AfterValidator(without_passwords)]
 
 
 class Out(BaseModel):
-    """An answer; a subclass ``of=Record`` has the fields of a record beside its own."""
+    """An answer; a subclass ``of=Record`` shows the named fields of a record beside its own."""
 
     model_config = ConfigDict(extra="forbid")
 
-    def __init_subclass__(cls, of: Any = None, without: Collection[str] = (), **more: Any) -> None:
+    def __init_subclass__(cls, of: Any = None, shows: str = "", **more: Any) -> None:
         """Take the fields of a record over, before pydantic reads the annotations."""
         super().__init_subclass__(**more)
-        own = cls.__annotations__
-        taken = {} if of is None else get_type_hints(of)
-        apart = {*own, *without}
-        cls.__annotations__ = {n: kind for n, kind in taken.items() if n not in apart} | own
+        own, kinds = cls.__annotations__, {} if of is None else get_type_hints(of)
+        cls.__annotations__ = {name: kinds[name] for name in shows.split()} | own
 
     @classmethod
     def of(cls, record: Any, **given: Any) -> Self:
@@ -68,7 +66,7 @@ class MeasureOut(Out):
     meaning: str
 
 
-class StageOut(Out, of=Stage, without=("position", "data")):
+class StageOut(Out, of=Stage, shows="name state planned started_at finished_at"):
     """A stage of the search."""
 
     finished: int
@@ -201,7 +199,12 @@ class StudiesPage(Out):
     has_queue: bool
 
 
-class TrialRow(Out, of=TrialPoint):
+class TrialRow(
+    Out,
+    of=TrialPoint,
+    shows="number state stage params score objective_values samples seconds cpu_s attempts "
+    "lost_workers from_store driver_id started_at finished_at",
+):
     """A trial in a table."""
 
     error: Masked | None
@@ -228,13 +231,13 @@ class TrialsPage(Out):
     offset: int
 
 
-class ShardOut(Out, of=Shard, without=("sums",)):
+class ShardOut(Out, of=Shard, shows="shard shards samples cpu_s"):
     """What one part of a trial's evaluation found."""
 
     score: Score
 
 
-class LogOut(Out, of=LogExcerpt, without=("trial",)):
+class LogOut(Out, of=LogExcerpt, shows="source at"):
     """The end of a log."""
 
     excerpt: Masked
@@ -272,11 +275,11 @@ class FailureOut(Out):
     trials: list[int]
 
 
-class LayerOut(Out, of=LayerFigures):
+class LayerOut(Out, of=LayerFigures, shows="kind layer position figures"):
     """Figures about one layer."""
 
 
-class EventOut(Out, of=Event):
+class EventOut(Out, of=Event, shows="id kind trial data at"):
     """A line of the study's history."""
 
 
