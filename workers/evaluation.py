@@ -19,9 +19,7 @@ from workers.datasets.protocol import Dataset, padded, whole
 from workers.datasets.registry import OpenDatasets
 from workers.errors import DatasetError, DifferingOutputsError, WorkerError
 from workers.messages import EvaluationRequest, EvaluationResult, Range
-from workers.metrics.device import DEVICE, device_figures
-from workers.metrics.hardware import hardware_figures
-from workers.metrics.latency import TIMED, latency_figures
+from workers.metrics.costs import DEVICE, TIMED, device_figures, hardware_figures, latency_figures
 from workers.metrics.protocol import Outputs
 from workers.metrics.registry import MetricSums, of_answers
 from workers.metrics.sqnr import relative_noise

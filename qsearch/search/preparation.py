@@ -44,8 +44,8 @@ from qsearch.settings.launch_settings import AUTO_PATIENCE, MaxDrop, Settings, i
 from qsearch.settings.user_code import check_imports, run_user_passes
 from qsearch.store.records import NewStudy, Study
 from workers.datasets.labels import FIELDS as LABELLED
+from workers.metrics.costs import TIMED
 from workers.metrics.custom import custom_metric
-from workers.metrics.latency import TIMED
 from workers.metrics.library import AGAINST_FLOAT, LIBRARY, WORDS
 from workers.metrics.size import DEFAULT_FORM
 from workers.process import code_version

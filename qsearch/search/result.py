@@ -33,8 +33,8 @@ from qsearch.search.objectives import (
 from qsearch.search.optuna_study import replica
 from qsearch.search.space import Params, Space, config_hash
 from qsearch.store.artifacts import write_atomically
-from qsearch.store.history_queries import BESIDE
 from qsearch.store.records import Trial
+from qsearch.store.study_queries import BESIDE
 from workers.metrics.registry import Measure, by_option, known_measures, legend, measure
 
 if TYPE_CHECKING:

@@ -28,9 +28,8 @@ from qsearch.store.records import Failure, Outcome
 from workers.batching import hash_outputs
 from workers.errors import LostWorkerError, WorkerError
 from workers.messages import Build, EvaluationRequest, EvaluationResult, EvaluatorName
+from workers.metrics.costs import DEVICE, TIMED, timed_by
 from workers.metrics.custom import named_values
-from workers.metrics.device import DEVICE
-from workers.metrics.latency import TIMED, timed_by
 from workers.metrics.registry import (
     Measure,
     by_option,

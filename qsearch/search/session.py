@@ -3,7 +3,8 @@
     calibration → baseline → trials → best.qmod, qconfig.json → final check → report.json
 
 Each step leaves what it made in the store or among the artefacts, so the same command goes on
-wherever a kill, Ctrl-C or a timeout ended the last one.
+wherever a kill, Ctrl-C or a timeout ended the last one. ``FirstTrials`` has the facts in front of
+the first trial: where a search begins, and what it can gain at most.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Final
 
-from compiler.errors import CompilerError
+from compiler.errors import CalibrationError, CompilerError
+from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, fields_without_effect
 from compiler.runtime.interface import KEY as INTERFACE
 from compiler.runtime.pipeline import AFTER, BEFORE
@@ -28,6 +30,7 @@ from qsearch.search.baseline import Baseline, examination
 from qsearch.search.calibration import (
     FIRST_EVENTS,
     MEASUREMENTS,
+    FirstChoice,
     PooledData,
     StoredStatistics,
     statistics_key,
@@ -42,22 +45,25 @@ from qsearch.search.context import (
     StudyContext,
 )
 from qsearch.search.driver import STOPPED, Driver
-from qsearch.search.first_trials import FirstTrials
 from qsearch.search.known_trials import KnownTrials
 from qsearch.search.layer_space import LayerPlan
+from qsearch.search.optuna_study import AUTO
 from qsearch.search.preparation import SOMETIMES_SCORED
 from qsearch.search.pruner import SignFlipPruner
 from qsearch.search.result import SearchResult, finish
 from qsearch.search.running_trials import RunningTrials
-from qsearch.search.sampler import SamplerSpec, StudySampler
+from qsearch.search.sampler import SamplerSpec, StudySampler, first_points
 from qsearch.search.scoring import Scorer, costs_of, study_scorer
 from qsearch.search.shipped import INPUTS, sample_inputs
-from qsearch.search.stages import Sensitivities, StageTracker
+from qsearch.search.space import Params, input_layer, to_qconfig
+from qsearch.search.space_file import faster_layers
+from qsearch.search.stages import Base, Sensitivities, StageTracker
 from qsearch.search.trial_queue import TrialQueue
 from qsearch.search.winner import Winner
 from qsearch.settings.launch_settings import is_import_path
 from qsearch.store.artifacts import artifact_store
 from qsearch.store.records import LAYERS, SENSITIVITY, STAGES, StudyState, Trial
+from workers.errors import BrokenRunError
 from workers.metrics.library import AGAINST_FLOAT, WORDS
 from workers.process import Stopwatch, code_version
 
@@ -377,3 +383,73 @@ def work_key(prepared: PreparedStudy) -> dict[str, Any]:
     if is_import_path(prepared.metric):
         key["metric"] = prepared.metric
     return {**key, "code": code_version()}
+
+
+_FEW_TRIALS: Final = 32
+_WORTH_A_SEARCH_DB: Final = 1.0
+
+
+@dataclass(eq=False)
+class FirstTrials:
+    """The first points of a study, by its statistics.
+
+    Args:
+        context: the study in the store.
+        prepared: what is searched.
+        calibration: of the float model.
+    """
+
+    context: StudyContext
+    prepared: PreparedStudy
+    calibration: Calibration
+
+    @cached_property
+    def chosen(self) -> QConfig | None:
+        """What the statistics suggest; stored and printed where the study is new."""
+        return FirstChoice.of(self.context, self.prepared, self.calibration).qconfig
+
+    def guesses(self) -> list[Base]:
+        """The first good guess of the space and its ranges, where there are both."""
+        start = self.prepared.space.params_of(self.prepared.start)
+        points = [point for point in self._points() if point != start][:1]
+        try:
+            guesses = self._quick(points)
+            return [(guess, self.calibration.scales_for(guess)) for guess in guesses]
+        except BrokenRunError:
+            raise
+        except CompilerError:
+            return []  # its trial will tell
+
+    def predictions(self) -> Iterator[str]:
+        """Yield sentences: which layers fewer bits make faster; that a short search of 8 bits can
+        only repeat ``compile``."""
+        prepared, goal, settings = self.prepared, self.prepared.objective, self.prepared.settings
+        if "latency" in goal.minimize and settings.measure is None:
+            faster = ", ".join(faster_layers(prepared.module)) or "no layer"
+            yield (
+                f"prediction: 4 bits can make {faster} faster on this machine; they do so in "
+                "products of one row by many weights"
+            )
+        more_bits = any(input_layer(p.name) for p in prepared.space.parameters)
+        other = prepared.layers is not None or goal.minimize or more_bits
+        other = other or settings.sampler != AUTO
+        if self.chosen is None or other or settings.trials > _FEW_TRIALS:
+            return
+        try:
+            first, *others = self.calibration.predicted_db(self._quick(self._points()))
+        except CalibrationError:
+            return  # its trial will tell
+        if max(others, default=first) < first + _WORTH_A_SEARCH_DB:
+            yield (
+                "prediction: a search of 8 bits can hardly do more than repeat "
+                "what compile chooses; --minimize size finds smaller modules"
+            )
+
+    def _points(self) -> Sequence[Params]:
+        return first_points(self.prepared.space, self.prepared.start, self.chosen)
+
+    def _quick(self, points: Sequence[Params]) -> list[QConfig]:
+        """Configurations without sequential rounding: they are quick to build."""
+        found = [to_qconfig(point, self.prepared.start) for point in points]
+        corrected = {"weight_rounding": "corrected"}
+        return [one.with_overrides(**corrected) if one.sequential else one for one in found]

@@ -5,9 +5,8 @@ Drivers write; commands add to the command table and delete studies; everyone el
 
 from __future__ import annotations
 
-from qsearch.store.history_queries import HistoryQueries
 from qsearch.store.job_queries import JobQueries
-from qsearch.store.study_queries import DriverQueries, StudyQueries
+from qsearch.store.study_queries import DriverQueries, HistoryQueries, StudyQueries
 from qsearch.store.trial_queries import TrialQueries
 from qsearch.store.view_queries import ViewQueries
 

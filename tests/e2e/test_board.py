@@ -19,7 +19,7 @@ from compiler.ir.inference.infer_type import infer_module
 from compiler.targets.c.board import Board
 from tests.e2e.conftest import Launch
 from tests.needs import NEEDS_C, skip
-from workers.metrics.latency import latency_figures
+from workers.metrics.costs import latency_figures
 
 pytestmark = [pytest.mark.slow, NEEDS_C]
 SSHD = Path("/usr/sbin/sshd")

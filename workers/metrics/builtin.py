@@ -2,4 +2,4 @@
 
 # ruff: noqa: F401
 
-from workers.metrics import agreement, device, hardware, latency, size, sqnr, top_k
+from workers.metrics import costs, size, sqnr, top_k

@@ -20,7 +20,7 @@ from compiler.runtime.packed import member_bytes, unpack
 from compiler.targets.npu import NPUS
 from compiler.targets.npu.profiles import PROFILES
 from tests.needs import missing
-from workers.metrics.device import device_figures
+from workers.metrics.costs import device_figures
 from workers.metrics.size import FORMS, RESTRICTED, fields_of, size_figures
 
 RNG = np.random.default_rng(0)

@@ -1,6 +1,7 @@
-"""Costs "latency" and "c_latency": CPU milliseconds that one sample takes, measured.
+"""Costs that are computed or measured: on an accelerator, on small devices, CPU time of a sample.
 
-By the engine, which runs a module by default, or as C, which is exported.
+"latency" is of the engine, which runs a module by default, "c_latency" of the C that is exported.
+Memory, flash and instructions are of that C too; nothing is compiled for them.
 """
 
 from __future__ import annotations
@@ -103,3 +104,76 @@ def _board_ms(module: IRModule, inputs: Inputs, board: str) -> float:
 for _place, _option, _title in ((12, "latency", "latency"), (13, "c_latency", "latency in C")):
     _about = {"unit": "ms", "needs": "compiler", "template": "{:,.4g} ms"}
     declare_cost(f"{_option}_ms", _option, title=_title, place=_place, **_about)
+
+
+DEVICE: Final = ("ram", "flash", "instructions")
+"""Options of the costs."""
+
+
+def device_figures(module: IRModule, core: str | None) -> dict[str, float]:
+    """Figures of the C of a module, by the keys of the measures.
+
+    Args:
+        core: a key of ``CORES``; without it only memory is known.
+    Raises:
+        CompilerError: the module has no C form.
+    """
+    from compiler.pipeline import lower
+    from compiler.targets.c.cores import CORES
+    from compiler.targets.c.package import arena_bytes, footprint
+
+    lowered = lower(module, target="c").mod
+    if core is None:
+        return {"ram_bytes": float(arena_bytes(lowered))}
+    made, weights = footprint(lowered), CORES[core]
+    return {
+        "ram_bytes": float(made.arena_bytes),
+        "flash_bytes": made.constant_bytes + float(round(weights.code_bytes_of(made.work))),
+        "instructions": float(round(weights.instructions_of(made.work))),
+    }
+
+
+for _place, (_key, _option, _title, _unit, _meaning) in enumerate(
+    (
+        (
+            "ram_bytes", "ram", "RAM", "bytes",
+            "bytes of the arena of the exported C, without its inputs, outputs and stack",
+        ),
+        (
+            "flash_bytes", "flash", "flash", "bytes",
+            "bytes of packed constants and code of the exported C, on the core of --for",
+        ),
+        (
+            "instructions", "instructions", "instructions", "",
+            "instructions of one sample in C, on the core of --for; not cycles",
+        ),
+    ),
+    14,
+):  # fmt: skip
+    _needs = "" if _option == "ram" else "core"
+    declare_cost(
+        _key, _option, title=_title, unit=_unit, needs=_needs, place=_place, meaning=_meaning
+    )
+
+
+def hardware_figures(module: IRModule, hardware: tuple[str, str]) -> dict[str, float]:
+    """Groups, bytes of traffic, cycles and calls on the host, as keys of a score.
+
+    Args:
+        module: the integers of a candidate.
+        hardware: text and name of the description.
+    """
+    from compiler.fusion.hardware.cost import hardware_cost
+    from compiler.fusion.hardware.description import parse_hdfg
+
+    return hardware_cost(module, parse_hdfg(*hardware)).totals()
+
+
+_FIGURES = (
+    ("hw_groups", "hardware groups", ""),
+    ("hw_traffic", "hardware traffic", "bytes"),
+    ("hw_cycles", "hardware cycles", ""),
+    ("hw_host_calls", "calls on the host", ""),
+)
+for _place, (_name, _words, _unit) in enumerate(_FIGURES, 20):
+    declare_cost(_name, _name, title=_words, unit=_unit, needs="hardware", place=_place)
