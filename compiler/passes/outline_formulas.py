@@ -27,7 +27,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.ty import TensorType
 from compiler.ir.walk import nodes_of
-from compiler.ops.nn.leaky_relu import LeakyReluAttrs
+from compiler.ops.nn.relu import LeakyReluAttrs
 from compiler.ops.op_call import is_square, op_call
 from compiler.ops.tensor.clip import ClipAttrs
 from compiler.ops.tensor.formula import MAX_WORDS, OPERATORS

@@ -138,7 +138,7 @@ RangeRule = Callable[[Step, RangeContext], Interval]
 on the way is checked by ``ctx.fits``, the result itself by the caller."""
 
 FRange: OpRule[RangeRule] = OpRule(
-    "FRange", asked_by="ranges.analysis", defined_in="compiler/ranges/rules"
+    "FRange", asked_by="ranges.analysis", defined_in="compiler/ranges/rules.py"
 )
 
 

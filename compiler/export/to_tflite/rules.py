@@ -48,7 +48,7 @@ from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
 from compiler.ir.ty import TensorType, integer_range
 from compiler.ops.nn.avg_pool2d import window_counts
-from compiler.ops.nn.integer_softmax import exponentials
+from compiler.ops.nn.softmax import exponentials
 from compiler.ops.number_format import Array
 from compiler.ops.qnn.requantize import (
     OP,

@@ -12,7 +12,7 @@ import numpy as np
 from compiler.export.to_tflite.file import FileWriter
 from compiler.export.to_tflite.values import Ints, Tensor
 from compiler.ir.ty import integer_range
-from compiler.ops.nn.integer_softmax import OUT_BITS
+from compiler.ops.nn.softmax import OUT_BITS
 
 _SAME, _VALID = 0, 1
 _MOST_AXES = 5

@@ -1,5 +1,6 @@
 """nn.matmul: out[m,n] = sum_k a[m,k] * b[k,n], either side transposed on request.
 nn.batch_matmul: out[b,m,n] = sum_k x[b,m,k] * y[b,n,k]; y is (B, N, K) unless told otherwise.
+nn.dense: out[…,u] = sum_k data[…,k] * weight[u,k].
 """
 
 from __future__ import annotations
@@ -11,13 +12,21 @@ from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call, Constant, Expr
 from compiler.ir.op import OpPattern, define_op, register_op
+from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import IncompleteType, TensorType, Type, is_dynamic, is_float
 from compiler.ir.type_relation import Reporter, is_known
 from compiler.lir.builder import LirBuilder
 from compiler.ops.arg_types import Types, merge_dim, tensor_of_rank
 from compiler.ops.nn.exact_matmul import matmul as product
-from compiler.ops.nn.matmul_like import annotate_both_sides, realize_both_sides
-from compiler.ops.nn.product_dtype import product_dtype
+from compiler.ops.nn.matmul_like import (
+    annotate_both_sides,
+    annotate_dense,
+    realize_both_sides,
+    realize_matmul_like,
+    weighted_scale,
+    zero_point_of_data,
+)
+from compiler.ops.nn.product_dtype import product_dtype, weighted_op
 from compiler.ops.nn.product_loops import matmul_loops, turned
 from compiler.ops.number_format import Array
 from compiler.ops.op_attrs import OpAttrs
@@ -29,6 +38,7 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.product_shape import FQProductShape, ProductShape
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.simplify import FCanonicalize
+from compiler.ops.rules.zero_point import FQZeroPoint
 from compiler.ops.tensor.broadcast import broadcast_shape
 
 OP = "nn.matmul"
@@ -202,3 +212,88 @@ def batch_matmul(types: Types, attrs: BatchMatmulAttrs) -> Type:
             f"{BATCHED}: x has {x.shape[0]} batches but y has {y.shape[0]}", where=f"x {x}, y {y}"
         ) from None
     return TensorType((*batch, m, n), product_dtype(BATCHED, x, y, attrs.out_dtype))
+
+
+# ---- dense ---------------------------------------------------------------------------------------
+
+
+DENSE = "nn.dense"
+
+
+class DenseAttrs(OpAttrs):
+    """Number of output features, and the dtype products are accumulated in ("": the data's)."""
+
+    units: int | None = None
+    out_dtype: str = ""
+
+
+def dense_rel(types: Types, num_inputs: int, attrs: DenseAttrs, reporter: Reporter) -> bool:
+    """Assigns the result, and the weight when only ``units`` is known.
+
+    Raises:
+        TypeInferenceError: data and weight differ in features.
+    """
+    if not is_known(types[0]):
+        return False
+    data = tensor_of_rank(DENSE, types, 0, "data", 1, at_least=True)
+    features = data.shape[-1]
+    if isinstance(types[1], IncompleteType):
+        if attrs.units is None:
+            return False
+        reporter.assign(types[1], TensorType((attrs.units, features), data.dtype))
+        weight = TensorType((attrs.units, features), data.dtype)
+    else:
+        weight = tensor_of_rank(DENSE, types, 1, "weight", 2)
+    units = weight.shape[0]
+    if attrs.units is not None:
+        units = merge_dim(DENSE, attrs.units, units, "number of units (units, weight)")
+    expected = weight.shape[1]
+    if not (isinstance(features, AnyDim) or isinstance(expected, AnyDim) or features == expected):
+        raise TypeInferenceError(
+            f"{DENSE}: data has {features} features but weight expects {expected}",
+            where=f"data {data}, weight {weight}",
+            fix="give weight as (units, in_features); transpose it if it is (in_features, units)",
+        )
+    dtype = product_dtype(DENSE, data, weight, attrs.out_dtype)
+    reporter.assign(types[2], TensorType((*data.shape[:-1], units), dtype))
+    return True
+
+
+dense = weighted_op(DENSE, attrs_type=DenseAttrs, rel=dense_rel)
+
+
+@FNumpyCompute.register(dense)
+def dense_numpy(attrs: DenseAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """Exact on integers."""
+    data, weight = args
+    assert isinstance(out_type, TensorType)
+    result = product(data.reshape(-1, data.shape[-1]), weight.T, out_type.dtype)
+    return [result.reshape(*data.shape[:-1], weight.shape[0])]
+
+
+@FQProductShape.register(dense)
+def dense_product(call: Call) -> ProductShape:
+    """One product per input feature; channels lie on the last axis of the output."""
+    return ProductShape(call.args[1].tensor_type.concrete_shape[1], weight_axis=0, out_trailing=0)
+
+
+FQAnnotateRewrite.register(dense)(annotate_dense)
+FQRealizeRewrite.register(dense)(realize_matmul_like)
+FQDomScale.register(dense)(weighted_scale)
+FQZeroPoint.register(dense)(zero_point_of_data)
+
+
+@FLower.register(dense)
+def dense_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
+    """One reduction over the features."""
+    data, weight = inputs
+    return [matmul_loops(b, data, turned(weight), out_types[0])]
+
+
+@FBody.register(dense)
+def dense_body(step: Step, words: Words) -> Value:
+    """The product with the transposed weight."""
+    data, weight = step.args
+    result, turned = step.results[0], words.transpose(weight, (1, 0))
+    dtype = result.type.dtype
+    return words.word("nn.matmul", [data, turned], shape_of(result), dtype, out_dtype=dtype)

@@ -1,23 +1,58 @@
-"""nn.relu: out = max(x, 0) in the dtype of x."""
+"""nn.relu: out = max(x, 0) in the dtype of x.
+nn.leaky_relu(alpha): x where x > 0, else alpha * x.
+nn.prelu(data, alpha; axis): x where x > 0, else alpha * x, one alpha per channel.
+
+In integers: max(x, 0) + round(min(x, 0) * alpha). The product is a fixed-point one, as in a
+requantization. Narrow data are shifted up first, so that it loses nothing of their step. LiteRT
+files have neither: slopes are whole numbers of 2^-12 there.
+"""
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.core.words import FBody, Words
 from compiler.ir.dataflow import Step, Value
+from compiler.ir.expr import Args, Call, Constant, Expr
 from compiler.ir.op import OpPattern, register_op
-from compiler.ops.rules.annotate import FQAnnotateRewrite
-from compiler.ops.rules.dom_scale import FQDomScale, same_scale
-from compiler.ops.rules.numpy_compute import FNumpyCompute, of_arrays
+from compiler.ir.ty import Type
+from compiler.lir.scalars import Bin, Scalar, Select
+from compiler.ops.annotation.attach_simulated_quantize import as_input
+from compiler.ops.arg_types import vectors_along_axis
+from compiler.ops.number_format import aligned_vector
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.op_call import expand_to_axis, op_call, scalar
+from compiler.ops.rules.annotate import FQAnnotateRewrite, annotated, kind_of, unannotated
+from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, same_scale
+from compiler.ops.rules.fixed_point import scaled, within_contract
+from compiler.ops.rules.integer_calls import (
+    add,
+    along_axis,
+    cast,
+    left_shift,
+    maximum,
+    minimum,
+    multiply,
+    subtract,
+)
+from compiler.ops.rules.lower import FLower, elementwise, like_first
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute, of_arrays
 from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.pass_through import (
     annotate_pass_through,
     partition_pass_through,
     realize_relu,
 )
-from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, integers
+from compiler.ops.rules.requantize import to_scalar
+from compiler.ops.rules.simplify import FDefinition
 from compiler.ops.tensor.number_rel import number_rel
+from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.qconfig import QConfig
 
 relu = register_op("nn.relu", rel=number_rel("nn.relu"), pattern=OpPattern.ELEMWISE)
 
@@ -34,3 +69,145 @@ FQDomScale.register(relu)(same_scale)
 def relu_body(step: Step, words: Words) -> Value:
     """The larger of x and 0."""
     return words.maximum(step.args[0], 0)
+
+
+# ---- leaky_relu ----------------------------------------------------------------------------------
+
+
+class LeakyReluAttrs(OpAttrs):
+    """Slope below zero."""
+
+    alpha: float = 0.25
+
+
+leaky_relu = register_op(
+    "nn.leaky_relu",
+    attrs_type=LeakyReluAttrs,
+    rel=number_rel("nn.leaky_relu", floats_only=True),
+    pattern=OpPattern.ELEMWISE,
+)
+
+
+@FNumpyCompute.register(leaky_relu)
+def leaky_relu_numpy(attrs: LeakyReluAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """alpha is rounded to the dtype of the data."""
+    data = args[0]
+    return [np.where(data > 0, data, data * data.dtype.type(attrs.alpha))]
+
+
+@FLower.register(leaky_relu)
+@partial(elementwise, reads=3)
+def leaky_relu_lower(attrs: LeakyReluAttrs, x: Scalar) -> Scalar:
+    """One comparison."""
+    below = Bin("*", x, like_first(attrs.alpha, x))
+    return Select(Bin(">", x, like_first(0, x)), x, below)
+
+
+# ---- prelu ---------------------------------------------------------------------------------------
+
+
+OP = "nn.prelu"
+_NARROW_BITS = 16
+_FINER_BITS = 12
+
+
+class PReluAttrs(OpAttrs):
+    """The axis of the data alpha lies along."""
+
+    axis: int = 1
+
+
+prelu = register_op(
+    OP,
+    arg_names=("data", "alpha"),
+    attrs_type=PReluAttrs,
+    rel=vectors_along_axis(OP, "alpha"),
+    pattern=OpPattern.BROADCAST,
+)
+
+
+@FNumpyCompute.register(prelu)
+def prelu_numpy(attrs: PReluAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """Channel by channel."""
+    data, alpha = args
+    return [np.where(data > 0, data, data * aligned_vector(alpha, attrs.axis, data.ndim))]
+
+
+@FDefinition.register(prelu)
+def prelu_definition(ref_call: Call, new_args: Args) -> Expr:
+    """One comparison."""
+    (data, alpha), span, ty = new_args, ref_call.span, ref_call.tensor_type
+    rank = len(ty.shape)
+    slopes = expand_to_axis(alpha, PReluAttrs.of(ref_call).axis % rank, rank, span)
+    positive = op_call("greater", data, scalar(0, ty.dtype, span), span=span)
+    return op_call("where", positive, data, op_call("multiply", data, slopes, span=span), span=span)
+
+
+@FQPartitionRewrite.register(OP, needs_tables=True)
+def prelu_partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Stays inside the region of its data."""
+    constant = isinstance(args[1], Constant)
+    return partition_pass_through(ref_call, args, ctx) if constant else None
+
+
+@FQAnnotateRewrite.register(OP, needs_tables=True)
+def prelu_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Constant slopes need no quantize point; the result is an accumulator."""
+    data, alpha = args
+    if kind_of(data) is None or not isinstance(alpha, Constant) or ctx.check_to_skip(ref_call):
+        return None
+    for_tflm = ctx.qconfig.for_tflm
+    held = as_input(data, ctx) if for_tflm else unannotated(data)
+    return annotated(ref_call, (held, alpha))
+
+
+@FQRealizeRewrite.register(OP, needs_tables=True)
+def prelu_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Two halves in the accumulator dtype; float where the negative one would leave it."""
+    data, alpha = args
+    if not isinstance(data, QRealizeIntExpr) or not isinstance(alpha, Constant):
+        return None
+    attrs: Any = ref_call.attrs
+    rank = len(ref_call.tensor_type.shape)
+    trailing = rank - attrs.axis % rank - 1
+    slopes = np.atleast_1d(alpha.data).astype(np.float32)
+    data = data.settled()
+    if data.trailing not in (None, trailing):
+        data = to_scalar(data, rank, ctx.qconfig)
+    acc = ctx.qconfig.dtype_activation
+    finer = _FINER_BITS if data.bound < 1 << _NARROW_BITS else 0
+    if not within_contract(-min(data.low, 0) << finer, slopes):
+        return None
+    wide: Expr = data.in_dtype(acc)
+    if finer:
+        wide = left_shift(wide, scalar(finer, acc))
+    zero = scalar(0, acc)
+    scale = data.scale.over(1 << finer)
+    if finer and ctx.qconfig.for_tflm:
+        whole = along_axis(np.rint(np.ldexp(slopes, finer)), trailing, acc)
+        parts = multiply(minimum(data.in_dtype(acc), zero), whole), maximum(wide, zero)
+        return integers(add(*parts), scale, acc, ctx.bounds_of)
+    below = cast(minimum(wide, zero), "int64")
+    result: Expr = maximum(wide, zero)
+    for sign, join in ((1, add), (-1, subtract)):
+        part = np.maximum(sign * slopes, 0).astype(np.float32)
+        if part.any():
+            result = join(result, cast(_product(below, part, trailing, rank, ctx.qconfig), acc))
+    made = integers(result, scale, acc, ctx.bounds_of)
+    return made if made.fits(acc) else None
+
+
+def _product(
+    data: Expr, slopes: NDArray[np.float32], trailing: int, rank: int, qconfig: QConfig
+) -> Expr:
+    if (slopes == slopes[0]).all():
+        return scaled(data, np.asarray(slopes[0]), None, rank, qconfig.rounding)
+    return scaled(data, slopes, trailing, rank, qconfig.rounding)
+
+
+@FQDomScale.register(OP)
+def prelu_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
+    """That of an accumulator stays, that of narrow data becomes finer."""
+    if scales[0] is None or scales[0].wide:
+        return scales[0]
+    return scales[0].over(1 << _FINER_BITS)

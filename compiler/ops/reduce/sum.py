@@ -2,14 +2,15 @@
 prod over axes (integers wrap), and logsumexp: log(sum(exp(x))) without overflow.
 mean(axis, keepdims, exclude): integers truncate the exact sum's quotient toward zero.
 variance(data, mean; axis, keepdims, exclude, unbiased): mean of (data - mean)^2 over axes.
+cumsum(axis, dtype, exclusive): running sums along one axis, or of the flat tensor.
 
-``mean`` must broadcast against the data, as mean(…, keepdims=True) does.
+The mean of ``variance`` must broadcast against the data, as mean(…, keepdims=True) does.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,12 @@ from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, define_op
-from compiler.ir.ty import TensorType, Type
-from compiler.lir.builder import Reduction
+from compiler.ir.ty import Any as AnyDim
+from compiler.ir.ty import Dim, TensorType, Type
+from compiler.lir.builder import LirBuilder, Reduction
+from compiler.lir.routines import externs
 from compiler.lir.scalars import literal
-from compiler.ops.arg_types import Types, check_floats, same_dtype, tensor
+from compiler.ops.arg_types import Types, check_floats, normalize_axis, same_dtype, tensor
 from compiler.ops.nn.avg_pool2d import (
     average_pool_scale,
     mean_of,
@@ -32,7 +35,7 @@ from compiler.ops.nn.avg_pool2d import (
     sum_dtype,
     widened,
 )
-from compiler.ops.number_format import working
+from compiler.ops.number_format import convert, working
 from compiler.ops.op_attrs import Axes, OpAttrs
 from compiler.ops.op_call import is_square, op_call
 from compiler.ops.reduce.axes import ReduceAttrs, axes_of, reduced_axes, reduced_shape, reduction
@@ -40,7 +43,7 @@ from compiler.ops.reduce.reduction_loops import accumulated, exact_sum_dtype, lo
 from compiler.ops.rules.annotate import FQAnnotateRewrite, accumulating, kind_of, with_args
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, as_scale, moved_scale
 from compiler.ops.rules.integer_calls import cast, right_shift, scalar
-from compiler.ops.rules.lower import FLower
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.pass_through import annotate_accumulating, partition_pass_through
@@ -54,6 +57,7 @@ from compiler.ops.rules.realize import (
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.simplify import FDefinition
 from compiler.ops.tensor.broadcast import broadcast_shape
+from compiler.ops.transform.row_major import reshaped
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 
@@ -301,3 +305,103 @@ def variance_definition(ref_call: Call, new_args: Args) -> Expr:
         total = op_call("sum", total, axis=axes, keepdims=attrs.keepdims, span=span)
     count = math.prod(ty.concrete_shape[k] for k in axes) - int(attrs.unbiased)
     return op_call("divide", total, scalar(count, ty.dtype), span=span)
+
+
+# ---- cumsum --------------------------------------------------------------------------------------
+
+
+class ScanopAttrs(OpAttrs):
+    """Axis (None: flat), dtype of the sums ("": the data's); exclusive leaves the element out."""
+
+    axis: int | None = None
+    dtype: str = ""
+    exclusive: bool = False
+
+
+@define_op("cumsum", pattern=OpPattern.OPAQUE)
+def cumsum(types: Types, attrs: ScanopAttrs) -> Type:
+    """Shape of the data, flat without an axis.
+
+    Raises:
+        TypeInferenceError: the sums would be bool.
+    """
+    data = tensor("cumsum", types, 0, "data")
+    dtype = attrs.dtype or data.dtype
+    if dtype == "bool":
+        raise TypeInferenceError(
+            f"cumsum: argument 0 (data) is {data}, and sums are no bool", fix="give a dtype"
+        )
+    if attrs.axis is not None:
+        normalize_axis("cumsum", attrs.axis, len(data.shape))
+        return TensorType(data.shape, dtype)
+    total: Dim = 1
+    for d in data.shape:
+        total = AnyDim() if isinstance(total, AnyDim) or isinstance(d, AnyDim) else total * d
+    return TensorType((total,), dtype)
+
+
+@FNumpyCompute.register(cumsum)
+def cumsum_numpy(attrs: ScanopAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """Integers wrap; float16 adds in float32."""
+    data = convert(args[0], attrs.dtype) if attrs.dtype else args[0]
+    wide = working(data)
+    flat = wide.reshape(-1) if attrs.axis is None else wide
+    axis = 0 if attrs.axis is None else attrs.axis
+    sums = np.cumsum(flat, axis=axis, dtype=wide.dtype)
+    if attrs.exclusive:
+        sums = np.roll(sums, 1, axis=axis)
+        first = [slice(None)] * sums.ndim
+        first[axis] = slice(0, 1)
+        sums[tuple(first)] = 0
+    return [sums.astype(data.dtype, copy=False)]
+
+
+@FBody.register(cumsum)
+def cumsum_body(step: Step, words: Words) -> Value:
+    """Sums of 2, 4, 8, ... neighbours, each from two of the one before."""
+    data, out = step.args[0], step.results[0]
+    dtype = out.type.dtype
+    sums = words.reshape(words.cast(data, dtype), shape_of(out))
+    axis = (step.attrs.axis or 0) % len(shape_of(out))
+    size = shape_of(out)[axis]
+
+    def behind(x: Value, places: int) -> Value:
+        """What lies so many places before, 0 in front of the first."""
+        width = [(places * (k == axis), 0) for k in range(len(shape_of(out)))]
+        return words.pad(words.slice(x, axis, 0, size - places), width, words.constant(0, dtype))
+
+    places = 1
+    while places < size:
+        sums = words.add(sums, behind(sums, places))
+        places *= 2
+    return behind(sums, min(1, size)) if step.attrs.exclusive else sums
+
+
+FQAnnotateRewrite.register(cumsum, needs_tables=True)(annotate_accumulating)
+
+
+@FQRealizeRewrite.register(cumsum, needs_tables=True)
+def cumsum_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """The sums in the accumulator dtype, at the scale of their terms."""
+    shape = ref_call.args[0].tensor_type.concrete_shape
+    axis = ScanopAttrs.of(ref_call).axis
+    count = math.prod(shape) if axis is None else shape[axis]
+    return added_up(ref_call, args[0], count, ctx)
+
+
+@externs.register("cumsum")
+def cumsum_routine(attrs: Mapping[str, Any], arrays: Arrays) -> Arrays:
+    """Running sums along ``axis`` (exclusive: without the element itself); integers wrap."""
+    return cumsum_numpy(ScanopAttrs(**attrs), arrays, TensorType(()))
+
+
+@FLower.register(cumsum)
+def cumsum_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
+    """A routine; the dtype is that of the sums already."""
+    attrs = ScanopAttrs.of(call)
+    out = out_types[0]
+    data = inputs[0].cast(out.dtype)
+    if attrs.axis is None:
+        data = reshaped(data, (math.prod(data.shape),))
+    given = {"axis": attrs.axis or 0, "exclusive": attrs.exclusive}
+    return b.extern("cumsum", [data], [(out.concrete_shape, out.dtype)], given)

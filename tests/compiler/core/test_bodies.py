@@ -22,7 +22,7 @@ from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.op import OpRule
 from compiler.ir.ty import TensorType
-from compiler.ops.nn.integer_softmax import exponentials
+from compiler.ops.nn.softmax import exponentials
 from compiler.ops.qnn.requantize import RESCALING
 from compiler.ops.rules.lower import FLower
 from compiler.ops.rules.numpy_compute import FNumpyCompute

@@ -18,7 +18,7 @@ from compiler.ops.nn.integer_standardize import output_bound
 from compiler.ops.rules.integer_calls import requantize
 from compiler.pipeline import evaluate
 from compiler.proof.ranges import Ranges, analyse
-from compiler.ranges.rules import movement
+from compiler.ranges import rules
 from tests.each import each
 
 op = relay.op
@@ -384,7 +384,7 @@ def test_tensors_too_large_to_be_moved_share_one_bound(
     monkeypatch: pytest.MonkeyPatch, first: tuple[int, int], second: tuple[int, int]
 ) -> None:
     """One tensor above the limit suffices."""
-    monkeypatch.setattr(movement, "MAX_MOVED", 21)
+    monkeypatch.setattr(rules, "MAX_MOVED", 21)
     assert result(joined_and_cut(), first, second) == (-5, 10)
 
 
