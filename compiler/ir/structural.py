@@ -445,7 +445,7 @@ class _Digest:
             return (node.value, node.body)
         if isinstance(node, Match):
             for clause in node.clauses:
-                self._pattern(clause.lhs)
+                self._value(clause.lhs)
         return node.operands()
 
     def _define(self, var: Var | TypeVar) -> None:
@@ -482,48 +482,30 @@ class _Digest:
             return self._free(node)
         if isinstance(node, GlobalVar):
             return b"@" + node.name_hint.encode()
-        return self._rare(node)
-
-    def _rare(self, node: Expr) -> bytes:
-        ref = self._ref
-        if isinstance(node, Function):
-            parts = [ref[p] for p in (*node.params, *node.type_params)]
-            head = self._value(node.ret_type) + self._value(node.attrs)
-            return self._number(b"F(%b)%b%b" % (b",".join(parts), head, ref[node.body]))
-        if isinstance(node, Let):
-            return self._number(b"L" + b",".join([ref[c] for c in node.operands()]))
-        if isinstance(node, (If, RefCreate, RefRead, RefWrite)):
-            kind = type(node).__name__.encode()
-            return self._number(kind + b",".join([ref[c] for c in node.operands()]))
-        if isinstance(node, Match):
-            clauses = [self._pattern(c.lhs) + b"=>" + ref[c.rhs] for c in node.clauses]
-            head = b"M%d" % node.complete + ref[node.data]
-            return self._number(head + b",".join(clauses))
         if isinstance(node, Constructor):
-            return self._constructor(node)
+            return self._fields(node)
+        if type(node) in _FIELDS:
+            return self._number(self._fields(node))
         self._local = True
         return b"X%d" % _local_number(node)
+
+    def _fields(self, item: Any) -> bytes:
+        """The kind of a node, type or pattern, and what it holds; defines what it binds."""
+        parts = [type(item).__name__.encode()]
+        for field in _FIELDS[type(item)]:
+            name = field.rstrip("!")
+            value = getattr(item, name)
+            if name != field:
+                for var in value if isinstance(value, tuple) else (value,):
+                    self._define(var)
+            parts.append(self._value(value))
+        return b"(%b)" % b",".join(parts)
 
     def _free(self, var: Var) -> bytes:
         if self._map_free_vars:
             return self._number(b"V" + self._annotation(var))
         self._local = True
         return b"X%d" % _local_number(var)
-
-    def _pattern(self, pattern: Any) -> bytes:
-        if isinstance(pattern, PatternWildcard):
-            return b"_"
-        if isinstance(pattern, PatternVar):
-            self._define(pattern.var)
-            return self._ref[pattern.var]
-        parts = b",".join([self._pattern(p) for p in pattern.patterns])
-        if isinstance(pattern, PatternConstructor):
-            return self._constructor(pattern.constructor) + b"(%b)" % parts
-        assert isinstance(pattern, PatternTuple)
-        return b"(%b)" % parts
-
-    def _constructor(self, con: Constructor) -> bytes:
-        return f"c{con.name_hint}/{con.belong_to.name_hint}".encode()
 
     def _value(self, value: Any) -> bytes:
         """Bytes of a type, an attribute value or a record; recurses over their nesting only."""
@@ -548,8 +530,8 @@ class _Digest:
             return b"f" + struct.pack("<d", value)
         if isinstance(value, LoweredFunction):
             return b"P" + value.digest()
-        if isinstance(value, Clause):
-            return self._pattern(value.lhs) + self._value(value.rhs)
+        if type(value) in _FIELDS:
+            return self._fields(value)
         return _scalar(value)
 
     def _type(self, ty: Type) -> bytes:
@@ -561,24 +543,10 @@ class _Digest:
                     self._local = True
                     return b"?" + ty.name_hint.encode()
             return self._ref[ty]
-        if isinstance(ty, FuncType):
-            for param in ty.type_params:
-                self._define(param)
-            head = b"%d" % len(ty.type_params) + self._value(ty.arg_types)
-            return b"fn" + head + self._value(ty.ret_type)
         if isinstance(ty, TypeData):
-            for param in ty.type_vars:
-                self._define(param)
-            cons = [self._constructor(c) + self._value(c.inputs) for c in ty.constructors]
-            return b"D" + ty.header.name_hint.encode() + b",".join(cons)
-        if isinstance(ty, TupleType):
-            return b"u" + self._value(ty.fields)
-        if isinstance(ty, RefType):
-            return b"r" + self._value(ty.value)
-        if isinstance(ty, TypeCall):
-            return b"y" + ty.func.name_hint.encode() + self._value(ty.args)
-        if isinstance(ty, GlobalTypeVar):
-            return b"g" + ty.name_hint.encode()
+            return self._fields(ty) + b"".join([self._value(c.inputs) for c in ty.constructors])
+        if type(ty) in _FIELDS:
+            return self._fields(ty)
         assert isinstance(ty, IncompleteType)
         self._local = True
         return b"_"
