@@ -6,7 +6,7 @@ no floating-point warning reaches the user.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -61,7 +61,7 @@ def apply_rule(
         return _as_array(results[0])
     if not isinstance(out_type, TupleType):
         raise EvaluationError(f"{op.name} has a result of type {out_type}, which holds no arrays")
-    return _build(iter(results), out_type)
+    return shaped_like(iter(results), out_type)
 
 
 def evaluate_call(call: Call, args: Sequence[Value]) -> Value:
@@ -113,8 +113,8 @@ def _as_array(value: Any) -> NDArray[Any]:
     return value if type(value) is np.ndarray else np.asarray(value)
 
 
-def _build(pending: Any, ty: Type) -> Value:
-    # Result types of operators nest two deep at most, so recursion is bounded by the registry.
+def shaped_like(arrays: Iterator[Any], ty: Type) -> Value:
+    """Arrays from left to right as a value of this type; recurses over the nesting of the type."""
     if isinstance(ty, TupleType):
-        return tuple(_build(pending, field) for field in ty.fields)
-    return _as_array(next(pending))
+        return tuple([shaped_like(arrays, field) for field in ty.fields])
+    return _as_array(next(arrays))

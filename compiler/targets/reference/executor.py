@@ -7,7 +7,7 @@ in the program is bounded by memory only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -23,8 +23,8 @@ from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.loops import closed
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
-from compiler.ir.ty import TensorType, TupleType, Type
-from compiler.ops.evaluate import Value, apply_rule, evaluate_op, flatten
+from compiler.ir.ty import TensorType
+from compiler.ops.evaluate import Value, apply_rule, evaluate_op, flatten, shaped_like
 from compiler.runtime.executor import Inputs
 from compiler.runtime.kernels import ModuleKernels
 from compiler.targets.reference.inputs import checked_inputs
@@ -259,7 +259,7 @@ class _Machine:
         if kernel is None:
             self._enter_function(self.plan_of(name), (), args, step, slots)
             return
-        self._finish(step, slots, _shaped_like(iter(kernel(flatten(args))), ty))
+        self._finish(step, slots, shaped_like(iter(kernel(flatten(args))), ty))
 
     def _call_value(self, callee: Any, args: list[Any], step: Step, slots: list[Any]) -> None:
         callee = self._callable(callee)
@@ -302,13 +302,6 @@ class _Machine:
 
 
 _CONTROL = frozenset({Do.CALL_GLOBAL, Do.CALL_VALUE, Do.IF, Do.MATCH, Do.KERNEL})
-
-
-def _shaped_like(arrays: Iterator[NDArray[Any]], ty: Type) -> Any:
-    """Arrays from left to right as a value of this type; recurses over the nesting of the type."""
-    if isinstance(ty, TupleType):
-        return tuple([_shaped_like(arrays, field) for field in ty.fields])
-    return next(arrays)
 
 
 def _make(step: Step, slots: list[Any]) -> Any:
