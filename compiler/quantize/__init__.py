@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from compiler.quantize.calibration.collect_stats import collect_stats as collect_stats
     from compiler.quantize.calibration.flow import Calibration as Calibration
     from compiler.quantize.calibration.flow import quantize as quantize
-    from compiler.quantize.calibration.flow import without_data as without_data
     from compiler.quantize.calibration.measurement import calibration_stats as calibration_stats
     from compiler.quantize.calibration.measurement import channel_stats as channel_stats
     from compiler.quantize.candidate import Candidate as Candidate
     from compiler.quantize.candidate import build_candidate as build_candidate
     from compiler.quantize.candidate import mark as mark
+    from compiler.quantize.candidate import without_data as without_data
     from compiler.quantize.choice import Decision as Decision
     from compiler.quantize.choice import choose as choose
     from compiler.quantize.conversions.operators import (

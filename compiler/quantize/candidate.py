@@ -177,9 +177,23 @@ def mark(
         return Sequential([QuantizePartition(run), QuantizeAnnotate(run)], name="mark")(mod), run
 
 
-def recommended_mark(mod: IRModule) -> IRModule:
-    """Annotate a module for ``QConfig.recommended()``; as a ``view``, it is made once."""
-    return mark(mod, QConfig.recommended())[0]
+def without_data(qconfig: QConfig) -> QConfig:
+    """The configuration without the fields that need calibration data.
+
+    Ranges decide numbers, and hardly which operator has an integer form: ``global_scale`` stands in
+    for them.
+    """
+    return qconfig.with_overrides(
+        calibrate_mode="global_scale",
+        do_simulation=False,
+        smooth_alpha=None,
+        weight_rounding="nearest",
+    )
+
+
+def recommended_mark(mod: IRModule) -> tuple[IRModule, QuantizeContext]:
+    """``mark`` of the recommended configuration without data; as a ``view``, it is made once."""
+    return mark(mod, without_data(QConfig.recommended()).uncut)
 
 
 def tied_states(simulated: IRModule) -> IRModule:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -23,8 +24,7 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.layer_choices import REST
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.qtypes.report import MARKER_OPS, OPERAND_FLOAT, CallRecord, float_calls
-from compiler.quantize.calibration.flow import without_data
-from compiler.quantize.candidate import build_marked, mark
+from compiler.quantize.candidate import build_marked, mark, recommended_mark, without_data
 from compiler.quantize.conversions.partition_conversions import (
     integer_dtypes,
     partition_conversions,
@@ -164,7 +164,9 @@ def diagnose(mod: IRModule, qconfig: QConfig) -> Diagnosis:
             since none of them decides which operator has an integer form.
     """
     plain = without_data(qconfig).uncut
-    annotated, run = mark(mod, plain)
+    usual = plain == without_data(QConfig.recommended()).uncut
+    annotated, run = mod.view(recommended_mark) if usual else mark(mod, plain)
+    run = replace(run, report=deepcopy(run.report))  # the view keeps its own
     records, obstacles = _built(mod, annotated, run)
     overflows = overflowing(annotated)
     obstacles += tuple(

@@ -130,7 +130,7 @@ def choice_of(bits: int) -> Value:
 
 def weighted_layers(module: IRModule) -> dict[str, LayerCost]:
     """Layers and tables that have weights, in visiting order."""
-    layers = module_cost(module.view(recommended_mark), QConfig.recommended()).layers
+    layers = module_cost(module.view(recommended_mark)[0], QConfig.recommended()).layers
     return {layer.name: layer for layer in layers if layer.weight_elements}
 
 

@@ -188,7 +188,7 @@ def _prepared(
 def _refuse_quantized(opened: OpenedModel) -> None:
     """Refuse a model that is quantized already, and leaves nothing to search for."""
     if note := given_note(opened.module):
-        annotated = opened.module.view(recommended_mark)
+        annotated = opened.module.view(recommended_mark)[0]
         if not measured_points(annotated) and not ungiven_weights(annotated):
             raise SettingsError(
                 f"{opened.source.name}: {note}; it leaves nothing to search for",

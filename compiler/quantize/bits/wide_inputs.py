@@ -251,7 +251,7 @@ class _Marked:
     @staticmethod
     def of(module: IRModule) -> _Marked:
         qconfig = QConfig.recommended()
-        annotated = module.view(recommended_mark)
+        annotated = module.view(recommended_mark)[0]
         main = annotated["main"]
         nodes, layers = nodes_of(main), named_layers(main)
         behind: set[Expr] = set()

@@ -350,20 +350,6 @@ def _measured_as(qconfig: QConfig) -> QConfig:
     return qconfig.with_overrides(weight_rounding="nearest")
 
 
-def without_data(qconfig: QConfig) -> QConfig:
-    """The configuration without the fields that need calibration data.
-
-    Ranges decide numbers, and hardly which operator has an integer form: ``global_scale`` stands in
-    for them.
-    """
-    return qconfig.with_overrides(
-        calibrate_mode="global_scale",
-        do_simulation=False,
-        smooth_alpha=None,
-        weight_rounding="nearest",
-    )
-
-
 def settings_in_the_way(mod: IRModule, qconfig: QConfig) -> list[str]:
     """What the configuration says, or leaves to the PassContext, that keeps operators in float.
 

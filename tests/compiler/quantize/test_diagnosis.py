@@ -171,6 +171,13 @@ def test_names_of_onnx_nodes_come_from_spans() -> None:
     assert onnx_nodes(SequentialSpan((node, text, Span("onnx:Add_2")))) == ("Conv_1", "Add_2")
 
 
+def test_a_second_diagnosis_of_a_module_says_what_the_first_said() -> None:
+    mod = prerequisite_optimize(relay.module(relay.op.tanh(relay.var("x", (1, 4)))))
+    first = diagnose(mod, QConfig.recommended())
+    assert first.operators
+    assert diagnose(mod, QConfig.recommended()) == first
+
+
 @pytest.mark.parametrize(
     "change",
     [
