@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 Levels = NDArray[np.int8 | np.int32]
-T = TypeVar("T")
-
 _MOST_BYTES: Final = 1 << 28
 """Bytes of the float network that are kept; what comes later is made each time."""
 
@@ -40,17 +38,15 @@ class FloatSide:
     """What layers read in the float network, for candidates that differ in their weights only."""
 
     def __init__(self) -> None:
-        self._held: dict[Any, list[Any]] = {}
+        self._held: dict[Any, list[NDArray[Any]]] = {}
         self._room = _MOST_BYTES
 
-    def get(self, key: Hashable, make: Callable[[], Iterable[T]]) -> list[T]:
-        """What was kept of the runs of a layer, else what ``make`` gives: arrays, or lists of
-        (number, array)."""
+    def get(self, key: Hashable, make: Callable[[], Iterable[NDArray[Any]]]) -> list[NDArray[Any]]:
+        """What was kept of the runs of a layer, else the arrays that ``make`` gives."""
         held = self._held.get(key)
         if held is None:
             held = list(make())
-            parts = (each if isinstance(each, list) else [(0, each)] for each in held)
-            size = sum(array.nbytes for part in parts for _, array in part)
+            size = sum(array.nbytes for array in held)
             if size <= self._room:
                 self._held[key] = held
                 self._room -= size

@@ -8,17 +8,17 @@ columns[g] columns[g]^T. Sequential rounding asks for them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.expr import Call
 from compiler.ir.op import OpRule
-from compiler.ops.nn.window import axes_of, pad_spatial
+from compiler.ops.nn.window import axes_of
 from compiler.ops.number_format import Array
 
 
@@ -29,9 +29,10 @@ class InputColumns:
     Attributes:
         data_axis: channel axis of the data.
         channels: int64 (groups, taps): the channel of the data that each tap reads.
-        columns: ``columns(data, some)`` gives pieces with the group each begins at, (groups of the
-            piece, taps, positions), in the data's dtype: all groups, a few at a time, at those
-            positions of each image, or those rows, that the slice ``some`` names.
+        reads: ``reads(some)``: int32 (taps of one channel, positions), where the first channel
+            lies in the flat data, or -1 for padding, at those positions of each image, or those
+            rows, that the slice ``some`` names.
+        stride: from one channel to the next in the flat data.
         rows: ``rows(weight)``: (groups, outputs of a group, taps), a view or copy.
         weight: ``weight(rows)``: the inverse of ``rows``.
         images: of one run, and the positions of each.
@@ -39,7 +40,8 @@ class InputColumns:
 
     data_axis: int
     channels: NDArray[np.int64]
-    columns: Callable[..., Iterator[tuple[int, Array]]]
+    reads: Callable[[slice], Array]
+    stride: int
     rows: Callable[[Array], Array]
     weight: Callable[[Array], Array]
     images: tuple[int, int]
@@ -49,10 +51,6 @@ FQInputColumns: OpRule[Callable[[Call], InputColumns | None]] = OpRule(
     "FQInputColumns", asked_by="sequential rounding (compiler/quantize)"
 )
 """``rule(call)`` for a typed call; None for layouts it does not know."""
-
-
-_PIECE_BYTES: Final = 1 << 25
-"""Columns are made in pieces of about this size."""
 
 
 @FQInputColumns.register("nn.conv2d")
@@ -70,27 +68,22 @@ def conv2d_columns(call: Call) -> InputColumns:
     groups, taps = attrs.groups, inputs * height * width
     channels = np.arange(groups * inputs, dtype=np.int64).reshape(groups, inputs)
 
-    @lru_cache(maxsize=4)  # of one layer: image after image reads the same places
-    def reads_of(line: int, *some: int | None) -> Array:
-        """Places that windows read of a padded channel of such lines, tap after tap."""
-        places = np.arange(size[0] * size[1])[slice(*some)]
-        down, right = (step * np.arange(n) for step, n in zip(attrs.dilation, (height, width)))
-        row, column = places // size[1] * attrs.strides[0], places % size[1]
-        starts = row * line + column * attrs.strides[1]
-        return np.asarray((down[:, None] * line + right).reshape(-1, 1) + starts).reshape(-1)
+    data = call.args[0].tensor_type.concrete_shape
+    of_image, stride, *of_place = (math.prod(data[axis + 1 :]) for axis in data_axes)
+    starts = of_image * np.arange(data[data_axes[0]])[:, None]
+    taps_of = zip(attrs.dilation, (height, width), attrs.padding)
+    down, right = (step * np.arange(count) - before for step, count, before in taps_of)
 
-    def columns(data: Array, some: slice) -> Iterator[tuple[int, Array]]:
-        positions = len(range(size[0] * size[1])[some])
-        most = -(-size[0] * size[1] // (some.step or 1))  # the same pieces wherever it begins
-        step = max(_PIECE_BYTES // (8 * most * taps), 1)
-        padded = pad_spatial(data.transpose(data_axes), attrs.padding, 0)
-        reads = reads_of(padded.shape[3], some.start, some.stop, some.step)
-        plain = padded.shape[2:] == size and taps == inputs
-        for flat in padded.reshape(*padded.shape[:2], -1):
-            for first in range(0, groups, step):
-                part = flat[first * inputs : (first + step) * inputs]
-                read = part[:, some] if plain else part.take(reads, axis=1)
-                yield first, read.reshape(-1, taps, positions)
+    def reads(some: slice) -> Array:
+        place = np.arange(size[0] * size[1])[some]
+        row = down[:, None, None] + attrs.strides[0] * (place // size[1])
+        column = right[:, None] + attrs.strides[1] * (place % size[1])
+        inside = (row >= 0) & (row < data[data_axes[2]])
+        inside = inside & (column >= 0) & (column < data[data_axes[3]])
+        found = np.where(inside, of_place[0] * row + of_place[1] * column, -1)
+        found = found.reshape(height * width, 1, -1)
+        found = np.where(found < 0, -1, found + starts)
+        return found.reshape(height * width, -1).astype(np.int32)
 
     def rows(weight: Array) -> Array:
         return weight.transpose(kernel_axes).reshape(groups, outputs // groups, taps)
@@ -101,19 +94,17 @@ def conv2d_columns(call: Call) -> InputColumns:
 
     repeated = np.repeat(channels, height * width, axis=1)
     images = result[out_axes[0]], size[0] * size[1]
-    return InputColumns(data_axes[1], repeated, columns, rows, weight, images)
+    return InputColumns(data_axes[1], repeated, reads, stride, rows, weight, images)
 
 
 @FQInputColumns.register("nn.dense")
 def dense_columns(call: Call) -> InputColumns:
     """A column for every row of the data."""
     units, features = call.args[1].tensor_type.concrete_shape
+    shape = call.args[0].tensor_type.concrete_shape
 
-    def columns(data: Array, some: slice) -> Iterator[tuple[int, Array]]:
-        flat = data.reshape(-1, features)[some]
-        step = max(_PIECE_BYTES // (8 * features), 1)
-        for first in range(0, len(flat), step):
-            yield 0, flat[first : first + step].T[None]
+    def reads(some: slice) -> Array:
+        return features * np.arange(math.prod(shape[:-1]), dtype=np.int32)[None, some]
 
     def rows(weight: Array) -> Array:
         return weight.reshape(1, units, features)
@@ -122,6 +113,5 @@ def dense_columns(call: Call) -> InputColumns:
         return values.reshape(units, features)
 
     channels = np.arange(features, dtype=np.int64)[None]
-    shape = call.args[0].tensor_type.concrete_shape
     images = shape[0], int(np.prod(shape[1:-1]))
-    return InputColumns(len(shape) - 1, channels, columns, rows, weight, images)
+    return InputColumns(len(shape) - 1, channels, reads, 1, rows, weight, images)

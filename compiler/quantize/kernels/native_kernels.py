@@ -18,7 +18,6 @@ from compiler.quantize.kernels.numpy_kernels import (
     I16,
     I32,
     I64,
-    PADDED,
     UPPER_COUNTERS,
     Kernels,
     KeyTimes,
@@ -28,6 +27,7 @@ from compiler.targets.c.toolchain import build_library
 _SOURCES = [Path(__file__).with_name(name) for name in ("calibrate.c", "products.c")]
 _LANES = 4  # LANES and TEAM of the sources
 _TEAM = 8
+_TILE, _PADDED = 4, 32
 
 
 class _Array:
@@ -49,10 +49,10 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "divergences_float32": (*[_Array] * 3, _INT, _Array, _INT, _INT, _Array, _Array),
     "group_terms": (_Array, _Array, _INT, _Array, _INT, _INT, *[_Array] * 4),
     "steps": (_Array, *[_LONG] * 3, _Array, _Array),
-    "products": (_Array, _Array, *[_LONG] * 4, *[_Array] * 4),
+    "products": (*[_Array] * 4, *[_LONG] * 5, *[_Array] * 5),
     "shrunk": (*[_Array] * 6, _LONG, _LONG, _INT, _INT, _Array, _Array),
     "grid_errors": (_Array, _LONG, _LONG, _Array, _FLOAT, _Array),
-    "round_columns": (_Array, _Array, *[_LONG] * 3, _DOUBLE, _DOUBLE, _Array, _Array),
+    "round_columns": (*[_Array] * 3, *[_LONG] * 3, _DOUBLE, _DOUBLE, _Array),
 }
 _RESULTS = {"collect_low": ctypes.c_int64, "steps": ctypes.c_int32}
 
@@ -81,6 +81,7 @@ class NativeKernels(Kernels):
         self._bin_scratch = np.zeros(0, np.uint32)
         self._low, self._slot = np.empty(0, np.uint16), np.empty(0, np.uint8)
         self._times = np.empty(0, np.int32)
+        self._columns = np.empty(0, np.int16)
 
     def count_ranges(self, values: F32, counts: I64, keys: I32) -> None:
         with self._lock:
@@ -143,13 +144,26 @@ class NativeKernels(Kernels):
         return out if numbers else None
 
     def products(
-        self, both: I16, positions: int, products: I64, crossed: I64, sums: tuple[I64, I64]
+        self,
+        read: Sequence[I16],
+        wanted: Sequence[I16],
+        layout: tuple[int, Sequence[I32]],
+        products: I64,
+        crossed: I64,
+        sums: tuple[I64, I64],
     ) -> None:
         groups, taps, _ = products.shape
-        padded = -(-positions // PADDED) * PADDED
-        self._library.qs_products(
-            *both, groups, taps, both.shape[3], padded, products, crossed, *sums
-        )
+        reads = np.concatenate(layout[1], axis=1)
+        places, positions = reads.shape
+        ends = np.cumsum([each.shape[1] for each in layout[1]])
+        data = (np.array([x.ctypes.data for x in runs], np.uintp) for runs in (read, wanted))
+        sizes = len(read), layout[0], places, groups, taps
+        with self._lock:
+            if self._columns.size < (room := 2 * (taps + _TILE) * (positions + 2 * _PADDED)):
+                self._columns = np.empty(room, np.int16)
+            self._library.qs_products(
+                *data, ends, reads, *sizes, self._columns, products, crossed, *sums
+            )
 
     def shrunk(
         self,
@@ -170,7 +184,7 @@ class NativeKernels(Kernels):
     def grid_errors(self, magnitudes: F32, scale: F32, levels: float, out: F32) -> None:
         self._library.qs_grid_errors(magnitudes, *magnitudes.shape, scale, levels, out)
 
-    def round_columns(self, values: F64, factor: F64, ends: tuple[int, int]) -> tuple[F64, F64]:
-        found, errors, left = np.empty_like(values), np.empty_like(values), values.copy()
-        self._library.qs_round_columns(left, factor, *values.shape, *ends, found, errors)
-        return found, errors
+    def round_columns(self, values: F64, free: F64, factor: F64, ends: tuple[int, int]) -> F64:
+        found = np.empty_like(values)
+        self._library.qs_round_columns(values, free, factor, *values.shape, *ends, found)
+        return found

@@ -4,7 +4,7 @@ and as the oracle of the C ones (``native_kernels.py``)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
+Number = TypeVar("Number", np.int16, np.float32)
 Floating = NDArray[np.floating[Any]]
 I16 = NDArray[np.int16]
 I32 = NDArray[np.int32]
@@ -22,9 +23,6 @@ UPPER_COUNTERS = 32768
 
 MOST_STEPS = 2896
 """The largest number of steps: its product with a difference of two is below 2^24."""
-PADDED = 32
-"""Positions of products are padded to a multiple."""
-
 KeyTimes = tuple[NDArray[np.uint16], I32]
 """Keys, and how often each entry occurred; same shape."""
 
@@ -37,11 +35,6 @@ _TERMS = 8192
 _TINY = 1e-300
 _LEAST = np.finfo(np.float64).tiny
 _SERIES = (*(1.0 / k for k in range(21, 2, -2)), 1.0)
-
-
-def padded_taps(taps: int) -> int:
-    """Rows that ``Kernels.products`` takes for so many taps."""
-    return -(-taps // 4) * 4
 
 
 def log_series(x: F64) -> F64:
@@ -173,22 +166,36 @@ class Kernels:
         return np.clip(steps, -MOST_STEPS, MOST_STEPS).astype(np.int16)
 
     def products(
-        self, both: I16, positions: int, products: I64, crossed: I64, sums: tuple[I64, I64]
+        self,
+        read: Sequence[I16],
+        wanted: Sequence[I16],
+        layout: tuple[int, Sequence[I32]],
+        products: I64,
+        crossed: I64,
+        sums: tuple[I64, I64],
     ) -> None:
-        """Add to products and crossed (groups, taps, taps) those of two taps of ``both[0]``, and of
-        the first of ``both[1]`` and the second of ``both[0]``; to sums (groups, taps) those of
-        either. Of products only the lower triangle counts.
+        """Add to products and crossed (groups, taps, taps) those of what two taps read, and of what
+        the first reads more of the wanted data and the second reads; to sums (groups, taps) those
+        of either. Of products only the lower triangle counts.
 
         Args:
-            both: (2, groups, taps, positions), whole steps and their differences; zeros pad taps
-                as ``padded_taps`` says and positions to a multiple of ``PADDED``.
+            read, wanted: run by run.
+            layout: as of ``read_columns``, with places for each run.
         """
-        read, more = both[:, :, : products.shape[1], :positions].astype(np.float64)
-        across = read.transpose(0, 2, 1)
+        groups, taps, _ = products.shape
+        one, other = (
+            np.concatenate(
+                [read_columns(x, groups * taps, (layout[0], y)) for x, y in zip(runs, layout[1])],
+                axis=1,
+                dtype=np.float64,
+            ).reshape(groups, taps, -1)
+            for runs in (read, wanted)
+        )
+        more, across = other - one, one.transpose(0, 2, 1)
         # Whole numbers below 2^53: exact in any order.
-        products += (read @ across).astype(np.int64)
+        products += (one @ across).astype(np.int64)
         crossed += (more @ across).astype(np.int64)
-        for total, values in zip(sums, (read, more), strict=True):
+        for total, values in zip(sums, (one, more), strict=True):
             total += values.sum(axis=2).astype(np.int64)
 
     def shrunk(
@@ -247,19 +254,31 @@ class Kernels:
         out *= scale[:, None]
         out -= magnitudes
 
-    def round_columns(self, values: F64, factor: F64, ends: tuple[int, int]) -> tuple[F64, F64]:
-        """Whole numbers from the first to the second of ``ends`` for ``values`` (groups, rows,
-        columns), column after column, and the error of each, which later columns make up for:
-        ``factor`` (groups, columns, columns), upper triangular, says by how much.
+    def round_columns(self, values: F64, free: F64, factor: F64, ends: tuple[int, int]) -> F64:
+        """Whole numbers from the first to the second of ``ends`` for ``free`` (groups, rows,
+        columns), from the last column to the first. What each differs from ``values`` is added to
+        the columns before it, times ``factor`` (groups, columns, columns), lower triangular.
+        ``free`` is lost.
         """
-        free = values.copy()
-        found, errors = np.empty_like(values), np.empty_like(values)
-        for k in range(values.shape[2]):
+        found = np.empty_like(values)
+        for k in reversed(range(values.shape[2])):
             found[:, :, k] = on_grid(free[:, :, k], ends)
-            error = (free[:, :, k] - found[:, :, k]) / factor[:, k, k][:, None]
-            free[:, :, k + 1 :] -= error[:, :, None] * factor[:, None, k, k + 1 :]
-            errors[:, :, k] = error
-        return found, errors
+            error = values[:, :, k] - found[:, :, k]
+            free[:, :, :k] += error[:, :, None] * factor[:, None, k, :k]
+        return found
+
+
+def read_columns(data: NDArray[Number], taps: int, layout: tuple[int, I32]) -> NDArray[Number]:
+    """What taps read of contiguous data, (taps, positions), channel by channel.
+
+    Args:
+        layout: from one channel to the next, and what the taps of the first one read, (taps of a
+            channel, positions), -1 for zeros.
+    """
+    stride, reads = layout
+    begin = stride * np.arange(taps // len(reads))[:, None, None]
+    found = data.reshape(-1).take(reads + begin)
+    return np.where(reads < 0, data.dtype.type(0), found).reshape(taps, -1)
 
 
 def on_grid(values: Floating, ends: tuple[int, int]) -> Floating:

@@ -4,6 +4,7 @@
  */
 #include <math.h>
 #include <stdint.h>
+#include <string.h>
 #if defined(__SSE2__)
 #include <immintrin.h>
 #endif
@@ -136,32 +137,43 @@ static inline void add_tile(const int16_t *a, const int16_t *b, int64_t length, 
             for (int64_t j = 0; j < columns; j++) matrix[j] += found[TILE * i + j];
 }
 
-/* products[g][k][l] += sum over the positions of one[g][k] * one[g][l], at least where l <= k,
- * crossed[g][k][l] of other[g][k] * one[g][l], and read[g][k], more[g][k] of either. one, other: (groups, taps, length), both padded with
- * zeros: taps to TILE, positions to PADDED.
+/* products[g][k][l] += the sum over positions of what taps k and l read, at least where l <= k,
+ * crossed[g][k][l] of what k reads more of the other data and l reads, read[g][k] and more[g][k] of
+ * either. one, other: the data of each run; ends: of its positions; reads: (taps of a channel, all
+ * positions), places in the first channel, -1 for a zero; stride: from one channel to the next;
+ * columns: memory for either, (taps padded to TILE, positions padded to PADDED and as much again).
  */
-void qs_products(const int16_t *one, const int16_t *other, int64_t groups, int64_t taps,
-                 int64_t length, int64_t positions, int64_t *products, int64_t *crossed,
-                 int64_t *read, int64_t *more) {
-    int64_t lines = (taps + TILE - 1) / TILE * TILE, size = taps * taps;
+void qs_products(const int16_t *const *one, const int16_t *const *other, const int64_t *ends,
+                 const int32_t *reads, int64_t runs, int64_t stride, int64_t own, int64_t groups,
+                 int64_t taps, int16_t *columns, int64_t *products, int64_t *crossed, int64_t *read,
+                 int64_t *more) {
+    int64_t lines = (taps + TILE - 1) / TILE * TILE, count = ends[runs - 1], size = taps * taps;
+    int64_t positions = (count + PADDED - 1) / PADDED * PADDED;
+    int64_t length = positions + PADDED; /* no power of 2, by which lines would share a cache set */
+    int16_t *held = columns, *apart = columns + lines * length;
+    memset(columns, 0, 2 * sizeof(int16_t) * (size_t)(lines * length));
     for (int64_t g = 0; g < groups; g++, products += size, crossed += size) {
-        for (int64_t block = 0; block < taps; block += NEAR)
-            for (int64_t k = 0; k < taps; k += TILE)
-                for (int64_t l = block; l < taps && l < block + NEAR; l += TILE) {
-                    add_tile(other, one, length, positions, crossed, taps, k, l);
-                    if (l <= k) add_tile(one, one, length, positions, products, taps, k, l);
-                }
         for (int64_t k = 0; k < taps; k++) {
-            int64_t of_one = 0, of_other = 0;
-            for (int64_t p = 0; p < positions; p++) {
-                of_one += one[k * length + p];
-                of_other += other[k * length + p];
-            }
+            int64_t row = g * taps + k, from = row / own * stride, of_one = 0, of_other = 0;
+            const int32_t *at = reads + row % own * count;
+            for (int64_t run = 0, p = 0; run < runs; run++)
+                for (const int16_t *x = one[run] + from, *y = other[run] + from; p < ends[run]; p++) {
+                    int32_t value = at[p] < 0 ? 0 : x[at[p]];
+                    int32_t rest = at[p] < 0 ? 0 : y[at[p]] - value;
+                    held[k * length + p] = (int16_t)value;
+                    apart[k * length + p] = (int16_t)rest;
+                    of_one += value;
+                    of_other += rest;
+                }
             *read++ += of_one;
             *more++ += of_other;
         }
-        one += lines * length;
-        other += lines * length;
+        for (int64_t block = 0; block < taps; block += NEAR)
+            for (int64_t k = 0; k < taps; k += TILE)
+                for (int64_t l = block; l < taps && l < block + NEAR; l += TILE) {
+                    add_tile(apart, held, length, positions, crossed, taps, k, l);
+                    if (l <= k) add_tile(held, held, length, positions, products, taps, k, l);
+                }
     }
 }
 
@@ -241,21 +253,16 @@ static inline double on_grid(double value, double low, double high) {
     return whole < high ? whole : high;
 }
 
-/* Round a block of columns, one after the other, the later ones making up for what was rounded.
- * values, found, errors: (groups, rows, width); factor: (groups, width, width), upper triangular.
+/* Round a block of columns from the last to the first; those before make up for what was rounded.
+ * values, free, found: (groups, rows, width); factor: (groups, width, width), lower triangular.
  */
-void qs_round_columns(double *values, const double *factor, int64_t groups, int64_t rows,
-                      int64_t width, double low, double high, double *found,
-                      double *errors) {
-    for (int64_t row = 0; row < groups * rows; row++) {
-        const double *upper = factor + row / rows * width * width;
-        double *left = values + row * width, *to = found + row * width, *lost = errors + row * width;
-        for (int64_t k = 0; k < width; k++) {
-            const double *line = upper + k * width;
-            to[k] = on_grid(left[k], low, high);
-            double error = (left[k] - to[k]) / line[k];
-            lost[k] = error;
-            for (int64_t j = k + 1; j < width; j++) left[j] -= error * line[j];
+void qs_round_columns(const double *values, double *free, const double *factor, int64_t groups,
+                      int64_t rows, int64_t width, double low, double high, double *found) {
+    for (int64_t row = 0; row < groups * rows; row++, values += width, free += width, found += width)
+        for (int64_t k = width - 1; k >= 0; k--) {
+            const double *line = factor + (row / rows * width + k) * width;
+            found[k] = on_grid(free[k], low, high);
+            double error = values[k] - found[k];
+            for (int64_t j = 0; j < k; j++) free[j] += error * line[j];
         }
-    }
 }

@@ -206,8 +206,9 @@ class PrefixRuns:
 
 def _finite_quotient(value: NDArray[Any]) -> NDArray[Any]:
     """0 for a zero over what was rounded to zero, as integers divide."""
-    missing = np.isnan(value)
-    return np.where(missing, value.dtype.type(0), value) if missing.any() else value
+    if not np.isnan(value.min(initial=0)):  # NaN is the least of any
+        return value
+    return np.where(np.isnan(value), value.dtype.type(0), value)
 
 
 def _held(node: Expr) -> bool:

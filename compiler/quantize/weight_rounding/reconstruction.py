@@ -33,15 +33,15 @@ def reconstructed(rows: Products, gram: Products, ends: tuple[int, int]) -> Prod
     """Whole numbers of a grid for the weights of one or more groups.
 
     Args:
-        rows: weights in units of their scale, (groups, outputs, taps).
-        gram: products of columns, (groups, taps, taps), symmetric, no negative eigenvalues. Its
-            dtype is that of the products of matrices.
+        rows: weights in units of their scale, (groups, outputs, taps). Their dtype is that of
+            making up for errors.
+        gram: products of columns, (groups, taps, taps), symmetric, no negative eigenvalues.
         ends: smallest and largest number of the grid.
     Returns:
         (groups, outputs, taps).
     """
     hessian = damped(gram)
-    order = np.argsort(-np.diagonal(hessian, axis1=1, axis2=2), axis=1, kind="stable")
+    order = np.argsort(-np.diagonal(hessian, axis1=1, axis2=2), axis=1, kind="stable")[:, ::-1]
     # In place where that can be: layers of many taps are as large as all else.
     rows = np.stack([one.take(some, axis=1) for one, some in zip(rows, order)])
     for one, some in zip(hessian, order):
@@ -71,33 +71,29 @@ def damped(gram: Products, part: float = _DAMPING) -> Products:
 
 
 def _made_up_for(rows: Products, hessian: Products, ends: tuple[int, int]) -> Products:
-    """Round column by column; later columns compensate the error of earlier ones."""
-    taps, kernels = rows.shape[2], choose_kernels()
-    factor = _inverse_factor(hessian)
-    free = rows.astype(hessian.dtype)
-    found = np.empty_like(rows)
-    for first in range(0, taps, _BLOCK):
-        some = slice(first, min(first + _BLOCK, taps))
-        values, own = (
-            np.ascontiguousarray(part, np.float64)
-            for part in (free[:, :, some], factor[:, some, some])
-        )
-        found[:, :, some], errors = kernels.round_columns(values, own, ends)
-        free[:, :, some.stop :] -= errors.astype(free.dtype) @ factor[:, some, some.stop :]
-    return found
+    """Round column by column, the last one first; the others compensate the errors.
 
-
-def _inverse_factor(hessian: Products) -> Products:
-    """Upper triangular U with U^T U the inverse, of each group.
-
-    With rows and columns in reverse order, U is the inverse of the Cholesky factor: a quarter of
-    the work of inverting the products themselves.
+    The products are L L^T, L lower triangular, so the error of the output is the sum of squares of
+    (w - q) L. Its column k is w - q at k and behind, where all is rounded by then: in units of the
+    diagonal of L, the nearest number to what makes it 0 has the least square.
     """
-    found = np.empty_like(hessian)
-    for group, one in enumerate(hessian):
-        turned = np.array(one[::-1, ::-1], np.float64, order="F")  # which both work in
-        lower, refused = scipy.linalg.lapack.dpotrf(turned, lower=1, overwrite_a=1)
+    taps, kernels = rows.shape[2], choose_kernels()
+    factor = hessian.astype(rows.dtype)
+    (factorize,) = scipy.linalg.get_lapack_funcs(("potrf",), (factor,))
+    for one in factor:
+        refused = factorize(one.T, overwrite_a=1)[1]  # in place: transposed, it is Fortran's
         if refused:
             raise np.linalg.LinAlgError(f"column {refused} depends on the columns before it")
-        found[group] = scipy.linalg.lapack.dtrtri(lower, lower=1, overwrite_c=1)[0][::-1, ::-1]
+    factor /= np.einsum("gkk->gk", factor)[:, None].copy()
+    free = rows.copy()
+    found = np.empty_like(rows)
+    for end in range(taps, 0, -_BLOCK):
+        some = slice(max(end - _BLOCK, 0), end)
+        values, targets, own = (
+            np.array(part, np.float64, order="C")
+            for part in (rows[:, :, some], free[:, :, some], factor[:, some, some])
+        )
+        found[:, :, some] = kernels.round_columns(values, targets, own, ends)
+        errors = (values - found[:, :, some]).astype(free.dtype)
+        free[:, :, : some.start] += errors @ factor[:, some, : some.start]
     return found

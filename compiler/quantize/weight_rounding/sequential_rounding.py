@@ -30,8 +30,8 @@ shrinkage approach to large-scale covariance matrix estimation", 2005 (the diago
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -50,7 +50,7 @@ from compiler.qtypes.channel_ranges import FloatSide, RoundedWeight, narrowed
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind
 from compiler.quantize.kernels.choice import choose_kernels
-from compiler.quantize.kernels.numpy_kernels import PADDED, on_grid, padded_taps
+from compiler.quantize.kernels.numpy_kernels import on_grid, read_columns
 from compiler.quantize.rewriting import rewritten
 from compiler.quantize.scales.bind_scales import quantize_points
 from compiler.quantize.scales.range_fitting import RangeFitting
@@ -70,7 +70,6 @@ from compiler.quantize.weighted_calls import weighted_calls
 
 Floats = NDArray[np.float64]
 Words = NDArray[np.int16]
-Piece = tuple[int, Words]
 
 _DAMPING: Final = 0.2
 _ROWS: Final = 1 << 13
@@ -83,8 +82,6 @@ words: 0.1 dB more, 2 CPU seconds more."""
 _PRODUCTS: Final = 5 * 10**10
 """Networks of more have half of ``_ROWS``: EfficientNet-Lite0 is as good, and faster by 1 s."""
 _FEW_RUNS: Final = 16
-_TOGETHER: Final = 2048
-_ELEMENTS: Final = 1 << 23
 _INPUTS: Final = 1 << 23
 """Values of the inputs in the runs for weights of 8 bits; fewer bits use the whole sample."""
 _IMAGES: Final = 256
@@ -135,7 +132,6 @@ def round_sequentially(
     layers = dict(zip(calls, places, strict=True))
     most = _most_rows(main)
     shared: tuple[tuple[Any, ...], _Seen] | None = None  # queries, keys and values read alike
-    words = _Words()
     for call in nodes_of(main):
         if fitting is not None and call in fitted and call in runs:
             runs.advance(call, fitting.samples(call))
@@ -158,7 +154,7 @@ def round_sequentially(
             runs.advance(call, _runs_for(rule, most))
             if shared is None:
                 data, units, side = call.args[0], units_of(one), found.float_side
-                shared = same, _Seen.of(runs, data, rule, most, units, side, centred, words)
+                shared = same, _Seen.of(runs, data, rule, most, units, side, centred)
             known[place] = _rounded(held, shared[1], centred)
         levels, error = known[place].levels, known[place].mean_error
         runs.replaced[point] = held.point_of(levels)
@@ -225,7 +221,7 @@ def _rounded(held: PointRows, seen: _Seen, centred: bool) -> RoundedWeight:
         signs = _signs(joined_rows(moved, shape), np.einsum("gkk->gk", hessian), ends)
         signs = np.repeat(signs, len(moved) // len(signs), axis=0)
     moved *= signs
-    found = reconstructed(moved, hessian, ends)
+    found = reconstructed(moved, seen.hessian, ends)
     found *= signs
     levels = joined_rows(found, shape)
     error = (seen.mean_error(held.rows, levels) * held.scales).reshape(-1) if centred else None
@@ -279,43 +275,47 @@ class _Seen:
         units: Floats,
         side: FloatSide | None,
         centred: bool,
-        words: _Words,
     ) -> _Seen:
         positions, used = math.prod(rule.images), min(runs.count, _runs_for(rule, most))
         stride = -(-positions * used // _rows_for(rule, most))
         some = [slice(number % stride, None, stride) for number in range(used)]
         as_columns = rule.channels.size * positions // stride < data.tensor_type.num_elements
 
-        def steps(values: NDArray[Any], part: slice) -> Words | list[Piece]:
+        def steps(values: NDArray[Any], part: slice) -> Words:
             """Return the smaller of all data and the columns at these positions."""
             if not as_columns:
                 return channel_steps(values, units, rule.data_axis)
-            found = []
-            for first, piece in rule.columns(values, part):
-                own = units[rule.channels[first : first + len(piece)]].reshape(-1)
-                whole = channel_steps(piece.reshape(own.size, piece.shape[2]), own, 0)
-                found.append((first, whole.reshape(piece.shape)))
-            return found
+            columns = read_columns(values, rule.channels.size, (rule.stride, rule.reads(part)))
+            return channel_steps(columns, units[rule.channels.reshape(-1)], 0)
 
-        def of_float(part: slice) -> Iterator[Words | list[Piece]]:
+        def of_float(part: slice) -> Iterator[Words]:
             return map(steps, runs.float_values(data)[part], some[part])
 
         kept = None if side is None else side.get(runs.pieces, lambda: of_float(slice(used)))
-        sums = _Sums.of(rule, words, -(-positions // stride), -(-used // 2))
-        for half in range(2):
-            sums.half, part = half, slice(half, used, 2)
-            wanted = of_float(part) if kept is None else kept[part]
-            for values, held, each in zip(runs.values(data)[part], wanted, some[part], strict=True):
-                both = steps(values, each), held
-                sums.add(*(x if isinstance(x, list) else rule.columns(x, each) for x in both))
-            sums.finish()
-        read, more = sums.sums
+        groups, taps = blocked(rule)
+        # Two arrays, since one is dropped before the other.
+        products, crossed = (np.zeros((2, groups, taps, taps), np.int64) for _ in range(2))
+        read, more = np.zeros((2, 2, groups, taps), np.int64)
+        counts, kernels = [0, 0], choose_kernels()
+        for half in range(min(used, 2)):
+            part = slice(half, used, 2)
+            wanted = list(of_float(part)) if kept is None else kept[part]
+            found = list(map(steps, runs.values(data)[part], some[part]))
+            if as_columns:
+                found, wanted = ([np.concatenate(each, axis=1)] for each in (found, wanted))
+                count = found[0].shape[1]
+                layout = count, [np.arange(count, dtype=np.int32)[None]]
+            else:
+                layout = rule.stride, [rule.reads(each) for each in some[part]]
+            counts[half] = sum(each.shape[1] for each in layout[1])
+            into = products[half], crossed[half], (read[half], more[half])
+            kernels.products(found, wanted, layout, *into)
         unit = units[rule.channels.reshape(read.shape[1:])]
-        common, shrunk = unit / unit.max(axis=1, keepdims=True), choose_kernels().shrunk
-        means = sums.sums.sum(axis=1) / max(sum(sums.counts), 1) * unit
-        hessian = shrunk(sums.products, (read, read), sums.counts, common, True, centred)
-        sums.products = np.empty(0, np.int64)
-        cross = shrunk(sums.crossed, (more, read), sums.counts, common, False, centred)
+        common = unit / unit.max(axis=1, keepdims=True)
+        means = np.stack([read, more]).sum(axis=1) / max(sum(counts), 1) * unit
+        hessian = kernels.shrunk(products, (read, read), counts, common, True, centred)
+        del products
+        cross = kernels.shrunk(crossed, (more, read), counts, common, False, centred)
         return _Seen(hessian, cross, means)
 
     def mean_error(self, rows: Floats, levels: Products) -> Floats:
@@ -346,79 +346,3 @@ def _runs_for(rule: InputColumns, most: int) -> int:
     """Runs that have them. Whole runs are left out first, but not below a few: neighbouring
     positions are alike."""
     return max(_FEW_RUNS, _rows_for(rule, most) // math.prod(rule.images))
-
-
-class _Words:
-    """Memory for columns, which one layer takes after the other: new pages of memory cost more time
-    than products of few columns."""
-
-    def __init__(self) -> None:
-        self._held = np.empty(0, np.int16)
-
-    def shaped(self, *shape: int) -> Words:
-        """An array that holds what stood there before."""
-        size = math.prod(shape)
-        if size > self._held.size:
-            self._held = np.empty(size, np.int16)
-        return self._held[:size].reshape(shape)
-
-
-@dataclass(slots=True, eq=False)
-class _Sums:
-    """Sums over positions; columns wait until there are enough for one large product.
-
-    Attributes:
-        products: int64 (2, groups, taps, taps): sums over all positions of either half of the runs,
-            of products of what two taps read in the quantized network, in units of the taps; only
-            their lower triangle counts.
-        crossed: the same of what the float network reads more, and of what the quantized network
-            reads.
-        sums: int64 (2, 2, groups, taps): of what each tap reads in the quantized network, and of
-            what the float network reads more, of either half.
-        counts: positions.
-        half: of the runs that are added.
-    """
-
-    products: NDArray[np.int64]
-    crossed: NDArray[np.int64]
-    sums: NDArray[np.int64]
-    _waiting: Words
-    counts: list[int] = field(default_factory=lambda: [0, 0])
-    half: int = 0
-    _filled: int = 0
-
-    @staticmethod
-    def of(rule: InputColumns, words: _Words, positions: int, runs: int) -> _Sums:
-        """Make empty sums with memory for so many runs of so many positions at most."""
-        groups, taps = blocked(rule)
-        # Two arrays, since one is dropped before the other.
-        products, crossed = (np.zeros((2, groups, taps, taps), np.int64) for _ in range(2))
-        enough = min(_TOGETHER, -(-_ELEMENTS // (groups * taps)), positions * runs)
-        room = -(-max(enough, positions) // PADDED) * PADDED
-        waiting = words.shaped(2, groups, padded_taps(taps), room)
-        waiting[:, :, taps:] = 0
-        return _Sums(products, crossed, np.zeros((2, 2, groups, taps), np.int64), waiting)
-
-    def add(self, read: Iterable[Piece], wanted: Iterable[Piece]) -> None:
-        """One run: columns of the quantized network, and of the float one, in whole steps."""
-        taps = self.sums.shape[3]
-        for (first, one), (_, other) in zip(read, wanted, strict=True):
-            positions, begin = one.shape[2], first * one.shape[1] // taps
-            if first == 0:  # of the next image, or of other rows
-                if self._filled + positions > self._waiting.shape[3]:
-                    self.finish()
-                self._filled += positions
-                self.counts[self.half] += positions
-            one, other = (each.reshape(-1, taps, positions) for each in (one, other))
-            end = self._filled
-            held, more = self._waiting[:, begin : begin + len(one), :taps, end - positions : end]
-            held[:] = one
-            np.subtract(other, held, out=more)
-
-    def finish(self) -> None:
-        """Multiply the columns that wait."""
-        self._waiting[..., self._filled : -(-self._filled // PADDED) * PADDED] = 0
-        read, more = self.sums[:, self.half]
-        into = self.products[self.half], self.crossed[self.half], (read, more)
-        choose_kernels().products(self._waiting, self._filled, *into)
-        self._filled = 0

@@ -15,13 +15,11 @@ from compiler.quantize.calibration.stats import bin_edges
 from compiler.quantize.kernels.choice import choose_kernels
 from compiler.quantize.kernels.numpy_kernels import (
     MOST_STEPS,
-    PADDED,
     UPPER_COUNTERS,
     Kernels,
     key_value,
     log_series,
     order_key,
-    padded_taps,
 )
 from tests.each import each
 from tests.needs import skip
@@ -192,12 +190,18 @@ def drawn_words(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.
 @pytest.mark.parametrize(("taps", "positions"), [(25, 5000), (9, 32), (33, 1), (1, 5), (4, 2048)])
 def test_products_are_those_of_two_taps(kernels: Kernels, taps: int, positions: int) -> None:
     rng = np.random.default_rng(taps)
-    both = np.zeros((2, 3, padded_taps(taps), -(-positions // PADDED) * PADDED), np.int16)
-    both[:, :, :taps, :positions] = drawn_words(rng, (3, taps, positions))
+    lengths = [positions // 3, positions - positions // 3]  # of two runs
+    data = rng.integers(-MOST_STEPS, MOST_STEPS + 1, (2, 2, 3, 50)).astype(np.int16)
+    data[:, :, :, ::2] = MOST_STEPS * np.sign(data[:, :, :, ::2])
+    reads = [rng.integers(-1, 50, (taps, length)).astype(np.int32) for length in lengths]
     products, crossed = np.ones((2, 3, taps, taps), np.int64)
     sums = np.ones((2, 3, taps), np.int64)
-    kernels.products(both, positions, products, crossed, (sums[0], sums[1]))
-    read, more = both[:, :, :taps].astype(np.int64)
+    into = products, crossed, (sums[0], sums[1])
+    kernels.products(list(data[0]), list(data[1]), (50, reads), *into)
+    zeroed = np.append(data, np.zeros((2, 2, 3, 1), np.int16), axis=3).astype(np.int64)  # at -1
+    taken = [zeroed[:, run][:, :, places] for run, places in enumerate(reads)]
+    read, wanted = np.concatenate(taken, axis=3)
+    more = wanted - read
     lower = np.tril(np.einsum("gkp,glp->gkl", read, read))
     np.testing.assert_array_equal(np.tril(products - 1), lower)
     np.testing.assert_array_equal(crossed - 1, np.einsum("gkp,glp->gkl", more, read))
@@ -292,12 +296,11 @@ def nearest(value: float, ends: Ends) -> float:
 @pytest.mark.parametrize("ends", [(-4, 4), (-4, 3), (-127, 127)], ids=str)
 def test_columns_are_rounded_one_after_the_other(kernels: Kernels, ends: Ends) -> None:
     rows, matrix = rounding_case(3)
-    factor = np.ascontiguousarray(np.swapaxes(np.linalg.cholesky(matrix), 1, 2))
-    found, errors = kernels.round_columns(rows, factor, ends)
+    factor = np.linalg.cholesky(matrix)
+    free = rows + 0.25
+    found = kernels.round_columns(rows, free.copy(), factor, ends)
     for group, row in each(np.ndindex(rows.shape[:2])):
-        left = rows[group, row].copy()
-        for k in each(range(left.size)):
-            whole = nearest(left[k], ends)
-            error = (left[k] - whole) / factor[group, k, k]
-            left[k + 1 :] -= error * factor[group, k, k + 1 :]
-            assert (found[group, row, k], errors[group, row, k]) == (whole, error)
+        left = free[group, row].copy()
+        for k in each(reversed(range(left.size))):
+            assert found[group, row, k] == nearest(left[k], ends)
+            left[:k] += (rows[group, row, k] - found[group, row, k]) * factor[group, k, :k]

@@ -274,10 +274,10 @@ def test_matrices_are_solved_in_one_thread_on_any_machine(monkeypatch: pytest.Mo
     def looked(*args: Any, **options: Any) -> Any:
         libraries = threadpool_info()
         threads.update(one["num_threads"] for one in libraries if one["user_api"] == "blas")
-        return factorized(*args, **options)
+        return functions(*args, **options)
 
-    factorized = scipy.linalg.lapack.dpotrf
-    monkeypatch.setattr(scipy.linalg.lapack, "dpotrf", looked)
+    functions = scipy.linalg.get_lapack_funcs
+    monkeypatch.setattr(scipy.linalg, "get_lapack_funcs", looked)
     with threadpool_limits(2, user_api="blas"):
         candidate_of(mod, SEQUENTIAL, data)
     assert threads == {1}

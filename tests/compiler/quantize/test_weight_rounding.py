@@ -26,6 +26,7 @@ from compiler.quantize import (
     prerequisite_optimize,
     quantize,
 )
+from compiler.quantize.kernels.numpy_kernels import read_columns
 from compiler.quantize.weight_rounding.reconstruction import reconstructed
 from compiler.quantize.weighted_calls import weighted_calls
 from compiler.targets.ort.session import OrtExecutor
@@ -77,11 +78,9 @@ def test_rows_times_columns_are_the_operator_itself() -> None:
         weight = call.args[1].data  # type: ignore[attr-defined]
         rows = rule.rows(weight)
         np.testing.assert_array_equal(rule.weight(rows), weight)
-        parts: dict[int, list[Any]] = {}
-        for first, piece in rule.columns(data, slice(None)):
-            parts.setdefault(first, []).append(rows[first : first + len(piece)] @ piece)
-        merged = [np.concatenate(some, axis=2) for _, some in sorted(parts.items())]
-        found = np.concatenate(merged).reshape(wanted.shape[1], -1)
+        layout = rule.stride, rule.reads(slice(None))
+        columns = read_columns(data, rule.channels.size, layout)
+        found = (rows @ columns.reshape(*rule.channels.shape, -1)).reshape(wanted.shape[1], -1)
         np.testing.assert_allclose(
             found, np.moveaxis(wanted, 1, 0).reshape(found.shape), rtol=1e-4, atol=1e-4
         )
