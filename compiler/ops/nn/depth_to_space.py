@@ -14,7 +14,7 @@ from compiler.ir.ty import Dim, TensorType, Type
 from compiler.ops.arg_types import Types, tensor_of_rank
 from compiler.ops.nn.pool import from_nchw, to_nchw
 from compiler.ops.nn.window import arrange, axes_of, restore
-from compiler.ops.op_attrs import OpAttrs, Size
+from compiler.ops.op_attrs import OpAttrs, Size, Sizes
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -54,55 +54,38 @@ def _sub_pixel(op: str, to_space: bool) -> Op:
         w = _grown(op, w, b, not to_space, "width")
         return TensorType(restore((n, c, h, w), axes), data.dtype)
 
+    @FNumpyCompute.register(defined)
+    def compute(attrs: SubPixelAttrs, args: Arrays, out_type: Type) -> list[Any]:
+        data = to_nchw(args[0], attrs.layout)
+        split, order, shape = _blocks(attrs, data.shape, to_space)
+        return [from_nchw(data.reshape(split).transpose(order).reshape(shape), attrs.layout)]
+
     return defined
 
 
-# (N, C, H, W) to (N, C / b^2, H * b, W * b), and to (N, C * b^2, H / b, W / b).
-depth_to_space = _sub_pixel("nn.depth_to_space", True)
-space_to_depth = _sub_pixel("nn.space_to_depth", False)
-
-
-@FNumpyCompute.register(depth_to_space)
-def depth_to_space_numpy(attrs: SubPixelAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """Two reshapes around a transpose."""
-    data = to_nchw(args[0], attrs.layout)
-    n, c, h, w = data.shape
+def _blocks(attrs: SubPixelAttrs, shape: Sizes, to_space: bool) -> tuple[Sizes, Sizes, Sizes]:
+    """The shape that splits off blocks, the order of its axes, and the shape of the result."""
+    n, c, h, w = shape
     b = attrs.block_size
+    if not to_space:
+        order = (0, 3, 5, 1, 2, 4) if attrs.mode == "DCR" else (0, 1, 3, 5, 2, 4)
+        return (n, c, h // b, b, w // b, b), order, (n, c * b * b, h // b, w // b)
+    inner = c // (b * b)
     if attrs.mode == "DCR":
-        blocks = data.reshape(n, b, b, c // (b * b), h, w).transpose(0, 3, 4, 1, 5, 2)
-    else:
-        blocks = data.reshape(n, c // (b * b), b, b, h, w).transpose(0, 1, 4, 2, 5, 3)
-    return [from_nchw(blocks.reshape(n, c // (b * b), h * b, w * b), attrs.layout)]
+        return (n, b, b, inner, h, w), (0, 3, 4, 1, 5, 2), (n, inner, h * b, w * b)
+    return (n, inner, b, b, h, w), (0, 1, 4, 2, 5, 3), (n, inner, h * b, w * b)
 
 
-@FNumpyCompute.register(space_to_depth)
-def space_to_depth_numpy(attrs: SubPixelAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """The inverse of depth_to_space of the same mode."""
-    data = to_nchw(args[0], attrs.layout)
-    n, c, h, w = data.shape
-    b = attrs.block_size
-    blocks = data.reshape(n, c, h // b, b, w // b, b)
-    order = (0, 3, 5, 1, 2, 4) if attrs.mode == "DCR" else (0, 1, 3, 5, 2, 4)
-    return [from_nchw(blocks.transpose(order).reshape(n, c * b * b, h // b, w // b), attrs.layout)]
+# (N, C, H, W) to (N, C / b^2, H * b, W * b), and to (N, C * b^2, H / b, W / b).
+_sub_pixel("nn.depth_to_space", True)
+_sub_pixel("nn.space_to_depth", False)
 
 
 @FBody.register("nn.depth_to_space", "nn.space_to_depth")
 def sub_pixel_body(step: Step, words: Words) -> Value:
     """A transpose between two reshapes."""
-    attrs = step.attrs
-    data = words.transpose(step.args[0], [attrs.layout.index(c) for c in "NCHW"])
-    n, c, h, w = shape_of(data)
-    b = attrs.block_size
-    inner = c // (b * b)
-    if step.name == "nn.space_to_depth":
-        split, shape = (n, c, h // b, b, w // b, b), (n, c * b * b, h // b, w // b)
-        order = (0, 3, 5, 1, 2, 4) if attrs.mode == "DCR" else (0, 1, 3, 5, 2, 4)
-    elif attrs.mode == "DCR":
-        split, order = (n, b, b, inner, h, w), (0, 3, 4, 1, 5, 2)
-        shape = (n, inner, h * b, w * b)
-    else:
-        split, order = (n, inner, b, b, h, w), (0, 1, 4, 2, 5, 3)
-        shape = (n, inner, h * b, w * b)
-    blocks = words.transpose(words.reshape(data, split), order)
-    found = words.reshape(blocks, shape)
-    return words.transpose(found, ["NCHW".index(c) for c in attrs.layout])
+    layout = step.attrs.layout
+    data = words.transpose(step.args[0], [layout.index(c) for c in "NCHW"])
+    split, order, shape = _blocks(step.attrs, shape_of(data), step.name == "nn.depth_to_space")
+    found = words.reshape(words.transpose(words.reshape(data, split), order), shape)
+    return words.transpose(found, ["NCHW".index(c) for c in layout])
