@@ -23,8 +23,8 @@ from compiler.ir.module import IRModule
 from compiler.ops.number_format import Array
 from compiler.ops.qnn.requantize import OP, TFLM, Factors, factors_in, limits_of
 from compiler.ops.rules.dom_scale import as_scale
-from compiler.ops.rules.fixed_point import TIES, exact_log2, multiplier_and_shift, tflm_multiplier
 from compiler.ops.rules.float_product import EXACT, same_as_float_product
+from compiler.ops.rules.requantize import TIES, exact_log2, multiplier_and_shift, tflm_multiplier
 from compiler.ops.tensor.fixed_point_multiply import POWER_OF_TWO
 from compiler.proof.wiring import CORE, PREFIX
 from compiler.ranges.analysis import RangeContext

@@ -41,7 +41,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.text.literals import scalar_literal
 from compiler.ir.text.parser import parse
 from compiler.ir.text.printer import text
-from compiler.ir.text.printer_scopes import ScalarUses
+from compiler.ir.text.printer_body import ScalarUses
 from compiler.ir.ty import Shape, TensorType, holds_float, is_dynamic, tensor_fields
 from compiler.ir.walk import nodes_of
 from compiler.qtypes.qconfig import QConfig

@@ -27,7 +27,7 @@ from compiler.export.to_tflite.values import (
 )
 from compiler.ir.dataflow import Value
 from compiler.ir.ty import TensorType, integer_range
-from compiler.ops.rules.fixed_point import SUM_SHIFT, rescaled_by_tflm, tflm_multiplier
+from compiler.ops.rules.requantize import SUM_SHIFT, rescaled_by_tflm, tflm_multiplier
 
 _ACTIVATIONS = {"NONE": 0, "RELU": 1, "RELU6": 3}
 _MOST_FINER = 64

@@ -60,7 +60,7 @@ from compiler.ops.qnn.requantize import (
     summed,
 )
 from compiler.ops.reduce.axes import axes_of
-from compiler.ops.rules.fixed_point import rescaled_by_tflm
+from compiler.ops.rules.requantize import rescaled_by_tflm
 
 TfliteRule = Callable[[Step, TfliteEmitter], Form | None]
 

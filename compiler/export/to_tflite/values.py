@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.export.to_tflite.file import Grid
-from compiler.ops.rules.fixed_point import SUM_SHIFT
+from compiler.ops.rules.requantize import SUM_SHIFT
 
 Ints = NDArray[np.int64]
 NARROW: Final = ("int8", "int16")

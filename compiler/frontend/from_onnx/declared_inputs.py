@@ -11,7 +11,7 @@ import onnx
 from compiler.errors import OnnxImportError
 from compiler.frontend.cut_graph import Graph
 from compiler.frontend.from_onnx.model_file import read_model
-from compiler.frontend.from_onnx.values import dtype_of
+from compiler.frontend.from_onnx.node import dtype_of
 from compiler.runtime.interface import Interface, Port
 from compiler.text_output import abbreviated
 

@@ -17,15 +17,15 @@ from compiler.frontend.from_onnx.branches import defined_names, is_branching, ta
 from compiler.frontend.from_onnx.convert.quant import carried
 from compiler.frontend.from_onnx.graph_inputs import InputShapes, bind_inputs
 from compiler.frontend.from_onnx.loops import LoopEnd, body_of, is_loop
-from compiler.frontend.from_onnx.node import OnnxNode
-from compiler.frontend.from_onnx.opsets import find_converter, instead_of, is_kept, plain_domain
-from compiler.frontend.from_onnx.values import (
+from compiler.frontend.from_onnx.node import (
     GraphValues,
+    OnnxNode,
     dense,
     refuse_huge,
     typed_call,
     typed_tuple,
 )
+from compiler.frontend.from_onnx.opsets import find_converter, instead_of, is_kept, plain_domain
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var
 from compiler.ir.ty import TensorType, is_dynamic, is_float

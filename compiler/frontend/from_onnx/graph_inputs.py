@@ -9,7 +9,7 @@ from typing import Final
 import onnx
 
 from compiler.errors import OnnxImportError, legal_names
-from compiler.frontend.from_onnx.values import GraphValues, dtype_of, refuse_huge
+from compiler.frontend.from_onnx.node import GraphValues, dtype_of, refuse_huge
 from compiler.ir.expr import Var
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType

@@ -20,9 +20,8 @@ from onnx.reference import ReferenceEvaluator
 
 from compiler.frontend.from_onnx.branches import inner_graph, renamed_node, renamed_tensor
 from compiler.frontend.from_onnx.model_file import within
-from compiler.frontend.from_onnx.node import OnnxNode
+from compiler.frontend.from_onnx.node import OnnxNode, to_array
 from compiler.frontend.from_onnx.opsets import STANDARD_DOMAINS
-from compiler.frontend.from_onnx.values import to_array
 from compiler.ir.expr import Expr
 from compiler.ops.number_format import Array
 from compiler.ops.transform.scan import MOST_STEPS

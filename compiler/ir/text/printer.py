@@ -16,8 +16,7 @@ from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
 from compiler.ir.text import literals
 from compiler.ir.text.metadata import ExternalData, MetadataWriter
-from compiler.ir.text.printer_body import BodyPrinter, TypeText, value_text
-from compiler.ir.text.printer_scopes import ScalarUses
+from compiler.ir.text.printer_body import BodyPrinter, ScalarUses, TypeText, value_text
 from compiler.ir.ty import Type
 
 VERSION = "0.0.5"

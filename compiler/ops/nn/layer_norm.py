@@ -13,8 +13,8 @@ import numpy as np
 
 from compiler.ir.expr import Args, Call, Constant, Expr
 from compiler.ir.ty import Type
+from compiler.ops.nn.integer_standardize import Norm, annotate_norm, realize_norm
 from compiler.ops.nn.normalize import NormAttrs, floats_along_axis, register_norm
-from compiler.ops.nn.standardized_integers import Norm, annotate_norm, realize_norm
 from compiler.ops.number_format import working
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import op_call

@@ -1,6 +1,19 @@
-"""Mean and variance normalisation: values, and the arithmetic that stands for it at inference.
+"""Normalisations: values, and the arithmetic that stands for them at inference.
+
+nn.batch_norm: (data - moving_mean) / sqrt(moving_var + epsilon) * gamma + beta; the result is a
+tuple (normalised data, moving_mean, moving_var).
 nn.instance_norm: normalisation over every axis but the batch (axis 0) and ``axis``.
 nn.group_norm: channels in groups, each normalised over the axes from the channel axis on.
+nn.l2_normalize: x / sqrt(max(sum(x * x), eps)) over some axes.
+nn.lrn: x / (bias + alpha / size * squares of size neighbours along ``axis``) ** beta.
+
+SimplifyInference writes them as primitive arithmetic, so that folding and quantization see multiply
+and add:
+
+    nn.batch_norm(x, gamma, beta, mean, var).0   ->   x * expand(s) + expand(t)
+        s = 1 / sqrt(var + eps) * gamma,   t = -mean * s + beta
+
+Source: Relay v0.10 transforms/simplify_inference.cc.
 """
 
 from __future__ import annotations
@@ -12,16 +25,25 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import DynamicShapeError, TypeInferenceError
-from compiler.ir.expr import Args, Call, Expr, Op
-from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import TensorType, Type
+from compiler.ir.expr import Args, Call, Expr, Op, Tuple
+from compiler.ir.op import OpPattern, define_op, register_op
+from compiler.ir.ty import TensorType, TupleType, Type, is_float
 from compiler.ir.type_relation import Reporter, TypeRelation
-from compiler.ops.arg_types import Types, shape_text, static, vectors_along_axis
+from compiler.ops.arg_types import (
+    Types,
+    check_floats,
+    normalize_axes,
+    normalize_axis,
+    shape_text,
+    static,
+    tensor,
+    vectors_along_axis,
+)
 from compiler.ops.number_format import Array, aligned_vector, working
-from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.op_attrs import OpAttrs, Size
 from compiler.ops.op_call import expand_to_axis, op_call, scalar
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-from compiler.ops.rules.simplify import FSimplifyInference
+from compiler.ops.rules.simplify import FDefinition, FSimplifyInference, FSimplifyInferenceField
 from compiler.span import AnySpan
 
 Grouping = Callable[[Any, tuple[Any, ...]], tuple[tuple[Any, ...], tuple[int, ...]]]
@@ -195,3 +217,186 @@ def _groups(
 
 
 group_norm = register_norm("nn.group_norm", GroupNormAttrs, _groups, group_norm_rel)
+
+
+# ---- batch_norm ----------------------------------------------------------------------------------
+
+
+BATCH_NORM = "nn.batch_norm"
+VECTORS = ("gamma", "beta", "moving_mean", "moving_var")
+
+
+class BatchNormAttrs(NormAttrs):
+    """As of the others."""
+
+
+_rel = vectors_along_axis(BATCH_NORM, *VECTORS, result=lambda data, v: TupleType((data, v, v)))
+batch_norm = floats_along_axis(BATCH_NORM, BatchNormAttrs, *VECTORS, rel=_rel)
+
+
+@FNumpyCompute.register(batch_norm)
+def batch_norm_numpy(attrs: BatchNormAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """In the order of SimplifyInference, so that both give nearly the same bits."""
+    data, gamma, beta, mean, var = (working(array) for array in args)
+    factor = 1 / np.sqrt(var + data.dtype.type(attrs.epsilon))
+    if attrs.scale:
+        factor = factor * gamma
+    offset = -mean * factor
+    if attrs.center:
+        offset = offset + beta
+    factor, offset = (aligned_vector(each, attrs.axis, data.ndim) for each in (factor, offset))
+    out = data * factor + offset
+    return [out.astype(args[0].dtype, copy=False), args[3], args[4]]
+
+
+# ---- l2_normalize --------------------------------------------------------------------------------
+
+
+class L2NormalizeAttrs(OpAttrs):
+    """Smallest sum of squares, and the axes of the norm."""
+
+    eps: float
+    axis: tuple[int, ...]
+
+
+@define_op("nn.l2_normalize", pattern=OpPattern.OUT_ELEMWISE_FUSABLE)
+def l2_normalize(types: Types, attrs: L2NormalizeAttrs) -> Type:
+    """Type of the data, floats.
+
+    Raises:
+        TypeInferenceError: the data are no floats, or no axis is given.
+    """
+    data = tensor("nn.l2_normalize", types, 0, "data")
+    if not attrs.axis:
+        raise TypeInferenceError("nn.l2_normalize: no axis is given", fix="name one or more")
+    normalize_axes("nn.l2_normalize", attrs.axis, len(data.shape))
+    check_floats("nn.l2_normalize", data)
+    return data
+
+
+@FNumpyCompute.register(l2_normalize)
+def l2_normalize_numpy(attrs: L2NormalizeAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """eps is rounded to the dtype of the data."""
+    data = working(args[0])
+    squares = np.square(data).sum(axis=attrs.axis, keepdims=True)
+    norm = np.sqrt(np.maximum(squares, data.dtype.type(attrs.eps)))
+    return [(data / norm).astype(args[0].dtype, copy=False)]
+
+
+# ---- lrn -----------------------------------------------------------------------------------------
+
+
+class LRNAttrs(OpAttrs):
+    """Length of the neighbourhood in elements, its axis, and the constants of the formula."""
+
+    size: Size = 5
+    axis: int = 1
+    bias: float = 2.0
+    alpha: float = 1e-4
+    beta: float = 0.75
+
+
+@define_op("nn.lrn", pattern=OpPattern.OPAQUE)
+def lrn(types: Types, attrs: LRNAttrs) -> Type:
+    """Type of the data, floats.
+
+    Raises:
+        TypeInferenceError: the data are no floats, or the size is below 1.
+    """
+    data = tensor("nn.lrn", types, 0, "data")
+    normalize_axis("nn.lrn", attrs.axis, len(data.shape))
+    if not is_float(data.dtype) or attrs.size < 1:
+        raise TypeInferenceError(f"nn.lrn: data is {data}, size {attrs.size}; floats and 1 or more")
+    return data
+
+
+@FNumpyCompute.register(lrn)
+def lrn_numpy(attrs: LRNAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """(size - 1) // 2 neighbours before an element, the rest behind it; zeros outside."""
+    data = working(args[0])
+    before = (attrs.size - 1) // 2
+    width = [(0, 0)] * data.ndim
+    width[attrs.axis] = (before, attrs.size - 1 - before)
+    squares = np.pad(np.square(data), width)
+    windows = np.lib.stride_tricks.sliding_window_view(squares, attrs.size, axis=attrs.axis)
+    total = windows.sum(axis=-1, dtype=data.dtype)
+    kind = data.dtype.type
+    scale = (kind(attrs.bias) + kind(attrs.alpha / attrs.size) * total) ** kind(attrs.beta)
+    return [(data / scale).astype(args[0].dtype, copy=False)]
+
+
+# ---- as arithmetic -------------------------------------------------------------------------------
+
+
+@FSimplifyInferenceField.register("nn.batch_norm")
+def simplify_batch_norm(ref_call: Call, new_args: Args) -> Expr:
+    """data * scale + shift, both per channel of ``axis``."""
+    attrs: Any = ref_call.attrs
+    span = ref_call.span
+    data, gamma, beta, mean, var = new_args
+    ty = ref_call.args[0].tensor_type
+    ndim = len(ty.shape)
+    axis = attrs.axis % ndim
+    eps = scalar(attrs.epsilon, ty.dtype, span)
+    deviation = op_call("sqrt", op_call("add", var, eps, span=span), span=span)
+    scale: Expr = op_call("divide", scalar(1.0, ty.dtype, span), deviation, span=span)
+    if attrs.scale:
+        scale = op_call("multiply", scale, gamma, span=span)
+    shift = op_call("multiply", op_call("negative", mean, span=span), scale, span=span)
+    if attrs.center:
+        shift = op_call("add", shift, beta, span=span)
+    scaled = op_call("multiply", data, expand_to_axis(scale, axis, ndim, span), span=span)
+    return op_call("add", scaled, expand_to_axis(shift, axis, ndim, span), span=span)
+
+
+@FDefinition.register("nn.batch_norm")
+def batch_norm_definition(ref_call: Call, new_args: Args) -> Expr:
+    """Field 0 as above, and the statistics as they are."""
+    return Tuple((simplify_batch_norm(ref_call, new_args), *new_args[3:]))
+
+
+@FSimplifyInferenceField.register("nn.dropout")
+def simplify_dropout(ref_call: Call, new_args: Args) -> Expr:
+    """The data: nothing is dropped at inference."""
+    return new_args[0]
+
+
+@FSimplifyInference.register("nn.l2_normalize")
+def simplify_l2_normalize(ref_call: Call, new_args: Args) -> Expr:
+    """data / sqrt(max(sum(data * data), eps)); eps in the dtype of the data."""
+    ty = ref_call.args[0].tensor_type
+    attrs: Any = ref_call.attrs
+    span = ref_call.span
+    data = new_args[0]
+    axis = tuple(a % len(ty.shape) for a in attrs.axis)
+    square = op_call("multiply", data, data, span=span)
+    total = op_call("sum", square, axis=axis, keepdims=True, span=span)
+    eps = scalar(attrs.eps, ty.dtype, span)
+    norm = op_call("sqrt", op_call("maximum", total, eps, span=span), span=span)
+    return op_call("divide", data, norm, span=span)
+
+
+@FSimplifyInference.register("nn.lrn")
+def simplify_lrn(ref_call: Call, new_args: Args) -> Expr:
+    """data * (bias + alpha / size * squares of the neighbours) ** -beta."""
+    ty = ref_call.args[0].tensor_type
+    attrs: Any = ref_call.attrs
+    span = ref_call.span
+    data = new_args[0]
+    axis = attrs.axis % len(ty.shape)
+    before = (attrs.size - 1) // 2
+    width = [(0, 0)] * len(ty.shape)
+    width[axis] = (before, attrs.size - 1 - before)
+    square = op_call("multiply", data, data, span=span)
+    padded = op_call("nn.pad", square, scalar(0.0, ty.dtype, span), pad_width=width, span=span)
+    end = ty.shape[axis]
+    cuts = [{"begin": (k,), "end": (k + end,), "axes": (axis,)} for k in range(attrs.size)]
+    total: Expr = op_call("strided_slice", padded, strides=(1,), **cuts[0], span=span)
+    for cut in cuts[1:]:
+        part = op_call("strided_slice", padded, strides=(1,), **cut, span=span)
+        total = op_call("add", total, part, span=span)
+    share = scalar(attrs.alpha / attrs.size, ty.dtype, span)
+    base = op_call("multiply", total, share, span=span)
+    base = op_call("add", base, scalar(attrs.bias, ty.dtype, span), span=span)
+    factor = op_call("power", base, scalar(-attrs.beta, ty.dtype, span), span=span)
+    return op_call("multiply", data, factor, span=span)

@@ -28,7 +28,6 @@ from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import expand_to_axis, op_call, scalar
 from compiler.ops.rules.annotate import FQAnnotateRewrite, annotated, kind_of, unannotated
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, same_scale
-from compiler.ops.rules.fixed_point import scaled, within_contract
 from compiler.ops.rules.integer_calls import (
     add,
     along_axis,
@@ -48,7 +47,13 @@ from compiler.ops.rules.pass_through import (
     realize_relu,
 )
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, integers
-from compiler.ops.rules.requantize import to_scalar
+from compiler.ops.rules.requantize import (
+    TIES,
+    multiplier_and_shift,
+    requantized,
+    to_scalar,
+    within_contract,
+)
 from compiler.ops.rules.simplify import FDefinition
 from compiler.ops.tensor.number_rel import number_rel
 from compiler.qtypes.context import QuantizeContext
@@ -200,9 +205,10 @@ def prelu_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
 def _product(
     data: Expr, slopes: NDArray[np.float32], trailing: int, rank: int, qconfig: QConfig
 ) -> Expr:
-    if (slopes == slopes[0]).all():
-        return scaled(data, np.asarray(slopes[0]), None, rank, qconfig.rounding)
-    return scaled(data, slopes, trailing, rank, qconfig.rounding)
+    one = (slopes == slopes[0]).all()
+    factors = multiplier_and_shift(slopes[0] if one else slopes)
+    ties = TIES[qconfig.rounding]
+    return requantized(data, *factors, None if one else trailing, rank, ties, "int64")
 
 
 @FQDomScale.register(OP)

@@ -45,7 +45,6 @@ from compiler.ops.op_call import op_call
 from compiler.ops.rules import integer_calls
 from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, unannotated
 from compiler.ops.rules.dom_scale import DomScale, as_scale
-from compiler.ops.rules.fixed_point import multiplier_and_shift
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.pass_through import annotate_tabulated
 from compiler.ops.rules.realize import (
@@ -57,7 +56,7 @@ from compiler.ops.rules.realize import (
     of_integers,
     storage_dtype,
 )
-from compiler.ops.rules.requantize import to_fewer_bits, to_scalar
+from compiler.ops.rules.requantize import multiplier_and_shift, to_fewer_bits, to_scalar
 from compiler.ops.rules.simplify import FDefinition
 from compiler.ops.rules.with_tables import tabulates
 from compiler.ops.tensor.lookup import INDEX_DTYPES

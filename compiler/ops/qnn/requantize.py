@@ -40,6 +40,7 @@ from compiler.ops.tensor.fixed_point_multiply import (
     PRODUCTS,
     multiplied_by,
     scaled,
+    shifted_down,
 )
 
 OP: Final = "qnn.requantize"
@@ -305,7 +306,7 @@ def scaled_sum(x: Value, factors: Factors, attrs: RequantizeAttrs, words: Words)
     if shifts_only(multiplier, shift, attrs.rounding, dtype):
         if (down <= 0).all():
             return words.binary("left_shift", x, along(-down)) if down.any() else x
-        return _shifted(x, down, attrs.rounding, words)
+        return shifted_down(x, down, attrs.rounding, words)
     if attrs.rounding in _UP:
         return _product(x, multiplier, shift, attrs.axis, words)
     if attrs.rounding == "tflm":
@@ -332,7 +333,7 @@ def scaled_sum(x: Value, factors: Factors, attrs: RequantizeAttrs, words: Words)
         summed = words.add(product, words.where(above, *ends))
         result = words.binary("right_shift", summed, along(right, "int64"))
     else:
-        result = _shifted(product, right, attrs.rounding, words)
+        result = shifted_down(product, right, attrs.rounding, words)
     return words.cast(words.cast(result, "int32"), dtype)
 
 
@@ -345,24 +346,6 @@ def _product(x: Value, multiplier: Array, shift: Array, axis: int, words: Words)
     many = [x, *(words.constant(each.reshape(-1), "int32") for each in (multiplier, shift))]
     name = "fixed_point_multiply_per_axis"
     return words.word(name, many, shape, dtype, axis=axis % len(shape))
-
-
-def _shifted(x: Value, down: Array, rounding: str, words: Words) -> Value:
-    """x * 2^-down in the dtype of x; half is added, or for "even"
-
-    (x + 2^(n-1) - 1 + ((x >> n) & 1)) >> n        n > 0; n = 0 changes nothing
-    """
-    dtype = x.type.dtype
-    amount = words.constant(down, dtype)
-    half = np.where(down > 0, np.left_shift(np.int64(1), np.maximum(down, 1) - 1), 0)
-    total = x
-    if rounding == "even":
-        odd = words.binary("right_shift", x, amount)
-        odd = words.binary("bitwise_and", odd, words.constant(down > 0, dtype))
-        total = words.add(words.add(x, words.constant(half - (down > 0), dtype)), odd)
-    elif rounding == "up":
-        total = words.add(x, words.constant(half, dtype))
-    return words.binary("right_shift", total, amount)
 
 
 # ---- in words, for Relay's texts -----------------------------------------------------------------

@@ -24,14 +24,6 @@ from compiler.ir.loops import STATE
 from compiler.ir.ty import bits
 from compiler.ops.annotation.attach_simulated_quantize import is_quantized_constant, point_attrs
 from compiler.ops.rules.dom_scale import DomScale, as_scale, beside_constant, chosen_scale
-from compiler.ops.rules.fixed_point import (
-    SUM_SHIFT,
-    exact_log2,
-    requantized,
-    scaled,
-    tflm_multiplier,
-    within_contract,
-)
 from compiler.ops.rules.integer_calls import (
     add,
     along_axis,
@@ -51,7 +43,17 @@ from compiler.ops.rules.realize import (
     storage_dtype,
     zero_point_for,
 )
-from compiler.ops.rules.requantize import requantize, to_scalar
+from compiler.ops.rules.requantize import (
+    SUM_SHIFT,
+    TIES,
+    exact_log2,
+    multiplier_and_shift,
+    requantize,
+    requantized,
+    tflm_multiplier,
+    to_scalar,
+    within_contract,
+)
 from compiler.ops.tensor.fixed_point_multiply import POWER_OF_TWO
 from compiler.qtypes.layer_choices import WIDE_BITS
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
@@ -94,7 +96,8 @@ def unify_for_concatenate(
         else:
             units = None if qconfig.is_relay else (v.scale, scale)
             data, rank = cast(held.data, "int64"), rank_of(ref)
-            product = scaled(data, factor, None, rank, qconfig.rounding, "int64", units)
+            factors, ties = multiplier_and_shift(factor), TIES[qconfig.rounding]
+            product = requantized(data, *factors, None, rank, ties, "int64", units)
             fields.append(integers(cast(product, acc), scale, acc, held.bounds_of))
     return fields
 
@@ -426,7 +429,8 @@ def mul_and_div(
             work = "int64"
         else:
             work = dtype
-        data = scaled(data, factor, trailing, rank, qconfig.rounding, work, scales)
+        factors, ties = multiplier_and_shift(factor), TIES[qconfig.rounding]
+        data = requantized(data, *factors, trailing, rank, ties, work, scales)
         data = cast(data, dtype)
         return integers(data, scale, dtype, value.bounds_of)
     data = cast(clip(data, -room, room), dtype) if overflows else data

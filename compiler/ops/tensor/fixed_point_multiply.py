@@ -189,14 +189,30 @@ def fixed_point_multiply_body(step: Step, words: Words) -> Value | None:
     return words.where(words.constant(power, "bool"), moved, made)
 
 
+def shifted_down(x: Value, down: Array, rounding: str, words: Words) -> Value:
+    """x * 2^-down in the dtype of x; half is added, or for "even"
+
+    (x + 2^(n-1) - 1 + ((x >> n) & 1)) >> n        n > 0; n = 0 changes nothing
+    """
+    dtype = x.type.dtype
+    amount = words.constant(down, dtype)
+    half = np.where(down > 0, np.left_shift(np.int64(1), np.maximum(down, 1) - 1), 0)
+    total = x
+    if rounding == "even":
+        odd = words.binary("right_shift", x, amount)
+        odd = words.binary("bitwise_and", odd, words.constant(down > 0, dtype))
+        total = words.add(words.add(x, words.constant(half - (down > 0), dtype)), odd)
+    elif rounding == "up":
+        total = words.add(x, words.constant(half, dtype))
+    return words.binary("right_shift", total, amount)
+
+
 def _shifted(x: Value, up: Array, words: Words) -> Value:
     """x * 2^up in its dtype, half added where bits are shifted out."""
     dtype, made = x.type.dtype, x
     down = np.maximum(-up, 0)
     if down.any():
-        half = np.where(down > 0, np.left_shift(np.int64(1), np.maximum(down, 1) - 1), 0)
-        made = words.add(made, words.constant(half, dtype))
-        made = words.binary("right_shift", made, words.constant(down, dtype))
+        made = shifted_down(made, down, "up", words)
     if (up > 0).any():
         most = bits(dtype)  # which a proof refuses, as it does more
         left = words.constant(np.clip(up, 0, most), dtype)

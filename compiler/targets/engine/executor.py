@@ -18,14 +18,13 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-import compiler.targets.engine.convolutions
 import compiler.targets.engine.general
 import compiler.targets.engine.loops
 import compiler.targets.engine.moves
 import compiler.targets.engine.products
 import compiler.targets.engine.reals
 import compiler.targets.engine.rules
-import compiler.targets.engine.windows  # noqa: F401  # the eight register their rules
+import compiler.targets.engine.windows  # noqa: F401  # the seven register their rules
 from compiler.errors import EvaluationError, PlanError
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule

@@ -15,10 +15,10 @@ from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType
 from compiler.ops.qnn.requantize import inlined_module
 from compiler.ops.rules.dom_scale import DomScale, as_scale
-from compiler.ops.rules.fixed_point import multiplier_and_shift, scaled
 from compiler.ops.rules.integer_calls import along_axis, maximum, minimum
 from compiler.ops.rules.realize import ChannelClip, integers
-from compiler.ops.rules.requantize import requantize, to_scalar
+from compiler.ops.rules.requantize import TIES, multiplier_and_shift, requantize, to_scalar
+from compiler.ops.rules.requantize import requantized as rescaling
 from compiler.ops.rules.unify_scales import mul_and_div
 from compiler.quantize import QConfig
 from tests.compiler.bounded import bounds_with
@@ -37,6 +37,11 @@ def on_int32(make: Callable[[Expr], Expr], values: Any) -> tuple[list[int], str]
     out, plain = evaluate(mod, [array])[0], inlined_module(mod)
     np.testing.assert_array_equal(evaluate(plain, [array])[0], out)
     return out.ravel().tolist(), text(plain, show_types=False)
+
+
+def scaled(x: Expr, factor: Any, trailing: int | None, rank: int, rounding: str) -> Expr:
+    factors, ties = multiplier_and_shift(factor), TIES[rounding]
+    return rescaling(x, *factors, trailing, rank, ties, "int64")
 
 
 A1 = {

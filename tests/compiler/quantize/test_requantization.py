@@ -20,7 +20,7 @@ from compiler.ir.text.parser import parse
 from compiler.ir.text.printer import text
 from compiler.ops.qnn.requantize import inlined_module, rescaled
 from compiler.ops.rules.dom_scale import chosen_scale
-from compiler.ops.rules.fixed_point import requantized, scaled
+from compiler.ops.rules.requantize import TIES, multiplier_and_shift, requantized
 from compiler.ops.tensor.fixed_point_multiply import POWER_OF_TWO
 from compiler.proof.derive import derive_static
 from compiler.quantize import (
@@ -103,9 +103,9 @@ def test_products_round_alike_in_every_form(
     x = relay.var("x", rows.shape, "int32")
     for rounding in ROUNDINGS:
         trailing = 0 if per_channel else None
-        body = relay.op.cast(
-            scaled(relay.op.cast(x, dtype="int64"), factor, trailing, 2, rounding), dtype="int32"
-        )
+        wide, factors = relay.op.cast(x, dtype="int64"), multiplier_and_shift(factor)
+        product = requantized(wide, *factors, trailing, 2, TIES[rounding], "int64")
+        body = relay.op.cast(product, dtype="int32")
         mod = module(x, body)
         wanted = scaled_values(rows, factor, rounding)
         given = {"x": rows.astype(np.int32)}

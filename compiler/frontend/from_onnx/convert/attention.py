@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.frontend.from_onnx.convert.matmul import product
-from compiler.frontend.from_onnx.node import OnnxNode
+from compiler.frontend.from_onnx.node import OnnxNode, dtype_of
 from compiler.frontend.from_onnx.opsets import from_onnx
-from compiler.frontend.from_onnx.values import dtype_of
 from compiler.ir.expr import Expr
 
 

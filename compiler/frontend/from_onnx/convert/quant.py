@@ -21,9 +21,8 @@ from typing import Final
 import numpy as np
 import onnx
 
-from compiler.frontend.from_onnx.node import OnnxNode
+from compiler.frontend.from_onnx.node import Grid, OnnxNode, Quantized, dtype_of
 from compiler.frontend.from_onnx.opsets import Converter, from_onnx
-from compiler.frontend.from_onnx.values import Grid, Quantized, dtype_of
 from compiler.ir.expr import Call, Expr, Op, Var, is_op_call
 from compiler.ir.ty import TensorType, integer_range, is_float
 from compiler.ops.number_format import Array, storage_dtype

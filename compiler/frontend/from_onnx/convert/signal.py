@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.frontend.from_onnx.node import OnnxNode
+from compiler.frontend.from_onnx.node import OnnxNode, dtype_of, refuse_huge
 from compiler.frontend.from_onnx.opsets import from_onnx
-from compiler.frontend.from_onnx.values import dtype_of, refuse_huge
 from compiler.ir.expr import Expr
 from compiler.ir.ty import TensorType
 

@@ -7,9 +7,8 @@ import math
 import numpy as np
 
 from compiler.errors import OnnxImportError
-from compiler.frontend.from_onnx.node import OnnxNode
+from compiler.frontend.from_onnx.node import OnnxNode, dtype_of
 from compiler.frontend.from_onnx.opsets import from_onnx
-from compiler.frontend.from_onnx.values import dtype_of
 from compiler.ir.expr import Call, Expr, is_op_call
 from compiler.ir.ty import bits, integer_range, is_dynamic, is_float, is_integer
 

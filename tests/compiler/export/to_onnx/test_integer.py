@@ -22,10 +22,10 @@ from compiler.ir.expr import Expr
 from compiler.ir.module import IRModule
 from compiler.ir.ty import integer_range
 from compiler.ops.qnn.requantize import RESCALING
-from compiler.ops.rules.fixed_point import multiplier_and_shift
 from compiler.ops.rules.float_product import Ties, nearest_float_factors
 from compiler.ops.rules.integer_calls import requantize
 from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.ops.rules.requantize import multiplier_and_shift
 from compiler.pipeline import evaluate
 from compiler.proof.derive import derive_static
 from compiler.targets.ort.integer_executor import IntegerExecutor

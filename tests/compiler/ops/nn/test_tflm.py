@@ -12,8 +12,8 @@ from compiler.errors import TypeInferenceError
 from compiler.export.to_tflite.file import FileWriter, Grid
 from compiler.ir.expr import Constant
 from compiler.ir.inference.infer_type import infer_module
+from compiler.ops.nn.integer_standardize import tflm_standardize
 from compiler.ops.nn.softmax import MOST_SUMMANDS, exponentials
-from compiler.ops.nn.tflm_standardize import tflm_standardize
 from compiler.ops.rules.realize import QRealizeIntExpr
 from compiler.ranges.expressions import ExpressionRanges
 from compiler.targets.tflite.interpreters import JUDGES, interpreter

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ops.qnn.requantize import rescaled
-from compiler.ops.rules.fixed_point import TIES, Ints, multiplier_and_shift
+from compiler.ops.rules.requantize import TIES, Ints, multiplier_and_shift
 
 
 def scaled_values(values: Ints, factor: NDArray[np.float32], rounding: str) -> Ints:

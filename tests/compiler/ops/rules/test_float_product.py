@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from compiler.ops.rules import float_product
-from compiler.ops.rules.fixed_point import TIES, multiplier_and_shift
 from compiler.ops.rules.float_product import (
     EXACT,
     Ties,
     nearest_float_factors,
     same_as_float_product,
 )
+from compiler.ops.rules.requantize import TIES, multiplier_and_shift
 from tests.compiler.ops.rules.scaled_values import scaled_values
 
 ROUNDINGS = sorted(TIES)

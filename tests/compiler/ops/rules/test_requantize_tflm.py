@@ -10,8 +10,8 @@ import pytest
 from compiler import relay
 from compiler.errors import TypeInferenceError
 from compiler.export.to_onnx.integer.model import to_integer_onnx
-from compiler.ops.rules.fixed_point import tflm_multiplier
 from compiler.ops.rules.integer_calls import requantize
+from compiler.ops.rules.requantize import tflm_multiplier
 from compiler.pipeline import evaluate
 from compiler.targets.ort.integer_executor import OrtExecutor
 from tests.needs import NEEDS_C
