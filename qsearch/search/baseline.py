@@ -16,9 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.module import IRModule
-from compiler.ir.ty import tensor_fields
-from qsearch.data.prepared_data import PreparedData
+from qsearch.data.prepared_data import PreparedData, judged_output
 from qsearch.report.build import wilson
 from qsearch.run.progress import Progress, SilentProgress
 from qsearch.search.context import PreparedStudy, StudyArtifacts, StudyContext
@@ -194,17 +192,6 @@ def doubtful_data(
             )
             found.append(f"{name!r} has values from {told}: prepare both alike, as in training")
     return tuple(found)
-
-
-def classes_of(module: IRModule) -> int | None:
-    """How many classes the first output tells apart; None where it holds no scores of classes."""
-    (output, *_) = tensor_fields(module["main"].body.checked_type)
-    if not output.dtype.startswith("float"):
-        return None
-    if len(output.shape) < 2:
-        return 1
-    size = output.shape[1 if len(output.shape) >= 4 else -1]
-    return int(size) if isinstance(size, int) else None
 
 
 Answers = NDArray[np.int64]
@@ -388,9 +375,9 @@ class Examination:
 def examination(prepared: PreparedStudy, pool: WorkerPool, blob: Any) -> Examination:
     """The examination of the float model on the evaluation data; none for a metric of the user."""
     own = is_import_path(prepared.metric) or prepared.source.pipeline is not None
-    classes = None if own else classes_of(prepared.module)
-    silent = SilentProgress()
-    return Examination(pool, silent, blob, prepared.evaluation, prepared.inputs, classes)
+    judged = None if own else judged_output(prepared.module, None, "")
+    classes, data = None if judged is None else judged.classes, prepared.evaluation
+    return Examination(pool, SilentProgress(), blob, data, prepared.inputs, classes)
 
 
 def _told(other: Right, words: str, fix: str, right: Right) -> tuple[float, str]:

@@ -32,7 +32,7 @@ from qsearch.opening.open_model import DataSource, OpenedModel, open_model
 from qsearch.run.progress import Progress, SilentProgress
 from qsearch.run.run_folder import RunFolder
 from qsearch.search import scoring
-from qsearch.search.baseline import classes_of, doubtful_data
+from qsearch.search.baseline import doubtful_data
 from qsearch.search.calibration import percentiles_of
 from qsearch.search.context import PreparedStudy
 from qsearch.search.last_function import with_last_in_float
@@ -137,8 +137,8 @@ def _prepared(
     if own_metric:
         custom_metric(own_metric)
     has_labels = eval_data is not calib_data and eval_data.has_labels
-    if source.pipeline is None:
-        has_labels = has_labels and classes_of(module) != 1
+    if source.pipeline is None and (judged := judged_output(module, None, "")) is not None:
+        has_labels = has_labels and judged.classes != 1
     if source.pipeline is not None and source.pipeline.after is not None:
         has_labels = has_labels and not own_metric and source.pipeline.gives_classes
     if own_metric:

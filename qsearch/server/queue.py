@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -44,6 +45,7 @@ class ForbiddenError(SearchError):
     """A user may not change a study of another user, or may only read."""
 
 
+@dataclass(eq=False)
 class JobQueue:
     """Takes submissions and runs a few at a time.
 
@@ -58,22 +60,15 @@ class JobQueue:
         clock: UTC seconds since 1970.
     """
 
-    def __init__(
-        self,
-        options: ServerOptions,
-        tokens: Tokens | None = None,
-        *,
-        drivers: Callable[[ServerOptions, Repository], Drivers] = Drivers,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self.options = options
-        self.tokens = tokens
-        self._make_drivers = drivers
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._held = contextlib.ExitStack()
-        self._thread: threading.Thread | None = None
+    options: ServerOptions
+    tokens: Tokens | None = None
+    _: KW_ONLY
+    drivers: Callable[[ServerOptions, Repository], Drivers] = Drivers
+    clock: Callable[[], float] = time.time
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _stop: threading.Event = field(default_factory=threading.Event, init=False)
+    _held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False)
+    _thread: threading.Thread | None = field(default=None, init=False)
 
     def open(self, *, serve: bool = True) -> None:
         """Lock the folder, open the queue, and begin to run its studies; does nothing when open.
@@ -107,12 +102,12 @@ class JobQueue:
         self._held.enter_context(file_lock(options.jobs / "server.lock", busy))
         self.server = _identity(options.jobs / "server")
         engine = open_engine(options.queue_url)
-        self.repository = Repository(engine, self._clock, retry=_RETRY)
+        self.repository = Repository(engine, self.clock, retry=_RETRY)
         self._held.callback(self.repository.close)
         self._check_connections()
         self.uploads = Uploads(options.uploads, self.repository, self.server)
         self.uploads.clear_parts()
-        self._drivers = self._make_drivers(options, self.repository)
+        self._drivers = self.drivers(options, self.repository)
         self._thread = threading.Thread(target=self._run, name="queue", daemon=True)
         if serve:
             self._thread.start()
@@ -170,7 +165,7 @@ class JobQueue:
             if isinstance(known, Job) and not _goes_on(known, found.trials):
                 return known
             if isinstance(known, Job):
-                before = counted_before(known, self.options, self._clock())
+                before = counted_before(known, self.options, self.clock())
                 self._check_quota(user, found.trials, known, round(before.get("trials", 0)))
                 self.repository.reopen_job(known.id, {**given, BEFORE: before}, found.trials)
                 return self.job(known.name)
@@ -198,7 +193,7 @@ class JobQueue:
                     )
                 given = dict(known[0].settings)
                 if given:  # without any it goes on with those of its run folder
-                    given[BEFORE] = counted_before(known[0], self.options, self._clock())
+                    given[BEFORE] = counted_before(known[0], self.options, self.clock())
                 self.repository.reopen_job(known[0].id, given, known[0].trials)
                 return self.job(name)
             if not user.operator:
@@ -253,7 +248,7 @@ class JobQueue:
                 )
             delete()
             if now is not None and now.state != "deleted":
-                at = self._clock()
+                at = self.clock()
                 used = usage_of([now], 0, at)
                 self.repository.delete_job(now.id, (used.trials, used.seconds), at - DAY_S)
 
@@ -312,7 +307,7 @@ class JobQueue:
     def usage(self, user: User) -> Usage:
         """What a user used of the quota."""
         mine = [job for job in self._counted() if job.owner == user.name]
-        return usage_of(mine, self.uploads.used(user), self._clock())
+        return usage_of(mine, self.uploads.used(user), self.clock())
 
     def _counted(self) -> list[Job]:
         return self.repository.jobs(self.server, states=get_args(JobState))
@@ -349,7 +344,7 @@ class JobQueue:
             raise QuotaError(
                 f"{MOST_WAITING} studies wait already", where="queue", fix="try again later"
             )
-        used = usage_of([job for job in jobs if job.owner == user.name], 0, self._clock())
+        used = usage_of([job for job in jobs if job.owner == user.name], 0, self.clock())
         most = user.quota
         left = trials if most.max_trials is None else max(most.max_trials - used.trials, 0)
         more = trials - before
@@ -390,7 +385,7 @@ class JobQueue:
             elif self._drivers.watch(job):
                 self._check_time(job)
         free = self.options.max_studies - len(running)
-        now = self._clock()
+        now = self.clock()
         ready = [job for job in jobs if job.state == "running" or (job.retry_at or 0) <= now]
         for job in self._in_order(ready)[:free] if free > 0 else ():
             if self.repository.start_job(job.id):
