@@ -36,7 +36,6 @@ class Runnable:
     Attributes:
         inputs: the model's inputs.
         run: from inputs by name to outputs in order, real values.
-        compile_cpu_s: what making it cost.
         cost: bytes of its packed constants and its bit operations; None for the float model.
         module: what ships; None where nothing was realised.
         rounding: what rounding of its weights has found, as arrays.
@@ -46,7 +45,6 @@ class Runnable:
 
     inputs: tuple[InputSpec, ...]
     run: Callable[[Inputs], list[NDArray[Any]]]
-    compile_cpu_s: float
     cost: Mapping[str, float] | None = None
     module: IRModule | None = None
     rounding: Mapping[str, NDArray[Any]] | None = None
@@ -92,24 +90,23 @@ class Builder:
         return self._channels.get(key, lambda: ChannelStats.from_arrays(self._values.value(given)))
 
     def _make(self, build: Build, blob_key: str) -> Runnable:
-        watch = Stopwatch()
         if build.module is not None and build.evaluator == "onnxruntime":
             from compiler.targets.ort.session import OrtExecutor
 
             inputs = input_specs(self._values.module(build.blob))
             exported = OrtExecutor(self._values.value(build.module), [one.name for one in inputs])
-            return Runnable(inputs, exported.run, watch.cpu_s)
+            return Runnable(inputs, exported.run)
         if build.module is not None:
             file = build.module
             key = self._values.key(file)
             shipped = self._shipped.get(key, lambda: load_qmod(self._values.value(file)))
             executor = "reference" if build.evaluator == "reference" else AUTO
             run_module = partial(shipped.run, executor=executor, core=True)
-            return Runnable(input_specs(shipped.module), run_module, watch.cpu_s)
+            return Runnable(input_specs(shipped.module), run_module)
         mod = self._values.module(build.blob)
         inputs = input_specs(mod)
         if build.evaluator == "float":
-            return Runnable(inputs, float_executor(mod).run, watch.cpu_s)
+            return Runnable(inputs, float_executor(mod).run)
         qconfig = QConfig.from_dict(dict(build.qconfig))
         channels = self._channel_stats(build) if qconfig.needs_channels else None
         whole = qconfig.with_whole_weights()
@@ -129,7 +126,6 @@ class Builder:
         return Runnable(
             inputs,
             _executor(candidate, build.evaluator).run,
-            watch.cpu_s,
             size_figures(candidate, build.form),
             None if candidate.integer is None else candidate.module,
             candidate.context.rounded.to_arrays(),

@@ -61,11 +61,8 @@ class Claim:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; small witnesses whole, others by their ends."""
-        fields = {
-            n: getattr(self, n) for n in ("layer", "what", "verdict", "low", "high", "inside")
-        }
         shown = None if self.witness is None else {n: _shown(v) for n, v in self.witness.items()}
-        return {**fields, "channel": self.channel, "detail": self.detail, "witness": shown}
+        return {**{name: getattr(self, name) for name in self.__slots__}, "witness": shown}
 
 
 def _shown(value: Array) -> dict[str, Any]:
