@@ -261,6 +261,12 @@ def _spread(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
     return OpWork(0, _SPREADS[getattr(call.op, "name", "")] * out)
 
 
+@FWork.register("image.mix")
+def _mixed(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
+    taps = sum(ty.concrete_shape[1] for ty in types[1::2])
+    return OpWork(0, 40 * taps * max(out, _elements(types[0])), 24 * out)
+
+
 @FWork.register("topk")
 def _sorted(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
     elements = sum(_elements(ty) for ty in types)

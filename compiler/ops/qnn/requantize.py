@@ -353,18 +353,20 @@ def _product(x: Value, multiplier: Array, shift: Array, axis: int, words: Words)
 
 _NARROW = ("int8", "uint8", "int16", "uint16", "int32")
 _HIGH = 32
+_SPELLED = (OP, "image.mix")
+"""Operators that only a dataflow knows by name; loops and Relay's texts have their bodies."""
 
 
 def inlined_module(mod: IRModule, bare: bool = False) -> IRModule:
-    """A typed module without requantizations: the calls of their bodies instead.
+    """A typed module without requantizations and mixes: the calls of their bodies instead.
 
     Args:
         bare: their products stay requantizations, without other fields; those that round as TFLM
-            does stay whole.
+            does, and mixes, stay whole.
     """
     made = mod
     for var, function in mod.functions.items():
-        if isinstance(function, Function) and mentions(function, (OP,)):
+        if isinstance(function, Function) and mentions(function, _SPELLED):
             made = made.with_function(var.name_hint, inlined(function, bare=bare))
     return mod if made is mod else infer_module(made)
 
@@ -421,12 +423,15 @@ def _largest(data: Expr) -> int | None:
 
 
 def inlined(fn: Function, high_half: bool = False, bare: bool = False) -> Function:
-    """A typed function without requantizations: their bodies, or ``high_half``, in their places."""
-    if not mentions(fn, (OP,)):
+    """A typed function without requantizations and mixes: their bodies, or ``high_half``, in their
+    places."""
+    if not mentions(fn, _SPELLED):
         return fn
 
     def new_form(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
-        if not is_op_call(node, OP) or (bare and RequantizeAttrs.of(node).rounding in TFLM):
+        if not is_op_call(node, *(_SPELLED[:1] if bare else _SPELLED)):
+            return None
+        if bare and RequantizeAttrs.of(node).rounding in TFLM:
             return None
         return _spelled(node, new, high_half, bare)
 
@@ -442,8 +447,10 @@ def _spelled(call: Call, new: Mapping[Expr, Expr], high_half: bool, bare: bool) 
     if len(known) < len(vectors):
         return None
     words = Words(step)
-    made = _high_half(step, words, data) if high_half else None
-    result = made or spelled(step, words, bare and step.attrs.rounding != "floor")
+    made = _high_half(step, words, data) if high_half and step.name == OP else None
+    result = made or FBody.require(step.op)(step, words)
+    if bare and step.attrs.rounding != "floor":
+        result = spelled(step, words := Words(step), bare)
     assert isinstance(result, Value)
     nodes: dict[Value, Expr] = {step.args[0]: new[data]}
     for word in words.steps:

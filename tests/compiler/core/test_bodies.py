@@ -263,6 +263,22 @@ def test_products_and_resizes() -> None:
         check(op.nn.upsampling(x, scale_h=1.5, scale_w=2, layout=layout), {x: data})
 
 
+@pytest.mark.parametrize("picked_first", [False, True])
+def test_neighbours_are_mixed_along_two_axes(picked_first: bool) -> None:
+    data = values("int8", (2, 3, 5, 4))
+    x, rng = var("x", data), np.random.default_rng(7)
+    taps = [
+        relay.const(made.astype(dtype))
+        for out, size in ((8, 5), (3, 4))
+        for made, dtype in (
+            (rng.integers(0, size, (out, 3)), "int64"),
+            (rng.integers(-9, 9, (out, 3)), "int32"),
+        )
+    ]
+    check(op.image.mix(x, *taps, axes=(2, 3), picked_first=picked_first), {x: data})
+    check(op.image.mix(x, *taps[:2], axes=(2,)), {x: data})
+
+
 @pytest.mark.parametrize("dtype", ["int8", "int16"])
 def test_softmax_and_standardization(dtype: str) -> None:
     data = values(dtype, (3, 9, 4))

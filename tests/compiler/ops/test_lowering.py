@@ -34,7 +34,7 @@ OPS = [op for op in all_ops() if any(op in table for table in LOOPS)]
 # Too particular for random types: they have tests below or of their own.
 RARELY_FIT = {
     "nn.conv2d", "nn.conv2d_transpose", "nn.matmul", "nn.integer_softmax", "arange",
-    "nn.fixed_point_softmax",
+    "nn.fixed_point_softmax", "image.mix",
     "vision.non_max_suppression", "scatter_nd",
 }  # fmt: skip
 
@@ -320,6 +320,15 @@ def test_resizing_agrees_in_both_layouts(method: str, size: tuple[int, int]) -> 
             )
             ty = TensorType(shape, "float32")
             assert check(op, attrs, [ty], [extreme_value(ty, rng)])
+
+
+@pytest.mark.parametrize("weights", [TensorType((4, 2), "int16"), TensorType((4,), "int32")])
+def test_weights_that_do_not_fit_the_places_have_no_type(weights: TensorType) -> None:
+    op = get_op("image.mix")
+    assert op.attrs_type is not None
+    types = [TensorType((1, 3), "int8"), TensorType((4, 2), "int64"), weights]
+    with pytest.raises(TypeInferenceError, match="axis 1 has places"):
+        result_type(op, op.attrs_type.make(axes=(1,)), types)
 
 
 @pytest.mark.parametrize("mode", ["DCR", "CRD"])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +21,6 @@ from compiler.export.to_onnx.qdq.emitter import (
     of_operand,
     scaled,
 )
-from compiler.export.to_onnx.qdq.interpolation import Mixed
 from compiler.export.to_onnx.qdq.sums import (
     clip_limits,
     fixed_point_factor,
@@ -28,6 +29,7 @@ from compiler.export.to_onnx.qdq.sums import (
 )
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import integer_range, is_integer
+from compiler.ops.image.interpolated_integers import MIX, coordinates_of, matrix_of
 from compiler.ops.qnn.requantize import RESCALING
 
 
@@ -85,12 +87,6 @@ def add(step: Step, graph: QdqEmitter) -> Real | None:
     waiting = graph.real(lhs)
     if waiting is not None and rhs.data is not None and rhs.data.size == 1:
         return graph.plus(waiting, sign * float(rhs.data.reshape(())))
-    mixed = Mixed.of(step)
-    source = None if mixed is None else _free(mixed.source, graph)
-    if mixed is not None and source is not None:
-        made = mixed.write(source, step.result.type.concrete_shape, graph)
-        if made is not None:
-            return made
     if (bent := _leaky(step, graph)) is not None:
         return bent
     a = _free(lhs, graph)
@@ -243,6 +239,45 @@ def right_shift(step: Step, graph: QdqEmitter) -> Real | None:
     bits = amount.astype(np.float64)
     half = np.where(bits > 0, 0.5, 0.0)
     return real.times(np.exp2(-_short(bits, step.args[0]))).plus(-_short(half, step.args[0]))
+
+
+@FToQdq.register(MIX)
+def mix(step: Step, graph: QdqEmitter) -> Real | None:
+    """Resize where it is linear, for which runtimes have kernels; else a product with each matrix,
+    along the last two axes, or sums of picked rows."""
+    source, known = _free(step.args[0], graph), [arg.data for arg in step.args[1:]]
+    taps = [held for held in known if held is not None]
+    if source is None or len(taps) < len(known):
+        return None
+    shape, before = step.result.type.concrete_shape, step.args[0].type.concrete_shape
+    matrices = {
+        axis - len(shape): matrix_of(before[axis], places, weights)
+        for axis, places, weights in zip(step.attrs.axes, taps[::2], taps[1::2])
+    }
+    how = coordinates_of(matrices.values())
+    if how is None and (graph.runtime.npu or min(matrices) < -2):
+        words, (made,) = words_of(step)
+        for word in words:
+            real = (FToQdq.get(word.op) or move)(word, graph)
+            assert real is not None
+            graph.set_real(word.result, real)
+        return graph.real(made)
+    total = math.prod(int(held[0].sum()) for held in matrices.values())
+
+    def resize(factor: Floats) -> str:
+        sizes = graph.writer.constant(np.asarray(shape, "int64"))
+        attrs: dict[str, Any] = {"coordinate_transformation_mode": how, "mode": "linear"}
+        return graph.node("Resize", [source.emit(graph, factor * total), "", "", sizes], **attrs)
+
+    def products(factor: Floats) -> str:
+        name = source.emit(graph, factor)
+        if -2 in matrices:
+            name = graph.node("MatMul", [graph.float_constant(matrices[-2]), name])
+        if -1 in matrices:
+            name = graph.node("MatMul", [name, graph.float_constant(matrices[-1].T)])
+        return name
+
+    return of_operand(products if how is None else resize, graph, source.depth)
 
 
 @FToQdq.register("nn.pad")
