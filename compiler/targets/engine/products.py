@@ -37,7 +37,7 @@ from compiler.targets.engine.packing import (
 )
 from compiler.targets.engine.plan import MOST_ARENA
 from compiler.targets.engine.planner import FORM, Planner, rule
-from compiler.targets.engine.steps import number
+from compiler.targets.engine.steps import by_axis, number
 from compiler.targets.engine.tiles import tiling
 from compiler.targets.engine.transposed import convolutions_of, pixels_joined, transposed
 from compiler.targets.engine.values import INT32, Chain, Epilogue, Item, Product, constant
@@ -576,14 +576,9 @@ def _write_depthwise(
             constants=packed.size,
             type=number(one.buffer.type),
             channels=channels,
-            kernel_y=height,
-            kernel_x=width,
-            stride_y=sy,
-            stride_x=sx,
-            dilation_y=dy,
-            dilation_x=dx,
             together=together,
             scratch=Address(scratch),
+            **by_axis(kernel=(height, width), stride=(sy, sx), dilation=(dy, dx)),
             **one.fields_to(made),
             **fields,
         )

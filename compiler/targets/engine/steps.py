@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -73,6 +74,11 @@ def operation(name: str, record: str = "op", **values: Any) -> list[Any]:
     for field, value in values.items():
         made[fields[record].index(field)] = value
     return made
+
+
+def by_axis(**pairs: Sequence[int]) -> dict[str, int]:
+    """Fields of rows and columns: ``kernel_y`` and ``kernel_x`` of ``kernel``."""
+    return {f"{name}_{a}": n for name, pair in pairs.items() for a, n in zip("yx", pair)}
 
 
 class Blob:

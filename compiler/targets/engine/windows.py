@@ -17,7 +17,7 @@ from compiler.targets.engine.general import dense_view, taken
 from compiler.targets.engine.layouts import MOST_IMAGES, channels_last, layout_of
 from compiler.targets.engine.lines import as_lines
 from compiler.targets.engine.planner import Planner, rule
-from compiler.targets.engine.steps import number
+from compiler.targets.engine.steps import by_axis, number
 from compiler.targets.engine.values import INT32, Chain, Item
 from compiler.targets.engine.views import STORED, Address, Shape, View, compact, merged_axes
 
@@ -137,16 +137,11 @@ def _write_pool(
             channels=made.shape[2],
             zero=source.buffer.zero,
             how=number(f"POOL_{how}"),
-            kernel_y=kernel[0],
-            kernel_x=kernel[1],
-            stride_y=strides[0],
-            stride_x=strides[1],
-            dilation_y=dilation[0],
-            dilation_x=dilation[1],
             top=padding[0],
             left=padding[1],
             factor=factor,
             count=count,
+            **by_axis(kernel=kernel, stride=strides, dilation=dilation),
             **one.fields_to(made),
         )
 
@@ -314,9 +309,11 @@ def _lines(planner: Planner, entries: Array, in_kind: str, kind: str) -> dict[st
     return {} if lines is None else {"lined": 1, "lines": planner.emitter.put(lines)}
 
 
-def _rows(planner: Planner, data: Item, axis: int) -> tuple[View, int, int, Shape] | None:
-    """The data with one axis last and in one run: view, rows, bytes from row to row, the axes."""
-    rank = len(data.shape)
+def _rows(
+    planner: Planner, step: Step, data: Item, bounds: tuple[int, int]
+) -> tuple[View, View, dict[str, int]] | None:
+    """The data with the step's axis last and in one run, its result, and fields of the kernel."""
+    rank, axis = len(data.shape), step.attrs.axis
     axes = (*(a for a in range(rank) if a != axis % rank), axis % rank)
     if data.data is not None:
         return None
@@ -325,7 +322,11 @@ def _rows(planner: Planner, data: Item, axis: int) -> tuple[View, int, int, Shap
     if len(loops) > 1 or (view.shape[-1] > 1 and view.strides[-1] != view.buffer.item):
         view = planner.emitter.contiguous(view, always=True)
         loops = merged_axes(view.shape[:-1], [view.strides[:-1]])
-    return view, loops[0][0], loops[0][1][0], axes
+    item = planner.define(step, Item(data.shape, *bounds, stored=("S32", 0)))
+    item.view = compact(("S32", 0), item.shape, axes)
+    fields = {"rows": loops[0][0], "columns": view.shape[-1], "in_stride": loops[0][1][0]}
+    fields |= {"out_stride": 4 * view.shape[-1], "in_type": number(view.buffer.type)}
+    return view, item.view, fields
 
 
 @rule("nn.integer_softmax")
@@ -338,25 +339,18 @@ def integer_softmax(planner: Planner, step: Step, args: list[Item]) -> bool:
     columns = data.shape[step.attrs.axis]
     if int(entries.max(initial=0)) * columns >= 1 << 31:
         return False
-    found = _rows(planner, data, step.attrs.axis)
+    bits = step.attrs.out_bits
+    found = _rows(planner, step, data, (0, 1 << bits))
     if found is None:
         return False
-    view, rows, stride, axes = found
-    bits = step.attrs.out_bits
-    item = planner.define(step, Item(data.shape, 0, 1 << bits, stored=("S32", 0)))
-    item.view = compact(("S32", 0), item.shape, axes)
+    view, out, fields = found
     in_bytes = view.buffer.type == "U8" and int(entries.max()) < 1 << 24
-    together = max(1, min(rows, _TOGETHER // columns))
+    together = max(1, min(fields["rows"], _TOGETHER // columns))
     scratch = planner.emitter.scratch(8 * columns * together + 256)
     planner.emitter.step(
         "softmax",
         [view],
-        [item.view, scratch],
-        rows=rows,
-        columns=columns,
-        in_stride=stride,
-        out_stride=4 * columns,
-        in_type=number(view.buffer.type),
+        [out, scratch],
         table=planner.emitter.put(entries.astype(np.int32)),
         entries=len(entries),
         in_bytes=int(in_bytes),
@@ -364,6 +358,7 @@ def integer_softmax(planner: Planner, step: Step, args: list[Item]) -> bool:
         together=together,
         out_bits=bits,
         scratch=Address(scratch),
+        **fields,
     )
     return True
 
@@ -386,26 +381,20 @@ def integer_standardize(planner: Planner, step: Step, args: list[Item]) -> bool:
     if spread << (2 * attrs.root_bits) >= 1 << 62 or top >= 1 << 61 or not columns:
         return False
     bound = output_bound(columns, attrs.out_bits)
-    found = _rows(planner, data, attrs.axis) if bound < 1 << 30 else None
+    found = _rows(planner, step, data, (-bound, bound)) if bound < 1 << 30 else None
     if found is None:
         return False
-    view, rows, stride, axes = found
-    item = planner.define(step, Item(data.shape, -bound, bound, stored=("S32", 0)))
-    item.view = compact(("S32", 0), item.shape, axes)
+    view, out, fields = found
     planner.emitter.step(
         "standardize",
         [view],
-        [item.view],
-        rows=rows,
-        columns=columns,
-        in_stride=stride,
-        out_stride=4 * columns,
-        in_type=number(view.buffer.type),
+        [out],
         zero=view.buffer.zero,
         epsilon=attrs.epsilon,
         root_bits=attrs.root_bits,
         out_bits=attrs.out_bits,
         centred=int(attrs.centred),
         most=bound,
+        **fields,
     )
     return True
