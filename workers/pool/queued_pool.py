@@ -57,9 +57,10 @@ class JobQueue:
     """Queued jobs by group, and finished ones.
 
     A worker stays with its group. Without jobs of that group it takes the oldest group that no
-    worker has begun, and then a job of the group with the most jobs left (work stealing). A group's
-    last job is left to its own worker, for another one would have to prepare for it. A step takes
-    constant time, or looks at the groups that workers have begun, and at the jobs that rest.
+    worker has begun, and then a job of the group with the most jobs left (work stealing). Another
+    worker has to prepare for it: a group keeps its last job, and all that take less time than the
+    last worker took that prepared. A step takes constant time, or looks at the groups that workers
+    have begun, and at the jobs that rest.
     """
 
     def __init__(self, max_attempts: int) -> None:
@@ -74,6 +75,8 @@ class JobQueue:
         self._lost: Counter[Hashable] = Counter()  # group → its workers that were taken away
         self._faults: Counter[Hashable] = Counter()  # group → workers that it ended itself
         self._resting: dict[Hashable, tuple[float, Job]] = {}  # tag → when it waits again, and it
+        self._begun: dict[Hashable, tuple[float, bool]] = {}  # worker → since when; it prepares
+        self._took: dict[bool, float] = {}  # seconds of the last job, with preparing and without
         self._losses: list[Loss] = []
         self.finished: deque[Finished] = deque()
         """Ended but not yet reported."""
@@ -100,13 +103,15 @@ class JobQueue:
         group = self._group_for(worker)
         if group is None:
             return None
-        if worker not in self._holders or self._holders[worker] != group:
+        prepares = worker not in self._holders or self._holders[worker] != group
+        if prepares:
             self.release(worker)
             self._holders[worker] = group
             self._held[group] += 1
         job = self._waiting[group].popleft()
         self._group_of.pop(job.tag, None)
         self._forget_empty(group)
+        self._begun[worker] = time.monotonic(), prepares
         return job
 
     def _group_for(self, worker: Hashable) -> Hashable | None:
@@ -116,8 +121,13 @@ class JobQueue:
         fresh = next((group for group in self._waiting if not self._held[group]), None)
         if fresh is not None:
             return fresh
-        large = (group for group, jobs in self._waiting.items() if len(jobs) >= STEAL_FROM)
-        return max(large, key=lambda group: len(self._waiting[group]), default=None)
+        group = max(self._waiting, key=lambda group: len(self._waiting[group]), default=None)
+        return group if group is not None and self._is_worth(len(self._waiting[group])) else None
+
+    def _is_worth(self, jobs: int) -> bool:
+        """Whether a worker should prepare for so many jobs of a group that another one holds."""
+        known = len(self._took) == 2
+        return jobs >= STEAL_FROM and not (known and jobs * self._took[False] < self._took[True])
 
     def _forget_empty(self, group: Hashable) -> None:
         if not self._waiting[group]:
@@ -125,6 +135,7 @@ class JobQueue:
 
     def release(self, worker: Hashable) -> None:
         """The worker is gone; its group may be begun by another."""
+        self._begun.pop(worker, None)
         if worker not in self._holders:
             return
         group = self._holders.pop(worker)
@@ -132,8 +143,11 @@ class JobQueue:
         if not self._held[group]:
             del self._held[group]
 
-    def done(self, job: Job, result: Any, error: Exception | None) -> None:
+    def done(self, job: Job, result: Any, error: Exception | None, worker: Hashable = None) -> None:
         """A job ended."""
+        since, prepared = self._begun.pop(worker, (0.0, False))
+        if since and (job.group in self._waiting or not prepared):
+            self._took[prepared] = time.monotonic() - since
         self.finished.append(Finished(job.tag, result, error, job.attempt))
 
     def lost(
@@ -383,7 +397,7 @@ class QueuedPool(ABC, Generic[S]):
         # While some workers answer, the pool does not give up because others fail to start.
         self._failed_starts = 0
         if job is not None:
-            self._jobs.done(job, result, error)
+            self._jobs.done(job, result, error, slot.number)
 
     def _lost(self, slot: S, why: str, log: str | None, own_fault: bool) -> None:
         """The worker of a job died: the job is tried again, or ends with LostWorkerError."""

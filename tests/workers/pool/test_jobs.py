@@ -43,6 +43,22 @@ def test_an_idle_worker_steals_where_most_is_left_but_never_the_last_job() -> No
     assert taken(queue, "one") == "a1"
 
 
+@pytest.mark.parametrize(("seconds", "stolen"), [(0.1, "nothing"), (1.0, "b2")])
+def test_a_worker_prepares_for_another_group_only_where_that_takes_less_than_its_jobs(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, stolen: str
+) -> None:
+    now = 1.0
+    monkeypatch.setattr(queued_pool, "time", SimpleNamespace(monotonic=lambda: now))
+    queue = queue_of(a=2, b=6)
+    for took in (2.0, seconds):  # the first job prepares
+        job = queue.take("one")
+        assert job is not None
+        now += took
+        queue.done(job, None, None, "one")
+    assert [taken(queue, "two") for _ in range(2)] == ["b0", "b1"]
+    assert taken(queue, "one") == stolen
+
+
 def test_the_job_of_a_dead_worker_is_the_first_of_its_group_again() -> None:
     queue = queue_of(a=2)
     job = queue.take("one")
