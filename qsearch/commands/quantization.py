@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from compiler.errors import NotFullyIntegralError, check_known
-from compiler.insight.audit import Repaired
 from compiler.ir.blob import module_sha256
 from compiler.ir.module import IRModule
 from compiler.qtypes.layer_choices import REST
@@ -136,7 +135,8 @@ def _quantized(
         mends=changes is not None,
         fixed=changes or {},
     )
-    config, shipped = audit.qconfig, Shipped.of(audit.candidate)
+    config, shipped, audited_as = audit.qconfig, Shipped.of(audit.candidate), audit.to_dict()
+    del audit  # its simulated module is as large as the model
     outputs = [port.name for port in source.interface.outputs]
     for call in shipped.float_ops:
         log.info("stays float: %s", call)
@@ -144,7 +144,7 @@ def _quantized(
         log.warning(_KEPT, len(shipped.float_ops))
     whole = compared_whole(source.pipeline)
     known = {
-        **_told(Closeness.of(module, shipped.module, data, inputs, outputs, whole), audit),
+        **_told(Closeness.of(module, shipped.module, data, inputs, outputs, whole), audited_as),
         "model_sha256": source.sha256,
         "module_sha256": digest,
         "calib_sha256": data.sha256,
@@ -165,10 +165,10 @@ def _floats_kept(layers: Mapping[str, Any]) -> dict[str, Any]:
     return {"layers": {**layers, REST: {"float": True}}, "partition_conversions": "enabled"}
 
 
-def _told(closeness: Closeness | None, audit: Repaired) -> dict[str, Any]:
+def _told(closeness: Closeness | None, audit: Mapping[str, Any]) -> dict[str, Any]:
     """The closeness and the audit as the provenance keeps them; a warning where the outputs are
     far."""
-    found: dict[str, Any] = {AUDIT: told} if (told := audit.to_dict()) else {}
+    found: dict[str, Any] = {AUDIT: audit} if audit else {}
     if closeness is None:
         return found
     if not closeness.close:
