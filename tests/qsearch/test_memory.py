@@ -38,7 +38,7 @@ def write(width: int, folder: Path) -> float:
 
 
 @pytest.mark.slow
-def test_compile_takes_less_than_six_times_the_file_beyond_what_a_small_network_takes(
+def test_compile_takes_less_than_five_times_the_file_beyond_what_a_small_network_takes(
     tmp_path: Path,
 ) -> None:
     folders = [tmp_path / "small", tmp_path / "large"]
@@ -47,5 +47,5 @@ def test_compile_takes_less_than_six_times_the_file_beyond_what_a_small_network_
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     least, peak = (int(line.split()[1]) / 1024 for line in said.splitlines() if "peak" in line)
     assert size > 60
-    # Layers of 2048 taps are rounded sequentially: sums of products take twice the file.
-    assert peak - least <= 6 * size
+    # Layers of 2048 taps are rounded sequentially: sums of products take the file once more.
+    assert peak - least <= 5 * size

@@ -167,14 +167,14 @@ class NativeKernels(Kernels):
 
     def shrunk(
         self,
-        halves: I64,
+        halves: Sequence[I64],
         sums: tuple[I64, I64],
         counts: Sequence[int],
         unit: F64,
         symmetric: bool,
         centred: bool,
     ) -> F32:
-        out = np.empty(halves.shape[1:], np.float32)
+        out = np.empty(halves[0].shape, np.float32)
         numbers, work = np.array(counts, np.int64), np.empty(3 * unit.shape[1])
         self._library.qs_shrunk(
             *halves, *sums, numbers, unit, *unit.shape, symmetric, centred, work, out

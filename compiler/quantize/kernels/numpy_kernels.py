@@ -200,7 +200,7 @@ class Kernels:
 
     def shrunk(
         self,
-        halves: I64,
+        halves: Sequence[I64],
         sums: tuple[I64, I64],
         counts: Sequence[int],
         unit: F64,
@@ -211,7 +211,7 @@ class Kernels:
         Deviations from the mean count between different taps as far as both parts confirm them.
 
         Args:
-            halves: (2, groups, taps, taps), sums of products of each part; of symmetric ones the
+            halves: (groups, taps, taps), sums of products of each part; of symmetric ones the
                 lower triangle counts.
             sums: (2, groups, taps), of the first and of the second tap of a product in each part.
             counts: positions of each part; without a second one deviations count as they are.
@@ -221,7 +221,7 @@ class Kernels:
         last = np.arange(unit.shape[1])
         lower = last[:, None] > last
         apart = lower if symmetric else lower | lower.T
-        parts = (*halves, halves.sum(axis=0))
+        parts = (*halves, halves[0] + halves[1])
         left, right = ((*each, each[0] + each[1]) for each in sums)
         means = []
         for k, count in enumerate((*counts, sum(counts))):

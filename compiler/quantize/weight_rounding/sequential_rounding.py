@@ -293,8 +293,10 @@ class _Seen:
 
         kept = None if side is None else side.get(runs.pieces, lambda: of_float(slice(used)))
         groups, taps = blocked(rule)
-        # Two arrays, since one is dropped before the other.
-        products, crossed = (np.zeros((2, groups, taps, taps), np.int64) for _ in range(2))
+        # Each by itself: memory that was freed has room for so many bytes, and products go first.
+        products, crossed = (
+            [np.zeros((groups, taps, taps), np.int64) for _ in range(2)] for _ in range(2)
+        )
         read, more = np.zeros((2, 2, groups, taps), np.int64)
         counts, kernels = [0, 0], choose_kernels()
         for half in range(min(used, 2)):
