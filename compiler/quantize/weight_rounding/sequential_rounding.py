@@ -80,14 +80,13 @@ _FEW_ROWS: Final = 64
 all taps of all groups read so many words, but a few. EfficientNet-Lite0 with eight times as many
 words: 0.1 dB more, 2 CPU seconds more."""
 _PRODUCTS: Final = 5 * 10**10
-"""Networks of more have half of ``_ROWS``: EfficientNet-Lite0 is as good, and faster by 1 s."""
+"""Networks of more have half of ``_ROWS`` and ``_WORDS``, and are solved in float32, not float64:
+EfficientNet-Lite0 is as good, and faster by 1.4 s."""
 _FEW_RUNS: Final = 16
 _INPUTS: Final = 1 << 23
 """Values of the inputs in the runs for weights of 8 bits; fewer bits use the whole sample."""
 _IMAGES: Final = 256
 """A sample of the inputs has at most so many."""
-_FEW_TAPS: Final = 640
-"""So many are solved in float64, more in float32, which takes half of the time."""
 _MULTIPLICATIONS: Final = 1 << 37
 """All runs of a network have at most so many, where they are more than ``_FEW_RUNS``."""
 _A_SECOND: Final = 25e9
@@ -131,6 +130,7 @@ def round_sequentially(
     places = zip(range(len(calls)), column_rules(main), run.channel_ranges, strict=True)
     layers = dict(zip(calls, places, strict=True))
     most = _most_rows(main)
+    dtype: type[Any] = np.float64 if most == _ROWS else np.float32
     shared: tuple[tuple[Any, ...], _Seen] | None = None  # queries, keys and values read alike
     for call in nodes_of(main):
         if fitting is not None and call in fitted and call in runs:
@@ -155,7 +155,7 @@ def round_sequentially(
             if shared is None:
                 data, units, side = call.args[0], units_of(one), found.float_side
                 shared = same, _Seen.of(runs, data, rule, most, units, side, centred)
-            known[place] = _rounded(held, shared[1], centred)
+            known[place] = _rounded(held, shared[1], centred, dtype)
         levels, error = known[place].levels, known[place].mean_error
         runs.replaced[point] = held.point_of(levels)
         if bias is not None and error is not None:
@@ -206,10 +206,9 @@ def _most_runs(main: Function, whole_sample: bool = False) -> int:
     return most if whole_sample else min(most, max(_INPUTS // max(values, 1), 1))
 
 
-def _rounded(held: PointRows, seen: _Seen, centred: bool) -> RoundedWeight:
+def _rounded(held: PointRows, seen: _Seen, centred: bool, dtype: type[Any]) -> RoundedWeight:
     """Levels, of deviations from the mean if centred, and then the mean error they leave."""
     taps, shape = seen.hessian.shape[1], (*held.scales.shape, held.rule.channels.shape[1])
-    dtype: type[Any] = np.float64 if taps <= _FEW_TAPS else np.float32
     moved = np.array(cut_rows(held.rows, taps), dtype)
     hessian, cross = (each.astype(dtype, copy=False) for each in (seen.hessian, seen.cross))
     (solve,) = scipy.linalg.get_lapack_funcs(("posv",), (hessian,))
@@ -340,7 +339,7 @@ def _products(rule: InputColumns, most: int) -> int:
 
 def _rows_for(rule: InputColumns, most: int) -> int:
     """Positions that a layer is fitted to."""
-    words = max(_WORDS // rule.channels.size, _FEW_ROWS)
+    words = max(_WORDS * most // _ROWS // rule.channels.size, _FEW_ROWS)
     return min(most, _ROWS_OF_A_TAP * blocked(rule)[1], words)
 
 
