@@ -25,7 +25,7 @@ from workers.datasets.registry import OpenDatasets, input_specs
 from workers.errors import DatasetError
 from workers.messages import CalibrationRequest, CalibrationResult
 from workers.object_store import ObjectStore
-from workers.process import Stopwatch, peak_rss_bytes
+from workers.process import Stopwatch
 
 _CHUNK = 16
 """Samples read from the dataset at a time."""
@@ -70,7 +70,7 @@ class CalibrationActor:
                 self._key(request), lambda: (input_specs(mod), Profile.of(mod, measurement))
             )
             arrays = profile.measure(measurement, self._batches(request, inputs)).to_arrays()
-        return CalibrationResult(arrays, len(request.samples), watch.cpu_s, peak_rss_bytes())
+        return CalibrationResult(arrays, len(request.samples), watch.cpu_s)
 
     def _measurement(self, request: CalibrationRequest) -> Measurement:
         channels, merged = (self._values.value(v) for v in (request.channels, request.merged))

@@ -103,7 +103,6 @@ class CalibrationResult:
     arrays: Mapping[str, NDArray[Any]]
     samples: int
     cpu_s: float
-    peak_rss_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,11 +39,6 @@ class Interval:
         """Largest upper bound; 0 for a tensor without elements."""
         return _end(self.high, np.maximum)
 
-    @property
-    def magnitude(self) -> int:
-        """Largest absolute value."""
-        return max(abs(self.lowest), abs(self.highest))
-
     def along(self, axes: Sequence[int]) -> Interval:
         """One pair of bounds for everything along ``axes``, which become 1 long."""
         if not self.low.size:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -75,7 +75,7 @@ def run_module(
     except UnknownWordError as error:
         raise SettingsError(str(error), where="metric", fix=error.fix) from error
     what = runnable(Path(path), executor)
-    found = run_samples(what, data, kept=False, metric=name)
+    found = run_samples(what, data, metric=name)
     form, why = what.form()
     return {
         **{WORDS.get(key, key): value for key, value in found.score.items()},
@@ -167,23 +167,19 @@ class Scored:
         count: samples.
         data_sha256: of the data.
         digest: SHA-256 over the little-endian float32 outputs.
-        outputs: of all samples; () where they were not kept.
     """
 
     score: Mapping[str, float | None]
     count: int
     data_sha256: str
     digest: str
-    outputs: tuple[NDArray[Any], ...]
     wall_s: float
     cpu_s: float
     warnings: tuple[str, ...] = ()
 
 
-def run_samples(
-    what: Runnable, given: Any, *, kept: bool = True, metric: str | None = None
-) -> Scored:
-    """Run every sample of the data; ``kept`` keeps the outputs."""
+def run_samples(what: Runnable, given: Any, *, metric: str | None = None) -> Scored:
+    """Run every sample of the data."""
     # What runs between float parts is no whole model.
     cell = partial(Cell, what.run, what.outputs, what.sampled) if what.pipeline is None else None
     judged = None if what.judged is None else replace(what.judged, metric=metric or "")
@@ -204,7 +200,6 @@ def run_samples(
             has_reference=False,
         )
         digest = hashlib.sha256()
-        gathered: list[list[NDArray[Any]]] = []
         given_spans: dict[str, Span] = {}
         size = batch_size(what.inputs, data.whole)
         watch = Stopwatch()
@@ -216,25 +211,15 @@ def run_samples(
             outputs = [rows_of(out, batch.count, size) for out in outputs]
             hash_outputs(digest, outputs)
             sums.add(outputs, None, batch.labels)
-            if kept:
-                gathered.append(outputs)
         return Scored(
             ({"top1": None} if metric is None else {}) | sums.results(),
             data.count,
             data.sha256,
             digest.hexdigest(),
-            tuple(map(_concatenated, zip(*gathered, strict=True))),
             watch.wall_s,
             watch.cpu_s,
             (*_other_scales(seen, given_spans), *([note] if note else [])),
         )
-
-
-def _concatenated(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """One array of all; samples that differ in their sizes are joined as rows of numbers."""
-    if len({part.shape[1:] for part in parts}) > 1:
-        return np.concatenate([part.reshape(-1) for part in parts])
-    return np.concatenate(parts)
 
 
 def runnable(path: Path, executor: str = "auto") -> Runnable:

@@ -313,7 +313,7 @@ def _evaluate(
         pipeline=module.pipeline,
         judged=judged_output(module.module, None, "") if module.pipeline is None else None,
     )
-    scored = run_samples(core, source, kept=False)
+    scored = run_samples(core, source)
     found = {
         "samples": scored.count,
         "data_sha256": scored.data_sha256,

@@ -72,7 +72,6 @@ def test_results_tell_what_they_cost(study) -> None:
     result = calibrate_shard(study.calibration("ranges", Range(0, 4)))
     assert result.samples == 4
     assert 0 < result.cpu_s < 60
-    assert result.peak_rss_bytes > 10 << 20
 
 
 def test_handles_are_fetched_once_for_many_shards(study) -> None:
