@@ -106,13 +106,13 @@ DEFECTS: dict[str, Defect] = {
         {"shift < least": "shift < -64"},
     ),
     "a power of two of int64 that int32 does not hold": Defect(
-        f"{ENGINE}.rounding", "rescale", {_WHOLE: "if False:"}
+        f"{ENGINE}.rules", "rescale", {_WHOLE: "if False:"}
     ),
     "an average of a window of padding": Defect(
         f"{ENGINE}.windows", "pool", {"if count or not reached:": "if count:"}
     ),
     "ties along an axis that is not the channels'": Defect(
-        f"{ENGINE}.rounding", "largest_along", _largest_along
+        f"{ENGINE}.rules", "largest_along", _largest_along
     ),
     "a mean of a batch in front of a window": _BATCH,
     "a sum of a batch in front of a window": _BATCH,
