@@ -50,7 +50,7 @@ class CompilerError(Exception):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What callers further out added with ``add_note``."""
+        """Notes that callers further out added with ``add_note``."""
         return tuple(getattr(self, "__notes__", ()))
 
     def __reduce__(self) -> tuple[Any, ...]:

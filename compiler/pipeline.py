@@ -28,7 +28,7 @@ from compiler.targets.target import Target
 EXECUTORS = ("reference", "c")
 
 BEFORE_LOWERING: tuple[Pass, ...] = (InlineRequantize(), *BEFORE_FUSION, FuseOps(), EtaExpand())
-"""What ``lower`` runs on the graph before PlanDevices and LowerTE."""
+"""Passes that ``lower`` runs on the graph before PlanDevices and LowerTE."""
 
 BEFORE_C: tuple[Pass, ...] = (
     ConvertLayout(),
@@ -100,7 +100,7 @@ def tflite_file(
 
 
 def fuse_for_c(mod: IRModule) -> IRModule:
-    """What ``lower`` makes of a module for target ``c`` before it lowers its kernels."""
+    """Run the passes of ``lower`` for target ``c`` up to the lowering of kernels."""
     return run_named(lifted(infer_module(mod)), BEFORE_C, "lower")
 
 

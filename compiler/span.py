@@ -1,4 +1,4 @@
-"""Where a node came from: a place in a text, or a node of an ONNX graph."""
+"""Origin of a node: a place in a text, or a node of an ONNX graph."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_JOINED_SPANS = 8
 ANONYMOUS = "<text>"
 
 ONNX = "onnx:"
-"""How the source name of a node of an ONNX graph begins."""
+"""Prefix of the source name of a node of an ONNX graph."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from workers.messages import Range
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelBatch:
-    """What one run of the model takes.
+    """Samples of one run of the model.
 
     Attributes:
         inputs: input name → array of exactly the model's shape.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from compiler.quantize.smoothing.rescaled_tensors import CountedTensor
 
 EvaluatorName = Literal["engine", "simulated", "float", "reference", "onnxruntime"]
-"""What computes the outputs.
+"""Executors that compute the outputs.
 
 engine      realised integers by the kernels of compiler.targets.engine; where this worker has no
             compiler, or the module no plan, as ``exact_executor`` says: the bits are the same
@@ -107,7 +107,7 @@ class CalibrationResult:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What runs: a candidate, the float model, or a module that is written already.
+    """Module to run: a candidate, the float model, or a module that is written already.
 
     Attributes:
         blob: the float module after prerequisite_optimize, or its handle.
@@ -135,7 +135,7 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRequest:
-    """What to run, on which samples, and what to measure.
+    """Module, samples and metrics of one evaluation.
 
     Attributes:
         build: what runs.

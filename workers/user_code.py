@@ -83,7 +83,7 @@ class UserModule:
 UserCode = tuple[UserModule, ...]
 
 _IMPORTED: Final[dict[str, UserModule]] = {}
-"""What this process imported, by dotted name."""
+"""Modules that this process imported, by dotted name."""
 
 
 def import_user_code(words: Sequence[str]) -> UserCode:
@@ -195,7 +195,8 @@ def _failure(error: BaseException, name: str, given: str) -> UserCodeError:
 
 
 def failure_in_user_code(error: Exception) -> UserCodeError | None:
-    """What to tell of a bug in an imported file; None for others, and for errors of our own."""
+    """Return the error to report for a bug in an imported file; None for others, and for errors of
+    our own."""
     if isinstance(error, CompilerError):
         return None
     files = {source.path for module in _IMPORTED.values() for source in module.sources}
@@ -229,7 +230,7 @@ def _no_module(given: str) -> UserCodeError:
 
 
 def _is_users(filename: str) -> bool:
-    """Whether a frame is of a file that the user wrote."""
+    """Return whether a frame is of a file that the user wrote."""
     path = Path(filename)
     home = Path(__file__).parents[1]
     ours = any(path.is_relative_to(home / package) for package in _OURS)
@@ -259,7 +260,7 @@ def _sources(name: str, folder: Path | None) -> tuple[Source, ...]:
 
 
 def _belongs(name: str, top: str, folder: Path | None) -> bool:
-    """Whether a module is of the user's package, or lies beside the user's file."""
+    """Return whether a module is of the user's package, or lies beside the user's file."""
     first = name.partition(".")[0]
     if first == top:
         return True
@@ -270,7 +271,7 @@ def _belongs(name: str, top: str, folder: Path | None) -> bool:
 
 
 def _is_installed(folder: Path) -> bool:
-    """Whether a folder holds installed packages: these are not sent to workers."""
+    """Return whether a folder holds installed packages: these are not sent to workers."""
     return folder.name in ("site-packages", "dist-packages") or str(folder) in (
         sysconfig.get_path("stdlib"),
         sysconfig.get_path("platstdlib"),
@@ -278,7 +279,7 @@ def _is_installed(folder: Path) -> bool:
 
 
 def _folder_of(module: ModuleType) -> Path | None:
-    """Where the file or the folder of a top-level module lies."""
+    """Return the folder that holds the file or the folder of a top-level module."""
     places = list(getattr(module, "__path__", ()))
     file = places[0] if places else getattr(module, "__file__", None)
     return None if file is None else Path(file).resolve().parent

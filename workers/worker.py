@@ -26,7 +26,7 @@ Answer = tuple[Any, Exception | None]
 
 
 class RequestRunner(Protocol):
-    """What a pool runs in each of its workers."""
+    """Runs requests in each worker of a pool."""
 
     def run(self, request: Any) -> Any:
         """The result of one request; any exception is the request's."""

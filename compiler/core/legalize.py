@@ -20,12 +20,12 @@ _DEEPEST: Final = 8
 
 
 def is_integral(step: Step) -> bool:
-    """Whether a step reads and writes integers and bools only."""
+    """Return whether a step reads and writes integers and bools only."""
     return all(is_whole(value) for value in (*step.args, *step.results))
 
 
 def is_whole(value: Value) -> bool:
-    """Whether a value is integers or bools."""
+    """Return whether a value is integers or bools."""
     return is_integer(value.type.dtype) or value.type.dtype == "bool"
 
 
@@ -61,7 +61,7 @@ def words_of(
 
 
 def _last(value: Value, same: dict[Value, Value]) -> Value:
-    """What a value has become, body by body."""
+    """Return the value that replaces a value, body by body."""
     while value in same:
         value = same[value]
     return value

@@ -184,15 +184,15 @@ class Words:
         return self.maximum(self.minimum(x, high), low)
 
     def less(self, a: Value, b: Value | int) -> Value:
-        """Whether a < b."""
+        """Return whether a < b."""
         return self.binary("less", a, b)
 
     def equal(self, a: Value, b: Value | int) -> Value:
-        """Whether a = b."""
+        """Return whether a = b."""
         return self.binary("equal", a, b)
 
     def negation(self, x: Value) -> Value:
-        """Whether a bool is false."""
+        """Return whether a bool is false."""
         return self.equal(x, 0)
 
     def where(self, condition: Value, a: Value, b: Value) -> Value:

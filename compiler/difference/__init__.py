@@ -1,4 +1,4 @@
-"""Where two modules differ: run both on equal inputs, match nodes, name the first difference."""
+"""Compare two modules: run both on equal inputs, match nodes, name the first difference."""
 
 from compiler.difference.comparing import Difference, NodeDifference, compare_modules, random_inputs
 

@@ -130,7 +130,7 @@ Batch = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class NodeDifference:
-    """How far one matched pair of values is apart, over all batches.
+    """Differences of one matched pair of values, over all batches.
 
     ``snr_db`` is 10·log10(Σa² / Σ(a-b)²), inf when equal. Where one side holds integers and the
     other real numbers ``scale`` is that of the integers, whose zero point is taken off, or, where
@@ -156,7 +156,7 @@ class NodeDifference:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What compare_modules found; ``nodes`` are in the order in which the second module runs."""
+    """Result of compare_modules; ``nodes`` are in the order in which the second module runs."""
 
     equal: bool
     outputs: tuple[NodeDifference, ...]
@@ -275,7 +275,7 @@ class _Total:
     dtypes: tuple[str, str] = ("", "")
     shape: tuple[int, ...] = field(default=())
     moments: NDArray[np.float64] | None = None
-    """Of integers beside real numbers, by channel: count and sums of x, y, xx, yy, xy."""
+    """Count and sums of x, y, xx, yy, xy by channel, where integers stand beside real numbers."""
 
     def add(self, x: Array, y: Array, rtol: float, atol: float, quant: Quant | None = None) -> None:
         """Count one batch; ``x`` is taken as right, ``quant`` is of the side that is integers."""

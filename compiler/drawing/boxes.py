@@ -12,7 +12,7 @@ from compiler.drawing.svg import curve
 
 _ONNX: Final = "ONNX node "
 _MEMBER: Final = "module.relay:"
-"""How a span begins of what only the text within a .qmod has: nobody opened that text."""
+"""Prefix of spans of nodes that only the text within a .qmod has: nobody opened that text."""
 
 Ranges = Mapping[str, Mapping[str, Any]]
 

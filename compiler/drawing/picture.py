@@ -50,7 +50,7 @@ SIMULATED = "relay.op.annotation.simulated_quantize"
 
 
 class Kind(Enum):
-    """What numbers a box gives; decides its colour and its outline."""
+    """Kind of numbers that a box gives; it decides the colour and the outline."""
 
     INPUT = "input"
     FLOAT = "float"
@@ -269,7 +269,7 @@ def _scope_post_order(root: Expr, let_values: dict[Expr, Expr]) -> Iterator[Expr
 
 
 def _operand_labels(node: Expr) -> tuple[str, ...]:
-    """What each operand is to its user, where that is not plain from the order."""
+    """Name the role of each operand for its user, where the order does not say it."""
     if isinstance(node, If):
         return ("if", "then", "else")
     if isinstance(node, Match):
@@ -314,7 +314,7 @@ class Kernel:
 
 
 def lowered_kernel(call: Call, mod: IRModule) -> Kernel | None:
-    """What the box of a ``call_lowered`` shows; None for any other call."""
+    """Return the content of the box of a ``call_lowered``; None for any other call."""
     if not is_lowered_call(call) or not isinstance(call.args[0], GlobalVar):
         return None
     name = call.args[0].name_hint

@@ -78,7 +78,8 @@ class Wording:
         return f"{_KEYWORDS.get(type(node), type(node).__name__)}({', '.join(words)})"
 
     def text_of_operand(self, node: Expr) -> str:
-        """How a node is named where it is used: its name, or a constant or operator itself."""
+        """Return the name of a node where it is used: its name, or a constant or operator
+        itself."""
         if node in self._names:
             return self._names[node]
         if isinstance(node, Constant):

@@ -70,7 +70,7 @@ class Parts:
 
     @property
     def sha256(self) -> str:
-        """Of all three."""
+        """SHA-256 of all three parts."""
         digest = hashlib.sha256()
         for part in (self.before, self.core, self.after):
             digest.update(hashlib.sha256(part or b"").digest())
@@ -78,7 +78,7 @@ class Parts:
 
     @property
     def share(self) -> float:
-        """Of the multiplications that the core has."""
+        """Share of the multiplications that the core has."""
         inside, whole = self.multiplications
         return inside / whole if whole else 1.0
 
@@ -151,7 +151,7 @@ def cut(graph: Graph, until: Sequence[str] = (), from_: Sequence[str] = ()) -> P
 
 
 def _in_front(graph: Graph, from_: Sequence[str]) -> set[int]:
-    """What the nodes and tensors of ``--from`` need."""
+    """Return the nodes and tensors that ``--from`` needs."""
     writers = [
         graph.writer[name]
         for place, given in graph.named(from_, "--from")

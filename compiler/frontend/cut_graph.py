@@ -59,7 +59,7 @@ class Graph:
         self.writer = {out: i for i, node in enumerate(self.nodes) for out in node.output if out}
         given = set(self.inputs)
         self.live: list[bool] = []
-        """Whether a node depends on the inputs."""
+        """True for each node that depends on the inputs."""
         for node, reads in zip(self.nodes, self.reads):
             live = not given.isdisjoint(reads) or node.op_type.startswith("Random")
             given.update(node.output if live else ())
@@ -83,7 +83,8 @@ class Graph:
         return {tensor.name: tuple(tensor.dims) for tensor in self.model.graph.initializer}
 
     def multiplications(self, place: int) -> int:
-        """Of a product, for one sample; of its weights where the sizes are not known."""
+        """Count the multiplications of a product for one sample; those of its weights where sizes
+        are not known."""
         node = self.nodes[place]
         if node.op_type in LEARNED:
             return max(len(attribute.floats) for attribute in node.attribute) or 1
@@ -139,7 +140,7 @@ class Graph:
                     yield node.name, deciding
 
     def decided(self, part: bytes | None) -> bool:
-        """Whether a part holds an If that a number among the inputs of the model decides."""
+        """Return whether a part holds an If that a number among the inputs of the model decides."""
         held = () if part is None else onnx.load_model_from_string(part).graph.node
         found = self.deciders([node.name for node in held if node.op_type == "If"])
         return any(self._is_option(name) for _, names in found for name in names)

@@ -1,1 +1,1 @@
-"""Which operators become one kernel: FuseOps; ``hardware`` holds FuseOpHW. See README.md."""
+"""Group operators into kernels: FuseOps; ``hardware`` holds FuseOpHW. See README.md."""

@@ -94,7 +94,7 @@ class FuseOps(FunctionPass):
 
 
 def fuse_report(mod: IRModule) -> str:
-    """Why operators were not fused with what reads them, a line each.
+    """Explain, a line each, why operators were not fused with their readers.
 
     Args:
         mod: after FuseOps under ``PassContext(config={"relay.FuseOps.explain": True})``; any

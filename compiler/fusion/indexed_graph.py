@@ -150,7 +150,8 @@ class IndexedForwardGraph:
         return self._opaque(function)
 
     def _opaque(self, expr: Expr) -> tuple[Expr, ...]:
-        """If, Match, references and functions: they read values, not loop nests."""
+        """Return the operands of If, Match, references and functions: they read values, not loop
+        nests."""
         children = expr.operands()
         self._extern(*children)
         return children

@@ -1,4 +1,4 @@
-"""Which nodes share a kernel: three phases over the nodes in post-order.
+"""Assign nodes to kernels: three phases over the nodes in post-order.
 
 Phase 0 lets complex operators absorb elementwise consumers and elementwise operators join what they
 feed; phase 1 does the same for operators that move data, and for tuples; phase 2 takes what feeds a
@@ -48,7 +48,7 @@ def post_dominator_tree(graph: IndexedForwardGraph) -> list[Scope]:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How large a kernel may grow.
+    """Limits of the size of a kernel.
 
     Args:
         max_depth: nodes in one kernel, constants counted.

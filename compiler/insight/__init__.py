@@ -1,4 +1,4 @@
-"""Where a quantized module loses accuracy: per quantize point and per layer."""
+"""Find where a quantized module loses accuracy: per quantize point and per layer."""
 
 from compiler.insight.examining import examine as examine
 from compiler.insight.layers import LayerSqnr as LayerSqnr

@@ -1,4 +1,4 @@
-"""What ``examine`` finds, as frozen records with plain JSON values."""
+"""Results of ``examine``, as frozen records with plain JSON values."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def _key(value: Any) -> Any:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether the keys of two values are equal; those of plain values are not made."""
+    """Return whether the keys of two values are equal; those of plain values are not made."""
     if a is b:
         return True
     kind = type(a)

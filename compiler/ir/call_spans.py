@@ -15,7 +15,7 @@ from compiler.ir.walk import nodes_of
 from compiler.span import ONNX, Span, join_spans, parts_of
 
 FIELDS = (str, int, int, int, int)
-"""Of a Span, in order."""
+"""Types of the fields of a Span, in order."""
 
 _fields = attrgetter("source_name", "line", "end_line", "column", "end_column")
 

@@ -88,7 +88,7 @@ their own name, functions are inlined."""
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What functions are flattened for, as errors say it.
+    """Purpose for which functions are flattened, as errors name it.
 
     Attributes:
         name: "ONNX", "C".
@@ -120,7 +120,7 @@ class Dataflow:
     outputs: tuple[Value, ...]
 
     def constants(self) -> list[Array]:
-        """What its steps read that is known, each value once."""
+        """Return the known values that its steps read, each once."""
         read = {id(v): v.data for step in self.steps for v in step.args if v.data is not None}
         return list(read.values())
 

@@ -250,7 +250,7 @@ dominates = DominatorPattern
 
 
 def match(pattern: DFPattern, expr: Expr) -> Bindings | None:
-    """What each pattern object matched, or None when ``expr`` does not match."""
+    """Return the match of each pattern object, or None when ``expr`` does not match."""
     found: Bindings = {}
     return found if pattern.fits(expr, found) else None
 
@@ -260,10 +260,11 @@ class PatternCallback(Protocol):
 
     @property
     def pattern(self) -> DFPattern:
-        """What the rule applies to."""
+        """Pattern that the rule applies to."""
 
     def callback(self, pre: Expr, post: Expr, node_map: Bindings) -> Expr:
-        """What stands for the match ``pre``; ``post`` and ``node_map`` are rewritten already."""
+        """Return the replacement of the match ``pre``; ``post`` and ``node_map`` are rewritten
+        already."""
 
 
 class _PatternRewriter(MixedModeMutator):

@@ -28,7 +28,8 @@ _set = object.__setattr__
 
 @singledispatch
 def text_for_people(obj: object) -> str:
-    """What ``print`` shows; ``ir.text.printer`` registers its text of nodes and modules."""
+    """Return the text that ``print`` shows; ``ir.text.printer`` registers its text of nodes and
+    modules."""
     return repr(obj)
 
 
@@ -224,7 +225,7 @@ _DTYPE_NAMES = {np.dtype(name): name for name in DTYPES if name in np.sctypeDict
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """As ``str``."""
+    """Return the name of a dtype, as ``str`` does."""
     return _DTYPE_NAMES.get(dtype) or str(dtype)
 
 
@@ -318,7 +319,7 @@ class Function(Expr):
     is_dataflow: bool = field(default=False, init=False)
 
     def fresh_copy(self, **changed: Any) -> Function:
-        """As of any node; over the same body it keeps the order of its nodes."""
+        """Copy the node; the copy over the same body keeps the order of its nodes."""
         copy = Expr.fresh_copy(self, **changed)
         if copy.body is self.body:
             _set(copy, "nodes", self.nodes)

@@ -19,7 +19,7 @@ from threading import Lock
 
 
 class _Rest(contextlib.ContextDecorator):
-    """How many calls want the collector to rest; it is one per process, and so is this."""
+    """Number of calls that want the collector to rest; it is one per process, and so is this."""
 
     def __init__(self) -> None:
         self._lock = Lock()

@@ -97,7 +97,7 @@ def ends_of(main: Function) -> tuple[TupleGetItem, ...]:
 
 
 def turns_of(main: Function) -> dict[Expr, int]:
-    """How often each node of a function runs whose loops are open; O(edges)."""
+    """Count the runs of each node of a function whose loops are open; O(edges)."""
     return {node: prod(lengths) for node, lengths in lengths_of(main).items()}
 
 
@@ -117,7 +117,7 @@ def lengths_of(main: Function) -> dict[Expr, tuple[int, ...]]:
 
 
 def read_by_loops(main: Function) -> set[Expr]:
-    """What the steps and first states of open loops depend on; O(edges)."""
+    """Return the nodes that the steps and first states of open loops depend on; O(edges)."""
     found: set[Expr] = set()
     if mentions(main, (END,)):
         for node in reversed(nodes_of(main)):
@@ -127,7 +127,7 @@ def read_by_loops(main: Function) -> set[Expr]:
 
 
 def looped(main: Function) -> set[Expr]:
-    """What depends on the steps of an open loop, in it or behind it; O(edges)."""
+    """Return the nodes that depend on the steps of an open loop, in it or behind it; O(edges)."""
     found: set[Expr] = set()
     if mentions(main, (END,)):
         for node in nodes_of(main):

@@ -187,7 +187,7 @@ class IRModule:
         return text_for_people(self)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Return the HTML that a notebook shows."""
         return self.html()
 
     def html(self, title: str = "IRModule") -> str:

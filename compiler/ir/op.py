@@ -14,7 +14,7 @@ from compiler.ir.type_relation import InferResult, TypeRelation, result_rel
 
 
 class OpPattern(IntEnum):
-    """How an operator may be fused (Relay's TOpPattern)."""
+    """Fusion class of an operator (Relay's TOpPattern)."""
 
     ELEMWISE = 0
     BROADCAST = 1

@@ -51,7 +51,7 @@ MAX_RANK = 32
 MAX_ELEMENTS = 1 << 40
 """Elements of a tensor; an axis of 0 counts as 1, for numpy multiplies the others all the same."""
 MAX_NESTING = 100
-"""How deep types, attribute values and patterns may be nested: code that reads them recurses."""
+"""Largest nesting of types, attribute values and patterns: code that reads them recurses."""
 MAX_TYPE_PARTS = 1 << 12
 """Types in a type beside the members that it lists: an imported graph has a parameter for each
 weight. Sixty lines of ``%n = (%m, %m)`` would make 2^60 without a bound."""

@@ -1,4 +1,4 @@
-"""What InferType asks of an operator: a relation between argument types and result type.
+"""Type relations: InferType's question to an operator about argument types and result type.
 
 A relation has Relay's form ``rel(types, num_inputs, attrs, reporter) -> bool`` with ``types`` = the
 argument types followed by the result type. It returns False while it lacks information and True

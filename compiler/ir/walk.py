@@ -56,7 +56,7 @@ def operators_of(function: Function) -> frozenset[Op]:
 
 
 def mentions(function: Function, names: Container[str]) -> bool:
-    """Whether a function, or one inside it, mentions an operator of these names."""
+    """Return whether a function, or one inside it, mentions an operator of these names."""
     return any(op.name in names for op in operators_of(function))
 
 

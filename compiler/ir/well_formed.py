@@ -1,4 +1,4 @@
-"""What every expression must satisfy between passes."""
+"""Conditions that every expression must satisfy between passes."""
 
 from __future__ import annotations
 

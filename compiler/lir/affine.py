@@ -63,7 +63,8 @@ class Affine:
         return Affine(constant, {n: f for n, f in self.terms.items() if n not in values})
 
     def joinable(self, outer: str, inner: str, inner_extent: int) -> bool:
-        """Whether ``outer`` goes on where ``inner`` ends, so that one loop can run over both."""
+        """Return whether ``outer`` goes on where ``inner`` ends, so that one loop can run over
+        both."""
         return self.terms.get(outer, 0) == self.terms.get(inner, 0) * inner_extent
 
     def text(self) -> str:

@@ -47,7 +47,7 @@ REREAD = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reduction:
-    """How a reduction combines values.
+    """Way in which a reduction combines values.
 
     Attributes:
         combiner: of COMBINERS.

@@ -165,7 +165,7 @@ def all_of(conditions: Sequence[Scalar | None]) -> Scalar | None:
 
 
 def conjuncts(*conditions: Scalar) -> Iterator[Scalar]:
-    """What has to hold, from left to right: conditions without an "and" of their own."""
+    """Yield the conditions that have to hold, from left to right, none with an "and" of its own."""
     stack = list(reversed(conditions))
     while stack:
         node = stack.pop()

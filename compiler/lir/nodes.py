@@ -70,7 +70,7 @@ class Compute:
 
     @property
     def value(self) -> Scalar:
-        """What is stored, before it is cast to the dtype of ``out``."""
+        """Value that is stored, before it is cast to the dtype of ``out``."""
         if self.post is not None:
             return self.post
         return self.expr if self.init is None else Acc(self.acc_dtype)

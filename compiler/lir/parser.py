@@ -51,7 +51,7 @@ _FUNCTIONS = (*(op for op in BINARY if op not in INFIX), *UNARY, *INTRINSICS, "s
 
 @dataclass
 class Names:
-    """What a name stands for in one block."""
+    """Names of one block, and the values that they stand for."""
 
     buffers: Mapping[str, Buffer]
     axes: dict[str, Axis] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What values an integer expression can take: its smallest and its largest one.
+"""Bounds of an integer expression: its smallest and its largest value.
 
 Ranges come from the loop variables, the dtypes, the operations and the guards around an expression.
 The verifier, the simplifier of index arithmetic and the C printer ask. The C printer asks so that
@@ -54,7 +54,7 @@ def is_whole(dtype: str) -> bool:
 
 
 def fits(values: Range, dtype: str) -> bool:
-    """Whether every value of a range exists in an integer dtype."""
+    """Return whether every value of a range exists in an integer dtype."""
     low, high = dtype_range(dtype)
     return low <= values[0] and values[1] <= high
 
@@ -172,7 +172,8 @@ def exact_range(node: Scalar, operands: Sequence[Range | None]) -> Range | None:
 
 
 def _of_indices(node: Bin, divisor: Range | None) -> bool:
-    """Whether index arithmetic has this operation: sums, products, bounds, constant divisors."""
+    """Return whether index arithmetic has this operation: sums, products, bounds, constant
+    divisors."""
     if node.op in ("floordiv", "floormod"):
         return divisor is not None and divisor[0] == divisor[1] > 0
     return node.op in ("+", "-", "*", "min", "max")

@@ -137,7 +137,7 @@ class Tile:
         return self._constant(node.value, node.dtype)
 
     def _poison(self, node: Scalar, values: list[Array], value: Array) -> Array | None:
-        """Where the value rests on arithmetic that wrapped; None for nowhere."""
+        """Mark the places of a value that rest on arithmetic that wrapped; None for nowhere."""
         before = [self._wrapped.get(id(part)) for part in node.operands()]
         if isinstance(node, Load):
             return None

@@ -1,4 +1,4 @@
-"""What named functions of the loop-level form do with numpy arrays, filled beside the operators.
+"""Numpy functions of the named routines of the loop-level form, filled beside the operators.
 
 The reference executor computes with the very functions that FNumpyCompute uses, so that both have
 the same bits; this package knows no numbers.

@@ -190,7 +190,7 @@ def _check_scalar(root: Scalar, axes: set[str], acc: str | None, runs: bool, whe
 
 
 def _with_guards(condition: Scalar, facts: Facts) -> Facts:
-    """What holds where the condition does."""
+    """Return the facts that hold where the condition does."""
     known = dict(facts)
     for node in conjuncts(condition):
         if isinstance(node, Bin) and node.op in _SIDES and isinstance(node.b, IntImm):
@@ -205,7 +205,7 @@ def _learn(known: dict[str, Range], expr: Scalar, told: Range) -> None:
 
 
 def _with_opposite(condition: Scalar, facts: Facts) -> Facts:
-    """What holds where one comparison does not."""
+    """Return the facts that hold where one comparison does not."""
     if not isinstance(condition, Bin) or not isinstance(condition.b, IntImm):
         return facts
     opposite = _OPPOSITE.get(condition.op)

@@ -54,7 +54,7 @@ class LexicalOnDeviceMixin:
         self._functions = mod if mod is not None else IRModule()
 
     def get_virtual_device(self, expr: Expr) -> VirtualDevice:
-        """Where ``expr`` is computed, if it stands where the traversal stands."""
+        """Return the device of ``expr``, if it stands where the traversal stands."""
         props = get_on_device_props(expr)
         if props is not None and props.is_fixed:
             return props.virtual_device

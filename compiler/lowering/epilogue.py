@@ -91,7 +91,7 @@ def _copies(block: Compute, temp: Buffer) -> bool:
 
 
 def _occurrences(expr: Scalar, temp: Buffer) -> int:
-    """How often the temp is read in the expression written out."""
+    """Count the reads of the temp in the expression written out."""
     counts: dict[int, int] = {}
     for node in post_order(expr):
         own = isinstance(node, Load) and node.buffer == temp

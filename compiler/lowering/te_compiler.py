@@ -39,7 +39,7 @@ class UnimplementedSymbolWarning(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class CCacheKey:
-    """What is lowered, and for what."""
+    """Key of a lowered function: the function, and the target."""
 
     source: Function
     target: Target

@@ -1,4 +1,4 @@
-"""What relations ask about argument types, and the errors they give when the answer is no."""
+"""Checks of argument types that relations share, and their errors."""
 
 from __future__ import annotations
 

@@ -87,7 +87,8 @@ class _Mover(OpaquePrimitives):
         return call
 
     def _source(self, arg: Expr, axes: Axes) -> Expr | None:
-        """What, transposed by ``axes``, is ``arg`` for a broadcast; None where nothing is."""
+        """Return the value that is ``arg`` for a broadcast when transposed by ``axes``; None where
+        there is none."""
         if arg in self.axes:
             assert isinstance(arg, Call)
             return arg.args[0]

@@ -81,7 +81,7 @@ def _edges_to_split(fn: Function) -> set[Edge]:
 
 
 def _below(node: Expr) -> list[Expr | Edge]:
-    """What is visited below a node, an edge to be counted behind the argument it leads to."""
+    """Return the children of a node, an edge to be counted behind the argument it leads to."""
     if isinstance(node, Function) and node.has_nonzero_attr("Primitive"):
         return []
     if not isinstance(node, Call) or not _is_broadcast_like(node.op):

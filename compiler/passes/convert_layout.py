@@ -61,7 +61,7 @@ class _Laid(TempExpr):
 
     @property
     def has_natural_memory(self) -> bool:
-        """Whether only axes of size 1 are out of order."""
+        """Return whether only axes of size 1 are out of order."""
         kept = [axis for axis, size in zip(self.order, self.lying) if size != 1]
         return kept == sorted(kept)
 

@@ -137,7 +137,8 @@ class _Effects:
         return not isinstance(node.op, Constructor) and self._body(node.op) is None
 
     def _computed(self, node: Expr) -> tuple[Expr, ...]:
-        """What is computed when ``node`` is: its operands, for a call also the function's body."""
+        """Return the nodes that are computed when ``node`` is: its operands, for a call also the
+        function's body."""
         if isinstance(node, (Function, Var, GlobalVar)):
             return ()
         if isinstance(node, Call):

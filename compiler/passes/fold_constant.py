@@ -53,7 +53,8 @@ from compiler.passes.opaque_primitives import OpaquePrimitives
 from compiler.span import AnySpan
 
 MAX_RESULT_BYTES = 512 * 2**20
-"""Of a result; more where the constants of the function hold more already."""
+"""Upper limit of the bytes of a result; more where the constants of the function hold more
+already."""
 _MAX_TOTAL_BYTES = 2**30
 _MAX_TIMES_HELD = 8
 _DEVICE_MARK = "on_device"

@@ -67,7 +67,7 @@ class OutlineFormulas(FunctionPass):
 
 
 def _span_of(node: Expr, source: Expr) -> AnySpan | None:
-    """Where everything between the source and the node came from."""
+    """Return the span that joins the spans between the source and the node."""
     spans: list[AnySpan | None] = []
     seen: set[Expr] = {source}
     stack = [node]

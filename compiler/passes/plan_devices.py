@@ -99,12 +99,12 @@ class _Domains:
                 self._join(node, operand)
 
     def device(self, node: Expr) -> VirtualDevice:
-        """Where a node's value is."""
+        """Return the device of a node's value."""
         found = self._device.get(self._root(node), UNCONSTRAINED)
         return default(found, self._config.default_primitive)
 
     def _say(self, node: Expr) -> None:
-        """What annotations, kernels of other compilers and scopes fix."""
+        """Record the devices that annotations, kernels of other compilers and scopes fix."""
         props = get_on_device_props(node)
         copy = None if props is not None else get_device_copy_props(node)
         if props is not None:

@@ -73,7 +73,7 @@ def _call(norm: _Norm, new: Mapping[Expr, Expr], node: Expr) -> Expr:
 
 
 def _layer_norm(node: Expr) -> _Norm | None:
-    """What ``node`` normalises, when it is the whole or the part without beta or gamma."""
+    """Return the norm that ``node`` is the whole of, or the part without beta or gamma."""
     if not is_op_call(node, "add"):
         return _scaled(node)
     found = _with_vector(node, _scaled)

@@ -58,7 +58,7 @@ def _call(norm: _Norm, new: Mapping[Expr, Expr], node: Expr) -> Expr:
 
 
 def _rms_norm(node: Expr) -> _Norm | None:
-    """What ``node`` divides by the root of its own squares."""
+    """Return the norm by which ``node`` divides, the root of its own squares."""
     quotient = quotient_of(node)
     if quotient is not None:
         return _by_root(*quotient)

@@ -1,1 +1,1 @@
-"""What a quantized module is shown to be: dtypes, ranges of every value, and agreeing executors."""
+"""Prove a quantized module: dtypes, ranges of every value, and agreeing executors."""

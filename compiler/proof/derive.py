@@ -54,7 +54,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was found out about one module.
+    """Findings about one module.
 
     Attributes:
         module_sha256: over the packed module.
@@ -140,7 +140,7 @@ def derive(mod: IRModule, samples: Sequence[StoredSample], compiled: bool = Fals
 
 @collector_rests
 def derive_static(mod: IRModule) -> Proof:
-    """What holds for every input: dtypes and ranges, without running anything.
+    """Derive the claims that hold for every input: dtypes and ranges, without running anything.
 
     This is what a search records in the file it writes; ``record.compare_record`` reads it.
 
@@ -224,7 +224,7 @@ def _tested(
 
 
 def _integer_scales(ranges: Ranges, holds: bool) -> Claim:
-    """How often each integer form of a scale occurs."""
+    """Count each integer form of a scale."""
     counts = Counter(value.op for value in ranges.values)
     shown = ", ".join(f"{counts[op]} {op}" for op in _RESCALING if counts[op])
     told, many = ranges.scaled
@@ -234,7 +234,8 @@ def _integer_scales(ranges: Ranges, holds: bool) -> Claim:
 
 
 def _no_overflow(ranges: Ranges, holds: bool) -> Claim:
-    """How many numbers are bounded, and which accumulator comes nearest to the end of its dtype."""
+    """Count the bounded numbers, and name the accumulator that comes nearest to the end of its
+    dtype."""
     detail = f"{len(ranges.values)} values and {len(ranges.intermediates)} intermediates bounded"
     sums = [one for one in ranges.intermediates if one.what.startswith(("the accum", "the sum"))]
     if sums:

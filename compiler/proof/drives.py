@@ -1,4 +1,4 @@
-"""What values are set to where single steps are tested: ends, neighbours of ends, ties, noise.
+"""Values for tests of single steps: ends, neighbours of ends, ties, noise.
 
     %2 = right_shift(%1, 5)     %1 in [-900, 900]: -900, -899, 899, 900, -1, 0, 1, multiples of 32
                                 and of 16, each with both neighbours, and numbers in between
@@ -38,7 +38,7 @@ _TABLE: Final = 1 << 16
 _INT64: Final = (-(1 << 63) + 1, (1 << 63) - 1)
 _SAME: Final = frozenset(("cast", "nn.relu", "copy", "clip", "maximum", "minimum"))
 _COMPARED: Final = ("clip", "maximum", "minimum", "equal", "not_equal", "less", "greater")
-"""What these names begin with."""
+"""Prefixes of the names of comparisons."""
 
 
 class Drives:
@@ -92,7 +92,7 @@ class Drives:
         return np.asarray(table[(index, *along)])
 
     def _next(self, value: Value, count: int, size: int) -> Array:
-        """Of a small tensor, that every number has its turn."""
+        """Return so many numbers of a small tensor that every number has its turn."""
         begun = self._drawn.get(value, 0)
         self._drawn[value] = begun + count
         order = np.random.default_rng([size, begun // size]).permutation(size)
@@ -205,7 +205,7 @@ def _beside(points: Array) -> Array:
 
 
 def _whole(points: Array, step: Step, place: int) -> Array:
-    """As integers; where a step rounds, those around."""
+    """Return the points as integers; where a step rounds, the integers around them."""
     found = np.clip(np.floor(points), -(2.0**62), 2.0**62).astype(np.int64)
     exact = step.name in _SAME or step.name in ("add", "subtract", "left_shift", "nn.bias_add")
     return found if exact else np.concatenate([found, found + 1])

@@ -39,7 +39,7 @@ _OFFSETS = frozenset(("add", "subtract"))
 _SCALES = frozenset(("fixed_point_multiply", "left_shift", "multiply", "right_shift"))
 _ROUNDING = frozenset(("clip", "round", "round_even"))
 CONVERSIONS = frozenset((*LAYOUT, *_OFFSETS, *_SCALES, *_ROUNDING, "cast"))
-"""What quantize_inputs and dequantize_outputs may be made of."""
+"""Operators that quantize_inputs and dequantize_outputs may be made of."""
 
 # Bounds of clip are truncated to integers when they run. Resizing integers picks elements (their
 # relation refuses interpolation), so its numbers are geometry.
@@ -150,7 +150,7 @@ def _check_maps(mod: IRModule, name: str) -> Iterator[Finding]:
 
 
 def _no_map(step: Step, read: Sequence[Value], rounded: bool, name: str) -> str:
-    """Why a step is no conversion of one value; "" where it is one."""
+    """Explain why a step is no conversion of one value; "" where it is one."""
     value, made = read[0], step.result.type
     if len(read) > 1:
         return f"joins {len(read)} values; a conversion reads one, beside constants"
@@ -191,7 +191,7 @@ def _is_whole(dtype: str) -> bool:
 
 
 def count_values(mod: IRModule) -> dict[str, int]:
-    """How many tensors of each dtype quantized_main holds: parameters, constants and results."""
+    """Count the tensors of each dtype in quantized_main: parameters, constants and results."""
     nodes = (node for node in post_order(mod[CORE]) if isinstance(node, (Var, Constant, Call)))
     counts = Counter(dtype for node in nodes for dtype in dtypes_of(node.checked_type))
     return dict(sorted(counts.items()))

@@ -22,7 +22,7 @@ from compiler.ranges.interval import Interval, constant_interval
 
 @dataclass(frozen=True, slots=True)
 class ValueRange:
-    """What is known of one value.
+    """Bounds of one value.
 
     Attributes:
         name: ``%7`` as ``qsearch show`` numbers it, a parameter's name, or ``constant 3``.

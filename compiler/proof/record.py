@@ -69,7 +69,8 @@ def record_of(derived: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def record_state(record: Mapping[str, Any] | None) -> RecordState:
-    """Whether there is a record that can be compared: "agrees" stands for one of this format."""
+    """Return the state of the record: "agrees" stands for one of this format that can be
+    compared."""
     if record is None:
         return "missing"
     found = record.get("format")
@@ -79,7 +80,7 @@ def record_state(record: Mapping[str, Any] | None) -> RecordState:
 def compare_record(
     record: Mapping[str, Any] | None, derived: Mapping[str, Any]
 ) -> tuple[Finding, ...]:
-    """What the record of a writer says otherwise than ``derived``.
+    """Name the differences between the record of a writer and ``derived``.
 
     Args:
         record: parsed proof.json of an untrusted file; None if the file has no record.
@@ -185,7 +186,8 @@ def _row(node: Expr, names: Mapping[Var, str]) -> dict[str, str]:
 
 
 def _attrs_sha256(attrs: Any) -> str:
-    """Of the attributes that are not their defaults, so that a new attribute changes no record."""
+    """Hash the attributes that are not their defaults, so that a new attribute changes no
+    record."""
     if attrs is None:
         return _NO_ATTRS
     items = attrs.non_default_items() if isinstance(attrs, Attrs) else attrs.items()

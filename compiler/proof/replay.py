@@ -53,7 +53,8 @@ _MOST_TIES = 1 << 24
 REPLAY_FLAGS = ("-O1", *EXACT_FLAGS[1:])
 """A dozen runs do not pay for the compiler's slowest optimisations."""
 _SHORT_RUN_UNITS, _LONG_RUN_MACS = 10**7, 10**9
-"""Of one run: below, they do not pay for any; from here on, they pay for more of them."""
+"""Units of one run below which no optimization of the compiler pays, and MACs from which a stronger
+one does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,8 @@ def replay(
 def _taken(
     batches: Mapping[tuple[str, str], Sequence[Inputs]], most: int | None
 ) -> dict[tuple[str, str], list[Inputs]]:
-    """As many inputs as may run, by function and kind: one of each kind in turn, in ``_TURNS``.
+    """Choose as many inputs as may run, by function and kind: one of each kind in turn, in
+    ``_TURNS``.
 
     Of real inputs the first come first, of the others the last, which are mixed.
     """
@@ -214,7 +216,7 @@ def _forms(
 
 
 def c_flags(mod: IRModule) -> tuple[str, ...]:
-    """Of the compiler: quick to compile, or quick to run."""
+    """Flags of the compiler: quick to compile, or quick to run."""
     work = known_work(mod)
     if work is None or work.macs >= _LONG_RUN_MACS:
         return ("-O2", *REPLAY_FLAGS[1:])
@@ -293,7 +295,7 @@ def main_inputs(
 
 
 def _scales(mod: IRModule) -> list[Array]:
-    """What quantize_inputs multiplies each parameter of main by; 1 where it does not."""
+    """Return the factor of each parameter of main in quantize_inputs; 1 where there is none."""
     found: list[Array] = []
     for value in dataflow(mod, PREFIX).inputs:
         factors = [
@@ -342,5 +344,5 @@ def _shape(param: Var) -> tuple[int, ...]:
 
 
 def _dtype(param: Var) -> str:
-    """Of the array that holds it; 4 bits lie in 8."""
+    """Return the dtype of the array that holds it; 4 bits lie in 8."""
     return str(storage_dtype(param.tensor_type.dtype))

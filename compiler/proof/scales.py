@@ -92,7 +92,8 @@ def _conversion(value: Value) -> tuple[Array, int] | None:
 
 
 def _difference(step: Step, ctx: RangeContext) -> str | None:
-    """How the factors of a requantization differ from its scales; None where they do not."""
+    """Describe the difference between the factors of a requantization and its scales; None where
+    there is none."""
     read, made, factors = step.args[0].quant, step.result.quant, factors_in(step)
     assert read is not None
     assert made is not None

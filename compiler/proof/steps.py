@@ -47,7 +47,7 @@ CHECK: Final = "steps"
 _INPUTS_PER_ROUND: Final = 4
 """A round of all forms costs as much as so many inputs of ``replay`` at most."""
 _INPUTS: Final = 16
-"""That the replay of a small module runs."""
+"""Number of inputs that the replay of a small module runs."""
 _BUILD_S: Final = 0.25
 """CPU seconds of the replay beside its runs, at least: sessions, and a C compiler."""
 _ROUNDS: Final = 32
@@ -78,7 +78,7 @@ class Form(Protocol):
         """The value that an equal one is computed as."""
 
     def may_give(self, value: Value) -> bool:
-        """Whether the value can be set for the stages behind it."""
+        """Return whether the value can be set for the stages behind it."""
 
     def bounds(self) -> Mapping[Value, tuple[int, int]]:
         """Bounds that the form relies on; empty for one that relies on none."""
@@ -105,7 +105,7 @@ class Whole(Form, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tested:
-    """What was done with one form.
+    """Record of the tests of one form.
 
     Attributes:
         form: its name.
@@ -148,7 +148,7 @@ def rounds_of(work: Work) -> int:
 
 
 MOST_C_BYTES: Final = 1 << 28
-"""Of constants of a module that is compiled as C to be compared."""
+"""Upper limit of the bytes of constants of a module that is compiled as C to be compared."""
 
 
 def built_in_c(mod: IRModule, flags: Sequence[str]) -> Callable[[], SteppedC]:
@@ -288,7 +288,7 @@ def _difference(form: Form, name: str, ours: Array, theirs: Array) -> Finding:
 
 
 class _Needed:
-    """What each stage needs: given values, and the steps between them and what it computes.
+    """Values that each stage is given, and the steps between them and its results.
 
     Attributes:
         leaves: for each stage, the values that are given.
@@ -334,7 +334,7 @@ class _Needed:
             self.read_last[stage].append(value)
 
     def evaluate(self, stage: int, given: Mapping[Value, Array]) -> list[Array]:
-        """What the reference computes for one stage."""
+        """Compute one stage with the reference."""
         source, held = self._form.source, dict[Value, Array]()
 
         def operand(value: Value) -> Array:

@@ -1,4 +1,4 @@
-"""How @main joins the three parts: what the core is given, and what the caller gets.
+"""Check the joints of the three parts in @main: what the core is given, and what the caller gets.
 
     let %a = @quantize_inputs(%x, %y);      every parameter of @main, in order
     let %b = @quantized_main(%a.0, %a.1);   every result of quantize_inputs, once, in order
@@ -47,7 +47,7 @@ A value in @main is a list of wires, those of a tuple from left to right."""
 
 
 def check_wiring(mod: IRModule) -> tuple[Finding, ...]:
-    """What @main does otherwise than to join the three parts.
+    """Name the places where @main does more than join the three parts.
 
     Args:
         mod: typed, with the three parts and main.
@@ -136,7 +136,8 @@ def _trace(main: Function) -> tuple[dict[str, list[Wire]], list[Wire]]:
 
 
 def _reads(node: Expr, bound: Mapping[Expr, Expr]) -> Sequence[Expr]:
-    """What the value of a node is made of; a let is its body, a variable its value."""
+    """Return the nodes that the value of a node is made of; a let is its body, a variable its
+    value."""
     if isinstance(node, Let):
         return (node.body,)
     if isinstance(node, Var):
@@ -225,7 +226,7 @@ def _in_order(
 
 
 def _check_declared(names: Sequence[str], declared: Any, returned: Sequence[Wire]) -> Iterator[str]:
-    """Where the attribute is malformed, or @main returns something else there."""
+    """Explain where the attribute is malformed, or @main returns something else there."""
     if not isinstance(declared, Mapping) or not declared:
         yield "is no mapping from outputs to what they copy"
         return
@@ -258,7 +259,8 @@ def _shown(names: Sequence[str], wire: Wire) -> str:
 
 
 def _names(main: Function) -> list[str]:
-    """Of every tensor that @main is given: %x, and %x.0, %x.1, … where the parameter is a tuple."""
+    """Name every tensor that @main is given: %x, and %x.0, %x.1, … where the parameter is a
+    tuple."""
     names: list[str] = []
     for param in main.params:
         name, size = param.name_hint, _size(param.checked_type)
@@ -268,7 +270,7 @@ def _names(main: Function) -> list[str]:
 
 
 def _size(ty: Type) -> int:
-    """How many tensors a type holds."""
+    """Count the tensors of a type."""
     count, stack = 0, [ty]
     while stack:
         top = stack.pop()

@@ -1,4 +1,4 @@
-"""How much work a module declares, added up before anything of it runs.
+"""Add up the work that a module declares, before anything of it runs.
 
 A file of 2 kB can declare a tensor of a terabyte, a product of 10^15 terms, or functions that call
 each other 2^60 times. Types and attributes say so without running anything: ``declared_work`` adds
@@ -27,7 +27,8 @@ from compiler.ops.rules.product_shape import FQProductShape
 from compiler.ops.transform.scan import ScanAttrs
 
 MAX_CPU_S = 60
-"""Of one run in every form, and of reading, proving and building what has no weights."""
+"""Upper limit of CPU seconds of one run in every form, and of reading, proving and building a
+module without weights."""
 MAX_EXTRA_BYTES = 4 << 30
 BYTES_PER_FILE_BYTE = 4
 RUN_S_PER_UNIT = 1.3e-9
@@ -37,29 +38,33 @@ RUN_S_PER_STEP = 1e-4
 RUN_S_PER_TURN = 1e-5
 """The same within a loop, which calls nothing but the operators of its body."""
 STEP_S = 1e-3
-"""Of an operator, however small: 0.6 to 1.4 ms to parse, prove, build and compile it."""
+"""CPU seconds of an operator, however small: 0.6 to 1.4 ms to parse, prove, build and compile
+it."""
 FILE_BYTES_PER_STEP = 512
 """A network with more operators than MAX_CPU_S allows has weights: this many bytes for each."""
 MAX_TEXT_BYTES = 8 << 20
-"""Of module.relay, which is parsed and typed before work is counted, in about 0.8 CPU s per MB."""
+"""Upper limit of the bytes of module.relay, which is parsed and typed before work is counted, in
+about 0.8 CPU s per MB."""
 FILE_BYTES_PER_TEXT_BYTE = 4
 """A network with more text than MAX_TEXT_BYTES has weights: this many bytes for each more."""
 REPLAY_CPU_S = 15
-"""Of all inputs that verifying runs; one of each important kind runs in any case."""
+"""Upper limit of CPU seconds of all inputs that verifying runs; one of each important kind runs in
+any case."""
 KINDS = 3
 """Important kinds of inputs: a real one, special floats, and the ends of the core's ranges."""
 
 MAX_INPUTS = 64
-"""Where they take no time: a small module has some 30, four stored samples included."""
+"""Largest number of inputs where they take no time: a small module has some 30, four stored samples
+included."""
 
 _RUN_STEPS = 12
 """Operators that take as long as a run has to be begun and compared."""
 _MOST = 1 << 80
 _BRANCHES = (If, Match, RefCreate, RefRead, RefWrite)
 _CHARACTERS = 5
-"""Of C text per byte of a constant: "-127," and the end of a line."""
+"""Characters of C text per byte of a constant: "-127," and the end of a line."""
 _STEP_CHARACTERS = 2000
-"""Of C text per operator, its loops unrolled."""
+"""Characters of C text per operator, its loops unrolled."""
 
 # Units: what a multiplication of efficientnet_lite0 and its share of the other operators cost in 17
 # runs of the reference, 13 of the integer ONNX and 13 of the C: 18 ns of CPU time. The figures are
@@ -83,7 +88,7 @@ _UNITS = {
 }
 _UNITS_OF = {name: units for units, names in _UNITS.items() for name in names.split()}
 _OTHER_UNITS = 36
-"""Of an element that an operator without a figure touches; power and shifts come near it."""
+"""Units of an element that an operator without a figure touches; power and shifts come near it."""
 _WIDE = 2
 """Elements of 8 bytes, and floats, take as often as long."""
 _SCRATCH = 16
@@ -91,14 +96,14 @@ _SCRATCH = 16
 _BLOCK = 1 << 18
 """Bytes of an image run of a depthwise convolution, as nn/convolve.py cuts them."""
 _TAP_BYTES = 20_000
-"""Of a window element, as two nodes of the integer ONNX."""
+"""Bytes of a window element, as two nodes of the integer ONNX."""
 _INPUT_BYTES = 96
 """Per element of a parameter: inputs of a dozen kinds, and float64 of which they are drawn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one run computes.
+    """Work of one run.
 
     Attributes:
         macs: multiplications with their additions, or comparisons within windows.
@@ -130,7 +135,8 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class OpWork:
-    """Of one call: multiplications, units, and bytes of temporaries beside operands and results."""
+    """Work of one call: multiplications, units, and bytes of temporaries beside operands and
+    results."""
 
     macs: int
     units: int
@@ -277,7 +283,7 @@ _Named = str | Function
 
 
 def declared_work(mod: IRModule, function: str = "main") -> Work:
-    """What one run of a function computes, without running it.
+    """Add up the work of one run of a function, without running it.
 
     Args:
         mod: typed, of static shapes.
@@ -323,7 +329,8 @@ def _named(function: GlobalVar | Function) -> _Named:
 
 
 def known_work(mod: IRModule) -> Work | None:
-    """What one run of main computes; None where nobody can tell, and --allow-large was given."""
+    """Return the work of one run of main; None where it is not known and --allow-large was
+    given."""
     try:
         return declared_work(mod)
     except CompilerError:
@@ -362,7 +369,8 @@ def _of_function(fn: Function, nodes: Sequence[Expr], done: Mapping[_Named, Work
 
 
 def _last_uses(nodes: Sequence[Expr], fn: Function) -> dict[Expr, int]:
-    """Where a call's result is read last; what a variable, a tuple or the result holds stays.
+    """Return the last reader of each call's result; what a variable, a tuple or the result holds
+    stays.
 
     Constants and parameters stay as long as the function runs.
     """
@@ -453,7 +461,8 @@ def check_text(text_bytes: int, file_bytes: int) -> None:
 
 
 def refusal_expected(mod: IRModule) -> str:
-    """Why ``check_work`` will refuse what a float module becomes; "" where it will not, about.
+    """Explain why ``check_work`` will refuse the module of a float module; "" where it probably
+    will not.
 
     Args:
         mod: typed; weights become 8 bits.
@@ -475,7 +484,8 @@ def run_seconds(work: Work) -> float:
 
 
 def replay_inputs(work: Work) -> int:
-    """How many inputs verifying runs at most; 1 where one takes longer than MAX_CPU_S."""
+    """Return the number of inputs that verifying runs at most; 1 where one takes longer than
+    MAX_CPU_S."""
     seconds = run_seconds(work)
     least = max(1, min(KINDS, int(MAX_CPU_S / seconds)))
     return min(MAX_INPUTS, max(least, int(REPLAY_CPU_S / seconds)))

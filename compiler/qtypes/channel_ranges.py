@@ -22,7 +22,7 @@ def narrowed(levels: NDArray[np.floating[Any]]) -> Levels:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundedWeight:
-    """What rounding has found for one weighted operator.
+    """Rounding of the weight of one operator.
 
     Attributes:
         levels: whole numbers, (groups, outputs, taps).
@@ -35,14 +35,15 @@ class RoundedWeight:
 
 
 class FloatSide:
-    """What layers read in the float network, for candidates that differ in their weights only."""
+    """Data that layers read in the float network, for candidates that differ in their weights
+    only."""
 
     def __init__(self) -> None:
         self._held: dict[Any, list[NDArray[Any]]] = {}
         self._room = _MOST_BYTES
 
     def get(self, key: Hashable, make: Callable[[], Iterable[NDArray[Any]]]) -> list[NDArray[Any]]:
-        """What was kept of the runs of a layer, else the arrays that ``make`` gives."""
+        """Return the kept arrays of the runs of a layer, else those that ``make`` gives."""
         held = self._held.get(key)
         if held is None:
             held = list(make())
@@ -55,7 +56,7 @@ class FloatSide:
 
 @dataclass(slots=True, eq=False)
 class Rounding:
-    """What rounding has found for a network.
+    """Rounding of the weights of a network.
 
     Attributes:
         weights: of weighted operators, by their place in visiting order.
@@ -91,7 +92,7 @@ class Rounding:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChannelRanges:
-    """What is known of the data of one weighted operator, channel by channel.
+    """Ranges of the data of one weighted operator, channel by channel.
 
     Attributes:
         low: min x, float64.

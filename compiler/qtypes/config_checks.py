@@ -1,4 +1,4 @@
-"""What each QConfig field may hold; the message of a wrong value says so."""
+"""Checks of the fields of QConfig, with the message for a wrong value."""
 
 from __future__ import annotations
 

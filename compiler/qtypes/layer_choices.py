@@ -51,7 +51,7 @@ Real = float
 
 @dataclass(frozen=True, slots=True)
 class LayerChoice:
-    """What differs at one layer.
+    """Settings that differ at one layer.
 
     Attributes:
         nbit_weight: bits of its weight; None for the bits of the QConfig.
@@ -122,7 +122,7 @@ class LayerChoices(Mapping[str, LayerChoice]):
 
     @property
     def wide_sums(self) -> bool:
-        """Whether residual sums have 16 bits."""
+        """Return whether residual sums have 16 bits."""
         return self.input_bits.get(SUMS) == POINT_BITS[SUMS][-1]
 
     @property
@@ -151,8 +151,8 @@ class LayerChoices(Mapping[str, LayerChoice]):
 
 
 WIDE_BITS: Final = 16
-"""Of values that 8 bits are too few for, and at most of a table that indices pick from, whatever
-weights are stored as."""
+"""Bits of values that 8 bits are too few for, and at most of a table that indices pick from,
+whatever weights are stored as."""
 WEIGHT_BITS = (2, 16)
 _LAYER_BITS: Final = tuple(range(WEIGHT_BITS[0], WEIGHT_BITS[1] + 1))
 

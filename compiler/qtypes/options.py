@@ -1,4 +1,4 @@
-"""What is said of a field of QConfig, once, where the field is declared.
+"""Declaration of a field of QConfig, with its values and its help.
 
     weight_scale: str = option(
         "power2", one_of("power2", "max", "mse"), recommended="max", searched=("max", "mse")

@@ -130,7 +130,8 @@ class QConfig(RelayConfig):
 
     @classmethod
     def recommended(cls, **overrides: Any) -> QConfig:
-        """What the service starts from: no float islands, integers from end to end."""
+        """Return the configuration that the service starts from: no float islands, integers from
+        end to end."""
         advised = {name: one.recommended for name, one in options_of(cls).items()}
         return cls(**{**advised, **overrides})
 
@@ -141,7 +142,8 @@ class QConfig(RelayConfig):
 
     @classmethod
     def stored(cls, values: Mapping[str, Any]) -> QConfig:
-        """What a file holds; a calibrate_mode of code that is not loaded is kept as a name."""
+        """Return the configuration of a file; a calibrate_mode of code that is not loaded is kept
+        as a name."""
         mode = values.get("calibrate_mode")
         named = {"calibrate_mode": stored_mode(mode)} if isinstance(mode, str) else {}
         return cls(**{**values, **named})
@@ -184,7 +186,8 @@ class QConfig(RelayConfig):
 
     @property
     def for_tflm(self) -> bool:
-        """Whether a module computes what TFLM's kernels compute, so that a LiteRT file says it."""
+        """Return whether a module computes what TFLM's kernels compute, so that a LiteRT file says
+        it."""
         return self.requantization == "tflite"
 
     @property
@@ -195,7 +198,7 @@ class QConfig(RelayConfig):
 
     @property
     def narrow_results(self) -> bool:
-        """Whether every result of the function has the bits of a stored value."""
+        """Return whether every result of the function has the bits of a stored value."""
         return self.for_tflm or (self.integer_tables and not self.keep_output_wide)
 
     @property
@@ -210,7 +213,7 @@ class QConfig(RelayConfig):
 
     @property
     def sequential(self) -> bool:
-        """Whether weights are rounded layer by layer, which needs a sample of the inputs."""
+        """Return whether weights are rounded layer by layer, which needs a sample of the inputs."""
         return self.weight_rounding == "sequential"
 
     def get_nbit_by_kind(self, kind: int) -> int:

@@ -28,7 +28,7 @@ from compiler.qtypes.value_list import ValueList
 
 @dataclass(frozen=True)
 class RelayConfig:
-    """What Relay's quantizer lets one choose; checked by QConfig.
+    """Settings of Relay's quantizer; checked by QConfig.
 
     Attributes:
         nbit_input, nbit_weight, nbit_activation: bits per kind of quantize point; they fix the clip

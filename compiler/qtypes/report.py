@@ -23,7 +23,7 @@ OPERAND_FLOAT = "operand_float"
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """What became of one call of the float graph.
+    """Record of one call of the float graph.
 
     Attributes:
         op: name of the operator.

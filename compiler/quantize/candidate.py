@@ -86,7 +86,7 @@ _REQUIRED = ("QuantizeAnnotate", "QuantizeRealize")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """What one QConfig makes of a module.
+    """Module that one QConfig gives.
 
     Attributes:
         annotated: the float module with points that await their scales.
@@ -109,7 +109,7 @@ class Candidate:
 
     @property
     def module(self) -> IRModule:
-        """What ships: partitioned, else integer, else simulated."""
+        """Module that ships: partitioned, else integer, else simulated."""
         return self.partitioned or self.integer or self.simulated
 
     @property

@@ -116,7 +116,7 @@ def choose(
 def _smoothing(
     module: IRModule, statistics: ChannelStats, samples: int, plain: QConfig, gain: Gain
 ) -> Decision:
-    """By what it is predicted to gain: more has to be gained where channels were seen seldom.
+    """Decide by the predicted gain: more has to be gained where channels were seen seldom.
 
     Smoothing makes the channels that a layer reads even, and others uneven: of what the layer's
     weights multiply them by, and of tensors that only sums and norms read. Two networks of ten lose

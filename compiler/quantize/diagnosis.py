@@ -62,7 +62,7 @@ def why_float(reason: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OperatorDiagnosis:
-    """What becomes of one operator.
+    """Diagnosis of one operator.
 
     Attributes:
         op: Relay name.
@@ -89,7 +89,7 @@ class OperatorDiagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What ``diagnose`` found; operators in visiting order of the float graph.
+    """Result of ``diagnose``; operators in visiting order of the float graph.
 
     Attributes:
         fully_integral: this configuration gives a module that computes on integers only.

@@ -70,7 +70,8 @@ def _named(nodes: Iterable[Call], others: Mapping[Call, str]) -> dict[Call, str]
 
 
 def reads_table(node: Expr) -> TypeGuard[Call]:
-    """Whether computed indices pick from a constant table, with or without its quantize point."""
+    """Return whether computed indices pick from a constant table, with or without its quantize
+    point."""
     if not is_op_call(node, *PICKS):
         return False
     table, indices = map(unmarked, node.args)
@@ -96,7 +97,7 @@ def unmarked(expr: Expr) -> Expr:
 
 
 def choices_of(main: Function, choices: LayerChoices) -> dict[Call, LayerChoice]:
-    """What is chosen for each layer of a function that something is chosen for.
+    """Collect the choices for the layers of a function that have one.
 
     Raises:
         ConfigValueError: a name that no layer has; bits for the weight of a layer without one.

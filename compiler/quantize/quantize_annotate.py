@@ -232,7 +232,7 @@ class _Annotator:
         return QAnnotateExpr(as_input(value, self.context), QAnnotateKind.INPUT)
 
     def quantize_shared(self, expr: Expr) -> Expr:
-        """What every consumer of a value with several consumers sees."""
+        """Return the value that every consumer of a value with several consumers reads."""
         if isinstance(expr, QAnnotateExpr) and expr.masks:
             return expr
         if isinstance(expr, QAnnotateExpr) and expr.wide:

@@ -1,4 +1,4 @@
-"""Which QuantizeContext a pass works in: the run's, or a fresh one for a pass called on its own."""
+"""Choose the QuantizeContext of a pass: the run's, or a fresh one for a pass called on its own."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Intermediate:
 
 
 class RangeContext:
-    """What a range rule sees: bounds of operands, and where to report what may not fit."""
+    """Bounds of operands for a range rule, and the place to report values that may not fit."""
 
     def __init__(self, names: Mapping[Value, str] | None = None, place: str = "") -> None:
         self._names = names or {}
@@ -157,7 +157,7 @@ def anything(value: Value) -> Interval:
 
 
 def _place(bounds: Interval, reach: int) -> str:
-    """Which channel of several reaches the bound."""
+    """Name the channel of several that reaches the bound."""
     array: Bound = bounds.low if reach < 0 else bounds.high
     long = [axis for axis, size in enumerate(array.shape) if size > 1]
     if not long:
@@ -169,7 +169,7 @@ def _place(bounds: Interval, reach: int) -> str:
 
 
 def ranges_of(flow: Dataflow) -> RangeContext:
-    """What is known of the values of a flow."""
+    """Return the bounds of the values of a flow."""
     ctx = RangeContext()
     for step in flow.steps:
         analyse_step(step, ctx)

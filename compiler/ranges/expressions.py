@@ -23,7 +23,7 @@ _MOST_BOUNDS: Final = 1 << 11
 
 
 class ExpressionRanges:
-    """What is known of the nodes that were asked for, and of what they read.
+    """Bounds of the nodes that were asked for, and of the nodes that they read.
 
     What is made of constants alone has the bounds that their ends give. Vectors are computed, and
     so is what a step reads that may overflow otherwise.
@@ -122,7 +122,7 @@ class ExpressionRanges:
 
 
 def _gives_vector(step: Step) -> bool:
-    """Whether a vector is computed of what is known."""
+    """Return whether a vector is computed of what is known."""
     shape = step.result.type.concrete_shape
     known = all(arg.data is not None for arg in step.args)
     return known and max(shape, default=1) == math.prod(shape)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong, and where.
+    """Finding: the fault, and its place.
 
     Attributes:
         check: "hashes", "types", "dtypes", "wiring", "ranges", "record", "samples", "executors",

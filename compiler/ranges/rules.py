@@ -158,7 +158,7 @@ def floor_divide(step: Step, ctx: RangeContext) -> Interval:
 
 
 def _truths(side: Interval) -> tuple[Bound, Bound]:
-    """Whether numbers are other than 0, always and ever."""
+    """Return whether numbers are other than 0, always and ever."""
     low, high = (np.asarray(end).astype(bool) for end in (side.low, side.high))
     apart = np.asarray((side.low > 0) | (side.high < 0)).astype(bool)
     return exact(apart.astype(np.int64)), exact((low | high).astype(np.int64))
@@ -320,7 +320,7 @@ def max_pool2d(step: Step, ctx: RangeContext) -> Interval:
 
 
 def _reads_only_padding(step: Step) -> bool:
-    """Whether a window may have no element of the data under any of its taps."""
+    """Return whether a window may have no element of the data under any of its taps."""
     attrs = step.attrs
     sizes = step.args[0].type.concrete_shape[2:], step.result.type.concrete_shape[2:]
     for axis, (size, count) in enumerate(zip(*sizes)):

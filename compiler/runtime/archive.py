@@ -26,7 +26,8 @@ FORMAT = "qmod"
 FORMAT_VERSION = 6
 MANIFEST = "manifest.json"
 MAX_TOTAL_BYTES = (1 << 32) - (64 << 20)
-"""Of all members; with the headers, 32 bits count every byte, so there is one form of them."""
+"""Upper limit of the bytes of all members; with the headers, 32 bits count every byte, so there is
+one form of them."""
 MAX_MEMBERS = (1 << 16) - 2
 
 # Flat names or one folder deep, lower case: nothing that a file system could read as a way out.
@@ -40,7 +41,7 @@ _NO_ARCHIVE = (
 _LOCAL, _CENTRAL = struct.Struct("<4s5H3L2H"), struct.Struct("<4s6H3L5H2L")
 _END = struct.Struct("<4s4H2LH")
 _VERSION, _DATE = 20, (1 << 5) | 1
-"""Of the zip format; 1980-01-01, as zips write it."""
+"""Version of the zip format; 1980-01-01, as zips write it."""
 _UNIX, _REGULAR_FILE = 3 << 8, 0o100644 << 16
 
 
@@ -66,7 +67,7 @@ def write_archive(path: str | os.PathLike[str], members: Mapping[str, bytes]) ->
 
 
 def _pieces(members: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
-    """What the bytes are, and the bytes, from the first to the last."""
+    """Yield name and bytes of the pieces, from the first to the last."""
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(members.items())}
     manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, "sha256": digests}
     everything = {**members, MANIFEST: json_bytes(manifest)}
@@ -131,7 +132,8 @@ _REPACK = "`qsearch repack {}` writes the same members anew, if you trust where 
 
 
 def difference(stream: BinaryIO, members: Mapping[str, bytes]) -> str:
-    """Where a file is not what ``write_archive`` writes of these members; "" where it is that."""
+    """Locate the first difference between a file and the output of ``write_archive`` for these
+    members; "" where there is none."""
     stream.seek(0)
     offset = 0
     for what, piece in _pieces(members):

@@ -90,13 +90,13 @@ CHANNEL_MAXIMA: Final = "channel_maxima"
 _FIRST_BYTES: Final = 1 << 16
 _SAMPLES_BYTES: Final = 1 << 12
 _SAMPLES_SHARE: Final = 0.05
-"""Of the packed constants. The first sample takes this or ``_FIRST_BYTES``, all of them this or
-``_SAMPLES_BYTES``, at most."""
+"""Share of the packed constants that samples may take. The first sample takes this or
+``_FIRST_BYTES``, all of them this or ``_SAMPLES_BYTES``, at most."""
 PERIOD: Final = 1 << 11
 """Elements of an input that a sample repeats where the whole input would be too large."""
 _CODES: Final = 256
 _MOST_ELEMENTS: Final = 1 << 26
-"""Of all inputs of a file, where it repeats the beginning of one."""
+"""Upper limit of the elements of all inputs of a file, where it repeats the beginning of one."""
 _INT32: Final = range(1 << 31)
 AUTO: Final = "auto"
 """The executor that is fast where it is exact: see ``QModule.run``."""
@@ -178,8 +178,9 @@ class QModule:
 
     @property
     def channel_maxima(self) -> dict[str, list[int]]:
-        """How large each channel was that grouped convolutions read in more than 8 bits, by ONNX
-        node, in integers of the module; what calibration saw, as far as the provenance says it."""
+        """Largest magnitude of each channel that grouped convolutions read in more than 8 bits, by
+        ONNX node, in integers of the module; what calibration saw, as far as the provenance says
+        it."""
         found = self.provenance.get(CHANNEL_MAXIMA)
         return {
             str(name): channels
@@ -318,7 +319,7 @@ class QModule:
         return text(self.module, show_types)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the functions, and what they were made with."""
+        """Return the table of functions and provenance that a notebook shows."""
         shown = self.module.html("QModule")
         if self.qconfig is None:
             return shown
@@ -464,7 +465,7 @@ def _bytes(parts: Mapping[str, Array]) -> int:
 
 
 def _packed_input(param: Var, array: Array) -> dict[str, Array]:
-    """As ``_packed``; the beginning ("_begin") of an input that repeats it."""
+    """Pack an input as ``_packed``; the beginning ("_begin") of an input that repeats it."""
     array = np.asarray(array)
     known = _static_shape(param) == array.shape
     period = period_of(array) if known else 0
@@ -477,9 +478,9 @@ def _static_shape(param: Var) -> tuple[int, ...] | None:
 
 
 def _packed(array: Array) -> dict[str, Array]:
-    """What is stored of an array, by the end of a member's name: its values (""), or where each
-    channel (axis 1) has at most 256 of them, as pictures and dequantized outputs do, their table
-    ("_values", by channel) and a uint8 for each element ("_codes")."""
+    """Return the arrays that are stored for an array, by the end of a member's name: its values
+    (""), or where each channel (axis 1) has at most 256 of them, as pictures and dequantized
+    outputs do, their table ("_values", by channel) and a uint8 for each element ("_codes")."""
     array = np.asarray(array)
     plain = {"": array}
     if array.dtype != np.float32 or array.ndim < 3 or array.size < 8 * _CODES * array.shape[1]:

@@ -86,7 +86,7 @@ class Call:
         return True
 
     def _run(self, arrays: list[Array]) -> list[Array]:
-        """As often as the batch needs it."""
+        """Run as often as the batch needs it."""
         pieces = self._pieces(arrays)
         if pieces == 1:
             return self.executor.run(arrays)
@@ -97,7 +97,7 @@ class Call:
         return [np.concatenate(parts, axis=0) for parts in zip(*results, strict=True)]
 
     def _pieces(self, arrays: Sequence[Array]) -> int:
-        """How many runs a batch needs; 1 also where the executor will say what does not fit."""
+        """Count the runs that a batch needs; 1 also where the executor will name the misfit."""
         counts: set[int] = set()
         if not self._joins:
             return 1

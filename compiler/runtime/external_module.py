@@ -10,7 +10,7 @@ from compiler.named_table import NamedTable
 
 
 class ExternalModule(Protocol):
-    """What a code generator returns; modules hold it in ``external_mods``."""
+    """Result of a code generator; modules hold it in ``external_mods``."""
 
     @property
     def kind(self) -> str:

@@ -1,4 +1,4 @@
-"""What a model promises its callers: names, order, dtypes and sizes of inputs and outputs.
+"""Interface of a model: names, order, dtypes and sizes of inputs and outputs.
 
 A module computes in float32, for one sample; the model that it was made from may take float16 and
 any number of samples. The ``provenance`` of a .qmod keeps the model's side under ``interface``, and
@@ -53,7 +53,8 @@ class Interface:
 
     @staticmethod
     def of(provenance: Mapping[str, Any], inputs: Sequence[str], outputs: int) -> Interface | None:
-        """What a module's provenance says; None where it does not, or says it of another module.
+        """Read the interface from a module's provenance; None where there is none, or it is of
+        another module.
 
         Args:
             provenance: of a .qmod; nothing in it is trusted.

@@ -35,7 +35,7 @@ TEXT, TENSORS, INDEX = "lir.txt", "lir.bin", "lir.json"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoweredModule:
-    """What ``compiler.lower`` returns; safe to run from several threads.
+    """Result of ``compiler.lower``; safe to run from several threads.
 
     Args:
         mod: after LowerTE, typed.

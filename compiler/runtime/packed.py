@@ -20,7 +20,7 @@ from compiler.errors import ArtifactError, raised_as
 from compiler.ir.expr import Array
 
 MAX_BYTES: Final = 1 << 32
-"""Of all arrays of one member, unpacked."""
+"""Upper limit of the bytes of all arrays of one member, unpacked."""
 _HEADER: Final = struct.Struct("<2sBBBB")
 _KINDS: Final = frozenset(b"b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8".split())
 _CHUNK: Final = 1 << 18
@@ -35,7 +35,7 @@ _WORTH: Final = 1 << 12
 
 
 class Form(NamedTuple):
-    """How the numbers of an array are stored.
+    """Storage of the numbers of an array.
 
     Attributes:
         bits: of each number, at least 1.
@@ -88,7 +88,7 @@ def form_of(array: Array, ends: bool = False) -> Form:
 
 
 def _steps(array: Array, low: int) -> Array:
-    """How far the integers of an array are from ``low``, unsigned."""
+    """Return the distances of the integers of an array from ``low``, unsigned."""
     unsigned = np.dtype(f"u{array.itemsize}")
     steps: Array = array.astype(unsigned) - np.asarray(low, array.dtype).astype(unsigned)
     return steps
@@ -118,7 +118,7 @@ def _kind(array: Array) -> bytes:
 
 
 def _header(array: Array, form: Form) -> bytes:
-    """What stands in front of the signs of an array."""
+    """Return the bytes in front of the signs of an array."""
     axis = _NO_AXIS if form.axis is None else form.axis
     axis = axis if form.inner is None else _ENDS
     head = _HEADER.pack(_kind(array), form.bits, form.shift, axis, array.ndim)

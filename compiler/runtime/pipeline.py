@@ -21,11 +21,11 @@ from compiler.ir.expr import Array
 from compiler.runtime.interface import Interface
 
 KEY: Final = "pipeline"
-"""Of the provenance: inputs and outputs of the whole model, as of ``Interface``."""
+"""Key of the provenance: inputs and outputs of the whole model, as of ``Interface``."""
 BEFORE: Final = "before.onnx"
 AFTER: Final = "after.onnx"
 MAX_PART_BYTES: Final = 512 << 20
-"""Of a float part in a .qmod."""
+"""Upper limit of the bytes of a float part in a .qmod."""
 # Imported when a part is run. The reader refuses parts that name other files.
 _READER: Final = "compiler.frontend.from_onnx.model_file:read_model"
 _SESSION: Final = "compiler.targets.ort.session:open_part"
@@ -75,7 +75,7 @@ class Pipeline:
         return [found[port.name] for port in self.whole.outputs]
 
     def pack(self) -> bytes:
-        """What ``finish`` needs, as bytes that ``unpack`` reads."""
+        """Pack the data of ``finish`` as bytes that ``unpack`` reads."""
         part = base64.b64encode(self.after or b"").decode()
         found = {"whole": self.whole.to_dict(), "core": self.core.to_dict(), "after": part}
         return json.dumps(found).encode()
@@ -109,7 +109,8 @@ class Pipeline:
 
     @property
     def gives_classes(self) -> bool:
-        """Whether the first output of the model can be answers of a classifier, or their scores."""
+        """Return whether the first output of the model can be answers of a classifier, or their
+        scores."""
         return self.sampled[0] and len(self.whole.outputs[0].dims) <= 2
 
     def open(self) -> None:

@@ -1,4 +1,4 @@
-"""What passes made of a module, as plain lists for tests."""
+"""Describe the modules of passes as plain lists for tests."""
 
 from compiler.testing.lists import hw_groups, hw_host_ops, kernels
 

@@ -150,7 +150,7 @@ def after_launch(
 
 
 def _insight_step(settings: Settings, module: str) -> str:
-    """How to see which layers lose accuracy, on the data of the search."""
+    """Return the command that shows the layers which lose accuracy, on the data of the search."""
     given = {
         "--calib": settings.calib,
         "--eval": settings.eval,
@@ -164,7 +164,7 @@ def _insight_step(settings: Settings, module: str) -> str:
 
 
 def _dashboard_step(place: str, settings: Settings) -> str:
-    """How to look at the study; a password is neither printed nor kept."""
+    """Return the command that shows the study; a password is neither printed nor kept."""
     if settings.storage is None:
         return f"qsearch dashboard {place}"
     if settings.to_dict()["storage"] == settings.storage:
@@ -173,7 +173,7 @@ def _dashboard_step(place: str, settings: Settings) -> str:
 
 
 def export_step(place: str, conversions: str, form: str = "c") -> str:
-    """How to export a module.
+    """Return the command that exports a module.
 
     Args:
         conversions: its configuration's partition_conversions.

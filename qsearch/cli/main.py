@@ -184,7 +184,7 @@ _SYSTEM_SAYS_NO: Final = frozenset(
         errno.EROFS,
     }
 )
-"""What the system answers about files; other errors of this kind are bugs of ours."""
+"""Errors of the system about files; other errors of this kind are bugs of ours."""
 
 
 def _help_width() -> int:

@@ -95,7 +95,7 @@ def doctor_command(
 
 
 def _print_diagnosis(found: ModelDiagnosis, every: bool) -> None:
-    """What needs attention, then the operators: those that stay in float, or every one."""
+    """Print the operators that need attention, then those that stay in float, or every one."""
     from compiler.quantize.diagnosis import why_float
     from compiler.targets.engine.library import detected_isa
 

@@ -52,7 +52,7 @@ class Option(click.Option):
         self.panel = panel
 
     def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
-        """What Click adds to the help: not the range of a number."""
+        """Return Click's additions to the help: not the range of a number."""
         extra = super().get_help_extra(ctx)
         extra.pop("range", None)
         return extra
@@ -250,7 +250,7 @@ count: Final = partial(option, metavar="N", type=click.IntRange(1))
 priority: Final = partial(option, "--priority", metavar="N", type=click.IntRange(-10, 10))
 """The priority of a study of a server."""
 output: Final = partial(option, "-o", "--out", "--output", metavar="FILE", panel=OUTPUT)
-"""What the command writes, as the parameter ``out``."""
+"""Option of the written file, as the parameter ``out``."""
 _collected: Final = partial(option, panel=INPUT, multiple=True, expose_value=False)
 """An option that may be given several times; its callback says what becomes of the values."""
 
@@ -348,7 +348,7 @@ cuts: Decorator = stacked(
     _cut("--from", "from_", help="node that it begins with, or tensor that it takes"),
     _cut("--set-input", metavar="NAME=VALUE", help="an input that is always this value (sr=16000)"),
 )
-"""Where the model is cut by hand, as the parameters ``until``, ``from_`` and ``set_input``."""
+"""Options that cut a model by hand, as the parameters ``until``, ``from_`` and ``set_input``."""
 
 
 def _import(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""What commands print and write: rows as a table, CSV or JSON, IR text in colour, files."""
+"""Print and write results of commands: rows as a table, CSV or JSON, IR text in colour, files."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def _place(job: dict[str, Any]) -> str:
 
 
 def _stands(client: Client, job: dict[str, Any]) -> str:
-    """Where a job stands, and what it waits for."""
+    """Describe the place of a job, and the event that it waits for."""
     told = f"{job['state']:<10} {job['name']}{_place(job)}"
     if job["state"] != "queued":
         return told

@@ -85,7 +85,7 @@ listening: Final = options.stacked(
     ),
     _on_server("--max-upload", metavar="SIZE", default="256M", help="largest upload (256M)"),
 )
-"""Where a server listens, and whom it answers: what ``_serve`` is told."""
+"""Options of a server that listens, with its users: the arguments of ``_serve``."""
 
 
 @click.command(cls=Command)

@@ -229,7 +229,7 @@ def insight(
     set_input: Sequence[str] | Mapping[str, Any] = (),
     progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> ModelInsight:
-    """What every layer and every quantize point of one configuration costs.
+    """Measure the loss at every layer and every quantize point of one configuration.
 
     Args:
         model, calib: as for ``quantize``.
@@ -279,7 +279,8 @@ def _named(output: OutputInsight, names: Sequence[str]) -> OutputInsight:
 
 
 def _configuration(given: QConfig | Mapping[str, Any] | str | None) -> QConfig:
-    """As ``resolve_qconfig``; the path of a .qmod means the configuration it was made with."""
+    """Resolve as ``resolve_qconfig``; the path of a .qmod means the configuration it was made
+    with."""
     if isinstance(given, str) and given.endswith(".qmod"):
         stored = load_qmod(given).qconfig
         if stored is None:

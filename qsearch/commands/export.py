@@ -39,7 +39,7 @@ _NARROWED = "narrowed"
 
 @dataclass(frozen=True, slots=True)
 class ExportedFiles:
-    """What was written.
+    """Files of an export.
 
     Attributes:
         format: name of the format.
@@ -124,7 +124,7 @@ class Commands:
 
 @dataclass(frozen=True, slots=True)
 class ExportTarget:
-    """Where an export goes.
+    """Place of an export.
 
     Attributes:
         name: base of the file names.
@@ -280,7 +280,7 @@ def _brief_sample(module: QModule) -> tuple[list[Array], list[Array]]:
 
 
 def _border(module: QModule) -> dict[str, str]:
-    """What C takes where the model took another float dtype."""
+    """Return the dtypes of C where the model took another float dtype."""
     interface = module.interface
     ports = () if interface is None else (*interface.inputs, *interface.outputs)
     other = sorted({port.dtype for port in ports if port.dtype in ("float16", "float64")})
@@ -390,8 +390,8 @@ def export_float(module: QModule, to: ExportTarget) -> ExportedFiles:
 
 @export_formats.register("commands")
 def export_commands(module: QModule, to: ExportTarget) -> ExportedFiles:
-    """What an accelerator and its host run, in order, as JSON and as text, constants as .npy; the
-    module's first sample is computed from the commands and compared."""
+    """Write the commands of an accelerator and its host, in order, as JSON and as text, constants
+    as .npy; the module's first sample is computed from the commands and compared."""
     from compiler.fusion.hardware.program import program
     from qsearch.commands.views import read_hardware
 

@@ -40,7 +40,7 @@ Score = Mapping[str, float | None]
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a file loses.
+    """Loss of a file.
 
     Attributes:
         told: in one sentence; "" where it loses nothing.

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 _TOLERANCE = 1e-4
 _ROUGHLY = 0.1
-"""Of the largest output: one rounding that differs shows in 8 bits."""
+"""Share of the largest output: one rounding that differs shows in 8 bits."""
 _CHECKED = {True: "bit by bit, default session options", False: f"within {_TOLERANCE:g}"}
 _SEED = 0
-"""Of the sample that a module without samples gets."""
+"""Seed of the sample of a module without samples."""
 
 
 def sample_of(module: QModule) -> Sample:
@@ -155,7 +155,7 @@ def parts_outside(module: QModule) -> list[str]:
 
 
 def _around(pipeline: Pipeline) -> str:
-    """What of an exported model is not the module."""
+    """Describe the parts of an exported model that are not the module."""
     sides = zip(("the part in front of the module", "the head behind the module"), pipeline.around)
     told = " and ".join(side for side, part in sides if part is not None)
     return f"{told}; no bits are promised"

@@ -1,4 +1,4 @@
-"""What the layers of a .qmod cost on the integer engine, beside onnxruntime: CPU time of a core."""
+"""Measure the layers of a .qmod on the integer engine, beside onnxruntime: CPU time of a core."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Inputs = dict[str, NDArray[Any]]
 
 ROUNDS: Final = 15
 _REFUSALS: Final[tuple[type[Exception], ...]] = (*ORT_ERRORS, CodegenError, ValueError)
-"""What onnxruntime and its quantizer raise for models they cannot take."""
+"""Errors of onnxruntime and its quantizer for models they cannot take."""
 _DRAWN: Final = 40
 """Layers in the plot of times."""
 _FLOAT: Final = "onnxruntime float"
@@ -103,7 +103,7 @@ class ModuleProfile:
         return sum(layer.macs for layer in self.layers)
 
     def share(self, layer: LayerTime) -> float:
-        """Of the time of all layers."""
+        """Return the layer's share of the time of all layers."""
         return layer.ms / max(sum(each.ms for each in self.layers), 1e-12)
 
     def of_peak(self, macs: int, ms: float) -> float | None:
@@ -133,7 +133,7 @@ class ModuleProfile:
         ]
 
     def facts(self) -> dict[str, str]:
-        """What holds of the whole module, for people."""
+        """Return the facts of the whole module, for people."""
         used = self.of_peak(self.macs, self.ms)
         speed = f"{self.macs / self.ms / 1e6:.1f} GMAC/s" if self.ms else ""
         found = {

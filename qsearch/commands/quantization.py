@@ -179,7 +179,8 @@ def _told(closeness: Closeness | None, audit: Mapping[str, Any]) -> dict[str, An
 def chosen_config(
     calibration: Calibration, module: IRModule, changes: Mapping[str, Any]
 ) -> tuple[QConfig, tuple[Decision, ...]]:
-    """What the statistics suggest but for some fields, and the reasons for the others."""
+    """Choose a configuration from the statistics but for some fields, with the reasons for the
+    others."""
     chosen, decisions = calibration.choose()
     config = with_room_for_sums(module, chosen.with_overrides(**changes))
     return config, tuple(one for one in decisions if one.field not in changes)

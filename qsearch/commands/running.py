@@ -160,7 +160,7 @@ def _other_scales(seen: Mapping[str, Span], given: Mapping[str, Span]) -> tuple[
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What data gave.
+    """Score of a module on data.
 
     Attributes:
         score: of the metric, by its name; top1 is None without classes.
@@ -223,7 +223,7 @@ def run_samples(what: Runnable, given: Any, *, metric: str | None = None) -> Sco
 
 
 def runnable(path: Path, executor: str = "auto") -> Runnable:
-    """What a file holds: a .qmod, or an .onnx file that ``export`` wrote.
+    """Open a file for running: a .qmod, or an .onnx file that ``export`` wrote.
 
     Raises:
         ArtifactError: the file is neither.

@@ -1,4 +1,4 @@
-"""What is asked of stored studies, and done with them.
+"""Questions to stored studies, and changes of them.
 
 ``folder`` is a run folder or a folder of run folders; where neither it nor ``storage`` is set, the
 study is looked for in QSEARCH_STORAGE, the working directory and ``runs``.
@@ -89,7 +89,7 @@ def trials(
 
 
 def _study_row(repository: Repository, study: Study) -> dict[str, Any]:
-    """How a study stands, in a row."""
+    """Return the row of a study."""
     counts = repository.count_trials(study.id)
     objective = Objective.of(study.spec)
     trials = repository.trials_of(study.id, states=["complete", "pruned"])
@@ -110,7 +110,7 @@ def _study_row(repository: Repository, study: Study) -> dict[str, Any]:
 
 
 def _written(note: Note) -> dict[str, str]:
-    """What people wrote in the dashboard, as columns."""
+    """Return people's notes in the dashboard, as columns."""
     return {"note": note.note, "tags": " ".join(note.tags)}
 
 

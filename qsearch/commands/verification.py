@@ -98,7 +98,7 @@ class Verification:
         return not self.findings
 
     def acceptable(self, require_record: bool = False) -> bool:
-        """Whether the file is proved, and no record or signature is against it.
+        """Return whether the file is proved, and no record or signature is against it.
 
         Args:
             require_record: a record that is missing does not suffice.
@@ -232,7 +232,8 @@ def _verify(
 
 
 def _file_judge(path: Path, module: QModule) -> FileJudge:
-    """What runs a LiteRT file beside its module, after the samples in the .qmod and noise."""
+    """Return a function that runs a LiteRT file beside its module, after the samples in the .qmod
+    and noise."""
     judge = FileJudge(module.module, _read(path), (*available(), SHOWN))
     for inputs, _ in module.samples:
         judge.compare(inputs)
@@ -275,7 +276,7 @@ def _unchanged_members(found: Verification) -> dict[str, bytes]:
 
 
 def declared_types(source: str, module: IRModule) -> tuple[Finding, ...]:
-    """Where the types that the text states differ from those that inference finds."""
+    """Name the types that the text states otherwise than inference."""
     stated = [found.partition(" span=")[0] for found in _TYPE.findall(source)]
     if not stated:
         return ()

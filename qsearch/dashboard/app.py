@@ -71,7 +71,7 @@ _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class DashboardOptions:
-    """What a dashboard shows, and which users may see it.
+    """Studies that a dashboard shows, and the users that may see it.
 
     Attributes:
         root: a run folder, or a folder of run folders.
@@ -160,7 +160,7 @@ def _add_pages(app: FastAPI) -> PageFiles:
 
     @app.get(HEALTH_PATH, tags=["health"])
     def healthz() -> dict[str, str]:
-        """That the server answers; asks no token and tells nothing else."""
+        """Confirm that the server answers; asks no token and tells nothing else."""
         return {"status": "ok"}
 
     @app.get(READY_PATH, tags=["health"])
@@ -234,7 +234,7 @@ def _add_errors(app: FastAPI, page: PageFiles) -> None:
 
 
 def _shown(error: Mapping[str, Any]) -> str:
-    """What is wrong with one value of a request, and the value where it is a short one."""
+    """Explain the fault of one value of a request, with the value where it is a short one."""
     given, what = error.get("input"), str(error["msg"])
     simple = isinstance(given, str | int | float) and error["type"] != "json_invalid"
     secret = "token" in error["loc"]
@@ -242,7 +242,7 @@ def _shown(error: Mapping[str, Any]) -> str:
 
 
 def _fix_of(error: Mapping[str, Any]) -> str:
-    """How to mend one value of a request."""
+    """Name a cure for one value of a request."""
     name, kind, limits = error["loc"][-1], str(error["type"]), error.get("ctx", {})
     if kind == "missing":
         return f"add {name}"

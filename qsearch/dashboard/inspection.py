@@ -36,7 +36,7 @@ KEPT_BYTES: Final = 128 << 20
 PARALLEL: Final = 2
 """Questions that are computed at a time."""
 WATCH_S: Final = 0.5
-"""How often it is looked whether a client still waits."""
+"""Seconds between two looks at whether a client still waits."""
 EXIT_BAD_FILE: Final = 2
 
 log = logging.getLogger("qsearch.dashboard.inspection")

@@ -41,7 +41,7 @@ _Message = tuple[int | None, str, Any]
 
 
 class TooManyStreamsError(SearchError):
-    """As many event streams are open as the server serves."""
+    """Error: as many event streams are open as the server serves."""
 
 
 @dataclass(slots=True)

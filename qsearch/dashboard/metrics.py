@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from qsearch.dashboard.state import Shared
 
 KEPT_S: Final = 5.0
-"""How long figures are answered again: several readers cost the databases as much as one."""
+"""Seconds for which figures are answered again: several readers cost the databases as much as
+one."""
 
 
 class StudyFigures:

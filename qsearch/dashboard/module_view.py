@@ -104,6 +104,6 @@ def _grouped(module: IRModule, groups: str) -> IRModule:
 
 
 def _ranges(shipped: QModule) -> dict[str, Mapping[str, Any]]:
-    """What is proved of the values of the integer function, by the value's number."""
+    """Return the proved bounds of the values of the integer function, by the value's number."""
     values = derive_static(shipped.module).to_dict()["values"]
     return {str(value["name"]).split(" ")[0]: value for value in values}

@@ -22,7 +22,7 @@ from qsearch.report.page import bundle
 
 INDEX: Final = "index.html"
 SCRIPTS: Final = ("js/app.js", "web/charts.js")
-"""What a page asks for by itself; each holds all that it imports."""
+"""Scripts that a page asks for by itself; each holds all that it imports."""
 _FOR_GOOD: Final = "public, max-age=31536000, immutable"
 _ASK_AGAIN: Final = "no-cache"
 
@@ -35,7 +35,7 @@ class _File:
 
 
 class PageFiles:
-    """What a browser loads besides the API.
+    """Files that a browser loads besides the API.
 
     Args:
         folders: where its files lie, by the beginning of their names; ``/static/`` in index.html
@@ -62,7 +62,7 @@ class PageFiles:
         return self._answer(INDEX, request, _ASK_AGAIN)
 
     def favicon(self, request: Request) -> Response:
-        """What browsers ask for without being told of it."""
+        """Answer the request for an icon, which browsers send without being told of it."""
         return self._answer("favicon.svg", request, _ASK_AGAIN)
 
     def named(self, version: str, name: str, request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""What the API answers, as OpenAPI describes it. Fractions are 0..1, times UTC seconds."""
+"""Answers of the API, as OpenAPI describes them. Fractions are 0..1, times UTC seconds."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from qsearch.store.records import Event, LayerFigures, LogExcerpt, Shard, Stage
 from qsearch.store.view_queries import Note, TrialPoint
 
 API_VERSION = "1.10"
-"""Of what OpenAPI describes: the first figure changes with what a client relies on."""
+"""Version of the API in OpenAPI: the first figure changes with what a client relies on."""
 _TAG = rf"^[^\s{HIDDEN}]{{1,40}}$"
 LARGEST_ID = 2**63 - 1
-"""What a column of ids holds."""
+"""Largest value of a column of ids."""
 
 Score = dict[str, float | None]
 Masked = Annotated[str, AfterValidator(without_passwords)]
@@ -48,7 +48,7 @@ class In(BaseModel):
 
 
 class ErrorOut(Out):
-    """Why a request failed, and what to do."""
+    """Failure of a request: its cause, and a cure."""
 
     what: Masked
     where: Masked | None = None
@@ -100,14 +100,14 @@ class BestOut(Out):
 
 
 class VerdictOut(Out):
-    """Whether the search reached what it was asked for."""
+    """Verdict: whether the search reached the limits it was given."""
 
     state: Literal["met", "missed", "none", "open"]
     words: str
 
 
 class LimitOut(Out):
-    """What a winner must keep; ``kept`` by the best trial so far."""
+    """Limit that a winner must keep; ``kept`` by the best trial so far."""
 
     name: str
     sign: str
@@ -124,7 +124,7 @@ class FrontOut(Out):
 
 
 class StudyOut(Out):
-    """How a study stands.
+    """Standing of a study.
 
     ``listening`` counts the drivers that will read a command; ``silent``: a driver is not ended and
     sends no heartbeats. ``phase`` is what happens now; ``resume`` is the command that continues a
@@ -232,7 +232,7 @@ class TrialsPage(Out):
 
 
 class ShardOut(Out, of=Shard, shows="shard shards samples cpu_s"):
-    """What one part of a trial's evaluation found."""
+    """Result of one part of a trial's evaluation."""
 
     score: Score
 
@@ -284,7 +284,7 @@ class EventOut(Out, of=Event, shows="id kind trial data at"):
 
 
 class ImportancesOut(Out):
-    """How much each parameter decides a measure; ``left_out`` are those some trials lack."""
+    """Effect of each parameter on a measure; ``left_out`` are those some trials lack."""
 
     measure: str
     importances: dict[str, float]

@@ -1,4 +1,4 @@
-"""Who may ask what: hosts, tokens, origins, sizes; and the headers of every answer.
+"""Guard requests: hosts, tokens, origins, sizes; and add the headers of every answer.
 
 One layer around the whole application decides before any route runs.
 
@@ -37,7 +37,7 @@ MAX_SUBMISSION_BYTES: Final = 1 << 20
 """A search space may name every layer of a large model."""
 MIN_TOKEN: Final = 16
 DRAIN_S: Final = 10.0
-"""How long the body of a refused request is read and thrown away."""
+"""Seconds for which the body of a refused request is read and thrown away."""
 _BODY_UNREAD: Final = frozenset({400, 401, 403, 413, 415, 429, 503, 507})
 """Refusals that may come before the body was read."""
 SESSION_PATH: Final = "/api/v1/session"
@@ -47,7 +47,7 @@ HEALTH_PATH: Final = "/healthz"
 READY_PATH: Final = "/readyz"
 METRICS_PATH: Final = "/metrics"
 USER: Final = "qsearch.user"
-"""Where the guard leaves the user in the scope of a request."""
+"""Key of the user in the scope of a request, set by the guard."""
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _SAFE: Final = frozenset({"GET", "HEAD"})
 
@@ -66,7 +66,7 @@ _HEADERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the guard asks of a request.
+    """Conditions of the guard for a request.
 
     Attributes:
         host: address that the server listens on.
@@ -108,12 +108,13 @@ class Policy:
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can connect."""
+        """Return whether only this machine can connect."""
         return self.host in _LOCAL
 
     @property
     def asks_token(self) -> bool:
-        """Whether a request without a token is refused; on this machine once there is one."""
+        """Return whether a request without a token is refused; on this machine once there is
+        one."""
         given = self.tokens is not None and self.tokens.path.is_file()
         return self.token is not None or given or not self.is_local
 
@@ -124,13 +125,13 @@ class Policy:
         return "qsearch-" + hashlib.sha256(f"{self.token or place}".encode()).hexdigest()[:8]
 
     def user_of_token(self, given: str) -> User | None:
-        """Whose token it is; takes as long for a near miss as for a far one."""
+        """Return the user of a token; takes as long for a near miss as for a far one."""
         if self.token is not None and hmac.compare_digest(given.encode(), self.token.encode()):
             return OPERATOR
         return None if self.tokens is None else self.tokens.find(given)
 
     def user(self, headers: Headers) -> User | None:
-        """Who sends a request; None for somebody without a token where one is needed.
+        """Return the user of a request; None for somebody without a token where one is needed.
 
         Raises:
             SettingsError: the file of tokens is damaged.
@@ -147,7 +148,7 @@ class Policy:
         return None if self.tokens is None else self.tokens.find_session(session)
 
     def knows_host(self, header: str | None) -> bool:
-        """Whether a Host header names this server.
+        """Return whether a Host header names this server.
 
         An attacker who rebinds a name of his own sends that name. An address is none, so on a
         server for others every address passes.
@@ -164,7 +165,7 @@ class Policy:
     def refusal(
         self, method: str, path: str, headers: Headers, user: User | None
     ) -> _Refusal | None:
-        """Why a request is not answered; None where it is."""
+        """Explain why a request is not answered; None where it is."""
         if path in (HEALTH_PATH, READY_PATH):
             return None
         if not self.knows_host(headers.get("host")):

@@ -29,7 +29,7 @@ GRACE_S: Final = 2
 """An open stream would otherwise keep the server alive for as long as somebody watches."""
 
 HEADERS_S: Final = 15.0
-"""How long a client may take to send the headers of a request."""
+"""Seconds that a client may take to send the headers of a request."""
 
 BODY_S: Final = 30.0
 """In so long a client has to send ``LEAST_BYTES`` of a body, or its end."""
@@ -161,7 +161,7 @@ def serve(options: DashboardOptions, port: int) -> None:
 
 
 def server_config(app: FastAPI, **more: Any) -> uvicorn.Config:
-    """How the application is served; ``more`` are further options of uvicorn."""
+    """Return the configuration of uvicorn; ``more`` are further options of uvicorn."""
     return uvicorn.Config(
         app,
         http=PromptProtocol,
@@ -174,7 +174,8 @@ def server_config(app: FastAPI, **more: Any) -> uvicorn.Config:
 
 
 def address(options: DashboardOptions, port: int) -> str:
-    """What to open: with a token in the fragment, which browsers do not send, where it is ours."""
+    """Return the address to open: with a token in the fragment, which browsers do not send, where
+    it is ours."""
     host = options.policy.host
     name = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     hint = "  (append #token=… with your token)" if options.policy.asks_token else ""

@@ -26,7 +26,7 @@ from workers.metrics.size import DEFAULT_FORM
 
 T = TypeVar("T")
 Importances = tuple[dict[str, float], list[str]]
-"""By parameter, and the names of those left out."""
+"""Importance by parameter, and the names of those left out."""
 FRESH_S: Final = 0.4
 """Requests of one page arrive together and are answered from one reading."""
 KEPT: Final = 32
@@ -71,7 +71,7 @@ class Snapshot:
 
     @property
     def measures(self) -> Measures:
-        """Which figures its trials have, and which way is better."""
+        """Measures of its trials, and the better direction of each."""
         return self.derive("measures", lambda: Measures.of(self.study, self.points))
 
     @property
@@ -132,7 +132,7 @@ def device_of(study: Study) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StudyFilter:
-    """Which studies a list shows, and in which order; fields as in ``list_studies``."""
+    """Choice and order of the studies of a list; fields as in ``list_studies``."""
 
     find: str = ""
     state: str = ""
@@ -140,13 +140,13 @@ class StudyFilter:
     device: str = ""
 
     def passes(self, study: Study) -> bool:
-        """Whether the list shows it."""
+        """Return whether the list shows it."""
         text = f"{study.name} {study.model_name}".lower()
         kept = self.state in ("", study.state) and self.device in ("", device_of(study))
         return kept and all(w in text for w in self.find.lower().split())
 
     def place(self, study: Study) -> Any:
-        """What it is sorted by."""
+        """Return the sort key of a study."""
         column = self.sort.removeprefix("-")
         names = {"changed": "updated_at", "created": "created_at", "model": "model_name"}
         return getattr(study, names.get(column, column))

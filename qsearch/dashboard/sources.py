@@ -1,4 +1,4 @@
-"""Where studies are found: one storage, one run folder, or every run folder of a folder."""
+"""Find studies: in one storage, one run folder, or every run folder of a folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KEY: Final = re.compile(r"([0-9a-f]{8})-([0-9]{1,18})")
 
 
 class NotFoundError(SearchError):
-    """What was asked for is not there."""
+    """Error: the address names nothing that is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Sources:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def all(self) -> list[Source]:
-        """What is there now; a folder is looked through again each time."""
+        """Return the sources that are there now; a folder is looked through again each time."""
         shared = [] if self.storage is None else [self.of(None)]
         folders = [self.root] if RunFolder(self.root).database.is_file() else []
         for root in () if folders else self._roots():
@@ -155,7 +155,7 @@ class Sources:
 
 
 def study_key(source: Source, study: Study) -> str:
-    """How a study is named in addresses."""
+    """Return the name of a study in addresses."""
     return f"{source.key}-{study.id}"
 
 

@@ -1,4 +1,5 @@
-"""What routes share: the studies, the limits, the processes that read files. Made once per app."""
+"""State that routes share: the studies, the limits, the processes that read files. Made once per
+app."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What every route may use.
+    """State for every route.
 
     Attributes:
         queue: runs what users submit; None where submitting is off.
@@ -52,12 +53,12 @@ class Shared:
     preparer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
 
     async def uploading(self, work: Callable[P, T], *args: P.args, **given: P.kwargs) -> T:
-        """What ``work`` gives, in the threads of uploads."""
+        """Run ``work`` in the threads of uploads."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.uploads, functools.partial(work, *args, **given))
 
     def can_resume(self, study: Snapshot) -> bool:
-        """Whether this server can resume a study without a live driver."""
+        """Return whether this server can resume a study without a live driver."""
         folder = study.folder
         return (
             self.queue is not None
@@ -74,12 +75,13 @@ class Shared:
         return queue.job_of(study.study, folder)
 
     def may_change(self, study: Snapshot, user: User) -> bool:
-        """Whether a user may change a study: users change those that they submitted."""
+        """Return whether a user may change a study: users change those that they submitted."""
         job = None if user.operator else self.job_of(study)
         return user.operator or (user.submits and job is not None and user.owns(job.owner))
 
     def may_see_hashes(self, study: Snapshot, user: User) -> bool:
-        """Whether a user is told the hashes of a study's files: an upload goes by its hash."""
+        """Return whether a user is told the hashes of a study's files: an upload goes by its
+        hash."""
         job = None if user.operator else self.job_of(study)
         return user.operator or (job is not None and job.owner == user.name)
 
@@ -125,7 +127,7 @@ SharedDep = Annotated[Shared, Depends(shared)]
 
 
 def user(request: Request) -> User:
-    """Who asks, as the guard found."""
+    """Return the user that the guard found."""
     return cast(User, request.scope[USER])
 
 

@@ -1,4 +1,4 @@
-"""What an uploaded file says of itself, read without trusting it; runs in the inspector."""
+"""Read the facts of an uploaded file without trusting it; runs in the inspector."""
 
 from __future__ import annotations
 

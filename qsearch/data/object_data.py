@@ -104,7 +104,7 @@ def data_items(data: Any) -> Iterator[Any]:
 
 
 def _is_columns(data: Any) -> bool:
-    """Whether this is one tuple of all inputs and all labels, and not of two samples."""
+    """Return whether this is one tuple of all inputs and all labels, and not of two samples."""
     if not (isinstance(data, tuple) and len(data) == 2 and hasattr(data[0], "shape")):
         return False
     inputs, labels = tuple(data[0].shape), as_array(data[1]).shape
@@ -277,7 +277,7 @@ def _write(columns: dict[str, _Column], folder: Path, name: str) -> Path:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """What ``calib`` and ``eval`` take: items, read one at a time, and how to read one.
+    """Data for ``calib`` and ``eval``: items, read one at a time, and how to read one.
 
     Args:
         items: any iterable: a list, a torch DataLoader or Dataset, a Hugging Face data set.

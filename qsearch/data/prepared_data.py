@@ -90,7 +90,7 @@ class PreparedData:
 
     @property
     def kind(self) -> str:
-        """Of the dataset that was given."""
+        """Kind of the dataset that was given."""
         return self.given.kind
 
     @property
@@ -126,7 +126,7 @@ class Judged:
 
     @property
     def classes(self) -> int | None:
-        """How many classes it tells apart; None where it holds no scores of classes."""
+        """Number of classes that it tells apart; None where it holds no scores of classes."""
         if not is_float(self.dtype):
             return None
         return 1 if not self.shape else self.shape[0 if len(self.shape) >= 3 else -1]

@@ -88,7 +88,7 @@ class Streams:
         return Streams(tuple(inputs), dict(states), where)
 
     def signal(self, data: Any) -> tuple[InputSpec, ...]:
-        """What a sample of the data holds: the inputs of a call, or of all calls of a stream.
+        """Return the inputs of a sample: of a call, or of all calls of a stream.
 
         Args:
             data: a path, or anything else.

@@ -96,7 +96,7 @@ def model_file(model: Any, samples: Any, folder: Path) -> tuple[str | os.PathLik
 
 
 def _is(model: Any, package: str, name: str) -> bool:
-    """Whether it is a class of a package, which need not be imported for that."""
+    """Return whether it is a class of a package, which need not be imported for that."""
     return any(
         kind.__name__ == name and kind.__module__.partition(".")[0] == package
         for kind in type(model).__mro__
@@ -187,7 +187,8 @@ def _plain(path: Path) -> bytes:
 
 
 def _difference(path: Path, runs: Sequence[Rows], run: Run) -> str | None:
-    """How the file differs from the model on the runs; None where it is close."""
+    """Describe the difference between the file and the model on the runs; None where it is
+    small."""
     try:
         session = OrtExecutor(path.read_bytes())
         worst = (0.0, "")
@@ -307,7 +308,7 @@ def _named(item: Any, names: Mapping[str, bool]) -> tuple[Rows, bool]:
 
 
 def _are_inputs(item: Any, names: Mapping[str, bool]) -> bool:
-    """Whether it is a row of inputs, and not an input, or a pair of one and a label."""
+    """Return whether it is a row of inputs, and not an input, or a pair of one and a label."""
     if not isinstance(item, tuple | list) or not len(names) >= len(item) > 1:
         return False
     if any(isinstance(part, Mapping | tuple | list) for part in item):

@@ -1,1 +1,1 @@
-"""What is shown of studies: state (view), trials (trial_table), report.json (build), HTML pages."""
+"""Views of studies: state (view), trials (trial_table), report.json (build), HTML pages."""

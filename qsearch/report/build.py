@@ -19,7 +19,7 @@ _NAMED: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a run cost.
+    """Costs of a run.
 
     Attributes:
         wall_s: of this run.
@@ -121,7 +121,7 @@ def trial_row(trial: Trial) -> dict[str, Any]:
 
 
 def layers_told(qconfig: Mapping[str, Any]) -> str:
-    """What single layers have of their own, setting by setting; empty where none has anything."""
+    """List the settings of single layers, setting by setting; empty where none has its own."""
     named: dict[str, list[str]] = {}
     for layer, own in qconfig.get("layers", {}).items():
         for field, value in own.items():
@@ -146,7 +146,8 @@ def full_report(
     costs: Costs,
     told: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What ``report.json`` holds: the summary, every trial, the costs and how to read them.
+    """Return the content of ``report.json``: the summary, every trial, the costs and how to read
+    them.
 
     Args:
         told: what the run knows beside the study: settings, data, warnings, target.
@@ -199,7 +200,7 @@ Interval = tuple[float, float]
 
 
 def wilson(fraction: float, count: float) -> Interval:
-    """Of a fraction (0..1) of ``count`` > 0 decisions."""
+    """Return the interval of a fraction (0..1) of ``count`` > 0 decisions."""
     shrunk = 1.0 + Z * Z / count
     centre = (fraction + Z * Z / (2.0 * count)) / shrunk
     spread = fraction * (1.0 - fraction) / count + Z * Z / (4.0 * count * count)

@@ -116,14 +116,15 @@ def point_rows(points: Iterable[PointInsight], names: Mapping[int, str]) -> list
 
 
 def layer_name(layer: LayerInsight) -> str:
-    """What QConfig.layers calls it, the ONNX node, or the operator."""
+    """Return the layer's name in QConfig.layers, the ONNX node, or the operator."""
     if layer.layer:
         return layer.layer
     return layer.onnx_nodes[0] if layer.onnx_nodes else f"{layer.op} {layer.index}"
 
 
 def point_name(point: PointInsight, names: Mapping[int, str]) -> str:
-    """What makes the tensor: an ONNX node, an operator, an input, or the layer of a constant."""
+    """Name the origin of the tensor: an ONNX node, an operator, an input, or the layer of a
+    constant."""
     if point.onnx_nodes:
         return point.onnx_nodes[0]
     if point.op:
@@ -150,7 +151,7 @@ def _range_row(point: PointInsight, mode: str) -> dict[str, Any]:
 
 
 def output_told(output: OutputInsight) -> str:
-    """How near the outputs of the quantized network are to those in float."""
+    """Describe the distance between the outputs of the quantized network and those in float."""
     told = f"SQNR {decibels(output.output_db)} dB, agreement {100 * output.agreement:.2f} %"
     return f"{told}; {output.worst_told}" if output.worst_told else told
 

@@ -1,4 +1,4 @@
-"""Which figures the trials of a study have, which way is better, and which trials are best.
+"""Find the measures of a study, the better direction of each, and the best trials.
 
 Everything is read from the study and its scores: a metric of one's own is shown like any other.
 """
@@ -24,7 +24,7 @@ from workers.metrics.registry import Measure, by_option, measure
 
 SECONDS: Final = Measure("seconds", title="wall time", unit="s", smaller_is_better=True)
 CPU_S: Final = Measure("cpu_s", title="CPU time", unit="s", smaller_is_better=True)
-"""What a trial took; not part of a score."""
+"""Time of a trial; not part of a score."""
 _TIMINGS: Final = {each.name: each for each in (CPU_S, SECONDS)}
 _COSTS_FIRST: Final = (
     "hw_traffic",
@@ -57,7 +57,7 @@ class Measures:
 
     @classmethod
     def of(cls, study: Study, trials: Iterable[TrialPoint]) -> Measures:
-        """Of a study and its trials so far."""
+        """Return the measures of a study and its trials so far."""
         objective = Objective.of(study.spec)
         names: dict[str, None] = {by_option(objective.metric).name: None}
         first: dict[str, float | None] = {}
@@ -105,7 +105,7 @@ class Measures:
 
     @property
     def objectives(self) -> tuple[Measure, ...]:
-        """What the search is after: the metric, then the costs of ``--minimize``."""
+        """Objectives of the search: the metric, then the costs of ``--minimize``."""
         return tuple(by_option(name) for name in self.objective.names)
 
     def broken(self, score: Mapping[str, Any] | None) -> list[str]:

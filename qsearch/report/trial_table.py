@@ -116,7 +116,8 @@ class TrialTable:
         return out.getvalue()
 
     def _column(self, name: str, where: str) -> Column:
-        """By its name, or that of a parameter or the option of a measure, in any case."""
+        """Find a column by its name, or that of a parameter or the option of a measure, in any
+        case."""
         wanted = name.lower()
         for column in self.columns.values():
             option = "" if column.measure is None else column.measure.option
@@ -224,7 +225,7 @@ def _terms(filter: str) -> list[tuple[str, str, str]]:
 
 
 def _order(value: Any) -> tuple[int, Any]:
-    """What values are sorted by: numbers before words."""
+    """Return the sort key of a value: numbers before words."""
     if isinstance(value, int | float):
         return (0, value)
     return (1, str(value))

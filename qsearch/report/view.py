@@ -1,4 +1,4 @@
-"""How a study stands, as plain values: what the dashboard and the report draw.
+"""Describe the standing of a study as plain values, for the dashboard and the report.
 
 Fractions are 0..1, times UTC seconds. ``trials_as_columns`` gives every trial in the space of a few
 numbers, so that a browser draws all plots from one answer.
@@ -39,12 +39,12 @@ SPARK_POINTS: Final = 60
 WITHOUT_MODULE: Final = ("failed", "infeasible", "pruned")
 """States of trials that ended and cannot win."""
 COLLAPSED: Final = "collapsed on the first samples"
-"""Why a trial was stopped that says nothing else."""
+"""Reason of a trial that was stopped and says nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """What a winner must keep: a measure of at least (≥) or at most (≤) a value."""
+    """Limit that a winner must keep: a measure of at least (≥) or at most (≤) a value."""
 
     measure: Measure
     sign: str
@@ -108,7 +108,7 @@ class StudyView:
 
     @property
     def silent(self) -> bool:
-        """Whether the study is in state running and no driver sends heartbeats."""
+        """Return whether the study is in state running and no driver sends heartbeats."""
         if self.study.state != "running" or self.listening:
             return False
         # A driver that left in good order, or has yet to come, is given a moment.
@@ -117,7 +117,7 @@ class StudyView:
 
     @property
     def phase(self) -> str:
-        """What happens now, in words."""
+        """Phase of the study in words."""
         study, ended = self.study, sum(point.finished for point in self.points)
         if study.state != "running":
             return study.state
@@ -134,7 +134,8 @@ class StudyView:
         return words.get(stage or "", "searching" if self.points else "preparing")
 
     def limits(self) -> list[dict[str, Any]]:
-        """What a winner must keep, in words, and whether the best trial keeps it."""
+        """Return the limits that a winner must keep, in words, and whether the best trial keeps
+        them."""
         return [
             {
                 "name": limit.measure.name,
@@ -201,7 +202,8 @@ class StudyView:
         return shlex.join(words)
 
     def head(self) -> dict[str, Any]:
-        """How it stands, and the result: verdict, limits, the best trial beside the float model."""
+        """Return the standing and the result: verdict, limits, the best trial beside the float
+        model."""
         study, measures, best = self.study, self.measures, self.best
         limits = self.limits()
         samples = best.samples if best is not None else None
@@ -317,7 +319,7 @@ def trials_as_columns(measures: Measures, points: Sequence[TrialPoint]) -> dict[
 _LEAST: Final = 8
 """Trials below which nothing is said."""
 _MOST: Final = 3000
-"""Of more trials an even choice is looked at."""
+"""Trials that are looked at; of more, an even choice is."""
 
 
 def importances_of(

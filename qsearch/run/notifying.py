@@ -40,7 +40,7 @@ TIMEOUT_S: Final = 5.0
 PAUSES_S: Final = (0.0, 1.0, 5.0, 20.0)
 """Before each attempt."""
 LAST_S: Final = 60.0
-"""How long the process tries on once the search has ended."""
+"""Seconds for which the process tries on once the search has ended."""
 
 
 class RefusedAddressError(OSError):

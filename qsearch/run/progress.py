@@ -17,7 +17,7 @@ _WIDE: Final = 120
 
 
 class Progress:
-    """What the service says while it works, here nothing; phases follow one another."""
+    """Messages of the service while it works, here none; phases follow one another."""
 
     _reached = 0
 

@@ -62,15 +62,15 @@ class RunFolder:
     qconfig = _Entry("qconfig.json")
     """The winner's configuration."""
     report = _Entry("report.json")
-    """What the search found, as JSON."""
+    """Result of the search, as JSON."""
     log = _Entry("run.log")
-    """What the packages logged."""
+    """Log of the packages."""
     preprocess = _Entry("preprocess.yaml")
-    """How images became inputs."""
+    """Preparation of images as inputs."""
     proof = _Entry("proof.json")
-    """What ``qsearch verify`` derived from the winner."""
+    """Proof that ``qsearch verify`` derived for the winner."""
     launch_log = _Entry("launch.log")
-    """What a search printed that the dashboard started."""
+    """Output of a search that the dashboard started."""
     artifacts = _Entry("artifacts")
     """Float module, statistics and baseline outputs, for resuming."""
     data = _Entry("data")
@@ -186,12 +186,12 @@ class RunFolder:
 
 
 def is_device_name(name: str) -> bool:
-    """Whether Windows takes the name of a file for that of a device, whatever its suffix."""
+    """Return whether Windows takes the name of a file for that of a device, whatever its suffix."""
     return _DEVICE.fullmatch(name) is not None
 
 
 def is_folder_name(name: str) -> bool:
-    """Whether a name of a stranger may become that of a folder, on any file system."""
+    """Return whether a name of a stranger may become that of a folder, on any file system."""
     plain = _FOLDER_NAME.fullmatch(name) is not None and not name.endswith(".")
     return plain and not is_device_name(name)
 
@@ -252,13 +252,13 @@ def evaluation_data(folder: Path) -> tuple[str, str | None] | None:
 
 
 RUNS: Final = Path("runs")
-"""Where ``qsearch launch`` puts run folders."""
+"""Folder of the run folders of ``qsearch launch``."""
 STORAGE_VARIABLE: Final = "QSEARCH_STORAGE"
 
 
 @dataclass(frozen=True, slots=True)
 class StudyAddress:
-    """Which study: of a run folder, or of a storage by name; one of them is given.
+    """Address of a study: its run folder, or its storage and name; one of them is given.
 
     Attributes:
         folder: run folder, whose database is meant where ``storage`` names none.

@@ -55,7 +55,7 @@ SignatureState = Literal["unsigned", "not checked", "valid", "other key", "inval
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What the signature of a file is worth.
+    """Standing of the signature of a file.
 
     Attributes:
         state: "not checked" for a file that is signed where no key was given; "other key" for a
@@ -175,7 +175,7 @@ def sign_file(path: Path, key: Ed25519PrivateKey) -> str:
 
 
 def check_signature(members: Mapping[str, bytes], trusted: Ed25519PublicKey | None) -> Signature:
-    """What the signature among the members is worth.
+    """Check the signature among the members.
 
     Args:
         members: of an archive whose hashes hold.
@@ -220,7 +220,7 @@ def write_members(path: Path, members: Mapping[str, bytes]) -> None:
 
 
 def _message(members: Mapping[str, bytes]) -> bytes:
-    """What is signed: name and SHA-256 of every member but the signature."""
+    """Return the signed message: name and SHA-256 of every member but the signature."""
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}
     return _DOMAIN + json_bytes(digests)
 

@@ -22,7 +22,7 @@ from qsearch.store.records import Trial
 
 STATES: Final = ("end", "failed", "interrupted")
 CLOSE_S: Final = 60.0
-"""How long the end of a search waits for its trackers."""
+"""Seconds that the end of a search waits for its trackers."""
 _ENDED: Final = ("complete", "pruned", "infeasible")
 
 log = logging.getLogger("qsearch.run.tracking")

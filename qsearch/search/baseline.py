@@ -161,13 +161,13 @@ _WIDE: Final = 0.05
 
 _FEW_SAMPLES: Final = 16
 _OTHER_SCALE: Final = 3.0
-"""How many times wider the values of one of two data sets are that are not scaled alike."""
+"""Ratio of the ranges of two data sets from which on they are not scaled alike."""
 
 
 def doubtful_data(
     calib: PreparedData, evaluation: PreparedData, preprocess: str | None = None
 ) -> tuple[str, ...]:
-    """What the data show before the model runs: scales that differ, few samples.
+    """Name the doubts about the data before the model runs: scales that differ, few samples.
 
     Args:
         preprocess: the file of ``--preprocess``, of which arrays take nothing.
@@ -200,7 +200,7 @@ Right = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Plausibility:
-    """What the float model's answers say about the data.
+    """Plausibility of the data, by the float model's answers.
 
     Attributes:
         summary: top-1, its interval and the number of samples.
@@ -238,7 +238,7 @@ class Examination:
     classes: int | None
 
     def examine(self, outputs: Sequence[NDArray[Any]] | None = None) -> Plausibility | None:
-        """What is found; None where there is no single label per sample.
+        """Examine the answers; None where there is no single label per sample.
 
         Args:
             outputs: of the float model for all samples; without them it runs on some.

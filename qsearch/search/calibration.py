@@ -106,7 +106,7 @@ _PASSES: Final = {
 
 
 def phase_of(measurement: Measurement) -> str:
-    """What a pass over the data measures, and why the data are read again."""
+    """Name the measurements of a pass over the data, and the reason to read the data again."""
     told = f"calibration: {_PASSES.get(measurement.step, measurement.step)}"
     alpha = measurement.qconfig.smooth_alpha
     if measurement.step not in ("ranges", "histograms") or alpha is None:
@@ -150,7 +150,7 @@ class StoredStatistics:
 
 
 def statistics_key(spec: Mapping[str, Any], code: str) -> dict[str, Any]:
-    """What decides the statistics of a study with this spec, beside the QConfig.
+    """Return the fields that decide the statistics of a study with this spec, beside the QConfig.
 
     Without a model and data, as of a study that never began, it is no statistics' key.
 
@@ -192,7 +192,7 @@ FIRST_EVENTS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class FirstChoice:
-    """What a study begins with.
+    """Start of a study: its configuration, with the reasons.
 
     Attributes:
         qconfig: what the statistics suggest.
@@ -241,7 +241,8 @@ _MEASURED_TOGETHER: Final = ("smooth_alpha", _WIDE_SUMS)
 
 
 def variants_of(space: Space) -> list[dict[str, Any]]:
-    """What points of the space ask for of the fields whose statistics are taken together."""
+    """Return the values of points of the space in the fields whose statistics are taken
+    together."""
     kept = tuple(
         replace(p, when=tuple(one for one in p.when if one[0] in _MEASURED_TOGETHER))
         for p in space.parameters

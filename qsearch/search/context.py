@@ -1,4 +1,4 @@
-"""What the parts of one run share: the study in the store, the workers, budget and control."""
+"""Share between the parts of one run: the study in the store, the workers, budget and control."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class StudyArtifacts:
 
 
 TIMEOUT: Final = "timeout"
-"""Why a search ended: its time was over."""
+"""Reason of a search that ended because its time was over."""
 
 
 @dataclass(slots=True)
@@ -128,7 +128,7 @@ class Budget:
 
     @property
     def out_of_time(self) -> bool:
-        """Whether the timeout has passed."""
+        """Return whether the timeout has passed."""
         return self.timeout_s is not None and self.elapsed_s >= self.timeout_s
 
     @property
@@ -181,7 +181,7 @@ _OF_NUMBERS: Final = ("workers.metrics.regression:", "workers.metrics.restored:"
 
 
 def _sides(shape: Sequence[int]) -> list[int]:
-    """Of a sample, but for sides of 1."""
+    """Return the sizes of a sample, but for sizes of 1."""
     return [side for side in shape[1:] if side > 1]
 
 
@@ -251,7 +251,7 @@ class PreparedStudy:
 
     @property
     def objective(self) -> Objective:
-        """What the search maximises, and within which limits."""
+        """Objective that the search maximises, and its limits."""
         return Objective.of(self.spec)
 
     @property

@@ -157,7 +157,7 @@ class Driver:
             self.rows.end_drivers([me])
 
     def _standing(self) -> str:
-        """How many trials are finished and which were interrupted, for the error message."""
+        """Count the finished trials and name the interrupted ones, for the error message."""
         cut_off = sorted(self.running.numbers)
         listed = f"{'trials' if len(cut_off) > 1 else 'trial'} {', '.join(map(str, cut_off))}"
         lost = f"{listed} ran and will begin again" if cut_off else "none was running"

@@ -385,7 +385,7 @@ def plan(resolved: Resolved) -> dict[str, Any]:
 
 
 def run_folder(settings: Settings, source: ModelSource) -> RunFolder:
-    """Where files go: ``-o``, or ``runs/<model>``."""
+    """Return the run folder: ``-o``, or ``runs/<model>``."""
     return RunFolder(Path(settings.out) if settings.out else Path("runs") / source.stem)
 
 
@@ -451,7 +451,7 @@ def _pool(settings: Settings) -> Iterator[WorkerPool]:
 
 
 def _workers_line(settings: Settings) -> str:
-    """Which workers run, and the other pools where the user named none."""
+    """Name the pool of workers, and the other pools where the user named none."""
     count, kind = settings.worker_count, settings.pool_kind
     if kind == "inline":
         return "in this process"

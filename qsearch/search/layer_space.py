@@ -152,14 +152,14 @@ class LayerPlan:
 
     @cached_property
     def breaks(self) -> bool:
-        """Whether ``full`` bits everywhere break the limit."""
+        """Return whether ``full`` bits everywhere break the limit."""
         sizes = self.layers.sizes.values()
         whole = sum(row.get(self.full, max(row.values())) for row in sizes)
         return self.most is not None and self.most < whole
 
     @cached_property
     def binding(self) -> bool:
-        """Whether the limit can be kept, but not with ``full`` bits everywhere."""
+        """Return whether the limit can be kept, but not with ``full`` bits everywhere."""
         return self.breaks and self.layers.least <= (self.most or 0.0)
 
     @cached_property
@@ -211,7 +211,8 @@ class LayerPlan:
         return {f: True for f in _FRACTIONS if self._budget(f) >= size}
 
     def _log(self, fraction: float) -> float:
-        """Of the bytes of a budget: a tenth less is worth the same everywhere."""
+        """Return the logarithm of a share of a budget: a tenth less is worth the same
+        everywhere."""
         return math.log(self._budget(fraction))
 
     def _budget(self, fraction: float) -> float:

@@ -1,4 +1,4 @@
-"""What a search optimises: a metric to maximise, costs to minimise, limits to keep."""
+"""Goals of a search: a metric to maximise, costs to minimise, limits to keep."""
 
 from __future__ import annotations
 
@@ -126,11 +126,11 @@ class Objective:
         return dict(self.at_most).get("flash", self.max_size)
 
     def bytes_of(self, score: Score) -> float | None:
-        """What ``most_bytes`` limits."""
+        """Return the bytes that ``most_bytes`` limits."""
         return score.get(score_key("flash" if "flash" in self.limited else "size"))
 
     def goal(self, max_drop: MaxDrop) -> str:
-        """What is searched for, in a sentence with every limit."""
+        """Describe the goal of the search, in a sentence with every limit."""
         metric = by_option(self.metric)
         verb = "least" if metric.smaller_is_better else "most"
         also = "".join(f", least {name}" for name in self.minimize)
@@ -146,12 +146,13 @@ class Objective:
 
     @property
     def limits(self) -> list[str]:
-        """What a winner must keep, as the options of the command line."""
+        """Limits that a winner must keep, as the options of the command line."""
         size = [] if self.max_size is None else ["--max-size"]
         return ["--max-drop", *size, *(option_of(f"{_AT_MOST}{name}") for name, _ in self.at_most)]
 
     def ranking(self, score: Score) -> float:
-        """What the sampler maximises in place of the metric: top-1 in steps, costs negative."""
+        """Return the value that the sampler maximises in place of the metric: top-1 in steps, costs
+        negative."""
         metric = by_option(self.metric)
         if metric.smaller_is_better:
             cost = score.get(metric.name)
@@ -206,7 +207,7 @@ class Objective:
 
     @property
     def smaller_is_better(self) -> tuple[bool, ...]:
-        """Of each of the ``values``."""
+        """True for each of the ``values`` of which less is better."""
         return (by_option(self.metric).smaller_is_better, *(True for _ in self.minimize))
 
     def costs(self, score: Score) -> tuple[float, ...]:
@@ -215,7 +216,7 @@ class Objective:
         return tuple(-_NO_COST if cost is None else float(cost) for cost in found)
 
     def violations(self, score: Score) -> dict[str, float]:
-        """What a module breaks, by the name of the limit; none is broken at 0 or below."""
+        """Return the excess over each limit, by its name; none is broken at 0 or below."""
         found: dict[str, float] = {}
         kept = score.get(KEEPS_ACCURACY)
         if kept is not None and not by_option(self.metric).smaller_is_better:
@@ -227,11 +228,11 @@ class Objective:
         return found
 
     def feasible(self, score: Score) -> bool:
-        """Whether nothing is broken."""
+        """Return whether nothing is broken."""
         return all(amount <= 0 for amount in self.violations(score).values())
 
     def fits(self, score: Score) -> bool:
-        """Whether its costs stay within ``max_size`` and ``at_most``."""
+        """Return whether its costs stay within ``max_size`` and ``at_most``."""
         violations = self.violations(score)
         return all(violations[name] <= 0 for name in violations if name != "max_drop")
 
@@ -296,7 +297,7 @@ class Objective:
         return max(complete, key=lambda t: self.rank(t.outcome.score or {}, t.number), default=None)
 
     def explained(self, best: int, scores: Mapping[int, Score]) -> str | None:
-        """Why a trial with more right answers than the best did not win, in a sentence.
+        """Explain in a sentence why a trial with more right answers than the best did not win.
 
         Args:
             best: number of the best trial.
@@ -343,7 +344,8 @@ def option_of(limit: str) -> str:
 
 
 def _excess(cost: float | None, limit: float) -> float:
-    """What a cost has above its limit, as a share of the limit; an unknown cost is above it."""
+    """Return the excess of a cost over its limit, as a share of the limit; an unknown cost is above
+    it."""
     return 1.0 if cost is None else (cost - limit) / (limit or 1.0)
 
 
@@ -353,7 +355,7 @@ def score_key(name: str) -> str:
 
 
 def accuracies_in(score: Score) -> dict[str, float | None]:
-    """What a score says of accuracy, by key: every known metric, then the user's own."""
+    """Return the accuracies of a score, by key: every known metric, then the user's own."""
     usual = {
         m.name: score.get(m.name)
         for m in known_measures()
@@ -363,8 +365,8 @@ def accuracies_in(score: Score) -> dict[str, float | None]:
 
 
 def own_scores(score: Score) -> dict[str, float | None]:
-    """What metrics of libraries gave, by word, and the user's: by import path, further values as
-    ``function.key``."""
+    """Return the scores of libraries' metrics, by word, and of the user's: by import path, further
+    values as ``function.key``."""
     return {
         name: value
         for name, value in score.items()
@@ -404,12 +406,13 @@ def expected_in(score: Score) -> dict[str, float]:
 
 
 def is_uncertainty(name: str, score: Score) -> bool:
-    """Whether a name of a score is the standard error of another, and no measure of its own."""
+    """Return whether a name of a score is the standard error of another, and no measure of its
+    own."""
     return name.endswith(UNCERTAIN) and name.removesuffix(UNCERTAIN) in score
 
 
 def weighs_accuracy(metric: str, minimize: tuple[str, ...], has_labels: bool) -> bool:
-    """Whether ``--max-drop`` decides which trials count: where accuracy alone does not.
+    """Return whether ``--max-drop`` decides which trials count: where accuracy alone does not.
 
     Without labels accuracy is the agreement with the float model, which SQNR stands for.
     """
@@ -436,7 +439,7 @@ def top1_step(samples: int) -> float:
 def comparisons(
     score: Score, baseline: Score, samples: int, max_drop: MaxDrop | None
 ) -> dict[str, float]:
-    """What a score holds of the float model beside the module's own figures.
+    """Compare the float model with the module, as figures of a score.
 
     Args:
         baseline: score of the float model on all samples.
@@ -456,8 +459,8 @@ def comparisons(
 
 
 def accuracy_of(score: Score) -> tuple[str, float]:
-    """What ``--max-drop`` looks at: the metric of a library that was asked for, top-1 where there
-    are labels, else agreement; SQNR where the output is a lone number."""
+    """Return the accuracy that ``--max-drop`` looks at: the metric of a library that was asked for,
+    top-1 where there are labels, else agreement; SQNR where the output is a lone number."""
     for name in LIBRARY.keys() & score.keys():
         return name, -math.inf if (value := score[name]) is None else value
     for name in ("top1", "agreement"):
@@ -467,7 +470,7 @@ def accuracy_of(score: Score) -> tuple[str, float]:
 
 
 def lost(name: str, value: float, before: float) -> float:
-    """How much of an accuracy is lost; of SQNR the noise as a share of the signal."""
+    """Return the loss of an accuracy; of SQNR the noise as a share of the signal."""
     return 10.0 ** (-value / 10.0) if name == _SIGNAL else before - value
 
 

@@ -177,7 +177,7 @@ def measured_trial(trial: Trial, distributions: Distributions, objective: Object
 
 
 def directions_of(objective: Objective) -> list[StudyDirection]:
-    """Of the ``values`` of an objective."""
+    """Return the directions of the ``values`` of an objective."""
     least, most = StudyDirection.MINIMIZE, StudyDirection.MAXIMIZE
     return [least if smaller else most for smaller in objective.smaller_is_better]
 

@@ -65,7 +65,7 @@ class SignFlipPruner:
     _losses: dict[int, NDArray[np.float64]] = field(default_factory=dict)
 
     def reason_to_prune(self, trial: Trial, parts: Sequence[EvaluationResult]) -> str | None:
-        """Why to stop after these first parts of a trial, in order; None goes on.
+        """Return the reason to stop after these first parts of a trial, in order; None goes on.
 
         It is asked once for each number of parts, whatever order they came in, so that what it
         says depends on the configuration and not on the workers.
@@ -120,7 +120,7 @@ class SignFlipPruner:
         return self.objective.best(fit)
 
     def _losses_of(self, trial: Trial, metric: str) -> NDArray[np.float64] | None:
-        """Of an incumbent, by what decides against it."""
+        """Return the losses of an incumbent, by the metric that decides against it."""
         if trial.number not in self._losses:
             sums = [shard.sums for shard in self.shards_of(trial)]
             found = losses(metric, sums)
@@ -131,7 +131,8 @@ class SignFlipPruner:
 
 
 def losses(metric: str, parts: Sequence[Sums]) -> NDArray[np.float64] | None:
-    """What each part loses by a metric, less is better; None where parts cannot be compared.
+    """Return the loss of each part by a metric, less is better; None where parts cannot be
+    compared.
 
     Args:
         metric: a word of ``--metric``.

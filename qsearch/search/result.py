@@ -173,7 +173,7 @@ class SearchResult:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the lines of ``text``."""
+        """Return the lines of ``text`` as a table for notebooks."""
         from compiler.text_output import html_table
 
         rows = [(line[:10].strip(), line[10:]) for line in self.text().splitlines()]
@@ -187,7 +187,8 @@ class SearchResult:
         return "".join(f", {m.option} {_told(m, score)}" for m in told)
 
     def _missed(self) -> str:
-        """What limits the best trial misses, which trial stays within them, and what to do."""
+        """Describe the limits that the best trial misses, a trial that stays within them, and a
+        cure."""
         score = self._best().outcome.score or {}
         name, value = accuracy_of(score)
         before = (self.summary["baseline"] or {}).get(name)
@@ -368,7 +369,7 @@ def finish(
 
 
 def _beside(short: Mapping[str, Any]) -> tuple[str, str]:
-    """Which output of the winner is the worst, and what ``compile`` reaches alone; "" for none."""
+    """Name the worst output of the winner, and the score of ``compile`` alone; "" for none."""
     best, alone, worst = short["best"], short.get("compile"), short.get("worst_output")
     if not best or not alone:
         reached = ""
@@ -432,7 +433,7 @@ _CAUSES: Final[Mapping[str, tuple[str, str]]] = {
     "worse": ("were stopped as worse than an earlier trial", "--prune 0 stops none early"),
     "failed": ("ended with an error", "`qsearch trials` gives the error of each"),
 }
-"""Why a trial gives no module: the words for it, and what helps where the trial does not say."""
+"""Causes of a trial without a module: the words for each, and a cure where the trial names none."""
 
 
 def _cause(trial: Trial) -> str:

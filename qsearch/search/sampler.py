@@ -159,7 +159,7 @@ class _Batch:
 
 @dataclass(frozen=True, slots=True)
 class SamplerSpec:
-    """How the proposals of a study are made.
+    """Method of the proposals of a study.
 
     Attributes:
         sampler: a name of ``settings.SAMPLERS``, or an import path.

@@ -1,4 +1,4 @@
-"""How candidates are evaluated: requests, and scores and outcomes from their results."""
+"""Evaluate candidates: requests, and scores and outcomes from their results."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ class Scorer:
         stopped: str | None = None,
         rival: tuple[Sums, Score] | None = None,
     ) -> Outcome:
-        """How the trial ended.
+        """Return the outcome of the trial.
 
         Args:
             result: of the whole evaluation, or of the parts before it was stopped.

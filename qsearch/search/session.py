@@ -405,7 +405,7 @@ class FirstTrials:
 
     @cached_property
     def chosen(self) -> QConfig | None:
-        """What the statistics suggest; stored and printed where the study is new."""
+        """Configuration that the statistics suggest; stored and printed where the study is new."""
         return FirstChoice.of(self.context, self.prepared, self.calibration).qconfig
 
     def guesses(self) -> list[Base]:

@@ -41,7 +41,7 @@ _FIRST: Final = (
 )
 """Fields in the order of a grid, those that are worth most first; the others follow."""
 UNWEIGHTED: Final[dict[str, tuple[Value, ...]]] = {"smooth_alpha": (), "weight_rounding": ()}
-"""Of a model without weights: there is nothing to rescale or to round."""
+"""Fields of a model without weights, which has nothing to rescale or to round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Parameter:
         return tuple(choice for choice in self.choices if choice not in self.costly)
 
     def active(self, params: Mapping[str, Value]) -> bool:
-        """Whether the parameter has an effect beside the values chosen so far."""
+        """Return whether the parameter has an effect beside the values chosen so far."""
         # Asked thousands of times for each proposal: most parameters have no condition.
         return not self.when or all(params.get(name) in values for name, values in self.when)
 
@@ -113,7 +113,7 @@ class Space:
         return kept
 
     def is_costly(self, params: Mapping[str, Value]) -> bool:
-        """Whether a point has a costly choice."""
+        """Return whether a point has a costly choice."""
         return any(params.get(p.name) in p.costly for p in self.parameters if p.costly)
 
     def without_costly(self, params: Mapping[str, Value]) -> Params:
@@ -334,7 +334,7 @@ def input_parameter(layer: str) -> str:
 
 
 def is_layer_weight(name: str) -> bool:
-    """Whether a parameter is the bits of a single layer's weight."""
+    """Return whether a parameter is the bits of a single layer's weight."""
     return name.startswith(LAYER_PREFIX) and name.endswith(_WEIGHT_BITS)
 
 

@@ -89,7 +89,7 @@ _NOT_SEARCHED: Final = ("layers", "do_simulation", "debug_enabled_ops", "prerequ
 
 @dataclass(frozen=True, slots=True)
 class SpaceFile:
-    """What a file asks for.
+    """Content of a space file.
 
     Attributes:
         space: the fields.
@@ -379,7 +379,7 @@ _SECONDS_OF_LAYERS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class SearchedSpace:
-    """What is searched, and from where.
+    """Space of a search, and its start.
 
     Attributes:
         space: parameters; with a sampler that knows no stages also the raw ones of the layers.
@@ -399,7 +399,7 @@ def searched_space(
     fully_integral: bool = True,
     code: UserCode = (),
 ) -> SearchedSpace:
-    """What the settings ask to search in a prepared module.
+    """Return the space that the settings ask to search in a prepared module.
 
     Args:
         fully_integral: the diagnosis; otherwise modules with float parts go first, if any.
@@ -476,7 +476,7 @@ def searched_space(
 
 
 def _for_qdq(asked: SpaceFile, form: str, fields: Mapping[str, Any]) -> SpaceFile:
-    """What a file of a user asks for, with what all values of a QDQ file have: 8 bits.
+    """Return the content of a user's file with the values that all QDQ files have: 8 bits.
 
     Raises:
         SettingsError: it asks for weights of other bits, or for more bits of values.

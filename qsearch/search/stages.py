@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from qsearch.store.repository import Repository
 
 MEASURED_BITS: Final = 4
-"""Of the choices below the base's the nearest to it is measured; the noise of the others follows
-from the step size: four times less for every bit."""
+"""Bits that are measured: of the choices below the base's the nearest to it; the noise of the
+others follows from the step size: four times less for every bit."""
 _LEAST_SHARE: Final = 1 / 16
-"""Of the median, that a layer adds at least: what few samples do not show is not nothing."""
+"""Least share of the median that a layer adds: what few samples do not show is not nothing."""
 
 _MOST_NOISE: Final = 1e12
 """Stands for outputs that are not finite; programmes take finite damages."""
@@ -74,7 +74,7 @@ class Sensitivities:
     cpu_s: float = 0.0
     """CPU seconds that workers spent on it in this run."""
     other_bytes: float = 0.0
-    """Of all that counts beside the packed weights of the layers, once damages are known."""
+    """Bytes that count beside the packed weights of the layers, once damages are known."""
 
     def damages(self) -> Damage:
         """Squared error over signal that each choice adds, by layer and bits; never negative."""

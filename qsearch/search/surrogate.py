@@ -117,7 +117,7 @@ def encoded(space: Space, points: Sequence[Point]) -> Ints:
 
 
 def distances(space: Space, rows: Ints, others: Ints) -> Floats:
-    """How far points are apart, shape (parameters, rows, others); see ``encoded``."""
+    """Return the distances between points, shape (parameters, rows, others); see ``encoded``."""
     one, other = rows.T[:, :, None], others.T[:, None, :]
     found: Floats = (one != other).astype(np.float64)
     for place, parameter in enumerate(space.parameters):
@@ -147,7 +147,7 @@ def standardized(scores: Floats) -> Floats:
 
 
 def _is_numeric(parameter: Parameter) -> bool:
-    """Whether more than two choices are numbers, and at most one is None."""
+    """Return whether more than two choices are numbers, and at most one is None."""
     numbers = [c for c in parameter.choices if isinstance(c, int | float) and c is not True]
     others = set(parameter.choices) - set(numbers)
     return len(numbers) > 2 and others <= {None}

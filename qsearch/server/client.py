@@ -45,7 +45,7 @@ API: Final = "1."
 """Prefix of the API versions that this client supports."""
 POLL_S: Final = 1.0
 AWAY_S: Final = 60.0
-"""How long ``wait`` waits for a server that does not answer, for it may be restarting."""
+"""Seconds for which ``wait`` waits for a server that does not answer, for it may be restarting."""
 log = logging.getLogger("qsearch.client")
 _ENDED: Final = ("done", "failed", "cancelled")
 _PAGE: Final = 500
@@ -167,7 +167,7 @@ class Client:
         return f"{digest}.{kind}"
 
     def uploads(self) -> list[dict[str, Any]]:
-        """What this user uploaded: ``upload``, ``kind``, ``bytes``."""
+        """List the uploads of this user: ``upload``, ``kind``, ``bytes``."""
         return self._server.listed("/uploads")
 
     def forget_upload(self, sha256: str) -> None:
@@ -192,7 +192,8 @@ class Client:
         return [_study_row(study) for study in found]
 
     def status(self, name: str) -> dict[str, Any]:
-        """How a study stands: ``finished``, ``target_trials``, ``best``, ``verdict``, ``phase``."""
+        """Return the standing of a study: ``finished``, ``target_trials``, ``best``, ``verdict``,
+        ``phase``."""
         return self._server.ask(f"/studies/{self._key(name)}")
 
     def trials(

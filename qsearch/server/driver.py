@@ -42,13 +42,13 @@ from qsearch.store.repository import Repository
 from workers.errors import BrokenRunError
 
 COUNT_S: Final = 5.0
-"""How often the time of running jobs is added to the use of their owners."""
+"""Seconds between two additions of the time of running jobs to the use of their owners."""
 MOST_DEATHS: Final = 8
 """Drivers that may die one after the other before a job counts as failed."""
 STEADY_S: Final = 60.0
 """After so long a driver has made progress, and deaths are counted from 0 again."""
 KILL_S: Final = 60.0
-"""How long a driver may take to write the best so far once it is told to end."""
+"""Seconds that a driver may take to write the best so far once it is told to end."""
 _SECRETS: Final = ("QSEARCH_TOKEN", STORAGE_VARIABLE)
 _DELAY_S: Final = 5.0
 _LONGEST_DELAY_S: Final = 300.0
@@ -117,7 +117,7 @@ class Drivers:
         self.repository.note_driver(job.id, process.pid)
 
     def is_alive(self, job: Job) -> bool:
-        """Whether a driver holds the lock of the job, whichever server started it."""
+        """Return whether a driver holds the lock of the job, whichever server started it."""
         known = self._running.get(job.id)
         if known is not None and known.process is not None:
             known.process.poll()  # reaps it
@@ -173,7 +173,7 @@ class Drivers:
         self.repository.requeue_job(job.id, deaths, delay_after(deaths))
 
     def _taken(self, job: Job) -> Failure | None:
-        """Why a job may not begin: the shared database has a study of its name by now."""
+        """Explain why a job may not begin: the shared database has a study of its name by now."""
         fresh = self.options.storage is not None and job.settings and job.study_id is None
         if not fresh or self.repository.find_study(job.name) is None:
             return None

@@ -121,7 +121,7 @@ def _zipped(images: Path, target: Path) -> Path:
 
 
 def check_target(path: PathLike) -> Path:
-    """Where a module can be written.
+    """Check that a module can be written to the path.
 
     Raises:
         SettingsError: it cannot.

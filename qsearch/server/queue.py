@@ -305,7 +305,7 @@ class JobQueue:
             self.uploads.forget(user, sha256)
 
     def usage(self, user: User) -> Usage:
-        """What a user used of the quota."""
+        """Return the use of a user's quota."""
         mine = [job for job in self._counted() if job.owner == user.name]
         return usage_of(mine, self.uploads.used(user), self.clock())
 
@@ -427,7 +427,7 @@ def require_owner(job: Job, user: User) -> None:
 
 
 def _goes_on(job: Job, trials: int) -> bool:
-    """Whether a submission asks for more trials than a known study has or will have."""
+    """Return whether a submission asks for more trials than a known study has or will have."""
     if job.state in ("queued", "running"):
         return False
     return job.state != "done" or trials > job.trials

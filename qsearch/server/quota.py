@@ -1,4 +1,4 @@
-"""What users used of their quotas: uploads now, trials and time of drivers in 24 hours.
+"""Use of the quotas of users: uploads now, trials and time of drivers in 24 hours.
 
 For the operator there is a list of who may use a server: never tokens or hashes.
 """
@@ -24,7 +24,7 @@ DAY_S: Final = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a user used: bytes now, trials and seconds of drivers in the last 24 hours."""
+    """Use of a user: bytes now, trials and seconds of drivers in the last 24 hours."""
 
     bytes: int
     trials: int
@@ -32,7 +32,7 @@ class Usage:
 
 
 def usage_of(jobs: Sequence[Job], size: int, now: float) -> Usage:
-    """What the owner of some jobs used of the quota."""
+    """Add up the use of the quota by the owner of some jobs."""
     lately = [job for job in jobs if (job.finished_at or now) > now - DAY_S]
     asked = sum(_counted(job) for job in jobs if job.created_at > now - DAY_S)
     return Usage(size, asked, sum(job.seconds - _before(job, "seconds") for job in lately))
@@ -50,7 +50,7 @@ def _before(job: Job, what: str) -> float:
 
 
 def counted_before(job: Job, options: ServerOptions, now: float) -> dict[str, float]:
-    """What its owner's quota does not count again when an ended job goes on.
+    """Return the use that its owner's quota does not count again when an ended job goes on.
 
     Finished trials, where the job was last asked for more than a day ago; seconds, where it ended
     more than a day ago.

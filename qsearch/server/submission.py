@@ -1,4 +1,4 @@
-"""What may be submitted: the settings of ``launch`` without paths, imports and places.
+"""Check submissions: the settings of ``launch`` without paths, imports and places.
 
 A server reads nothing but uploads and plain values for its users, and runs no code of theirs.
 """
@@ -58,7 +58,7 @@ STUDY_NAME: Final = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Where a server keeps its studies and what it runs them on.
+    """Folder of a server's studies, and its resources.
 
     Attributes:
         root: the server's folder; what users name lies in ``studies`` below it.
@@ -88,7 +88,7 @@ class ServerOptions:
 
     @property
     def uploads(self) -> Path:
-        """Where uploads lie."""
+        """Folder of uploads."""
         return self.root / ".uploads"
 
     @property
@@ -155,7 +155,8 @@ def checked(settings: Mapping[str, Any], options: ServerOptions) -> Settings:
 
 
 def launch_settings(job: Job, options: ServerOptions) -> Resolved:
-    """What the driver of a job is told; a job without settings goes on with its run folder.
+    """Return the settings for the driver of a job; a job without settings goes on with its run
+    folder.
 
     Raises:
         SettingsError: an upload or a run folder that is no longer there.
@@ -183,13 +184,14 @@ def launch_settings(job: Job, options: ServerOptions) -> Resolved:
 
 
 def model_name(job: Job) -> str | None:
-    """What reports call a job's model: the user's name of the file, else that of the upload."""
+    """Return the name of a job's model in reports: the user's name of the file, else that of the
+    upload."""
     found = job.settings.get(NAMES, {}).get("model", job.settings.get("model"))
     return None if found is None else str(found)
 
 
 def _uploaded(job: Job, options: ServerOptions) -> dict[str, Path]:
-    """Where the uploads of a job lie, by setting."""
+    """Return the paths of a job's uploads, by setting."""
     found = {}
     for name in FILES:
         reference = str(job.settings.get(name))
@@ -200,14 +202,15 @@ def _uploaded(job: Job, options: ServerOptions) -> dict[str, Path]:
 
 
 def lacks_memory(error: BaseException | None) -> bool:
-    """Whether an error is, or follows from, memory that was not there."""
+    """Return whether an error is, or follows from, memory that was not there."""
     while error is not None and not isinstance(error, MemoryError):
         error = error.__cause__ or error.__context__
     return error is not None
 
 
 def failure_of(error: Exception, job: Job, options: ServerOptions) -> Failure:
-    """What the owner of a job is told of an error: uploads have the names of the user's files.
+    """Return the report of an error for the owner of a job: uploads have the names of the user's
+    files.
 
     Paths of the server stay its own.
     """

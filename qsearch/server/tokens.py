@@ -36,7 +36,7 @@ _MODE: Final = 0o600
 
 
 class Quota(BaseModel):
-    """What a user may use; None is any.
+    """Quota of a user; None is any.
 
     Attributes:
         max_bytes: of all uploads that the user keeps.
@@ -103,16 +103,16 @@ class User:
 
     @property
     def submits(self) -> bool:
-        """Whether the user may change anything."""
+        """Return whether the user may change anything."""
         return self.may == "submit"
 
     def owns(self, owner: str) -> bool:
-        """Whether the user may change what ``owner`` submitted."""
+        """Return whether the user may change what ``owner`` submitted."""
         return self.submits and (self.operator or owner == self.name)
 
 
 OPERATOR: Final = User("operator", "submit", operator=True)
-"""Who started the server, knows its own token, or needs none on the same machine."""
+"""User that started the server, knows its own token, or needs none on the same machine."""
 
 
 class _Entry(Quota):
@@ -130,7 +130,8 @@ _FILE: Final = TypeAdapter(dict[str, _Entry])
 
 
 def session_of(token: str) -> str:
-    """What a cookie holds instead of the token; it follows from the token, not the reverse."""
+    """Return the session of a cookie instead of the token; it follows from the token, not the
+    reverse."""
     return hmac.new(token.encode(), b"qsearch session", "sha256").hexdigest()
 
 

@@ -47,7 +47,7 @@ class DiskFullError(SearchError):
 
 
 def references(word: object) -> bool:
-    """Whether a setting names an upload: ``SHA256.KIND``."""
+    """Return whether a setting names an upload: ``SHA256.KIND``."""
     return isinstance(word, str) and _REFERENCE.fullmatch(word) is not None
 
 
@@ -186,7 +186,7 @@ class Uploads:
 
 
 def place_of(folder: Path, sha256: str, kind: str) -> Path:
-    """Where an upload lies in the folder of uploads: a file, or a folder of images."""
+    """Return the path of an upload in the folder of uploads: a file, or a folder of images."""
     return folder / (f"{sha256}.images" if kind == "zip" else f"{sha256}.{kind}")
 
 

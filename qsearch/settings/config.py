@@ -1,4 +1,4 @@
-"""Where settings come from: flags over QSEARCH_ variables over a ``-c`` file over defaults."""
+"""Resolve settings: flags over QSEARCH_ variables over a ``-c`` file over defaults."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MAX_BYTES: Final = 4 << 20
 MAX_VALUES: Final = 100_000
 MAX_DEPTH: Final = 50
 MAX_NUMBER: Final = 1e18
-"""What a configuration file may hold; no setting needs more."""
+"""Bounds of a configuration file; no setting needs more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def _wrong_value(error: ValidationError, place: Callable[[str], str]) -> Setting
 
 
 def _expected(field: FieldInfo) -> str:
-    """What a field takes: its kind and its bounds."""
+    """Describe the legal values of a field: its kind and its bounds."""
     kinds = {"int": "a whole number", "float": "a number", "bool": "true or false"}
     named = next((kind for kind in kinds if kind in str(field.annotation)), "")
     told = next((f.expected for f in field.metadata if isinstance(f, Flag) and f.expected), "")

@@ -30,7 +30,7 @@ from workers.metrics.registry import (
 from workers.metrics.size import DEFAULT_FORM, FORMS
 
 COSTS: Final = cost_options()
-"""What ``--minimize`` may name, and ``--metric`` with less being better."""
+"""Costs that ``--minimize`` may name, and ``--metric`` with less being better."""
 METRICS: Final = (*metric_options(), *LIBRARY)
 EVALUATORS: Final = ("auto", "engine", "simulated")
 DASHBOARD_PORT: Final = 8090
@@ -53,7 +53,7 @@ OUTPUT: Final = "Output"
 
 @dataclass(frozen=True, slots=True)
 class CutAt:
-    """Where a model is cut by hand, and inputs that are constants.
+    """Cut of a model by hand, and inputs that are constants.
 
     Attributes:
         until: nodes or tensors that the core ends with.
@@ -91,7 +91,7 @@ NO_CUT: Final = CutAt()
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """How a setting looks on the command line; a field without one has no flag of its own.
+    """Form of a setting on the command line; a field without one has no flag of its own.
 
     Attributes:
         panel: heading in ``--help``.
@@ -142,13 +142,13 @@ class OneOf:
 
 
 def is_import_path(text: str) -> bool:
-    """Whether ``text`` looks like ``module:name``."""
+    """Return whether ``text`` looks like ``module:name``."""
     return _IMPORT_PATH.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class MaxDrop:
-    """How much accuracy may be lost: ``amount`` absolute (0..1), or a fraction of the baseline."""
+    """Accuracy that may be lost: ``amount`` absolute (0..1), or a fraction of the baseline."""
 
     amount: float
     relative: bool = False
@@ -479,7 +479,7 @@ class Settings(BaseModel):
 
     @property
     def cut_at(self) -> CutAt:
-        """Where the user cuts the model."""
+        """Cut of the model by hand."""
         return CutAt(self.until, self.from_, self.set_input)
 
     def to_dict(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ _LETTERS: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class ArtifactId:
-    """What a stored file is, the sha256 of its content (lower-case hex), and its size."""
+    """Kind of a stored file, the sha256 of its content (lower-case hex), and its size."""
 
     kind: str
     sha256: str
@@ -74,11 +74,11 @@ class ArtifactStore:
         return data
 
     def has(self, kind: str, sha256: str) -> bool:
-        """Whether the file is there (its content is checked by ``get``)."""
+        """Return whether the file is there (its content is checked by ``get``)."""
         return self.path(kind, sha256).is_file()
 
     def path(self, kind: str, sha256: str) -> Path:
-        """Where an artefact lies: ``calibration-924043b1ae02.npz``.
+        """Return the path of an artefact: ``calibration-924043b1ae02.npz``.
 
         Raises:
             StoreError: this is no kind, or no sha256.
@@ -182,7 +182,7 @@ class RemoteArtifactStore(ArtifactStore):
         return super().get(kind, sha256)
 
     def has(self, kind: str, sha256: str) -> bool:
-        """Whether it is here or there."""
+        """Return whether it is here or there."""
         if super().has(kind, sha256):
             return True
         with self._reached():
@@ -190,7 +190,7 @@ class RemoteArtifactStore(ArtifactStore):
         return bool(found)
 
     def _remote(self, kind: str, sha256: str) -> str:
-        """Where it lies there."""
+        """Return the remote path of an artefact."""
         return f"{self._base}/{self.path(kind, sha256).name}"
 
     def _reached(self) -> AbstractContextManager[None]:

@@ -47,7 +47,7 @@ class Database:
 
     @property
     def shared(self) -> bool:
-        """Whether several drivers may work on one study: PostgreSQL, not SQLite."""
+        """Return whether several drivers may work on one study: PostgreSQL, not SQLite."""
         return self.engine.dialect.name == "postgresql"
 
     def most_connections(self) -> int | None:

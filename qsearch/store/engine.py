@@ -34,7 +34,7 @@ from qsearch.process import file_lock, interrupts_kept
 from qsearch.store.tables import METADATA, VERSION_TABLE
 
 BUSY_TIMEOUT_MS = 5_000
-"""How long SQLite waits for a lock in silence; ``RetryPolicy`` waits on, and says so."""
+"""Milliseconds that SQLite waits for a lock in silence; ``RetryPolicy`` waits on, and says so."""
 CONNECT_TIMEOUT_S = 10
 
 SCHEMA: Final = "0004"
@@ -56,7 +56,7 @@ log = logging.getLogger("qsearch.store")
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long to wait for a database server that restarts, or for a lock of SQLite.
+    """Waits for a database server that restarts, or for a lock of SQLite.
 
     Attributes:
         seconds: then the error is raised.

@@ -74,7 +74,7 @@ class JobQueries(Database):
         return [_job_of(row) for row in self.read(query.order_by(JOB.c.id))]
 
     def last_starts(self, server: str) -> dict[str, float]:
-        """When a driver started last, by the owner of its job."""
+        """Return the time of each owner's last start of a driver."""
         newest = select(JOB.c.owner, func.max(JOB.c.started_at)).where(
             JOB.c.server == server, JOB.c.started_at.is_not(None)
         )
@@ -186,7 +186,7 @@ class JobQueries(Database):
             return
 
     def uploads_of(self, server: str, owner: str) -> list[Upload]:
-        """What a user uploaded, oldest first."""
+        """List the uploads of a user, oldest first."""
         query = select(UPLOAD).where(UPLOAD.c.server == server, UPLOAD.c.owner == owner)
         return self.records(Upload, query.order_by(UPLOAD.c.id))
 

@@ -1,4 +1,4 @@
-"""What the repository takes and gives: plain frozen records, no rows, no sessions."""
+"""Records of the repository: plain frozen values, no rows, no sessions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ JobState = Literal["queued", "running", "done", "failed", "cancelled", "deleted"
 UNFINISHED: Final[tuple[TrialState, ...]] = ("waiting", "running")
 FINISHED: Final[tuple[TrialState, ...]] = ("complete", "pruned", "failed", "infeasible")
 REPEATABLE: Final[tuple[TrialState, ...]] = ("complete", "infeasible")
-"""How the same work would end again; so would one that collapsed."""
+"""States that the same work would reach again; so would one that collapsed."""
 
 SENSITIVITY: Final = "sensitivity"
 GLOBAL: Final = "global"
 LAYERS: Final = "layers"
 STAGES: Final = (SENSITIVITY, GLOBAL, LAYERS)
-"""Of a search, see ``qsearch.search.stages``."""
+"""Stages of a search, see ``qsearch.search.stages``."""
 TRIED: Final = "tried"
 """In place of the stage: of trials that people asked for, which are evaluated first."""
 TRIED_BATCH: Final = -1
@@ -99,7 +99,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a trial ended.
+    """End of a trial.
 
     Attributes:
         score: metric name → value (fractions 0..1, dB); empty where there is none.
@@ -144,12 +144,12 @@ class Trial(NewTrial):
 
     @property
     def state(self) -> TrialState:
-        """Where the trial stands."""
+        """State of the trial."""
         return self.outcome.state
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to be done."""
+        """Return whether nothing is left to be done."""
         return self.state in FINISHED
 
 
@@ -167,7 +167,7 @@ class Counts:
 
     @property
     def finished(self) -> int:
-        """What counts towards ``--trials``."""
+        """Number of trials that count towards ``--trials``."""
         return self.complete + self.pruned + self.failed + self.infeasible
 
     def report(self) -> dict[str, int]:
@@ -178,7 +178,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class StoredArtifact:
-    """Which file a study keeps under a kind and a key, and what it cost to make."""
+    """File that a study keeps under a kind and a key, and the cost of making it."""
 
     kind: str
     key: str
@@ -200,7 +200,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What one part of a trial's evaluation found; ``shard`` counts from 0 to ``shards`` - 1."""
+    """Result of one part of a trial's evaluation; ``shard`` counts from 0 to ``shards`` - 1."""
 
     shard: int
     shards: int
@@ -258,7 +258,7 @@ def listening(drivers: Iterable[DriverRecord], now: float | None = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What shows a driver whether anybody else changed its study.
+    """Figures by which a driver sees whether anybody else changed its study.
 
     Attributes:
         command: id of the newest command; 0 when there is none.
@@ -415,5 +415,5 @@ def failure_columns(failure: Failure | None) -> dict[str, str | None]:
 
 
 def objective_values_of(row: Any) -> tuple[float, ...] | None:
-    """What a trial reached in each objective; None while it has no score."""
+    """Return the value of a trial in each objective; None while it has no score."""
     return None if row.objective_values is None else tuple(row.objective_values)

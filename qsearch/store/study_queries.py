@@ -175,7 +175,7 @@ BESIDE: Final = "beside"
 
 
 class HistoryQueries(Database):
-    """What a study keeps for people and for its next run."""
+    """Records that a study keeps for people and for its next run."""
 
     def save_artifact(self, study_id: int, artifact: StoredArtifact) -> None:
         """Remember a file under its kind and key, in place of an earlier one."""

@@ -55,7 +55,8 @@ _TWIN = TRIAL.alias("twin")
 # ones as well, where the index of states leads to the few that have not ended.
 _NUMBER: Final = TRIAL.c.number + literal_column("0")
 _STANDS: Final = or_(*(TRIAL.c.state == state for state in UNFINISHED))
-"""Whether a trial has not ended. SQLAlchemy writes a list anew whenever it runs a statement."""
+"""Condition of a trial that has not ended. SQLAlchemy writes a list anew whenever it runs a
+statement."""
 
 _OF_STUDY: Final = TRIAL.c.study_id == bindparam("of_study")
 _FREE: Final = (
@@ -188,12 +189,13 @@ class TrialQueries(Database):
         return {row.number for row in self.read(_UNFINISHED, {"of_study": study_id})}
 
     def news_of(self, study_id: int) -> News:
-        """What shows a driver in one statement whether anybody else changed its study."""
+        """Read in one statement the figures by which a driver sees whether anybody else changed its
+        study."""
         ((command, next_number, unfinished),) = self.read(_NEWS, {"of_study": study_id})
         return News(command, next_number, unfinished)
 
     def count_trials(self, study_id: int) -> Counts:
-        """How many trials stand where."""
+        """Count the trials in each state."""
         rows = self.read(
             select(TRIAL.c.state, TRIAL.c.from_store, func.count())
             .where(TRIAL.c.study_id == study_id)
@@ -303,7 +305,7 @@ class TrialQueries(Database):
         return self.execute(failed.values(state="waiting", **none))
 
     def shards_of(self, study_id: int, number: int) -> list[Shard]:
-        """What the parts of a trial's evaluation found, in order."""
+        """Return the results of the parts of a trial's evaluation, in order."""
         of_trial = (TRIAL.c.study_id == study_id, TRIAL.c.number == number)
         return self._shards(select(TRIAL.c.id).where(*of_trial))
 
@@ -355,7 +357,7 @@ def _answers(connection: Connection, work_hashes: Sequence[str]) -> dict[str, Tr
 
 
 def _by_id(connection: Connection, statement: Any, ids: Sequence[int], **given: Any) -> list[Trial]:
-    """What a statement gives of some trials, in the order of their ids."""
+    """Return the trials of a statement, in the order of their ids."""
     rows = connection.execute(statement, {"ids": ids, **given}) if ids else ()
     found = {row.id: trial_of(row) for row in rows}
     return [found[row_id] for row_id in ids]

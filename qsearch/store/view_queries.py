@@ -71,7 +71,7 @@ class TrialPoint:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing of it will change any more."""
+        """Return whether nothing of it will change any more."""
         return self.state in FINISHED
 
     @property
@@ -91,7 +91,7 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What people wrote about a trial, or about the study where ``trial`` is None.
+    """Note of people on a trial, or on the study where ``trial`` is None.
 
     A note is an event of kind ``NOTE``; the newest one counts.
     """
@@ -140,7 +140,7 @@ _STATE_TOTALS: Final = select(
 
 
 class ViewQueries(Database):
-    """What the dashboard reads every second."""
+    """Queries of the dashboard, every second."""
 
     def totals(self, since: float) -> Totals:
         """All studies in numbers; drivers live whose last heartbeat came after ``since``."""

@@ -1,1 +1,1 @@
-"""Where samples come from: arrays, images, texts, sounds, tables, synthetic inputs."""
+"""Sources of samples: arrays, images, texts, sounds, tables, synthetic inputs."""

@@ -24,7 +24,7 @@ BOXES, MASKS = "boxes", "masks"
 _UPRIGHT = 4
 """Orientations of EXIF beyond it swap width and height."""
 IGNORED = 255
-"""Of a mask: no class; the label is -1."""
+"""Class of a mask that is no class; the label is -1."""
 _LOOKED_AT = 16
 """Masks whose values are looked at before a search."""
 

@@ -30,7 +30,7 @@ _State = tuple[int, ...]
 _state_of: Callable[[os.stat_result], _State] = attrgetter(
     "st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns"
 )
-"""What the file system says of a file; a write or a replacement changes it."""
+"""State of a file in the file system; a write or a replacement changes it."""
 
 _HASHES: Final[LRUCache[str]] = LRUCache(256)
 """Hashes of the large files of this process, by state."""
@@ -69,7 +69,7 @@ class Contents:
 
     @property
     def sha256(self) -> str:
-        """Of a file: its own. Of a folder: ``combined``."""
+        """SHA-256 of a file; ``combined`` of a folder."""
         return self._hashes.get(self.root.resolve()) or self.combined()
 
     def combined(self, begin: bytes = b"") -> str:
@@ -81,7 +81,8 @@ class Contents:
         return digest.hexdigest()
 
     def is_unchanged(self, path: Path) -> bool:
-        """Whether a file still holds what was hashed; it is read again where its state differs."""
+        """Return whether a file still holds what was hashed; it is read again where its state
+        differs."""
         try:
             state = _state_of(path.stat())
             if state == self._seen.get(path):

@@ -26,7 +26,7 @@ IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tif
 _LISTING = "classes.txt"
 
 _DECODED_BYTES = 128 << 20
-"""What decoded images may occupy; the rest is decoded again each time."""
+"""Upper limit of the bytes of decoded images; the rest is decoded again each time."""
 
 
 def image_dataset(

@@ -1,4 +1,4 @@
-"""What kinds of data have in common: checks, samples that a function makes one by one, columns."""
+"""Common parts of kinds of data: checks, samples that a function makes one by one, columns."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ _SCALES: Final[dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array
 
 @dataclass(frozen=True, eq=False)
 class LogMel:
-    """What features of sounds a model takes; lengths in samples, frequencies in hertz.
+    """Features of sounds that a model takes; lengths in samples, frequencies in hertz.
 
     Raises:
         DatasetError: a value that features cannot have.
@@ -129,7 +129,7 @@ class LogMel:
         return self.n_mfcc or self.n_mels
 
     def samples(self, frames: int) -> int:
-        """How many samples make so many frames."""
+        """Count the samples of so many frames."""
         return (frames - 1) * self.hop_length + (0 if self.center else self.win_length)
 
     def frames(self, samples: int) -> int:

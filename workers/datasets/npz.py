@@ -26,7 +26,8 @@ from workers.messages import Range
 LABELS = "labels"
 
 MAX_UNPACKED_BYTES = 2 << 30
-"""What the compressed arrays of a file may hold together: they stay in memory of every worker."""
+"""Upper limit of the bytes of a file's compressed arrays, unpacked: they stay in memory of every
+worker."""
 
 _LONGEST_HEADER = 1 << 16
 

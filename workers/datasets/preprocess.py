@@ -1,4 +1,4 @@
-"""How an image becomes the model's input: resize, crop, channel order, layout, mean and std.
+"""Prepare an image as the model's input: resize, crop, channel order, layout, mean and std.
 
 The fields are those of ``--preprocess pre.yaml``; mean and std are in pixel units 0..255. One of
 these brings an image to the size of the input:

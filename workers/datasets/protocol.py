@@ -101,7 +101,7 @@ class WrappedDataset:
 
 
 def padded(rows: NDArray[Any], count: int) -> NDArray[Any]:
-    """As many samples as a model takes at a time; the last one fills them up."""
+    """Return as many samples as a model takes at a time; the last one fills them up."""
     missing = count - len(rows)
     return np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)]) if missing > 0 else rows
 

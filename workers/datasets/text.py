@@ -28,7 +28,7 @@ from workers.errors import DatasetError
 SUFFIXES = (".txt", ".jsonl", ".csv")
 FIELDS = ("tokenizer", "text", "pair", "label", "length")
 NEXT = "next"
-"""As ``label``: the label of a token is the token behind it, -1 at the end."""
+"""Word for ``label``: the label of a token is the token behind it, -1 at the end."""
 _TEXT_COLUMNS = ("text", "sentence", "sentence1", "question", "premise")
 _PADS = ("[PAD]", "<pad>", "<|endoftext|>", "</s>")
 
@@ -86,7 +86,7 @@ def open_text(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Datase
 
 
 def takes_tokens(inputs: Sequence[InputSpec]) -> bool:
-    """Whether a model reads tokens, and what else texts have."""
+    """Return whether a model reads tokens, and what else texts have."""
     roles = [_role(spec) for spec in inputs]
     return roles.count("ids") == 1 and all(roles) and all(spec.shape[1] > 1 for spec in inputs)
 

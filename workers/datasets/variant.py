@@ -96,11 +96,11 @@ VARIANTS: Final[Mapping[str, Variant]] = {
         "without ImageNet's mean and std (x std + mean)", _denormalized, _signed, (3,)
     ),
 }
-"""By name; "as_given" is what the others are compared with."""
+"""Variants by name; "as_given" is compared with the others."""
 
 
 def channel_axis(spec: InputSpec) -> int | None:
-    """Where an input has the channels of images; None where it takes no images."""
+    """Return the axis of the channels of images; None for an input that takes no images."""
     if len(spec.shape) != 4 or not spec.dtype.startswith("float"):
         return None
     return next((axis for axis in (1, 3) if spec.shape[axis] in (1, 3)), None)

@@ -25,7 +25,7 @@ _ENDS: Final = (-0.01, 0.0, 0.5, 1.01)
 
 
 class _Band(IntEnum):
-    """Where an only score lies: NO and YES in any case, LOW is a yes of a logit and a no of a
+    """Place of an only score: NO and YES in any case, LOW is a yes of a logit and a no of a
     probability; only logits lie BELOW or ABOVE."""
 
     BELOW = -5

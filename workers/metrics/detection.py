@@ -29,7 +29,7 @@ _NEITHER = 2
 
 
 class MeanAveragePrecision(Sums):
-    """Of all samples; at most 100 boxes of an image, as COCO counts."""
+    """Mean average precision of all samples; at most 100 boxes of an image, as COCO counts."""
 
     def update(
         self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
@@ -132,7 +132,7 @@ def _detections(outputs: Outputs) -> tuple[Any, Any, Any]:
 
 
 def _selected(boxes: NDArray[Any], outputs: Outputs, rows: NDArray[Any]) -> tuple[Any, Any, Any]:
-    """What NonMaxSuppression chose of every image."""
+    """Return the choice of NonMaxSuppression for every image."""
     scores = next(each for each in outputs if each is not boxes and each.dtype.kind == "f")
     images = [rows[rows[:, 0] == image] for image in range(len(boxes))]
     return (

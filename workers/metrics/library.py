@@ -59,8 +59,8 @@ class Sums:
 VALUE: Final = "value"
 TOTAL: Final = "total"
 _RATIO: Final = (VALUE, TOTAL, "calls", "squares", "products", "counts")
-"""Of answers, which are independent of one another: their totals, for how many samples (tokens, …)
-they are, how many answers there are, and for ``standard_error`` the totals squared, totals times
+"""Sums of answers that are independent of one another: their totals, for how many samples (tokens,
+…) they are, how many answers there are, and for ``standard_error`` the totals squared, totals times
 counts, and counts squared."""
 
 
@@ -82,7 +82,8 @@ class Ratio(Sums):
         return state[VALUE] / state[TOTAL] if state[TOTAL] else None
 
     def standard_error(self, state: Mapping[str, float]) -> float | None:
-        """By the delta method on a ratio of two sums; None of fewer than two answers."""
+        """Return the standard error by the delta method on a ratio of two sums; None of fewer than
+        two answers."""
         calls, mean = state["calls"], Ratio.result(self, state)
         if calls < 2 or mean is None:
             return None
@@ -91,7 +92,7 @@ class Ratio(Sums):
 
     @staticmethod
     def loss(state: Mapping[str, float]) -> float:
-        """What a part loses."""
+        """Return the loss of a part."""
         return -state[VALUE]
 
 

@@ -34,7 +34,7 @@ class Metric(Protocol):
         """
 
     def standard_error(self, state: Mapping[str, float]) -> float | None:
-        """How far the score could be off, were the samples drawn anew; None where it is unknown."""
+        """Return the standard error of the score over samples; None where it is unknown."""
 
     def result(self, state: Mapping[str, float]) -> float | None:
         """The score; None without a sample or where it is not finite."""

@@ -86,7 +86,7 @@ class Measure:
 measures: Final[NamedTable[Measure]] = NamedTable(
     "measure", MetricError, filled_by="workers.metrics.builtin"
 )
-"""By the key in a score."""
+"""Measures by the key in a score."""
 
 
 def declare(name: str, option: str = "", **about: Any) -> None:
@@ -161,7 +161,7 @@ def _plain(word: str) -> str:
 
 
 def costs() -> tuple[Measure, ...]:
-    """What ``--minimize`` takes."""
+    """Return the measures that ``--minimize`` takes."""
     return tuple(m for m in known_measures() if m.option and m.smaller_is_better)
 
 
@@ -190,7 +190,8 @@ def find_metric(name: str) -> Metric:
 
 
 def of_answers(name: str) -> bool:
-    """Whether a metric judges the answers of the whole model, and not how far a core is off."""
+    """Return whether a metric judges the answers of the whole model, and not how far a core is
+    off."""
     return ":" in name or find_metric(name).needs_labels
 
 

@@ -60,7 +60,7 @@ class R2(Sums):
 
     @staticmethod
     def loss(state: Mapping[str, float]) -> float:
-        """What a part loses."""
+        """Return the loss of a part."""
         return state["residual"]
 
     def result(self, state: Mapping[str, float]) -> float | None:

@@ -43,7 +43,7 @@ class WordErrors(Sums):
 
     @staticmethod
     def loss(state: Mapping[str, float]) -> float:
-        """What a part loses."""
+        """Return the loss of a part."""
         return state["errors"]
 
     def result(self, state: Mapping[str, float]) -> float | None:

@@ -121,7 +121,7 @@ def _outputs_of(state: Mapping[str, float]) -> Iterator[dict[str, float]]:
 
 
 def _counts(sums: Mapping[str, float]) -> bool:
-    """Whether the output has power to compare with, or is not finite."""
+    """Return whether the output has power to compare with, or is not finite."""
     return sums["signal"] != 0 or not math.isfinite(sums["noise"])
 
 

@@ -30,7 +30,8 @@ def answers(output: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def is_lone(shape: Sequence[int], dtype: str) -> bool:
-    """Whether an output has one number where scores of classes would lie, as of a regression."""
+    """Return whether an output has one number where scores of classes would lie, as of a
+    regression."""
     axis = 1 if len(shape) >= 4 else -1
     return is_float(dtype) and (len(shape) < 2 or shape[axis] == 1)
 

@@ -1,4 +1,5 @@
-"""How a worker ended: by a fault of its request, or as machines and their owners end processes."""
+"""Classify the end of a worker: by a fault of its request, or as machines and their owners end
+processes."""
 
 from __future__ import annotations
 

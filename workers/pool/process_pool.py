@@ -33,7 +33,7 @@ from workers.pool.queued_pool import (
 from workers.process import code_version, log_tail, python_path
 
 START_TIMEOUT_S = 120.0
-"""How long a fresh worker may take until it reports ready."""
+"""Seconds that a fresh worker may take until it reports ready."""
 
 _STOP_TIMEOUT_S = 3.0
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -201,7 +201,8 @@ class ProcessPool(QueuedPool[_Process]):
 
     @staticmethod
     def _end_of(process: _Process) -> tuple[str, bool]:
-        """Why a worker whose pipe is closed ended, and whether by its request's own fault."""
+        """Explain the end of a worker whose pipe is closed, and whether its request's own fault
+        ended it."""
         try:
             code = process.popen.wait(_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""What pools give and are given: results, losses, sizes of workers, kinds."""
+"""Types of pools: results, losses, sizes of workers, kinds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSize:
-    """What one worker may use.
+    """Resources of one worker.
 
     Attributes:
         cpus: cores, also the threads of its numeric libraries.

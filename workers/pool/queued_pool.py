@@ -30,7 +30,7 @@ MAX_ATTEMPTS = 2
 """Runs of a request that ends its worker by its own fault."""
 REST_S = 0.25
 LONGEST_REST_S = 30.0
-"""How long a group rests whose workers were taken away again and again: the second time
+"""Longest rest in seconds of a group whose workers were taken away again and again: the second time
 ``REST_S``, then twice as long each time."""
 STEAL_FROM = 2
 """Jobs that a group must have left before a worker of another group takes one."""
@@ -92,7 +92,7 @@ class JobQueue:
             self._waiting.move_to_end(job.group, last=False)
 
     def _jobs_of(self, job: Job) -> deque[Job]:
-        """Where the job waits."""
+        """Return the queue in which the job waits."""
         self._group_of[job.tag] = job.group
         return self._waiting.setdefault(job.group, deque())
 
@@ -125,7 +125,7 @@ class JobQueue:
         return group if group is not None and self._is_worth(len(self._waiting[group])) else None
 
     def _is_worth(self, jobs: int) -> bool:
-        """Whether a worker should prepare for so many jobs of a group that another one holds."""
+        """Return whether a worker should prepare for the jobs of a group that another one holds."""
         known = len(self._took) == 2
         return jobs >= STEAL_FROM and not (known and jobs * self._took[False] < self._took[True])
 

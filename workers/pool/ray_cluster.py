@@ -20,7 +20,7 @@ from workers.errors import LostClusterError, WorkerError
 from workers.pool.protocol import WorkerSize
 
 JOIN_S = 30.0
-"""How long nodes of a cluster may take to join it, before it is called too small."""
+"""Seconds that nodes of a cluster may take to join it, before it is called too small."""
 
 SILENCE_S = 30.0
 """Seconds without an answer of the head after which it counts as lost; after 60 s Ray ends the
@@ -117,7 +117,7 @@ def draining_nodes(ray: Any) -> frozenset[str]:
 
 
 ASK_EVERY_S = 2.0
-"""How often a pool asks for its share of a cluster that others use too."""
+"""Seconds between a pool's questions for its share of a cluster that others use too."""
 TURN_S = 300.0
 """Length of a turn where there are more pools than CPUs. It is long because a worker takes seconds
 to start and has to fetch the model and the statistics."""
@@ -139,7 +139,7 @@ class Shares:
         self._asked: dict[str, tuple[int, float, float]] = {}
 
     def workers(self, pool: str, wanted: int, cpus: float, total: float) -> int:
-        """How many workers a pool may have now.
+        """Return the number of workers that a pool may have now.
 
         Args:
             pool: any name of its own.
@@ -185,7 +185,7 @@ def divided(asked: Mapping[str, tuple[int, float]], total: float) -> dict[str, i
 
 
 class Share:
-    """What one pool may hold of a cluster; asks without waiting for the answer.
+    """Share of a cluster that one pool may hold; asks without waiting for the answer.
 
     Args:
         ray: connected.
@@ -207,7 +207,7 @@ class Share:
         self._allowed = 1
 
     def workers(self) -> int:
-        """How many workers the pool may have by the last answer; 1 before the first one."""
+        """Return the number of workers of the last answer; 1 before the first one."""
         now = time.monotonic()
         try:
             if self._call is None and now >= self._next:

@@ -45,12 +45,12 @@ from workers.user_code import UserCode
 from workers.worker import Answer, answer, with_user_code
 
 START_TIMEOUT_S = 180.0
-"""How long Ray may take to start or connect, and an actor to answer its first call."""
+"""Seconds that Ray may take to start or connect, and an actor to answer its first call."""
 
 NODE_S = 900.0
-"""How long a cluster that is joined may be without a worker: its autoscaler brings nodes."""
+"""Seconds that a joined cluster may be without a worker: its autoscaler brings nodes."""
 _INQUEST_S = 15.0
-"""How long the node of a dead worker may take to say how it ended; a node that is gone does not."""
+"""Seconds that the node of a dead worker may take to tell its end; a node that is gone does not."""
 _LOOK_EVERY_S = 2.0
 _RESTART_PAUSE_S = 0.2
 _STOP_TIMEOUT_S = 4.0
@@ -70,7 +70,7 @@ def _import_ray() -> Any:
 
 
 class _RayWorker:
-    """What runs inside an actor."""
+    """Body of an actor."""
 
     def __init__(self, runner_path: str, code: UserCode) -> None:
         self._runner = pkgutil.resolve_name(runner_path)(_fetch_object)

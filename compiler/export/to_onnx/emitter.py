@@ -1,4 +1,4 @@
-"""What an export rule sees, and the table of rules."""
+"""The emitter that export rules work on, and the table of rules."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ IR_VERSION = 8
 _SHARED = 1 << 12
 """Elements of constants of which equal ones are one."""
 LARGE_BYTES = 1 << 16
-"""Of a constant that a message may lack."""
+"""Bytes of a constant from which on a message may lack it."""
 
 
 def _some_of(array: Array) -> tuple[tuple[int, ...], bytes]:

@@ -266,7 +266,7 @@ def _taken(graph: onnx.GraphProto) -> set[str]:
 
 
 def _is_converted(info: onnx.ValueInfoProto, port: Port) -> bool:
-    """Whether a module has float32 for a float of the model."""
+    """Return whether a module has float32 for a float of the model."""
     return port.dtype in CONVERTED and info.type.tensor_type.elem_type == onnx_type("float32")
 
 

@@ -29,7 +29,7 @@ _WIDTHS: Final = ((2, NEWEST_OPSET, TensorProto.INT2), (4, 21, TensorProto.INT4)
 """Bits, the first opset that has them, and their type."""
 _READERS: Final = ("DequantizeLinear", "Gather")
 _LEAST_BYTES: Final = 256
-"""Of a weight that is worth a Cast."""
+"""Bytes of a weight from which on a Cast pays."""
 _LEAST_SAVED: Final = 64
 """Bytes that are worth a Cast."""
 _SHORTER: Final = {

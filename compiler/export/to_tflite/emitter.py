@@ -1,4 +1,4 @@
-"""What a rule sees: the forms of values, and the operators that it writes."""
+"""The emitter of LiteRT files: forms of values, and the operators that are written."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from compiler.ops.rules.requantize import SUM_SHIFT, rescaled_by_tflm, tflm_mult
 
 _ACTIVATIONS = {"NONE": 0, "RELU": 1, "RELU6": 3}
 _MOST_FINER = 64
-"""Of 8 bits and their zero point that int16 holds."""
+"""Factor by which int16 is finer than 8 bits with their zero point."""
 Limits = tuple[int | None, int | None]
 
 
@@ -45,7 +45,7 @@ class TfliteEmitter(TensorWriter):
         self._written: dict[tuple[int, str], tuple[Form, Tensor | None]] = {}
 
     def form(self, value: Value) -> Form | None:
-        """What a value is; None for constants."""
+        """Return the form of a value; None for constants."""
         return self._forms.get(value)
 
     def form_of(self, value: Value) -> Form | None:
@@ -329,7 +329,8 @@ def _is(form: Scaled | Operand, factor: Any, once: bool = False) -> bool:
 
 
 def _same_products(double: float, single: float, lhs: Tensor, rhs: Tensor) -> bool:
-    """Whether no product of two tensors tells TFLM's factor from LiteRT's, computed in float32."""
+    """Return whether no product of two tensors tells TFLM's factor from LiteRT's, computed in
+    float32."""
     held = (np.arange(-128, 128) - side.grid.zero for side in (lhs, rhs))
     products = np.unique(np.multiply.outer(*held))
     ours, theirs = (

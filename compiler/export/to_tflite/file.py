@@ -52,7 +52,7 @@ def operators_of(data: bytes) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """What the integers of a tensor stand for: real value = scale * (integer - zero).
+    """Scale and zero point of a tensor: real value = scale * (integer - zero).
 
     Attributes:
         scale: one, or one per index of ``axis``.

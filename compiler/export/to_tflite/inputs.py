@@ -1,4 +1,4 @@
-"""What the core of a module takes, and which input of the model it comes from."""
+"""Inputs of the integer core, and the inputs of the model behind them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Taken:
 
 
 def taken_by(mod: IRModule) -> list[Taken]:
-    """What ``quantize_inputs`` makes of the inputs.
+    """Return the tensors that ``quantize_inputs`` makes of the inputs.
 
     Raises:
         TfliteExportError: an input is converted otherwise than by one scale of 12 bits.

@@ -24,7 +24,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.ty import integer_range
 
 IO: Final = ("int8", "int16", "uint8", "float")
-"""What a file may take and give."""
+"""Dtypes of inputs and outputs of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def _emit(step: Step, graph: TfliteEmitter, ruled: Container[str]) -> None:
 
 
 MOST_STEPS: Final = 1 << 10
-"""Of loops, whose bodies a file holds as often as they run."""
+"""Upper limit of steps of loops, whose bodies a file holds as often as they run."""
 
 
 def _unroll(step: Step, graph: TfliteEmitter, ruled: Container[str], read: Sequence[bool]) -> None:
@@ -189,7 +189,8 @@ def _unroll(step: Step, graph: TfliteEmitter, ruled: Container[str], read: Seque
 
 
 def _input(part: Taken, shape: tuple[int, ...], dtype: str) -> Tensor | None:
-    """What the core takes as integers of 8 bits, or as int16 around 0; None for others."""
+    """Return the tensor of an input that the core takes in 8 bits, or in int16 around 0; None for
+    others."""
     assert part.grid is not None
     (low, high), stored = part.ends, part.stored(dtype)
     offset, kind = (128, "int8") if stored == "uint8" else (0, stored)

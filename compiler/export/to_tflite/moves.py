@@ -1,4 +1,4 @@
-"""What moves, picks and looks up elements in a LiteRT file: more of the rules of ``rules``."""
+"""LiteRT rules of operators that move, pick and look up elements."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def take(step: Step, graph: TfliteEmitter) -> Form | None:
 
 
 _EMBEDDED: Final = 2.0**-6
-"""Of rows of a table, until their reader says what a step is worth."""
+"""Step of rows of a table, until their reader gives the true one."""
 
 
 def _gathered(graph: TfliteEmitter, source: Tensor, places: Ints, axis: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""What each operator of an integer module is in a LiteRT file; ``FToTflite`` holds a rule for each.
+"""LiteRT rules of the operators of an integer module; ``FToTflite`` holds a rule for each.
 
     qnn.requantize(nn.conv2d(x, w))                                    CONV_2D, DEPTHWISE_CONV_2D
     nn.dense(x, w)                                                     CONV_2D of 1x1
@@ -392,7 +392,8 @@ def dense(step: Step, graph: TfliteEmitter) -> Form | None:
 
 @FToTflite.register("nn.batch_matmul", "nn.matmul")
 def matmul(step: Step, graph: TfliteEmitter) -> Form | None:
-    """Of two tensors that count from the module's 0; a constant has the dtype of the other."""
+    """Write a product of two tensors that count from the module's 0; a constant has the dtype of
+    the other."""
     read = [graph.read(arg, *NARROW) for arg in step.args]
     dtypes = {side.dtype for side in read if side is not None}
     if len(dtypes) != 1 or step.attrs.transpose_a:
@@ -429,7 +430,7 @@ def softmax(step: Step, graph: TfliteEmitter) -> Form | None:
 
 @FToTflite.register("sum")
 def total(step: Step, graph: TfliteEmitter) -> Form | None:
-    """Of int16, in front of the mean that has them; of int8 products with ones."""
+    """Write a sum of int16 in front of its mean, or of int8 as products with ones."""
     form = _as_raw(step.args[0], graph)
     if not isinstance(form, Raw) or form.factor != 1:
         return None

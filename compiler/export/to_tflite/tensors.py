@@ -16,7 +16,7 @@ from compiler.ops.nn.softmax import OUT_BITS
 
 _SAME, _VALID = 0, 1
 _MOST_AXES = 5
-"""Of what TFLM pads and transposes."""
+"""Largest rank that TFLM pads and transposes."""
 MOST_BROADCAST = 4
 """Axes of operands that TFLM broadcasts."""
 _MOST_JOINED = 10
@@ -81,7 +81,8 @@ class TensorWriter:
     def covered(
         self, source: Tensor, padding: Sequence[int], windows: Windows, value: int
     ) -> tuple[Tensor, int]:
-        """What windows read, with padding that is not SAME or VALID; and which of these is left."""
+        """Return the tensor that windows read, with padding that is not SAME or VALID, and the
+        padding that is left."""
         place = _padding_of(padding, windows)
         if place is not None:
             return source, place
@@ -295,7 +296,7 @@ def _merged(
 
 
 class Windows(NamedTuple):
-    """How windows lie over an image; a pair of numbers each, for rows and columns."""
+    """Geometry of windows over an image; a pair of numbers each, for rows and columns."""
 
     data: Sequence[int]
     window: Sequence[int]

@@ -1,4 +1,4 @@
-"""What the values of an integer module are in a LiteRT file, while its operators are recognised.
+"""Forms of the values of an integer module in a LiteRT file, while its operators are recognised.
 
 Tensor values are tensors. Wide ones (int32) are kept as what they are made of until they are narrow
 again: most operators hold them inside. Where none does, they are tensors of int32.
@@ -17,9 +17,10 @@ from compiler.ops.rules.requantize import SUM_SHIFT
 
 Ints = NDArray[np.int64]
 NARROW: Final = ("int8", "int16")
-"""What operators with scales read and give; one file has one of them, but for what TFLM widens."""
+"""Dtypes that operators with scales read and give; one file has one of them, but for what TFLM
+widens."""
 ANY: Final = (*NARROW, "int32")
-"""What tensors of a file may hold."""
+"""Dtypes that tensors of a file may hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +45,12 @@ class Tensor:
 
     @property
     def kind(self) -> tuple[int, int, str]:
-        """What tensors that one operator takes beside each other have in common."""
+        """Scale, zero point and dtype that tensors of one operator share."""
         return self.zero, self.offset, self.dtype
 
     @property
     def grid(self) -> Grid:
-        """As the file says it."""
+        """Grid of the tensor, as the file states it."""
         return Grid((self.scale,), self.zero - self.offset)
 
 
@@ -75,7 +76,7 @@ class Raw:
 
     @property
     def raised(self) -> bool:
-        """Whether it is as fine as a side of a sum."""
+        """Return whether it is as fine as a side of a sum."""
         dtype = self.source.dtype
         return dtype in SUM_SHIFT and self.factor == 1 << SUM_SHIFT[dtype]
 
@@ -107,7 +108,7 @@ class Product:
 
     @property
     def once(self) -> bool:
-        """Whether its sums are int64, with a bias of that and a factor of 16 bits."""
+        """Return whether its sums are int64, with a bias of that and a factor of 16 bits."""
         return self.source.dtype == "int16"
 
 
@@ -127,7 +128,7 @@ class Matmul:
 
     @property
     def once(self) -> bool:
-        """As of a product with weights."""
+        """Return whether sums are int64, as of a product with weights."""
         return self.lhs.dtype == "int16"
 
 

@@ -1,4 +1,4 @@
-"""If with a condition the importer knows: the branch taken stands in its place.
+"""Replace an If with a known condition by the branch that is taken.
 
 Names inside a branch get the If's name in front, because two branches may use the same ones.
 """
@@ -62,7 +62,7 @@ def inner_graph(node: OnnxNode, key: str, name: str) -> tuple[onnx.GraphProto, d
 
 
 def defined_names(graph: onnx.GraphProto) -> set[str]:
-    """What a graph within a graph names itself, which hides names outside."""
+    """Return the names that a graph within a graph defines, which hide names outside."""
     names = {output for node in graph.node for output in node.output}
     names.update(tensor.name for tensor in graph.initializer)
     names.update(info.name for info in graph.input)

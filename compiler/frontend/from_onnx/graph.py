@@ -41,9 +41,9 @@ _Waiting = tuple[str, onnx.NodeProto, LoopEnd | None]
 Result = TypeVar("Result")
 
 MAX_FOLDED_ELEMENTS = 4096
-"""Of floats; larger ones are computed when weights are bound."""
+"""Floats that are folded at most; larger tensors are computed when weights are bound."""
 MAX_FOLDED_PLACES = 1 << 20
-"""Of integers and booleans: attention of images writes to that many places."""
+"""Integers and booleans that are folded at most: attention of images writes to that many places."""
 MAX_ERRORS = 20
 
 
@@ -237,7 +237,7 @@ def _converted(node: OnnxNode) -> Sequence[Expr]:
 
 
 def _guarded(node: OnnxNode, made: Callable[[OnnxNode], Result]) -> Result:
-    """What is made of the node; every error names the node."""
+    """Convert a node; every error names the node."""
     try:
         return made(node)
     except OnnxImportError:

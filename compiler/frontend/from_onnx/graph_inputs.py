@@ -20,7 +20,7 @@ _NAMELESS: Final = frozenset(("", "?"))
 
 @dataclass(frozen=True, slots=True)
 class InputShapes:
-    """How unknown dimensions of the graph inputs become numbers.
+    """Sizes for the unknown dimensions of the graph inputs.
 
     Attributes:
         dims: sizes by the name of a dimension; "x:2" is axis 2 of input x, named or not.

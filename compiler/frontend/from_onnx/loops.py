@@ -50,7 +50,7 @@ def is_loop(proto: onnx.NodeProto) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoopEnd:
-    """What joins the results of a body.
+    """Joins the results of the turns of a body.
 
     Attributes:
         states: in front of each step; what the importer knows is none.
@@ -246,7 +246,7 @@ class _Counting:
         return _Counting({n: a for n, a in states.items() if n not in varies}, nodes, stored)
 
     def step(self, opset: int, inputs: Sequence[str], outputs: Sequence[str]) -> ReferenceEvaluator:
-        """What computes the outputs of one step from its inputs."""
+        """Return an evaluator of the outputs of one step from its inputs."""
         ends = [[onnx.ValueInfoProto(name=name) for name in names] for names in (inputs, outputs)]
         tensors = [numpy_helper.from_array(array, name) for name, array in self.stored.items()]
         graph = helper.make_graph(self.nodes, "step", ends[0], ends[1], tensors)

@@ -38,8 +38,8 @@ _FIRST_BYTE = 0x08
 
 
 class _Origin(NamedTuple):
-    """Where a model is from: its name in messages, the folder of external data, and the bound on
-    the bytes of each file."""
+    """Origin of a model: its name in messages, the folder of external data, and the bound on the
+    bytes of each file."""
 
     name: str
     folder: Path | None
@@ -152,7 +152,7 @@ def _drop_maps(graph: onnx.GraphProto) -> None:
 _ML: Final = "ai.onnx.ml"
 _PICKS: Final = ("ArrayFeatureExtractor", "Gather")
 _KEEPS: Final = (*_PICKS, "Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
-"""What gives elements of its first input, and no others."""
+"""Operators that give elements of their first input, and no others."""
 
 
 def _number_labels(graph: onnx.GraphProto) -> None:

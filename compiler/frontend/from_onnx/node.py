@@ -1,4 +1,4 @@
-"""What a converter sees: one ONNX node, its inputs, attributes and ways to build typed calls.
+"""One ONNX node for a converter: its inputs, attributes and ways to build typed calls.
 
 Before it, what the importer knows about every tensor of the graph while it walks the nodes.
 """
@@ -179,7 +179,7 @@ class GraphValues:
         return held
 
     def has_2_bits(self, name: str) -> bool:
-        """Whether a tensor is an initializer of 2 bits, which is read as one of 4."""
+        """Return whether a tensor is an initializer of 2 bits, which is read as one of 4."""
         tensor = self._initializers.get(name)
         return tensor is not None and tensor.data_type in _IN_4_BITS
 
@@ -209,7 +209,7 @@ def _in_4_bits(tensor: onnx.TensorProto) -> onnx.TensorProto:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether the repr of a value tells all of it."""
+    """Return whether the repr of a value tells all of it."""
     values = value if type(value) in (list, tuple) else (value,)
     return all(type(item) in _PLAIN and item == item for item in values)  # NaNs differ in bits
 

@@ -174,7 +174,8 @@ def static_shape(ty: TensorType | None) -> tuple[int, ...] | None:
 
 
 def channel_axis(rank: int) -> int:
-    """Where channels lie: axis 1 of images (NCHW) and of higher ranks, the last of lower ones."""
+    """Return the axis of channels: axis 1 of images (NCHW) and of higher ranks, the last of lower
+    ones."""
     return 1 if rank >= 4 else rank - 1
 
 
@@ -338,7 +339,7 @@ def spatial_pad_only(node: Node) -> bool:
 
 @conditions.register("pad_value")
 def pad_value(args: Sequence[Any], op: Op) -> Test:
-    """What is padded with is this constant."""
+    """Test that padding has this constant."""
     _exactly(1, args, "pad_value(0)")
     wanted = args[0]
     if isinstance(wanted, bool) or not isinstance(wanted, (int, float)):

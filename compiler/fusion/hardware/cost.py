@@ -1,4 +1,4 @@
-"""What a module costs on an accelerator, from its description alone: a pure function.
+"""Cost of a module on an accelerator, from its description alone: a pure function.
 
 Groups run one after the other; the units of a group work at the same time, so a group takes as long
 as its busiest unit, or as its memory traffic where that is slower.

@@ -10,7 +10,7 @@ from compiler.fusion.hardware.dfg import Node
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a unit cannot exceed; None stands for no limit.
+    """Limits of a unit; None stands for no limit.
 
     Attributes:
         max_kernel: elements of a convolution or pooling window along one axis; a global pool's
@@ -24,7 +24,8 @@ class Limits:
     buffer_bytes: int | None = None
 
     def refusal(self, node: Node) -> str | None:
-        """Why the unit cannot take this call; None when it can. Unknown sizes are refused."""
+        """Explain why the unit cannot take this call; None when it can. Unknown sizes are
+        refused."""
         if self.max_kernel is not None:
             window = window_of(node)
             if window is None or max(window, default=1) > self.max_kernel:

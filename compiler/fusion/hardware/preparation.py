@@ -49,7 +49,7 @@ BEFORE_GROUPS: tuple[Pass, ...] = (
     SimplifyExpr(ops=("cast",)),
     *BEFORE_FUSION,
 )
-"""What ``group_for_hardware`` runs before FuseOpHW."""
+"""Passes that ``group_for_hardware`` runs before FuseOpHW."""
 
 
 def group_for_hardware(mod: IRModule, hdfg: HDFG, matcher: str = "greedy") -> IRModule:

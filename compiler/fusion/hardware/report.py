@@ -43,7 +43,7 @@ class HostLine:
 
 @dataclass(frozen=True, slots=True)
 class HardwareReport:
-    """What a description makes of a module; ``str`` of it is for people."""
+    """Report of a description applied to a module; ``str`` of it is for people."""
 
     hardware: str
     groups: tuple[GroupLine, ...]
@@ -126,7 +126,8 @@ def hw_report(
 
 
 def host_reason(hdfg: HDFG, node: Node) -> str:
-    """Why a call is on the host: the first thing each unit that knows the operator objects to."""
+    """Explain why a call is on the host: the first thing each unit that knows the operator objects
+    to."""
     name = node.op_name or ""
     if node.constant:
         return "computed from constants only; FoldConstant removes it"

@@ -61,7 +61,7 @@ class Stage:
         object.__setattr__(self, "accepts", parsed)
 
     def refusal(self, node: Node) -> str | None:
-        """Why the unit cannot take this call, in a few words; None when it can."""
+        """Explain in a few words why the unit cannot take this call; None when it can."""
         wanted: Any = self.accepts.get(node.op_name or "")
         if wanted is None:
             return f"does not take {node.op_name}"
@@ -90,7 +90,7 @@ def _conditions(op_name: str, given: Accepts, stage: str) -> tuple[Condition, ..
 
 @dataclass(slots=True)
 class MatchState:
-    """How far a group has come.
+    """Progress of a group through the units.
 
     Attributes:
         last_match: the unit of its latest call; None for a new group.

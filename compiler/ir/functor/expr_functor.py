@@ -64,7 +64,7 @@ def handler_table(
 
 
 def walks(cls: type, base: type) -> bool:
-    """Whether a subclass of ``base`` overrides no handler of the kinds WALKED."""
+    """Return whether a subclass of ``base`` overrides no handler of the kinds WALKED."""
     names = [f"visit_{KIND_NAMES[kind]}" for kind in WALKED]
     return all(getattr(cls, name) is getattr(base, name) for name in names)
 
@@ -75,7 +75,7 @@ class KindFunctor(Generic[R]):
     kinds: ClassVar[Mapping[type, str]]
     """Kind → the word used in the name of its handler."""
     noun: ClassVar[str]
-    """What is visited, for errors."""
+    """Word for the visited items, for errors."""
     _handlers: ClassVar[dict[type, Handler]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -91,7 +91,7 @@ class KindFunctor(Generic[R]):
         return result
 
     def visit_default(self, item: Any, *args: Any) -> R:
-        """What a kind without a handler gets.
+        """Return the result for a kind without a handler.
 
         Raises:
             NotImplementedError: always, naming the kind and the class.

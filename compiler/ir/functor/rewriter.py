@@ -32,7 +32,7 @@ class ExprRewriter:
         cls._rules = handler_table(cls, "rewrite_")
 
     def rewrite(self, pre: Expr, post: Expr) -> Expr:
-        """What stands for ``pre``."""
+        """Return the replacement of ``pre``."""
         rule = self._rules.get(type(pre))
         return post if rule is None else rule(self, pre, post)
 
@@ -44,7 +44,7 @@ class ComposedRewriter(ExprRewriter):
         self.rewriters = tuple(rewriters)
 
     def rewrite(self, pre: Expr, post: Expr) -> Expr:
-        """What the last rewriter leaves for ``pre``."""
+        """Return the replacement that the last rewriter leaves for ``pre``."""
         for rewriter in self.rewriters:
             post = rewriter.rewrite(pre, post)
         return post

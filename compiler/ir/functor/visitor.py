@@ -54,7 +54,7 @@ class ExprVisitor(ExprFunctor[None]):
             self._guard.leave()
 
     def use_count(self, expr: Expr) -> int:
-        """How often the traversals so far reached ``expr``; 0 when never."""
+        """Count how often the traversals so far reached ``expr``; 0 when never."""
         return self.visit_counter.get(expr, 0)
 
     def _walk(self, root: Expr) -> None:
@@ -89,7 +89,7 @@ class ExprVisitor(ExprFunctor[None]):
         self.visit(clause.rhs)
 
     def _steps(self, expr: Any) -> Iterator[Expr]:
-        """What most default handlers do: hooks run between the children that are yielded.
+        """Yield the children, as most default handlers do: hooks run between them.
 
         The recursive handlers and the explicit stack share it, so the order is one and the same.
         """

@@ -1,4 +1,4 @@
-"""What InferType says about calls that do not fit: operator, argument types, printed call."""
+"""Errors of InferType about calls that do not fit: operator, argument types, printed call."""
 
 from __future__ import annotations
 

@@ -194,7 +194,8 @@ def _name_type(gv: GlobalVar, fn: Any) -> None:
 
 
 def _mentioned_globals(root: Expr) -> tuple[str, ...]:
-    """What below ``root`` depends on the module: names of globals, and of types by constructor."""
+    """Name the parts of the module that ``root`` depends on: names of globals, and of types by
+    constructor."""
     found: set[str] = set()
     # The next pass asks for the same order.
     for node in nodes_of(root) if type(root) is Function else post_order(root):

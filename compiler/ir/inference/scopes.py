@@ -75,7 +75,8 @@ class ScopeConstraints:
             self.mistakes.append(TypeMistake(node, error.what, where, error.fix))
 
     def argument_types(self, call: Call) -> list[Type]:
-        """Of the arguments of a call, which have been reached; some carry their type themselves."""
+        """Return the types of the arguments of a call, which have been reached; some carry their
+        type themselves."""
         types = self.types
         return [types.get(arg) or arg.checked_type for arg in call.args]
 

@@ -33,7 +33,7 @@ class Pending(NamedTuple):
 
 
 class PartsBudget:
-    """How many parts of nested types one inference has looked at, over all functions."""
+    """Budget of the parts of nested types that one inference looks at, over all functions."""
 
     __slots__ = ("_spent",)
 
@@ -108,7 +108,7 @@ class TypeSolver:
         return found
 
     def find(self, ty: Type) -> Type:
-        """What ``ty`` stands for, at its head only."""
+        """Return the type that ``ty`` stands for, at its head only."""
         while type(ty) is IncompleteType:
             target = self._bound.get(ty)
             if target is None:

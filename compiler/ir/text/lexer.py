@@ -247,7 +247,8 @@ class TokenStream:
         self._depth -= 1
 
     def nested_items(self, close: str, what: str, parse: Callable[[], T]) -> tuple[T, ...]:
-        """What ``parse`` reads of each of the ``items``, one level further inside ``what``."""
+        """Return the results of ``parse`` for each of the ``items``, one level further inside
+        ``what``."""
         found: list[T] = []
         for _ in self.items(close):
             with self.nested(what):

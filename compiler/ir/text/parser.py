@@ -126,7 +126,7 @@ class _ModuleParser:
             )
 
     def _items(self) -> dict[str, list[tuple[str, int]]]:
-        """Where each top-level item starts: kind → (name, token number)."""
+        """Locate each top-level item: kind → (name, token number)."""
         stream = self.stream
         kinds = ("type", "def", "attributes", "@")
         found: dict[str, list[tuple[str, int]]] = {kind: [] for kind in kinds}

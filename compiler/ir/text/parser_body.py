@@ -75,7 +75,7 @@ class BodyParser(ExprParser):
         return self._stream.token.text in SCOPE_WORDS
 
     def _scoped(self) -> Steps:
-        """What the current word opens."""
+        """Parse the scope that the current word opens."""
         token = self._stream.token
         if token.text == "{":
             return (yield self._block())

@@ -230,7 +230,7 @@ class ExprParser(ABC):
         return self._deeper(self.expr)
 
     def _deeper(self, parse: Callable[[], Expr]) -> Expr:
-        """What ``parse`` reads, one level further inside."""
+        """Return the result of ``parse``, one level further inside."""
         self._depth += 1
         if self._depth > MAX_NESTING:
             self._stream.fail(

@@ -70,7 +70,7 @@ _OPERANDS = methodcaller("operands")
 
 @dataclass(slots=True)
 class ScopePlan:
-    """What the printer needs to know before it starts.
+    """Facts that the printer needs before it starts.
 
     ``uses`` counts parent edges, but in a text of one scope. ``flat_lets`` are lets printed as
     lines of the scope they end; any other let is a braced block. ``captured`` lists, per node that
@@ -99,12 +99,12 @@ def plan_scopes(root: Expr) -> ScopePlan:
 
 
 def is_flat(function: Function) -> bool:
-    """Whether the body of a function is one scope of calls and tuples."""
+    """Return whether the body of a function is one scope of calls and tuples."""
     return bool(nodes_of(function)) and function.is_dataflow
 
 
 class ScalarUses:
-    """How often some expressions use each scalar constant; counted when it is first asked for."""
+    """Uses of each scalar constant by some expressions; counted at the first question."""
 
     def __init__(self, *roots: Expr) -> None:
         self._roots = roots
@@ -266,7 +266,7 @@ def value_text(value: Any, meta: MetadataWriter) -> str:
 
 INDENT = "  "
 PIECE = 256
-"""How many texts are joined while the caches of a processor still hold them."""
+"""Texts that are joined at a time, while the caches of a processor still hold them."""
 
 # Steps of the walk: open a node, bind what its scopes use from outside, render it, name it.
 OPEN, CAPTURE, RENDER, BIND = range(4)
@@ -389,7 +389,8 @@ class BodyPrinter:
                 rendered[node] = yield from self._render(node)
 
     def _ref(self, node: Expr) -> str:
-        """How a consumer writes ``node``: inline, or the temporary that now holds it."""
+        """Return the text of ``node`` for a consumer: inline, or the temporary that now holds
+        it."""
         if isinstance(node, Var):
             return self._names.get(node) or self._free(node)
         held = self._bound.get(node)

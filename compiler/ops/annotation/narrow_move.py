@@ -80,8 +80,8 @@ def _reads_constant(node: Expr) -> bool:
 
 
 def _splits_table(node: Expr) -> bool:
-    """Whether parts of a table are taken, such as the gates of a cell: it can have entries of their
-    bits, which is one rounding less for each of them."""
+    """Return whether parts of a table are taken, such as the gates of a cell: it can have entries
+    of their bits, which is one rounding less for each of them."""
     return (
         isinstance(node, Call)
         and is_op_call(node, "split")
@@ -90,7 +90,7 @@ def _splits_table(node: Expr) -> bool:
 
 
 def _splits(node: Expr) -> bool:
-    """Whether parts of a product, rather than of a sum of two values, are taken."""
+    """Return whether parts of a product, rather than of a sum of two values, are taken."""
     if not isinstance(node, Call) or not is_op_call(node, "split"):
         return False
     (data,) = node.args

@@ -131,7 +131,7 @@ def simulated_quantize_annotate(ref_call: Call, args: Args, ctx: QuantizeContext
 
 @FQDomScale.register(simulated_quantize)
 def simulated_quantize_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
-    """That of a given point; others are being found."""
+    """Return the scale of a given point; the scales of other points are not known yet."""
     scale = call.args[1]
     return DomScale(scale.data) if is_given(call) and isinstance(scale, Constant) else None
 

@@ -89,8 +89,8 @@ def _is_last_state(node: Expr) -> bool:
 
 
 def first_states(fn: Function) -> frozenset[Expr]:
-    """What only first states of loops are made of, by moves and slices, such as those of all layers
-    in one input. O(edges)."""
+    """Return the nodes of which only first states of loops are made, by moves and slices, such as
+    those of all layers in one input. O(edges)."""
     if not mentions(fn, (STATE,)):
         return frozenset()
     found: set[Expr] = set()
@@ -136,7 +136,7 @@ def stored_sums(fn: Function, wide: Set[Expr]) -> frozenset[Expr]:
 
 
 def varies(arg: Expr) -> bool:
-    """Whether it is a constant that varies along several axes, no bias of a product."""
+    """Return whether it is a constant that varies along several axes, no bias of a product."""
     return isinstance(arg, Constant) and sum(size > 1 for size in arg.data.shape) > 1
 
 
@@ -145,7 +145,8 @@ def _joins(call: Call) -> bool:
 
 
 def wide_headroom(nbit: int, usual: int = 8, tabulated: bool = False) -> float:
-    """How far a point of more bits than usual reaches beyond the calibrated range.
+    """Return the factor by which a point of more bits than usual reaches beyond the calibrated
+    range.
 
     Room for outliers that calibration has not seen, but not at the cost of fine steps.
 

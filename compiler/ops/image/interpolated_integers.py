@@ -71,7 +71,7 @@ class MixAttrs(OpAttrs):
     pattern=OpPattern.OPAQUE,
 )
 def mix(types: Types, attrs: MixAttrs) -> Type:
-    """As many along each axis as it has places.
+    """Return a shape with as many elements along each axis as it has places.
 
     Raises:
         TypeInferenceError: the data are no integers, or places and weights are not (out, taps) for

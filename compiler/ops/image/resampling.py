@@ -38,8 +38,9 @@ def check_method(op: str, method: str, dtype: str) -> None:
 
 
 def exact_positions(size: int, out: int, coordinates: str) -> tuple[Array, int]:
-    """Where output element 0 … out-1 lies in the input, in input elements: int64 numerators, and
-    their denominator. Floats would miss whole and half positions, where the nearest one turns."""
+    """Return the place of output elements 0 … out-1 in the input, in input elements: int64
+    numerators, and their denominator. Floats would miss whole and half positions, where the nearest
+    one turns."""
     at = np.arange(out, dtype=np.int64)
     if coordinates == "align_corners":
         return at * (size - 1), max(out - 1, 1)
@@ -109,7 +110,7 @@ def cubic_weights(size: int, out: int, coordinates: str, alpha: float) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Interpolation:
-    """How elements of the result are found.
+    """Method by which elements of the result are computed.
 
     Attributes:
         method: "nearest_neighbor", "linear", "bilinear", "cubic" or "bicubic".

@@ -65,7 +65,7 @@ class Resize2DAttrs(OpAttrs):
 
     @property
     def interpolation(self) -> Interpolation:
-        """How elements are found."""
+        """Method by which elements are computed."""
         coordinates = self.coordinate_transformation_mode
         return Interpolation(self.method, coordinates, self.rounding_method, self.cubic_alpha)
 

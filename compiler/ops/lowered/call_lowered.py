@@ -21,7 +21,7 @@ from compiler.span import AnySpan
 
 @dataclass(frozen=True, eq=False)
 class CallLoweredAttrs(Attrs):
-    """What lowering knows of the callee.
+    """Facts of the callee that lowering knows.
 
     ``metadata`` holds ``relay_attrs`` (the attributes of the function it was made from),
     ``all_prim_fn_vars`` (names of the PrimFuncs made for it) and, where it only reshapes,

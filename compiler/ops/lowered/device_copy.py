@@ -13,7 +13,7 @@ from compiler.ops.op_attrs import OpAttrs
 
 
 class DeviceCopyAttrs(OpAttrs):
-    """Where the value is, and where it shall be."""
+    """Device of the value, and device of the copy."""
 
     src_virtual_device: VirtualDevice = UNCONSTRAINED
     dst_virtual_device: VirtualDevice = UNCONSTRAINED

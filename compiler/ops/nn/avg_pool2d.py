@@ -114,7 +114,7 @@ def realize_average_pool(counts: Counts) -> Rule:
 
 
 def exact_factor(windows: np.ndarray[Any, Any], bound: int, qconfig: QConfig) -> int:
-    """What the data are multiplied with in front of the pool: L.
+    """Return the factor L of the data in front of the pool.
 
     With ``requantization`` "power_of_two" the largest power of two that the sum has room for. Else,
     where the mean of the multiplied data would leave the accumulator, the largest power of two that
@@ -223,7 +223,8 @@ FQDomScale.register(avg_pool2d)(average_pool_scale(counts_of))
 
 
 def sum_dtype(dtype: str, terms: int) -> str:
-    """Where so many values of ``dtype`` are added without rounding or wrapping."""
+    """Return the dtype in which so many values of ``dtype`` are added without rounding or
+    wrapping."""
     return total_dtype(dtype) if dtype.startswith("float") else exact_sum_dtype(dtype, terms)
 
 
@@ -435,7 +436,7 @@ def _weights(call: Call) -> tuple[Weights, ...]:
 
 @FQAnnotateRewrite.register(adaptive_avg_pool2d, needs_tables=True)
 def adaptive_avg_pool2d_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """As nn.avg_pool2d; windows of several sizes mix narrow integers."""
+    """Annotate as nn.avg_pool2d; windows of several sizes mix narrow integers."""
     if _even_windows(ref_call) is None:
         return annotate_accumulating(ref_call, args, ctx)
     return annotate_average_pool(ref_call, args, ctx)
@@ -452,7 +453,7 @@ def adaptive_avg_pool2d_realize(ref_call: Call, args: Args, ctx: QuantizeContext
 
 @FQDomScale.register(adaptive_avg_pool2d)
 def adaptive_avg_pool2d_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
-    """That of the form it takes."""
+    """Return the scale of the form that the pool takes."""
     pool = _even_windows(call)
     if pool is None:
         return mixed_scale(scales[0], _weights(call))

@@ -218,7 +218,8 @@ def convolution_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
 
 @FBody.register("nn.conv2d")
 def conv2d_body(step: Step, words: Words) -> Value | None:
-    """Of NCHW and OIHW."""
+    """Transpose data and weight to NCHW and OIHW, and the result back; return None if they have
+    these layouts."""
     attrs, result = step.attrs, step.results[0]
     layouts = attrs.data_layout, attrs.kernel_layout, attrs.out_layout or attrs.data_layout
     if layouts == ("NCHW", "OIHW", "NCHW"):
@@ -305,7 +306,8 @@ conv2d_transpose = weighted_op(
 
 @FNumpyCompute.register(conv2d_transpose)
 def conv2d_transpose_numpy(attrs: Conv2DTransposeAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """As a convolution: zeros between the data, the kernel turned around, stride 1."""
+    """Compute a convolution of stride 1: zeros between the data, the kernel turned around, stride
+    1."""
     assert isinstance(out_type, TensorType)
     data = args[0].transpose(axes_of(TRANSPOSED, attrs.data_layout, "NCHW", "data_layout"))
     weight = args[1].transpose(axes_of(TRANSPOSED, attrs.kernel_layout, "IOHW", "kernel_layout"))

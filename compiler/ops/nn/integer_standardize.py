@@ -133,7 +133,8 @@ def integer_standardize_numpy(
 
 @FBody.register(integer_standardize)
 def integer_standardize_body(step: Step, words: Words) -> Value:
-    """As the module says; the last limits are met anyway, and tell the bounds."""
+    """Write the formula of the module docstring; the last limits are met anyway, and tell the
+    bounds."""
     attrs = step.attrs
     x = words.cast(step.args[0], "int64")
     axes = (attrs.axis % len(x.type.shape),)
@@ -220,7 +221,7 @@ def _place(means: Mapping[int, Expr], levels: Sequence[tuple[int, int]], worth: 
 
 
 def _mean_squares(levels: Sequence[tuple[int, int]]) -> _Reals:
-    """What every place stands for, in steps of the mean square."""
+    """Return the real value of every place, in steps of the mean square."""
     steps = np.arange(_STEPS, dtype=np.float64)
     steps[0] = 1 / 4  # below half a step
     parts = [

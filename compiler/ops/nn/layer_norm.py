@@ -102,7 +102,7 @@ def rms_norm_numpy(attrs: RmsNormAttrs, args: Arrays, out_type: Type) -> list[An
 
 @FQAnnotateRewrite.register(rms_norm, needs_tables=True)
 def rms_norm_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """As nn.layer_norm."""
+    """Annotate as nn.layer_norm."""
     attrs = RmsNormAttrs.of(ref_call)
     return annotate_norm(ref_call, args, attrs.axis, ctx)
 

@@ -47,7 +47,7 @@ BATCHED = "nn.batch_matmul"
 
 
 class MatmulAttrs(OpAttrs):
-    """Which sides are given transposed."""
+    """Sides that are given transposed."""
 
     units: int | None = None
     out_dtype: str = ""
@@ -186,7 +186,7 @@ def matmul_body(step: Step, words: Words) -> Value | None:
 
 
 class BatchMatmulAttrs(OpAttrs):
-    """Which sides are given transposed; Relay's default is y."""
+    """Sides that are given transposed; Relay's default is y."""
 
     out_dtype: str = ""
     transpose_a: bool = False

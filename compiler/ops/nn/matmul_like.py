@@ -46,7 +46,7 @@ def annotate_matmul_like(ref_call: Call, args: Args, ctx: QuantizeContext) -> Ex
 
 
 def annotate_dense(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """As a convolution, unless dense layers are skipped."""
+    """Annotate as a convolution, unless dense layers are skipped."""
     if ctx.qconfig.skip_dense_layer:
         return None
     return annotate_matmul_like(ref_call, args, ctx)
@@ -119,7 +119,8 @@ def realize_both_sides(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr
 
 
 def _without_zero_point(zero_point: int, rhs: Expr, shape: ProductShape, acc: str) -> Expr:
-    """What takes the zero point out of the sums: -zero_point * (sum of the weights) per channel.
+    """Return the term that takes the zero point out of the sums: -zero_point * (sum of the weights)
+    per channel.
 
     sum_k w (q - z)  =  sum_k w q  -  z sum_k w
     """

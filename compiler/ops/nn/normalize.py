@@ -148,7 +148,7 @@ def standardize(data: Array, axes: tuple[int, ...], epsilon: float) -> Array:
 
 
 class InstanceNormAttrs(NormAttrs):
-    """Of an image: each channel alone."""
+    """Attributes of a norm of each channel of an image alone."""
 
 
 instance_norm = register_norm(
@@ -180,7 +180,7 @@ _AFFINE = vectors_along_axis("nn.group_norm", "gamma", "beta")
 def group_norm_rel(
     types: Types, num_inputs: int, attrs: GroupNormAttrs, reporter: Reporter
 ) -> bool:
-    """As layer_norm; the groups must divide the channels.
+    """Relate types as layer_norm does; the groups must divide the channels.
 
     Raises:
         TypeInferenceError: they do not.
@@ -227,7 +227,7 @@ VECTORS = ("gamma", "beta", "moving_mean", "moving_var")
 
 
 class BatchNormAttrs(NormAttrs):
-    """As of the others."""
+    """Attributes of batch norm, as of the other norms."""
 
 
 _rel = vectors_along_axis(BATCH_NORM, *VECTORS, result=lambda data, v: TupleType((data, v, v)))

@@ -122,7 +122,7 @@ def mirror_pad(types: Types, attrs: MirrorPadAttrs) -> Type:
 
 @FNumpyCompute.register(mirror_pad)
 def mirror_pad_numpy(attrs: MirrorPadAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """By numpy; a scalar has nothing to pad."""
+    """Pad with numpy; a scalar has nothing to pad."""
     if not attrs.pad_width:
         return [args[0]]
     width = [(before, after) for before, after in attrs.pad_width]

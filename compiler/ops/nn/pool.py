@@ -228,7 +228,7 @@ def max_pool2d_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuild
 
 @FBody.register(max_pool2d)
 def max_pool2d_body(step: Step, words: Words) -> Value | None:
-    """Of NCHW."""
+    """Transpose the data to NCHW, and the result back; return None if it has this layout."""
     attrs, layout = step.attrs, step.attrs.layout
     out_layout = attrs.out_layout or layout
     if layout == out_layout == "NCHW":

@@ -1,5 +1,5 @@
-"""What convolutions and matrix products share: their declaration, and the dtype of the result,
-which is out_dtype, or that of the operands."""
+"""Declaration of convolutions and matrix products, and the dtype of the result, which is out_dtype,
+or that of the operands."""
 
 from __future__ import annotations
 

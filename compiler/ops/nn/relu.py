@@ -213,7 +213,7 @@ def _product(
 
 @FQDomScale.register(OP)
 def prelu_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
-    """That of an accumulator stays, that of narrow data becomes finer."""
+    """Return the scale: an accumulator keeps its own, narrow data get a finer one."""
     if scales[0] is None or scales[0].wide:
         return scales[0]
     return scales[0].over(1 << _FINER_BITS)

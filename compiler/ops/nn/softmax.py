@@ -127,7 +127,8 @@ def exponentials_of(data: Array, table: Array, axis: int) -> Array:
 
 @FBody.register(integer_softmax)
 def integer_softmax_body(step: Step, words: Words) -> Value:
-    """As the module says; the last limit is met anyway, and tells the bounds."""
+    """Write the formula of the module docstring; the last limit is met anyway, and tells the
+    bounds."""
     data, table = step.args
     attrs = step.attrs
     axes = (attrs.axis % len(data.type.shape),)
@@ -217,7 +218,8 @@ def _half_up(product: Ints) -> Ints:
 
 @FBody.register(fixed_point_softmax)
 def fixed_point_softmax_body(step: Step, words: Words) -> Value:
-    """As the module says; the limits of the reciprocal are met anyway, and tell the bounds."""
+    """Write the formula of the module docstring; the limits of the reciprocal are met anyway, and
+    tell the bounds."""
     data, table = step.args
     axes = (step.attrs.axis % len(data.type.shape),)
 
@@ -432,7 +434,7 @@ def log_softmax_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Exp
 
 
 def _along(call: Call) -> dict[str, Any]:
-    """How reductions run along the axis."""
+    """Return the attributes of reductions along the axis."""
     return {"axis": (SoftmaxAttrs.of(call).axis,), "keepdims": True, "span": call.span}
 
 

@@ -42,7 +42,8 @@ class Image:
 
 
 def tap_position(out: Scalar, tap: Scalar, attrs: Any, axis: int) -> Scalar:
-    """Where tap ``tap`` of window ``out`` reads along one axis: negative in the padding.
+    """Return the place that tap ``tap`` of window ``out`` reads along one axis: negative in the
+    padding.
 
     Args:
         attrs: of the convolution or pool.

@@ -58,7 +58,7 @@ _MOST_RIGHT: Final = 32
 
 
 class RequantizeAttrs(OpAttrs):
-    """How integers are scaled.
+    """Fields of the scaling of integers.
 
     Attributes:
         multiplier, shift, bias: for all elements, where no vector has them.

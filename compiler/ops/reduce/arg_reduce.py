@@ -41,7 +41,7 @@ from compiler.qtypes.context import QuantizeContext
 
 
 class ArgReduceAttrs(OpAttrs):
-    """As ReduceAttrs; of equal elements the first counts, or the last if asked."""
+    """Attributes as ReduceAttrs; of equal elements the first counts, or the last if asked."""
 
     axis: Axes = None
     keepdims: bool = False

@@ -19,14 +19,14 @@ Value = Callable[[tuple[Scalar, ...]], Scalar]
 
 
 def lowest(dtype: str) -> Scalar:
-    """What every value of the dtype is at least."""
+    """Return the smallest value of the dtype."""
     if dtype.startswith("float"):
         return literal(-np.inf, dtype)
     return literal(False if dtype == "bool" else integer_range(dtype)[0], dtype)
 
 
 def highest(dtype: str) -> Scalar:
-    """What every value of the dtype is at most."""
+    """Return the largest value of the dtype."""
     if dtype.startswith("float"):
         return literal(np.inf, dtype)
     return literal(True if dtype == "bool" else integer_range(dtype)[1], dtype)
@@ -98,7 +98,7 @@ def accumulated(combiner: Combiner, first: int) -> Combination:
 
 
 def total_dtype(dtype: str) -> str:
-    """Where floats of ``dtype`` are added: float16 in float32."""
+    """Return the dtype in which floats of ``dtype`` are added: float16 in float32."""
     return "float32" if dtype == "float16" else dtype
 
 

@@ -77,7 +77,8 @@ def sum_numpy(attrs: ReduceAttrs, args: Arrays, out_type: Type) -> list[Any]:
 
 
 def _adds_squares(ref_call: Call, qconfig: QConfig) -> bool:
-    """Whether the terms are squares, which are added as they are; LiteRT adds narrow terms."""
+    """Return whether the terms are squares, which are added as they are; LiteRT adds narrow
+    terms."""
     return not qconfig.for_tflm and is_square(ref_call.args[0])
 
 
@@ -99,7 +100,7 @@ def sum_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | Non
 
 @FQDomScale.register(sum_)
 def sum_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
-    """Of squares the scale of the terms, as far as 32 bits hold their sum."""
+    """Return the scale of a sum of squares: that of the terms, as far as 32 bits hold their sum."""
     return moved_scale(call, scales, qconfig) if _adds_squares(call, qconfig) else None
 
 
@@ -256,7 +257,7 @@ def mean_body(step: Step, words: Words) -> Value | None:
 
 
 class VarianceAttrs(OpAttrs):
-    """As ReduceAttrs; ``unbiased`` divides by N - 1 instead of N."""
+    """Attributes as ReduceAttrs; ``unbiased`` divides by N - 1 instead of N."""
 
     axis: Axes = None
     keepdims: bool = False
@@ -366,7 +367,7 @@ def cumsum_body(step: Step, words: Words) -> Value:
     size = shape_of(out)[axis]
 
     def behind(x: Value, places: int) -> Value:
-        """What lies so many places before, 0 in front of the first."""
+        """Return the values that stand so many places before, 0 in front of the first."""
         width = [(places * (k == axis), 0) for k in range(len(shape_of(out)))]
         return words.pad(words.slice(x, axis, 0, size - places), width, words.constant(0, dtype))
 

@@ -1,1 +1,1 @@
-"""What passes ask operators, one file a question: signature, table, temporary expression."""
+"""Questions of passes to operators, one file a question: signature, table, temporary expression."""

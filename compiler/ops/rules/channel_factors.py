@@ -47,7 +47,7 @@ class Absorber:
 
 @dataclass(frozen=True, slots=True)
 class ChannelFactors:
-    """What a call does to factors.
+    """Effect of a call on factors.
 
     Attributes:
         own: places with factors of their own (operand index or RESULT) → their channel axis.

@@ -21,7 +21,7 @@ SMALLEST_RANGE: Final = 2.0**-48
 """Values of a smaller magnitude are quantized to zeros: the product of two finer scales could fall
 below the normal float32 numbers, and the quotient of two scales beyond the largest one."""
 FINEST: Final = np.float32(2.0**-24)
-"""Of the larger of two scales: a finer one is not common to both in 32 bits."""
+"""Share of the larger of two scales: a finer one is not common to both in 32 bits."""
 _OF_ONE_SCALE: Final = ("cast", "add", "subtract", "maximum", "minimum", "concatenate")
 _DIGITS: Final = {"power_of_two": 1, "tflite": 12}
 """Binary digits of the scales that may be chosen, by QConfig.requantization."""
@@ -91,8 +91,8 @@ def chosen_scale(values: Any, qconfig: QConfig) -> NDArray[np.float32]:
 
 
 def beside_constant(scale: DomScale) -> DomScale:
-    """Of a sum of narrow integers and a constant in a module for TFLM: 2^-8 of theirs, which no
-    rounding brings them to."""
+    """Return the scale of a sum of narrow integers and a constant in a module for TFLM: 2^-8 of
+    theirs, which no rounding brings them to."""
     return DomScale(as_scale(scale.values * np.float32(2.0**-8)), scale.trailing, wide=True)
 
 

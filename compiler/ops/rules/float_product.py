@@ -117,7 +117,8 @@ def _levels(low: int, high: int) -> Ints:
 
 
 def _margin_of(multiplier: Ints) -> float:
-    """How far the two roundings move a product at most, relative to it, or half as far again."""
+    """Return the relative difference that the two roundings make in a product at most, or half as
+    much again."""
     return _MARGIN if int(multiplier.max(initial=0)) > EXACT else _MARGIN / 2
 
 

@@ -30,7 +30,7 @@ def all_positive(call: Call, operands: tuple[bool, ...]) -> bool:
 
 
 def first_positive(call: Call, operands: tuple[bool, ...]) -> bool:
-    """What moves or picks elements of its first operand."""
+    """Return the answer of the first operand, whose elements the call moves or picks."""
     return operands[0]
 
 

@@ -200,7 +200,7 @@ def both_realized(args: Args) -> Pair | None:
 
 
 WIDE_INPUT = "int16"
-"""Where the inputs of single layers are stored that have more bits than dtype_input holds."""
+"""Dtype of the inputs of single layers that have more bits than dtype_input holds."""
 
 
 def storage_dtype(low: int, high: int, qconfig: QConfig) -> str | None:
@@ -231,7 +231,7 @@ def first_that_holds(low: int, high: int, dtypes: Iterable[str]) -> str | None:
 
 
 def zero_point_for(low: int, high: int, qconfig: QConfig) -> int:
-    """What must be added to low .. high so that dtype_input holds them; 0 where nothing must be.
+    """Return the addend with which dtype_input holds low .. high; 0 where none is needed.
 
     Only ``activation_scheme`` "asymmetric" stores integers with a zero point.
     """

@@ -39,7 +39,7 @@ from compiler.qtypes.qconfig import QConfig
 Ints = NDArray[np.int64]
 
 TIES: dict[str, Ties] = {"UPWARD": "up", "TONEAREST": "away", "TONEAREST_EVEN": "even"}
-"""Where halves go, by QConfig.rounding."""
+"""Direction of halves, by QConfig.rounding."""
 
 SUM_SHIFT: Final = {"int8": 20, "int16": 15}
 """Bits by which TFLM's ADD and SUB make their operands finer before they scale them."""
@@ -171,7 +171,7 @@ def _at_another_scale(
 
 
 def lost_by_truncation(value: QRealizeIntExpr, out: DomScale, qconfig: QConfig) -> DomScale | None:
-    """What to subtract from the real values so that rounding them gives what ``requantize`` gives.
+    """Return the subtrahend of real values with which rounding gives the result of ``requantize``.
 
     A shift by n without half added is a floor: floor(d / 2^n) = round((d - (2^n - 1) / 2) / 2^n),
     and the argument is never halfway between two integers.
@@ -268,7 +268,8 @@ _BETWEEN: Final = ("add", "clip", "maximum", "minimum", "nn.relu", "reshape", "n
 
 
 def _is_product(value: QRealizeIntExpr) -> bool:
-    """Whether TFLM has these as sums of products: biased and limited, or scaled by channels."""
+    """Return whether TFLM has these as sums of products: biased and limited, or scaled by
+    channels."""
     _, source = behind(value.data, _BETWEEN)
     return value.trailing is not None or is_op_call(source, *_PRODUCTS)
 

@@ -62,7 +62,7 @@ class MultiplyBy:
 
 
 ArgChange = PushDown | MultiplyBy | None
-"""What becomes of one argument when a scale passes its consumer; None: only rewritten."""
+"""Change of one argument when a scale passes its consumer; None: only rewritten."""
 
 BackwardPushRule = Callable[[Call, Messages, Message, Expr], Sequence[ArgChange]]
 """``rule(call, messages of its arguments, message of call, scale)``: one change per argument, such
@@ -212,7 +212,7 @@ SUMS = ("add", "subtract")
 
 @FScaleAxisBackwardPrep.register(*ACTIVATIONS)
 def activation_takes_scale_behind(call: Call, messages: Messages) -> Message | None:
-    """What its argument takes, as long as it is >= 0."""
+    """Return the scale that its argument takes, as long as it is >= 0."""
     return messages[0] and messages[0].through_activation()
 
 
@@ -226,7 +226,7 @@ def activation_push(
 
 @FScaleAxisForwardPrep.register(*ACTIVATIONS)
 def activation_takes_scale_before(call: Call, message: Message | None) -> Messages:
-    """What its consumers take, as long as it is >= 0."""
+    """Return the scale that its consumers take, as long as it is >= 0."""
     return (message and message.through_activation(),)
 
 
@@ -254,7 +254,8 @@ def _scaled_sides(call: Call, messages: Messages) -> tuple[int, ...]:
 
 @FScaleAxisBackwardPrep.register(*SUMS)
 def sum_takes_scale_behind(call: Call, messages: Messages) -> Message | None:
-    """What one side takes if the other is per axis too, or what both sides take."""
+    """Return the scale that one side takes if the other is per axis too, or that both sides
+    take."""
     sides = _scaled_sides(call, messages)
     takers = [message for side in sides if (message := messages[side]) is not None]
     if not takers:
@@ -308,7 +309,7 @@ def sum_forward(ref_call: Call, new_args: Args, ctx: Message | None) -> Expr | N
 
 @FScaleAxisBackwardPrep.register("nn.bias_add")
 def bias_add_takes_scale_behind(call: Call, messages: Messages) -> Message | None:
-    """What the data takes on the very axis of the bias."""
+    """Return the scale that the data takes on the very axis of the bias."""
     attrs: Any = call.attrs
     data = messages[0]
     return data if data is not None and data.axis == attrs.axis else None
@@ -342,7 +343,7 @@ CONVOLUTIONS = ("nn.conv2d", "nn.conv2d_transpose")
 
 
 class _Axes(NamedTuple):
-    """Where channels lie.
+    """Axes of channels.
 
     Attributes:
         data, result: their channel axes.

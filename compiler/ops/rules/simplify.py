@@ -1,5 +1,5 @@
-"""What an operator becomes at inference, the operators that a shorthand stands for, and what is
-known of a value from types alone."""
+"""Simplify operators at inference, replace shorthands, and derive facts of a value from types
+alone."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SimplifyRule = Callable[[Call, tuple[Expr, ...]], Expr]
 FSimplifyInference: OpRule[SimplifyRule] = OpRule(
     "FSimplifyInference", asked_by="SimplifyInference"
 )
-"""What stands for a call."""
+"""Replacement of a call."""
 
 FSimplifyInferenceField: OpRule[SimplifyRule] = OpRule(
     "FSimplifyInferenceField", asked_by="SimplifyInference"
 )
-"""What stands for field 0 of a call that returns a tuple; the other fields keep the call."""
+"""Replacement of field 0 of a call that returns a tuple; the other fields keep the call."""
 
 FDefinition: OpRule[SimplifyRule] = OpRule("FDefinition", asked_by="LowerTE")
 """The calls whose loops an operator of floats has; a rule of FSimplifyInference counts as one."""

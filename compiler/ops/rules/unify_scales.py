@@ -278,7 +278,7 @@ _WIDEST: Final = (1 << (WIDE_BITS - 1)) - 1
 
 
 def _kept_bits(ref_arg: Expr) -> int | None:
-    """Of a point of its own bits, or of the state of a loop."""
+    """Return the bits of a point that has its own, or of the state of a loop."""
     if is_op_call(ref_arg, STATE):
         return WIDE_BITS
     attrs = point_attrs(ref_arg)
@@ -302,8 +302,8 @@ _FINER: Final = 2.0**-8
 
 
 def _with_constant(ref_call: Call, operands: Pair, narrow: Sequence[bool]) -> DomScale | None:
-    """What brings a narrow operand and a constant together without a rounding: LiteRT files scale
-    no int32 to int32."""
+    """Return the scale that brings a narrow operand and a constant together without a rounding:
+    LiteRT files scale no int32 to int32."""
     for place in (0, 1):
         scale = operands[place].scale
         constant = is_quantized_constant(ref_call.args[1 - place])

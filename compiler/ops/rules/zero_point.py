@@ -62,7 +62,7 @@ FQZeroPoint.register("nn.pad", "split", level=LEVEL)(always(ZeroPoint.KEEPS))
 
 
 def zero_point_answer(call: Call, place: int) -> ZeroPoint | None:
-    """What the call says of the operand at ``place``.
+    """Return the answer of the call about the operand at ``place``.
 
     An answer of a lower level than the realize rule was given for another rule and does not count.
     """

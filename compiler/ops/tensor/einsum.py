@@ -64,7 +64,7 @@ def einsum(types: Types, attrs: EinsumAttrs) -> Type:
 
 @FNumpyCompute.register(einsum)
 def einsum_numpy(attrs: EinsumAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """By numpy, in the operands' dtype (float16 in float32)."""
+    """Compute with numpy, in the operands' dtype (float16 in float32)."""
     terms, output = _terms(attrs.equation)
     equation = f"{','.join(terms)}->{output}"
     return [np.einsum(equation, *(working(a) for a in args)).astype(args[0].dtype, copy=False)]

@@ -118,12 +118,12 @@ def evaluate(formula: str, x: Array) -> Array:
 _FAR: Final = 64.0
 _STEPS: Final = 1 << 14
 _FLAT: Final = 2.0**-12
-"""What counts as no change, of the largest value over [-1, 1]."""
+"""Share of the largest value over [-1, 1] that counts as no change."""
 
 
 @lru_cache(maxsize=256)
 def varying_part(formula: str) -> tuple[float, float]:
-    """Where the function varies: beyond it is as good as constant.
+    """Return the ends between which the function varies: beyond them it is as good as constant.
 
     Found on a grid of 1/128 over [-64, 64]; an end is infinite where the function still varies
     there or farther out, or is not finite.

@@ -83,7 +83,7 @@ def trunc_divide_body(step: Step, words: Words) -> Value | None:
 
 @FBody.register("floor_mod", "mod", "trunc_mod")
 def remainder_body(step: Step, words: Words) -> Value | None:
-    """What the quotient leaves, of integers; 0 over 0."""
+    """Return the remainder of the integer quotient; 0 over 0."""
     a, b = step.args
     dtype = a.type.dtype
     if is_float(dtype):

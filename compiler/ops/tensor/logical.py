@@ -103,7 +103,7 @@ def left_shift_body(step: Step, words: Words) -> Value | None:
 
 @FBody.register("bitwise_xor")
 def bitwise_xor_body(step: Step, words: Words) -> Value:
-    """What is in one of the two, less what is in both."""
+    """Return the bits of either operand, less the bits of both."""
     a, b = step.args
     either = words.binary("bitwise_or", a, b)
     return words.subtract(either, words.binary("bitwise_and", a, b))
@@ -189,7 +189,7 @@ for _name, _function, _symbol, _numbers in (
 
 @FBody.register("not_equal", "less_equal", "greater", "greater_equal")
 def comparison_body(step: Step, words: Words) -> Value:
-    """By equal and less, of exchanged operands or denied."""
+    """Write a comparison by equal and less, of exchanged operands or negated."""
     a, b = step.args
     if step.name == "not_equal":
         return words.negation(words.equal(a, b))
@@ -202,7 +202,8 @@ FQPartitionRewrite.register(*_OPS, needs_tables=True)(partition_inside)
 
 @FQAnnotateRewrite.register(*_OPS, needs_tables=True)
 def comparison_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """Of values that will be integers, or of one and a constant; truth values have no scale."""
+    """Annotate a comparison of values that will be integers, or of one and a constant; truth values
+    have no scale."""
     known = [isinstance(arg, Constant) and not np.isnan(arg.data).any() for arg in args]
     either = (one or kind_of(arg) is not None for one, arg in zip(known, args))
     if ctx.check_to_skip(ref_call) or all(known) or not all(either):

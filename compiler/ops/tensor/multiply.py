@@ -131,7 +131,8 @@ divide = binary_op("divide", _quotient, divide_lower)
 
 @FQAnnotateRewrite.register(divide)
 def divide_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """By a constant: another scale. By a computed value: narrow operands, as for a product."""
+    """Annotate a division: by a constant it gives another scale, by a computed value it reads
+    narrow operands, as a product does."""
     computed = not isinstance(ref_call.args[1], Constant) and any(map(kind_of, args))
     if not computed or not ctx.qconfig.integer_tables or not tabulates(ctx):
         return annotate_scale_change(ref_call, args, ctx)

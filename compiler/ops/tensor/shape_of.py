@@ -69,7 +69,7 @@ def shape_of_numpy(attrs: ShapeOfAttrs, args: Arrays, out_type: Type) -> list[An
 
 @FNumpyCompute.register(ndarray_size)
 def ndarray_size_numpy(attrs: NdarraySizeAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """Of all axes."""
+    """Count the elements over all axes."""
     return [number_of_elements(attrs, TensorType(args[0].shape))]
 
 

@@ -42,7 +42,7 @@ from compiler.qtypes.context import QuantizeContext
 _WIDE = (1 << 15) - 1
 _NARROW = 8
 TFLM_BITS = 12
-"""Of a table's places where microcontrollers hold it."""
+"""Bits of a table's index where microcontrollers hold it."""
 _INDEX, _WIDE_PLACES = "int32", "uint16"
 
 

@@ -67,7 +67,7 @@ def broadcast_to_numpy(attrs: BroadcastToAttrs, args: Arrays, out_type: Type) ->
 
 @FNumpyCompute.register(broadcast_to_like)
 def broadcast_to_like_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
-    """As broadcast_to."""
+    """Broadcast as broadcast_to."""
     return [np.array(np.broadcast_to(args[0], args[1].shape))]
 
 
@@ -167,7 +167,7 @@ class TileAttrs(OpAttrs):
 
 
 class RepeatAttrs(OpAttrs):
-    """How often each element stands in a row along ``axis`` (None: of the flat tensor)."""
+    """Number of repetitions of each element along ``axis`` (None: of the flat tensor)."""
 
     repeats: Size
     axis: int | None = None

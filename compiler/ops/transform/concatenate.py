@@ -161,7 +161,7 @@ def concatenate_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuil
 
 
 class StackAttrs(OpAttrs):
-    """Where the new axis stands in the result."""
+    """Axis of the result at which the operands are stacked."""
 
     axis: int = 0
 

@@ -113,7 +113,7 @@ def _split(source: Shape, dim: Dim, newshape: tuple[int, ...], position: int) ->
 
 
 def _inferred(source: Shape, out: list[Dim], newshape: tuple[int, ...]) -> Dim:
-    """What -1 stands for; unknown dimensions present on both sides cancel."""
+    """Return the size that -1 stands for; unknown dimensions present on both sides cancel."""
     unknown_in = sum(isinstance(d, AnyDim) for d in source)
     unknown_out = sum(isinstance(d, AnyDim) for d in out)
     if unknown_in != unknown_out:
@@ -198,7 +198,8 @@ def squeeze_numpy(attrs: SqueezeAttrs, args: Arrays, out_type: Type) -> list[Any
 
 
 class ExpandDimsAttrs(OpAttrs):
-    """Where and how many; a negative axis counts from behind the last axis of the data."""
+    """Place and number of the new axes; a negative axis counts from behind the last axis of the
+    data."""
 
     axis: int
     num_newaxis: Count = 1

@@ -24,7 +24,7 @@ def reshaped(data: TensorView, shape: Sequence[int]) -> TensorView:
 def source_indices(
     at: Sequence[Scalar], shape: Sequence[int], source: Sequence[int]
 ) -> list[Scalar]:
-    """Where the element at ``at`` of ``shape`` stands in ``source``.
+    """Return the indices in ``source`` of the element at ``at`` of ``shape``.
 
     Both shapes are cut into the shortest runs of axes that hold equally many elements, so that axes
     a reshape leaves alone keep their loop variable.

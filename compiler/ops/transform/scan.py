@@ -58,7 +58,8 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind
 
 MOST_STEPS: Final = 1 << 24
-"""Of a loop: one without inputs would otherwise run as long as a text says."""
+"""Upper limit of the steps of a loop: one without inputs would otherwise run as long as a text
+says."""
 
 
 class ScanAttrs(OpAttrs):
@@ -70,8 +71,8 @@ class ScanAttrs(OpAttrs):
     reverse_outputs: tuple[int, ...] = ()
 
     def borders(self, results: int) -> tuple[int, int]:
-        """How many of the operands of a body are states, and how many states or inputs: constants
-        are behind them. ``results`` are those of the body, which begin with as many states."""
+        """Count the states, and the states and inputs, among the operands of a body: constants are
+        behind them. ``results`` are those of the body, which begin with as many states."""
         states = results - len(self.reverse_outputs)
         return states, states + len(self.reverse_inputs)
 
@@ -151,8 +152,8 @@ def scan_numpy(attrs: ScanAttrs, args: Arrays, out_type: Type) -> list[Any]:
 
 
 class ScanMarkAttrs(OpAttrs):
-    """Which loop an opened operator belongs to, by a name of its own; ``reverse`` of its inputs or
-    outputs as in ``scan``; ``length`` in steps."""
+    """Name of the loop that an opened operator belongs to; ``reverse`` of its inputs or outputs as
+    in ``scan``; ``length`` in steps."""
 
     loop: str
     length: int
@@ -178,7 +179,7 @@ def scan_step(types: Types, attrs: ScanMarkAttrs) -> Type:
 
 @_mark("scan.end", arg_names=("states", "next_states", "outputs"))
 def scan_end(types: Types, attrs: ScanMarkAttrs) -> Type:
-    """As of ``scan``.
+    """Return the types of the results, as of ``scan``.
 
     Raises:
         TypeInferenceError: a next state has another type than its state.
@@ -206,7 +207,7 @@ def mark_partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | N
 
 @FQPartitionRewrite.register(scan_end)
 def end_partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """As ``mark_partition``."""
+    """Partition as ``mark_partition``."""
     groups = [Tuple(tuple(inner(field) for field in _fields_of(group))) for group in args]
     call = with_args(ref_call, tuple(groups))
     return Tuple(tuple(QPartitionExpr(piece) for piece in pieces_of(call, ref_call)))
@@ -258,7 +259,7 @@ def end_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | Non
 
 
 def _unrounded(value: Expr) -> Expr:
-    """What a narrow point of a value reads."""
+    """Return the value that a narrow point of a value reads."""
     attrs = point_attrs(value)
     if attrs is None or attrs.given or attrs.kind == QAnnotateKind.WEIGHT:
         return value

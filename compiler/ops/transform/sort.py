@@ -30,7 +30,7 @@ class ArgsortAttrs(OpAttrs):
 
 
 class TopKAttrs(OpAttrs):
-    """How many (below 1: all), and whether "both", "values" or "indices" are returned."""
+    """Number of elements (below 1: all), and form of the result: "both", "values" or "indices"."""
 
     k: Size = 1
     axis: int = -1

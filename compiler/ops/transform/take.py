@@ -124,7 +124,7 @@ def take_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) ->
 
 @FBody.register("take")
 def take_body(step: Step, words: Words) -> Value | None:
-    """Of a named axis, right behind those that are shared."""
+    """Take along a named axis, right behind those that are shared."""
     data, indices = step.args
     attrs, batch = step.attrs, step.attrs.batch_dims
     rank = len(data.type.shape)

@@ -30,7 +30,7 @@ class GetValidCountsAttrs(OpAttrs):
 
 
 class NonMaximumSuppressionAttrs(OpAttrs):
-    """Whether classes suppress each other, how many boxes count, columns, form of result."""
+    """Suppression across classes, number of boxes, columns, form of the result."""
 
     force_suppress: bool = False
     top_k: int = -1

@@ -1,4 +1,4 @@
-"""What a configuration makes a module cost: bytes of weights, and multiplications by their bits.
+"""Cost of a module under a configuration: bytes of weights, and multiplications by their bits.
 
 Weights of fewer bits than their dtype are counted packed: n elements of b bits are n * b / 8 bytes,
 rounded up layer by layer; biases and scales, with their signs, are not counted
@@ -71,7 +71,7 @@ class ModuleCost:
 
     @property
     def bit_operations(self) -> int:
-        """Of one run of the module."""
+        """Bit operations of one run of the module."""
         return sum(layer.bit_operations for layer in self.layers)
 
     def to_dict(self) -> dict[str, Any]:

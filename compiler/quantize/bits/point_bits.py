@@ -1,4 +1,4 @@
-"""How many bits each quantize point has, where QConfig asks for others than its kind's.
+"""Bits of each quantize point, where QConfig asks for others than its kind's.
 
 A weight has the bits that QConfig.layers names for the layer that reads it, the most where several
 layers read it; so has a table that indices pick from. A value between layers is stored once, so it
@@ -32,7 +32,7 @@ tables, those of divisors and squares too, ``SCORES`` for a softmax, ``OTHERS`` 
 and "" for these two where a convolution gives the value."""
 
 TABULATED: Final = ((TABLES,), (SCORES,))
-"""Who reads what has ends of its own where it has more bits than usual."""
+"""Readers whose quantization point gets separate bounds if it has more bits than dtype_input."""
 
 _USUAL = frozenset(("",))
 _OTHER = frozenset((OTHERS,))
@@ -43,7 +43,8 @@ _SLOPES: Final = ("nn.leaky_relu", "nn.prelu")
 
 
 def point_readers(main: Function) -> dict[Expr, Readers]:
-    """Who reads each point of kind INPUT, through operators that move or pool it; O(edges).
+    """Find the readers of each point of kind INPUT, through operators that move or pool it;
+    O(edges).
 
     A point that another one stores anew, with nothing but movement between them, has the other's
     readers too: bits that are lost there do not come back.
@@ -84,7 +85,7 @@ def point_readers(main: Function) -> dict[Expr, Readers]:
 
 
 def _convolved(nodes: Iterable[Expr]) -> set[Expr]:
-    """What convolutions give, with biases, limits, slopes and moves behind them."""
+    """Return the results of convolutions, with biases, limits, slopes and moves behind them."""
     found: set[Expr] = set()
     for node in nodes:
         if is_op_call(node, "nn.conv2d", "nn.conv2d_transpose"):

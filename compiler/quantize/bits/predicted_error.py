@@ -1,4 +1,4 @@
-"""How much a configuration may lose, from histograms and weights alone."""
+"""Predict the loss of a configuration, from histograms and weights alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which layers and tables read more than 8 bits: where that gains and costs little."""
+"""Choose the layers and tables that read more than 8 bits: where that gains and costs little."""
 
 from __future__ import annotations
 
@@ -49,8 +49,9 @@ _BEHIND: Final = 4
 """Each layer that reads what loops give multiplies at most this part of what the loops do."""
 
 TABLE_BITS: Final = 12
-"""Of what tables of functions read, where they are cheap. Measured over 128 samples: LeakyReLU
-gains 6.6 dB, hard-swish 0.8, GELU 0.3; the engine takes -4 to 5 % longer (four small networks)."""
+"""Bits of the indices of tables of functions, where they are cheap. Measured over 128 samples:
+LeakyReLU gains 6.6 dB, hard-swish 0.8, GELU 0.3; the engine takes -4 to 5 % longer (four small
+networks)."""
 _A_CHEAP_TABLE: Final = 64
 """Multiplications for each value that a table reads, from which the engine takes 1 to 6 % longer
 for 12 bits (four networks, AVX512-VBMI; 2 to 12 % on AVX2)."""
@@ -62,8 +63,8 @@ _A_SCORE: Final = 320
 gains 3 dB, a block of Llama 2. With 257 the engine took 0.48 of float instead of 0.40."""
 
 OTHER_BITS: Final = POINT_BITS[OTHERS][-1]
-"""Of what no layer reads and no convolution gives. Measured over 21 small networks: 9 gain 0.7 to
-15 dB, the others nothing; the engine takes as long."""
+"""Bits of a value that no layer reads and no convolution gives. Measured over 21 small networks: 9
+gain 0.7 to 15 dB, the others nothing; the engine takes as long."""
 
 _TINY: Final = 1 << 19
 """Multiplications of one sample, up to which a run takes longer for its steps than for these. In a
@@ -180,7 +181,7 @@ def _is_computed(factor: Expr) -> bool:
 
 
 _FITTED: Final = 1.25
-"""What ranges fitted to weights, smoothing and sequential rounding add to their sums."""
+"""Factor by which fitted ranges, smoothing and sequential rounding increase sums."""
 
 
 def with_room_for_sums(module: IRModule, qconfig: QConfig) -> QConfig:
@@ -209,7 +210,7 @@ def with_room_for_sums(module: IRModule, qconfig: QConfig) -> QConfig:
 
 
 def _sums(main: Function) -> tuple[int, int]:
-    """How many sums of two computed values a run has in loops, and outside of them.
+    """Count the sums of two computed values of a run, in loops and outside of them.
 
     Measured over 15 small networks of LSTM, GRU, RNN: 16 bits in loops gain 0.2 to 5.1 dB, 1.6 in
     the median, and the engine takes as long; in a convolutional LSTM 1.4 times (0.09 of float).

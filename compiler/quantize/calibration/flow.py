@@ -346,12 +346,12 @@ class Calibration:
 
 
 def _measured_as(qconfig: QConfig) -> QConfig:
-    """What is measured does not depend on how weights are rounded."""
+    """Return the configuration to measure: the rounding of weights does not change it."""
     return qconfig.with_overrides(weight_rounding="nearest")
 
 
 def settings_in_the_way(mod: IRModule, qconfig: QConfig) -> list[str]:
-    """What the configuration says, or leaves to the PassContext, that keeps operators in float.
+    """Name the settings of the configuration, or of the PassContext, that keep operators in float.
 
     Args:
         mod: result of ``prerequisite_optimize``.

@@ -98,7 +98,7 @@ class Measurement:
 
 @runtime_checkable
 class CalibrationData(Protocol):
-    """Where batches come from: all shards of one calibration set."""
+    """Source of batches: all shards of one calibration set."""
 
     def collect(self, measurement: Measurement) -> Sequence[Statistics]:
         """Statistics of every shard, one at least.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BucketCounts:
-    """How often each 16-bit key occurred.
+    """Count of each 16-bit key.
 
     Attributes:
         keys: uint16, ascending, each once.
@@ -78,7 +78,7 @@ class KeyCounter:
                 self.result()
 
     def result(self) -> BucketCounts:
-        """What was counted so far."""
+        """Return the counts so far."""
         if self._pending:
             known = self._counted.keys, self._counted.counts
             keys, times = zip(known, *self._pending, strict=True)

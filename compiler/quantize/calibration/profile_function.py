@@ -49,7 +49,7 @@ Bounds = tuple[float, float]
 _EVERYWHERE: Final[Bounds] = (-math.inf, math.inf)
 
 Use = tuple[int | None, Bounds]
-"""What a reader makes a difference of: a softmax of the largest values along its axis, a formula of
+"""Values that a reader tells apart: a softmax of the largest values along its axis, a formula of
 the part where it varies."""
 
 _WHOLE: Final[Use] = (None, _EVERYWHERE)
@@ -130,7 +130,7 @@ def _measured(
 
 
 def uses_of_points(nodes: Sequence[Expr], result: Expr) -> dict[Expr, set[Use]]:
-    """What each reader of a point makes a difference of."""
+    """Collect the values that each reader of a point tells apart."""
     uses: dict[Expr, set[Use]] = {result: {_WHOLE}}
     found: dict[Expr, set[Use]] = {}
     for node in reversed(nodes):

@@ -1,4 +1,4 @@
-"""What calibration keeps for another process: statistics and scales, arrays under plain fields."""
+"""Store statistics and scales of calibration for another process, arrays under plain fields."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StatisticsStore(Protocol):
     """Keeps what was measured, so that another process need not measure it again."""
 
     def load(self, kind: str, fields: Mapping[str, Any]) -> Arrays | None:
-        """What was saved under these plain fields; None where nothing was.
+        """Return the arrays saved under these plain fields; None where there are none.
 
         Args:
             kind: ``CHANNELS``, ``STATISTICS`` or ``SCALES``.

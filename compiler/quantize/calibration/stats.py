@@ -154,7 +154,7 @@ class TensorStats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PointMap:
-    """Which of the profile function's outputs each quantize point reads.
+    """Outputs of the profile function that each quantize point reads.
 
     Attributes:
         labels: one text per output (distinct tensor).

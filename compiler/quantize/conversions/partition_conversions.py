@@ -151,7 +151,7 @@ def fuse_partitions(
 def _returned(
     results: Var, suffix: Function, params: Sequence[Var], passed: Mapping[int, Var | Constant]
 ) -> tuple[Expr, dict[str, dict[str, str]]]:
-    """What ``main`` returns, and the attributes of the module."""
+    """Return the body of ``main``, and the attributes of the module."""
     if not passed:
         return results, {}
     ty = suffix.func_type.ret_type
@@ -283,7 +283,7 @@ def _without_lets(body: Expr) -> Expr:
 
 
 def integer_dtypes(cfg: QConfig) -> set[str]:
-    """What the integers of a quantized module are stored in."""
+    """Return the dtypes that hold the integers of a quantized module."""
     dtypes = {cfg.dtype_input, cfg.dtype_weight, cfg.dtype_activation}
     if cfg.most_input_bits > bits(cfg.dtype_input):
         dtypes.add(WIDE_INPUT)

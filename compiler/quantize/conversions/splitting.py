@@ -42,7 +42,7 @@ from compiler.quantize.conversions.operators import converts_one, is_integer_ten
 
 @dataclass(slots=True)
 class _Cuts:
-    """Where the prefix ends, found in one walk.
+    """End of the prefix, found in one walk.
 
     Attributes:
         known: conversions of one input each, and constants that they read, with numbers: equal
@@ -76,7 +76,7 @@ class _Cuts:
             self.known[node] = number
 
     def _key(self, node: Expr) -> Any:
-        """What the value depends on; None when it is no conversion."""
+        """Return the value that a conversion depends on; None when it is no conversion."""
         if isinstance(node, Var):
             return ("input", node) if node in self.params else None
         if isinstance(node, TupleGetItem):
@@ -90,7 +90,8 @@ class _Cuts:
         return ("call", node.op.name, node.attrs, *map(self._number_of, node.args))
 
     def _number_of(self, value: Expr) -> int:
-        """Of a known value, or of a constant: only those that conversions read are hashed."""
+        """Return the number of a known value, or of a constant: only those that conversions read
+        are hashed."""
         if isinstance(value, Constant) and value not in self.known:
             key = ("constant", str(value.data.dtype), value.data.shape, value.data.tobytes())
             self.known[value] = self.numbers.setdefault(key, len(self.numbers))

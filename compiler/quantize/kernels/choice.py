@@ -1,4 +1,4 @@
-"""Which implementation of the loops runs: C where a compiler is there, else numpy."""
+"""Choose the implementation of the loops: C where a compiler is there, else numpy."""
 
 from __future__ import annotations
 

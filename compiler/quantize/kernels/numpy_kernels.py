@@ -1,4 +1,4 @@
-"""What calibration and rounding compute in tight loops: in numpy, for machines without a C compiler
+"""Compute the tight loops of calibration and rounding in numpy, for machines without a C compiler
 and as the oracle of the C ones (``native_kernels.py``)."""
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ class Kernels:
 
 
 def read_columns(data: NDArray[Number], taps: int, layout: tuple[int, I32]) -> NDArray[Number]:
-    """What taps read of contiguous data, (taps, positions), channel by channel.
+    """Return the reads of taps of contiguous data, (taps, positions), channel by channel.
 
     Args:
         layout: from one channel to the next, and what the taps of the first one read, (taps of a
@@ -326,7 +326,8 @@ def _divergence(
 
 
 def _smoothing(n: int, filled: int) -> np.float32 | None:
-    """What every filled bin gives to the empty ones, each of which gets _EPS; None: too little."""
+    """Return the mass that every filled bin gives to the empty ones, each of which gets _EPS; None:
+    too little."""
     if filled == 0:
         return None
     less = _EPS * np.float32(n - filled) / np.float32(filled)

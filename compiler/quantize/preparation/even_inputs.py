@@ -29,7 +29,7 @@ from compiler.quantize.weighted_calls import weighted_calls
 
 Columns = NDArray[np.float32]
 DataOf = Callable[[Expr, Columns, Mapping[Expr, Expr]], Expr]
-"""What a layer reads: from its data, the factors, and the new forms of nodes."""
+"""Makes the data of a layer from its data, the factors, and the new forms of nodes."""
 
 _UNEVEN: Final = 16
 """Largest by smallest weight of the columns, from which more than 4 of 8 bits may be lost."""
@@ -37,7 +37,7 @@ _UNREAD: Final = 2.0**-20
 _LARGEST: Final = 60
 """Exponent of a factor; float32 has 127."""
 _MOST_COLUMNS: Final = 256
-"""Of a table. Wider inputs are signals, whose values have one unit."""
+"""Largest number of columns of a table. Wider inputs are signals, whose values have one unit."""
 _ARITHMETIC: Final = ("add", "subtract", "multiply", "divide")
 _AFFINE: Final = (*_ARITHMETIC, "reshape", "expand_dims", "squeeze")
 
@@ -150,13 +150,14 @@ def _held(node: Expr, params: Collection[Expr]) -> Columns | None:
 
 
 def reads_columns(layer: Call, params: Collection[Expr]) -> bool:
-    """Whether a layer reads inputs behind a factor for each column; points may stand between."""
+    """Return whether a layer reads inputs behind a factor for each column; points may stand
+    between."""
     parts = _parts(behind(layer.args[0], MARKER_OPS)[1])
     return all(_source(part) in params for part in parts) and any(map(_has_factors, parts))
 
 
 def _factors(node: Expr, params: Collection[Expr]) -> Columns | None:
-    """Of each column; None where they are even, or no columns of inputs."""
+    """Return the factor of each column; None where they are even, or no columns of inputs."""
     if not is_op_call(node, "nn.dense"):
         return None
     data, weight = node.args
@@ -180,7 +181,7 @@ def _factors(node: Expr, params: Collection[Expr]) -> Columns | None:
 
 
 def _parts(data: Expr) -> tuple[Expr, ...]:
-    """What is joined along the columns, or the one value."""
+    """Return the values that are joined along the columns, or the one value."""
     if is_op_call(data, "concatenate"):
         (joined,) = data.args
         axis = getattr(data.attrs, "axis", 0)
@@ -190,7 +191,7 @@ def _parts(data: Expr) -> tuple[Expr, ...]:
 
 
 def _source(value: Expr) -> Expr:
-    """What is read behind arithmetic with constants."""
+    """Return the value behind arithmetic with constants."""
     while is_op_call(value := behind(value, MARKER_OPS)[1], *_AFFINE):
         read = [arg for arg in value.args if not isinstance(arg, Constant)]
         if len(read) != 1:

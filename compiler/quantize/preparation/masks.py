@@ -46,7 +46,7 @@ from compiler.qtypes.report import BORDER_OPS
 from compiler.quantize.rewriting import rewritten
 
 _ALWAYS: Final = {"isnan": False, "isinf": False, "isfinite": True}
-"""What is asked of computed values, and the answer for integers."""
+"""Questions to computed values, and the answer for integers."""
 _MOVES: Final = ("broadcast_to", "expand_dims", "reshape", "squeeze", "tile", "transpose")
 _EXTREMA: Final = ("max", "min")
 _CUTS: Final = ("strided_slice", "split", "take", "gather")
@@ -237,7 +237,7 @@ def _is_mask_alone(value: Expr) -> bool:
 
 
 def _is_given(value: Expr) -> bool:
-    """Of an input, which may mark with NaN or infinity what is missing."""
+    """Return whether the value is an input, which may mark missing values with NaN or infinity."""
     return isinstance(behind(value, _MOVES)[1], Var)
 
 

@@ -1,4 +1,4 @@
-"""What happens before quantization: parameters become constants, inference arithmetic is folded.
+"""Prepare a module for quantization: parameters become constants, inference arithmetic is folded.
 
 Source: prerequisite_optimize in Relay v0.10 quantize/quantize.py.
 """

@@ -151,9 +151,9 @@ _FINER: Final = 9
 to: a runtime adds it in float, and with no more 2 % of the results go to another integer."""
 
 _BEYOND: Final = 1.25
-"""How far results of 8 bits reach beyond what calibration has seen: few values are seen of them,
-and at a limit the largest answers are equal. Of 96 small networks with 64 samples four gain 4 to
-10 dB and most lose 0.3 to 2 of some 45; five trained ones lose 0 to 0.4."""
+"""Factor by which results of 8 bits reach beyond the calibrated range: few values are seen of them,
+and at a limit the largest answers are equal. Of 96 small networks with 64 samples four gain 4 to 10
+dB and most lose 0.3 to 2 of some 45; five trained ones lose 0 to 0.4."""
 _SUMS: Final = ("add", "subtract", "nn.dense", "nn.conv2d", "nn.matmul", "nn.batch_matmul")
 
 
@@ -232,7 +232,8 @@ class _Binder:
         return floor
 
     def _scale_behind(self, data: Expr) -> DomScale | None:
-        """Of a value that a later product of a shared weight reads: of the point behind moves."""
+        """Return the scale of a value that a later product of a shared weight reads: that of the
+        point behind moves."""
         while isinstance(data, Call) and data not in self.bound:
             if not keeps_scale(data.op):
                 return None
@@ -282,7 +283,7 @@ class _Binder:
             self.bound[point] = _Bound(reach, scale, steps=steps)
 
     def _headroom(self, point: Call, nbit: int) -> float:
-        """How far outliers that calibration has not seen may go."""
+        """Return the factor by which outliers beyond calibration may exceed the range."""
         attrs = point_attrs(point)
         assert attrs is not None
         if attrs.bits is not None:
@@ -384,7 +385,7 @@ class _Binder:
         return scale
 
     def _finer_bits(self, product: Expr) -> int:
-        """How many bits finer than a product the sum with its bias may be."""
+        """Count the bits by which the sum with its bias may be finer than its product."""
         weight = product.args[1] if isinstance(product, Call) and len(product.args) > 1 else None
         if not isinstance(weight, Call) or weight not in self.bound:
             return 0

@@ -52,7 +52,7 @@ def room_of(
     qconfig: QConfig,
     bits_of: BitsOf | None = None,
 ) -> float:
-    """How many times the sums of a product fit into half of the accumulator.
+    """Return the number of times that the sums of a product fit into half of the accumulator.
 
     Args:
         scale: of the weights; None counts the largest of each channel as 1.

@@ -34,7 +34,7 @@ _ON_GRID: Final = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class GivenPoints:
-    """What a model brings along.
+    """Quantization points of a pre-quantized model.
 
     Attributes:
         count: quantize points on activations.

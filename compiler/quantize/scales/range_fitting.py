@@ -220,7 +220,8 @@ class RangeFitting:
         return None
 
     def _reading(self, point: Call, ty: TensorType) -> Function:
-        """What the readers of a point make of its value, of this type; the value if none does.
+        """Build the function that the readers of a point compute from its value, of this type; the
+        value if none does.
 
         Raises:
             TypeInferenceError: a reader does not take a value of this type.
@@ -246,7 +247,7 @@ class RangeFitting:
         return made
 
     def _is_only_joined(self, point: Call) -> bool:
-        """Whether only concatenations read a point, behind moves and pools or not."""
+        """Return whether only concatenations read a point, behind moves and pools or not."""
         waiting: list[Expr] = [point]
         while waiting:
             node = waiting.pop()
@@ -284,7 +285,7 @@ class _Heat:
         return total
 
     def gain(self, step: Values, count: int) -> float:
-        """What readers make of errors that do not depend on each other, on so many samples."""
+        """Return the effect of independent errors on the readers, over so many samples."""
         rng, errors = np.random.default_rng(0), 0.0
         some = [y for y, _ in self.pairs[:count]]
         for y in some:
@@ -304,7 +305,7 @@ class _Heat:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Unseen:
-    """How far the channels of a sample go beyond those of all others.
+    """Distances by which the channels of a sample exceed those of all others.
 
     Attributes:
         first: largest value of each channel, then largest negated value; those above 0.
@@ -361,7 +362,7 @@ def _cut(pairs: Sequence[_Pair], axis: int, rows: int) -> list[_Pair]:
 
 
 def _is_shorter(part: TensorType, whole: TensorType, axis: int) -> bool:
-    """Whether two shapes have that axis and differ in nothing else."""
+    """Return whether two shapes have that axis and differ in nothing else."""
     ours, theirs = list(part.concrete_shape), list(whole.concrete_shape)
     return len(ours) == len(theirs) > axis and ours.pop(axis) < theirs.pop(axis) and ours == theirs
 
@@ -383,7 +384,7 @@ def _narrow(point: Call) -> bool:
 
 
 def _hands_on(node: Expr, operand: Expr) -> bool:
-    """Whether a node hands on the integers of an operand, or the largest of them."""
+    """Return whether a node hands on the integers of an operand, or the largest of them."""
     if not isinstance(node, Call) or not node.args or node.args[0] is not operand:
         return False
     return quantize_kind(node) == QAnnotateKind.INPUT or keeps_scale(node.op)

@@ -111,7 +111,7 @@ def shared_ranges(
 
 @dataclass(frozen=True, slots=True)
 class _Readers:
-    """Who reads a value, through what hands on its integers.
+    """Readers of a value, through operators that hand on its integers.
 
     Attributes:
         place: of the point with the widest range.
@@ -134,7 +134,8 @@ def _narrow(point: Expr, qconfig: QConfig) -> bool:
 
 
 def _hands_on(node: Expr) -> bool:
-    """Whether the integers of a result are among those of the operands, with the same signs."""
+    """Return whether the integers of a result are among those of the operands, with the same
+    signs."""
     if not isinstance(node, Call) or FNeverNegative.get(node.op) not in (
         all_positive,
         first_positive,

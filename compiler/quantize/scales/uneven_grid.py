@@ -38,7 +38,7 @@ class Grid:
 
 
 class Sidedness:
-    """Which points of one annotated function may have an uneven grid, after its QConfig."""
+    """Points of one annotated function that may have an uneven grid, after its QConfig."""
 
     def __init__(self, nodes: Sequence[Expr], qconfig: QConfig) -> None:
         self.qconfig = qconfig

@@ -20,17 +20,18 @@ from numpy.typing import NDArray
 _TOLERANCE = 2.0**-21
 _ULPS = 2
 _FEW_BITS = (2, 4, 5)
-"""Of weights of 2 and 4 bits; with a zero point inside, 4 bits reach as far as 5."""
+"""Bits of a grid for weights of 2 and 4 bits; with a zero point inside, 4 bits reach as far as
+5."""
 _WIDE = 16
 _FIRST = 8
 """Values of a row that are tried first."""
 _LEAST_TAPS = 4
-"""Of a row, on average: fewer lie on a grid by chance."""
+"""Least number of taps of a row, on average: fewer lie on a grid by chance."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnGrid:
-    """How the weights of a quantized model are stored.
+    """Grid of the weights of a pre-quantized model.
 
     Attributes:
         range_s: S for ``nbit`` bits, as of ``range_on_grid``.
@@ -55,7 +56,8 @@ def channel_rows(values: NDArray[Any], axis: int | None) -> NDArray[Any]:
 def range_on_few_levels(
     weight: NDArray[np.float32], nbit: int, axis: int | None
 ) -> NDArray[np.float32] | None:
-    """As ``range_on_grid``, where all weights lie on grids of the same few bits."""
+    """Return the range as ``range_on_grid``, where all weights lie on grids of the same few
+    bits."""
     rows = channel_rows(weight, axis)
     some = np.abs(rows[0, : 1 << _FEW_BITS[-1]])
     if rows.shape[1] < _LEAST_TAPS or len(np.unique(some)) > 1 << (_FEW_BITS[-1] - 1):

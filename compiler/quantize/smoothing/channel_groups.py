@@ -264,7 +264,7 @@ class _Finder:
         return self._axis[number]
 
     def groups(self) -> ChannelGroups:
-        """What was found, groups numbered in visiting order."""
+        """Return the groups, numbered in visiting order."""
         numbers: dict[int, int] = {}
         group_of: dict[Expr, int] = {}
         for value, number in self._number.items():

@@ -60,7 +60,7 @@ class CountedTensor:
 
 @dataclass(slots=True)
 class CommonReading:
-    """What one reading of the data counts for several networks, each tensor once.
+    """Counts of one reading of the data for several networks, each tensor once.
 
     Attributes:
         network: that runs; a whole profile function.
@@ -72,7 +72,7 @@ class CommonReading:
     _places: dict[tuple[int, bytes], int] = field(default_factory=dict)
 
     def places_of(self, plain: IRModule, tensors: Sequence[CountedTensor]) -> list[int] | None:
-        """Where the tensors of one network stand in ``counted``.
+        """Return the places of the tensors of one network in ``counted``.
 
         Args:
             plain: the network that is not rescaled.
@@ -94,7 +94,7 @@ class CommonReading:
         return places
 
     def _numbers(self, plain: IRModule) -> Sequence[int] | None:
-        """Which of the measured tensors of ``network`` those of another one are."""
+        """Return the numbers of the measured tensors of ``network`` in another one."""
         if plain is self.network:
             return range(len(_fields(plain)) - 1)
         known: dict[Any, int] = {}

@@ -1,4 +1,4 @@
-"""What a QConfig changes about the float module before it is marked: scales, not the function."""
+"""Apply a QConfig to the float module before it is marked: scales change, not the function."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def biases_of(main: Function) -> dict[Call, Call]:
 
 
 def _error(point: Call, given: Constant) -> NDArray[np.float64]:
-    """What the levels of a bound quantize point differ from the weight that was given."""
+    """Return the difference between the levels of a bound quantize point and the given weight."""
     values = [arg.data for arg in point.args if isinstance(arg, Constant)]
     quantized = evaluate_call(point, values)
     assert isinstance(quantized, np.ndarray)

@@ -87,8 +87,8 @@ class PrefixRuns:
         return self._float[source_of(node)]
 
     def __contains__(self, node: Expr) -> bool:
-        """Whether the node depends on an input, and on no loop; what depends on no input has one
-        value in all runs."""
+        """Return whether the node depends on an input, and on no loop; what depends on no input has
+        one value in all runs."""
         return node in self._place
 
     def advance(self, call: Expr, wanted: int) -> None:
@@ -217,5 +217,5 @@ def _held(node: Expr) -> bool:
 
 
 def source_of(node: Expr) -> Expr:
-    """What a chain of quantize points reads."""
+    """Return the value that a chain of quantize points reads."""
     return behind(node, (SQ,))[1]

@@ -92,7 +92,7 @@ _MULTIPLICATIONS: Final = 1 << 37
 _A_SECOND: Final = 25e9
 """Multiplications in a CPU second."""
 _FEW_LEVELS: Final = 127
-"""Of 8 bits; the largest number of fewer bits is below it."""
+"""Largest level of 8 bits; that of fewer bits is below it."""
 
 
 def round_sequentially(
@@ -228,7 +228,7 @@ def _rounded(held: PointRows, seen: _Seen, centred: bool, dtype: type[Any]) -> R
 
 
 def _has_few_levels(point: Expr) -> bool:
-    """Whether a point stands for a weight of fewer than 8 bits."""
+    """Return whether a point stands for a weight of fewer than 8 bits."""
     if not isinstance(point, Call) or quantize_kind(point) != QAnnotateKind.WEIGHT:
         return False
     high = point.args[3]
@@ -252,7 +252,7 @@ def _signs(rows: Products, squares: Products, ends: tuple[int, int]) -> Floats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Seen:
-    """What one layer reads in both networks.
+    """Inputs of one layer in both networks.
 
     Attributes:
         hessian, cross: float32 (groups, taps, taps): the means of Y Y^T and of (X - Y) Y^T, of
@@ -320,7 +320,7 @@ class _Seen:
         return _Seen(hessian, cross, means)
 
     def mean_error(self, rows: Floats, levels: Products) -> Floats:
-        """What the mean output is too large by, (groups, outputs), in units of the scale."""
+        """Return the excess of the mean output, (groups, outputs), in units of the scale."""
         read, more = self.means.reshape(2, len(rows), -1)
         got = np.einsum("gok,gk->go", levels - rows, read)
         return np.asarray(got - np.einsum("gok,gk->go", rows, more))

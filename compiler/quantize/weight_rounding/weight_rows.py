@@ -71,7 +71,8 @@ class PointRows:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the weights lie on the grid of their scales, but for rounding to float32."""
+        """Return whether the weights lie on the grid of their scales, but for rounding to
+        float32."""
         return all(_is_whole(row) for group in self.rows for row in group)  # most: not the first
 
     def point_of(self, levels: Levels) -> Expr:
@@ -111,7 +112,7 @@ _STEPS: Final = 1 << 11
 
 
 def column_rules(main: Function) -> list[InputColumns | None]:
-    """How each weighted operator reads its data, in visiting order."""
+    """Return the rule by which each weighted operator reads its data, in visiting order."""
     rules = [(call, FQInputColumns.get(call.op)) for call, _ in weighted_calls(main)]
     return [None if rule is None else rule(call) for call, rule in rules]
 

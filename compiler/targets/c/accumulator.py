@@ -1,4 +1,4 @@
-"""How a reduction keeps its running value in C, and how one more term joins it."""
+"""Write the running value of a reduction in C, and add one more term to it."""
 
 from __future__ import annotations
 

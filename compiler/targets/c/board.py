@@ -33,7 +33,7 @@ _SHOWN: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """Where it is.
+    """Address of a board.
 
     Attributes:
         host: as ssh takes it, with the user where one is named.

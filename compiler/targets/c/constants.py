@@ -32,11 +32,11 @@ _PIECE = 64
 """Bytes a line."""
 _ALIGNMENT = 16
 _CALL_BYTES = 48
-"""Of code that unpacks an array."""
+"""Bytes of code that unpacks an array."""
 PICKED_BITS = 17
 """Three bytes hold numbers of so many bits, wherever these begin: a kernel reads them in place."""
 _MOST_BITS = 57
-"""That unpacking holds beside a byte."""
+"""Largest number of bits that unpacking holds beside a byte."""
 
 _ESCAPES = [
     # A digit is escaped, so that no escape before it takes it in; so are \\ " and ? (trigraphs).
@@ -46,7 +46,7 @@ _ESCAPES = [
 
 
 def packed_form(array: Array, ends: bool = False) -> Form | None:
-    """How an array is packed; None where its bytes are as good.
+    """Return the packed form of an array; None where its bytes are as good.
 
     Args:
         ends: leave out entries that a table repeats at its ends, for a kernel that reads in place.
@@ -112,7 +112,7 @@ class ConstantPool:
 
     @property
     def uses_math_macros(self) -> bool:
-        """Whether a value is infinite or NaN, which <math.h> has names for."""
+        """Return whether a value is infinite or NaN, which <math.h> has names for."""
         floats = [array for _, array in self._arrays if array.dtype.kind == "f"]
         return any(not np.isfinite(array).all() for array in floats)
 

@@ -48,4 +48,4 @@ def _read() -> dict[str, Core]:
 
 
 CORES: Final[Mapping[str, Core]] = _read()
-"""By name."""
+"""Cores by name."""

@@ -99,7 +99,7 @@ def _joined(first: PrimFunc, second: PrimFunc, place: int) -> PrimFunc | None:
 
 
 def _once(block: Compute, load: Load) -> bool:
-    """Whether the block reads each element of the buffer at one point."""
+    """Return whether the block reads each element of the buffer at one point."""
     position = flat_index(load.buffer, load.index)
     if position is None:
         return False

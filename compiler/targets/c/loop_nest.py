@@ -350,7 +350,7 @@ def bounds_of(
     extents: Mapping[str, int],
     use: Arithmetic,
 ) -> Bounds:
-    """Where a loop runs so that no condition is negative.
+    """Return the bounds of a loop in which no condition is negative.
 
     Args:
         loop: the innermost loop that the conditions mention.

@@ -1,4 +1,4 @@
-"""Which loop of a block runs innermost, and which loops run as one.
+"""Choose the innermost loop of a block, and the loops that run as one.
 
 Compilers vectorise the innermost loop when neighbouring iterations touch neighbouring elements. A
 convolution walks its input along x, so its innermost loop is the output's x with one accumulator
@@ -101,6 +101,7 @@ def row_of(order: Order, loads: Sequence[int]) -> Loop | None:
 
 
 def _distance(position: Affine, name: str) -> int:
-    """How badly a loop walks a buffer: 0 stays, 1 goes to the next element, more jumps."""
+    """Return the cost of a loop's walk over a buffer: 0 stays, 1 goes to the next element, more
+    jumps."""
     step = abs(position.terms.get(name, 0))
     return step if step < 2 else (2 if step <= _NEAR else 8)

@@ -35,7 +35,7 @@ def rounded(size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """What a value needs.
+    """Memory of a value, and the steps during which it is needed.
 
     Attributes:
         size: bytes, >= 0.
@@ -50,7 +50,7 @@ class Lifetime:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Where every value lies.
+    """Places of all values.
 
     Attributes:
         offsets: byte offset of each value in the arena, multiples of the alignment.

@@ -43,12 +43,13 @@ from compiler.targets.c.source_file import comment, kernel_comment, source_text
 from compiler.targets.c.work import Counts, Work, work_of
 
 Unpack = Literal["run", "load"]
-"""When packed constants are unpacked: each in front of what reads it, or all of them once."""
+"""Time at which packed constants are unpacked: each in front of its reader, or all of them once."""
 
 MOST_ELEMENTS = 1 << 11
-"""Of the inputs of a sample that main.c holds, and of its outputs: some 30 kB of text each."""
+"""Upper limit of the elements of a sample's inputs, and of its outputs, in main.c: some 30 kB of
+text each."""
 TOLERANCE = 1e-4
-"""Of floats that need not be exact: relative above 1, absolute below."""
+"""Tolerance of floats that need not be exact: relative above 1, absolute below."""
 
 
 def self_check(
@@ -266,7 +267,7 @@ def arena_bytes(mod: IRModule, function: str = "main") -> int:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What the C of a module takes; nothing is compiled for it.
+    """Bytes of a module as C; nothing is compiled for it.
 
     Attributes:
         arena_bytes: as ``CPackage.arena_bytes``.
@@ -543,7 +544,7 @@ class _Writer:
 
     @cached_property
     def _loaded_bytes(self) -> int:
-        """Of all constants that are packed, unpacked."""
+        """Bytes of all packed constants, unpacked."""
         held = {
             (value.dtype, value.data.tobytes())
             for placement in self._placed["load"].values()
@@ -600,7 +601,7 @@ class _Writer:
         )
 
     def _memory(self) -> str:
-        """What packed constants cost when they are unpacked at either time."""
+        """Describe the memory of packed constants when they are unpacked at either time."""
         loaded = self._loaded_bytes
         if not loaded:
             return ""

@@ -1,4 +1,4 @@
-"""Where the values of a program lie: in the caller's memory, in constants, or in the arena.
+"""Place the values of a program: in the caller's memory, in constants, or in the arena.
 
 An elementwise kernel may write its result over an argument that no later step reads. The arena of a
 function begins with the arenas of the functions that it calls.

@@ -86,7 +86,7 @@ class Operand:
 
 
 def turns_of(loops: Iterable[Loop]) -> int:
-    """Of loops within each other."""
+    """Count the turns of loops within each other."""
     return math.prod(loop.extent for loop in loops)
 
 
@@ -171,7 +171,8 @@ class Product:
 
     @property
     def widens(self) -> bool:
-        """Whether both factors are copied by runs, with an order of their own in each four."""
+        """Return whether both factors are copied by runs, with an order of their own in each
+        four."""
         runs = {turns_of(self.run(self.data)), turns_of(self.run(self.weight))}
         narrow = all(side.load.buffer.dtype != "int16" for side in (self.data, self.weight))
         return (
@@ -300,7 +301,7 @@ def _chosen(
 
 
 def _is_row(product: Product) -> bool:
-    """Whether sums share the data, and both factors lie in memory as they are multiplied."""
+    """Return whether sums share the data, and both factors lie in memory as they are multiplied."""
     data, weight, count = product.data, product.weight, product.count
     if data.conditions or weight.conditions or product.column.name in data.axes:
         return False

@@ -26,7 +26,7 @@ static inline int32_t word_at(const void *from)
 #endif
 """
 _COLUMNS: Final = ("k", "1 * depth + k", "2 * depth + k", "3 * depth + k")
-"""Where the next factor of each of four columns lies."""
+"""Place of the next factor of each of four columns."""
 _EVEN_FIRST: Final = (0, 2, 1, 3)
 
 

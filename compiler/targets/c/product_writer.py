@@ -114,7 +114,7 @@ class ProductWriter:
         self.lines(f"{self.use('dots', 'int16')}({', '.join(map(str, given))});")
 
     def _copy(self, operand: Operand, target: str) -> None:
-        """What one sum reads of a factor, as int16."""
+        """Copy the values that one sum reads of a factor, as int16."""
         product, lines, pointer = self.product, self.lines, self._local["to"]
         place, count = Affine(), 1
         for loop in reversed(product.order.raxes):

@@ -82,7 +82,7 @@ class Step:
 
     @property
     def states(self) -> tuple[Value, ...]:
-        """Of a loop, as they are after it; the next ones lie in temporaries."""
+        """States of a loop, as they are after it; the next ones lie in temporaries."""
         return () if self.loop is None else self.outs[: self.loop.borders(len(self.outs))[0]]
 
 
@@ -154,7 +154,7 @@ def callees(program: Program) -> list[str]:
 
 
 def _callee(call: Call, mod: IRModule, name: str) -> tuple[str, Sequence[Expr]]:
-    """What a call calls once it is lowered, and with what.
+    """Return the callee of a lowered call, and its operands.
 
     Raises:
         CodegenError: it was not lowered.

@@ -90,7 +90,8 @@ class ScalarPrinter:
         return self._texts[id(root)][0]
 
     def _operands(self, node: Scalar) -> tuple[Scalar, ...]:
-        """What the text of a node is made of: the index of a load is not, where it has a position.
+        """Return the operands in the text of a node: the index of a load is not among them, where
+        it has a position.
 
         Its axes may have been joined to others and have no loop of their own.
         """

@@ -19,7 +19,8 @@ _CLONES: Final = (
     "defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && !defined(__AVX2__) \\\n"
     f"    && {_GNU}6 && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)"
 )
-"""Where the program can have versions of a function and choose when it starts."""
+"""Condition of the preprocessor under which a program can have versions of a function and choose
+when it starts."""
 
 
 def _versions(*targets: str) -> str:
@@ -83,7 +84,7 @@ def comment(text: str) -> str:
 
 
 def kernel_comment(func: PrimFunc) -> str:
-    """What a kernel computes: its loop-level text, a block a line."""
+    """Return a comment on a kernel: its loop-level text, a block a line."""
     lines: list[str] = []
     for line in func.definition(func.name, lambda array: "constant").splitlines():
         lines += textwrap.wrap(line.strip(), 92, subsequent_indent="    ") or [""]

@@ -74,7 +74,7 @@ class _Kernels:
         return value
 
     def may_give(self, value: flat.Value) -> bool:
-        """What kernels give each other."""
+        """Return whether kernels give each other the value."""
         return value in self._homes
 
     def bounds(self) -> Mapping[flat.Value, tuple[int, int]]:
@@ -128,7 +128,7 @@ class _Kernels:
         return found
 
     def _run_loop(self, step: Step, loop: ScanAttrs, arena: int, places: Sequence[int]) -> None:
-        """As the C does it: the function of the body for each step."""
+        """Run a loop as the C does: the function of the body for each step."""
         count, (states, moving) = len(step.args), loop.borders(len(step.outs))
         behind = count + len(step.outs)
         args, outs, following = places[:count], places[count:behind], places[behind:]

@@ -1,4 +1,4 @@
-"""How long a module takes as C: what is exported, run and timed in a process of its own.
+"""Time a module as C: export, build and run it in a process of its own.
 
 Whoever measures keeps neither the library nor its memory. CPU time, not wall time: a busy machine
 shows only in what its caches lose.

@@ -115,7 +115,7 @@ def build_library(name: str, sources: Sequence[Path], flags: Sequence[str] = EXA
 
 
 def library_path(name: str, sources: Sequence[Path], flags: Sequence[str]) -> Path:
-    """Where ``build_library`` has the library of these arguments.
+    """Return the path at which ``build_library`` has the library of these arguments.
 
     Raises:
         CodegenError: no compiler.
@@ -148,7 +148,8 @@ def load_library(name: str, texts: Mapping[str, str], flags: Sequence[str]) -> c
 
 
 def build_facts(compiler: Command) -> tuple[str, ...]:
-    """What code and its speed depend on beside source and flags: compiler, system, processor."""
+    """Return the facts that code and its speed depend on beside source and flags: compiler, system,
+    processor."""
     return (_version(compiler), platform.machine(), platform.system(), cpu_features())
 
 
@@ -205,7 +206,8 @@ def _version(compiler: Command) -> str:
 
 @functools.cache
 def cpu_features() -> str:
-    """What ``-march=native`` looks at; a home folder may be shared by unequal machines."""
+    """Return the processor's features for ``-march=native``; a home folder may be shared by unequal
+    machines."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:

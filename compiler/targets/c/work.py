@@ -1,4 +1,4 @@
-"""How much work a generated function does, counted in its text: where costs on a device come from.
+"""Count the work of a generated function in its text, for costs on a device.
 
 The text is the program that runs, and its grammar is small: one statement a line, loops whose
 limits are numbers. Each kind of work is counted as often as its line runs, and as often as it is
@@ -46,7 +46,7 @@ KINDS: Final = {
 """Kinds of work, and what they count."""
 
 Counts = dict[str, float]
-"""By kind."""
+"""Counts by kind."""
 
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _BROKEN = re.compile(r"([(,])\n +")
@@ -75,7 +75,7 @@ _FUNCTIONS: Final = (
     (re.compile(r"\w+_[iu]64$"), "wide_function"),
     (re.compile(r"\w+_[iu](8|16|32)$"), "function"),
 )
-"""What the arithmetic that kernels call counts as, by name; the first that fits."""
+"""Kinds of the arithmetic that kernels call, by name; the first that fits."""
 _OPERATIONS: Final = {
     ("simple", "wide"): re.compile(r" (?:[-+&|^<>]|<<|>>|[<>=!]=|[-+&|^]=) "),
     ("simple", "wide_product"): re.compile(r" \*=? "),
@@ -92,7 +92,7 @@ _LONG_KINDS: Final = {
 
 @dataclass(slots=True)
 class Work:
-    """What a function does.
+    """Work of a function.
 
     Attributes:
         times: how often one call does each kind, with what it calls; at borders, what it does

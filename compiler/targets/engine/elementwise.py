@@ -127,7 +127,7 @@ def _fit(leaves: Sequence[Item], ops: Sequence[Operation]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Operands:
-    """What the programs of some expressions read and write.
+    """Operands that the programs of some expressions read and write.
 
     First come the results, then the leaves, then the factors by channel.
 
@@ -224,7 +224,7 @@ def _emit_fast(
 def _collected(
     planner: Planning, results: Collection[Item], most: int
 ) -> tuple[list[Item], list[Item]]:
-    """What the operators behind some items read, and these in the order of execution.
+    """Return the operands of the operators behind some items, and these in the order of execution.
 
     Args:
         most: operators, and what waits to be one of them.
@@ -253,7 +253,8 @@ def _collected(
 
 
 def _inner_fits(strides: Shape, operands: _Operands) -> bool:
-    """Whether the innermost loop runs along elements of the results, and of what varies in it."""
+    """Return whether the innermost loop runs along elements of the results, and of what varies in
+    it."""
     views = [*operands.outs, *operands.views]
     if any(view.buffer.item != stride for view, stride in zip(operands.outs, strides)):
         return False
@@ -349,7 +350,7 @@ def _program(operands: _Operands, near: Loops, shifts: Loops) -> list[list[Any]]
 
 
 def _is_real(operands: _Operands, product: Item, value: int) -> bool:
-    """Whether a load that multiplies by a float32 gives this product with a number."""
+    """Return whether a load that multiplies by a float32 gives this product with a number."""
     most = max(-product.low, product.high, abs(value))
     return operands.planner.library.has_reals and most < _MOST_REAL
 

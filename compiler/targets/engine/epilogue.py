@@ -155,7 +155,7 @@ def _moved_end(ends: Array, none: int, by: Array) -> Array:
 
 
 def _fits(epilogue: Epilogue, product: Product, kind: str, zero: int) -> bool:
-    """Whether 32 bits hold every sum of the epilogue, and the product can take its bias.
+    """Return whether 32 bits hold every sum of the epilogue, and the product can take its bias.
 
     Args:
         kind: of the storage; bytes are clipped at the same ends in all channels.

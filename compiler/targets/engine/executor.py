@@ -111,7 +111,8 @@ class EngineExecutor:
         return made
 
     def run_together(self, arrays: Sequence[Array], lanes: int) -> list[Array]:
-        """As ``run_arrays``: one sample in ``lanes`` threads, each with its share of every step."""
+        """Run as ``run_arrays``: one sample in ``lanes`` threads, each with its share of every
+        step."""
         held = [np.ascontiguousarray(array) for array in arrays]
         made = [np.empty(shape, dtype) for shape, dtype in self._out]
         batch, come = Batch(*self._sizes).fill(held, made), ctypes.c_size_t(0)
@@ -281,7 +282,7 @@ class Batch:
 
 
 class _Lane(NamedTuple):
-    """What one thread works on."""
+    """Buffers of one thread."""
 
     arena: Arena
     batch: Batch
@@ -292,7 +293,8 @@ _start: Final[Any] = (ctypes.c_char * 0).from_buffer
 
 
 def _address(array: Array) -> int:
-    """Where a contiguous array lies; its own fields take five times as long to say so."""
+    """Return the address of a contiguous array; its own fields take five times as long to say
+    so."""
     try:
         return ctypes.addressof(_start(array))
     except (TypeError, ValueError):  # read-only

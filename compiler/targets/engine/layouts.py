@@ -14,7 +14,7 @@ from compiler.targets.engine.values import Item
 from compiler.targets.engine.views import Shape, View
 
 MOST_IMAGES: Final = 64
-"""Of a batch: every image is a step of its own."""
+"""Largest number of images of a batch: every image is a step of its own."""
 
 _IMAGES: Final = {
     "nn.conv2d": "data_layout",
@@ -59,7 +59,7 @@ def conv_padding(step: Step, item: Item) -> tuple[int, int, int, int]:
 
 
 def wanted_padding(item: Item) -> tuple[list[tuple[int, int]], int]:
-    """What readers want before and after every axis, and the value that stands there.
+    """Return the padding that readers want before and after every axis, and its value.
 
     Convolutions read 0 around the data. A constant ``nn.pad`` in front wants its own value, and
     then no reader gets another one.

@@ -72,7 +72,7 @@ class Library:
 
     @property
     def crosses(self) -> bool:
-        """Whether two dot steps of widened bytes may be taken by half the products."""
+        """Return whether two dot steps of widened bytes may be taken by half the products."""
         return self.widens and not self.columns_outside
 
     @property
@@ -115,8 +115,8 @@ def has_tiles() -> bool:
 
 
 def adds_pairs() -> bool:
-    """Whether 8 bit kernels of onnxruntime add pairs of products in 16 bits, which saturates: those
-    of x86 processors without VNNI."""
+    """Return whether 8 bit kernels of onnxruntime add pairs of products in 16 bits, which
+    saturates: those of x86 processors without VNNI."""
     vnni = frozenset(("avx512_vnni", "avx_vnni")) & frozenset(cpu_features().split())
     return platform.machine() in ISAS["avx2"].machines and not vnni
 
@@ -128,7 +128,7 @@ def shipped_library(isa: str) -> Path | None:
 
 
 def is_available() -> bool:
-    """Whether there is a library, or a compiler to build one."""
+    """Return whether there is a library, or a compiler to build one."""
     return shipped_library(detected_isa()) is not None or find_compiler() is not None
 
 
@@ -151,7 +151,8 @@ def load_library(isa: str | None = None) -> Library:
 
 
 def build_of(isa: str) -> tuple[str, Sequence[Path], Sequence[str]]:
-    """What ``build_library`` is asked for where no library is shipped: name, files and flags."""
+    """Return the arguments of ``build_library`` where no library is shipped: name, files and
+    flags."""
     return "qkernels", SOURCES, build_flags(isa)
 
 

@@ -16,7 +16,7 @@ from compiler.ops.number_format import Array
 
 _LINES: Final = 256
 _MOST_BITS: Final = 4
-"""Of a rest: tables have at most 4,096 entries."""
+"""Largest number of bits of a rest: tables have at most 4,096 entries."""
 _UNIT: Final = 256
 _STEPS: Final = (-1, 1, -2, 2)
 

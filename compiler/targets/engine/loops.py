@@ -93,7 +93,8 @@ def scan(planner: Planner, step: Step, args: list[Item]) -> bool:
 
 
 def _together(found: list[Item], held: list[View]) -> dict[Item, View | None]:
-    """What one program computes at the end of a turn, and the states that lie where they did."""
+    """Return the values that one program computes at the end of a turn, and the states that lie
+    where they did."""
     waiting = [
         item
         for item in found

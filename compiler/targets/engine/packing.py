@@ -108,7 +108,7 @@ def pack_product(
 
 
 def has_four_bits(weight: Array) -> bool:
-    """Whether the weights [columns, length] of each column are at most 15 apart."""
+    """Return whether the weights [columns, length] of each column are at most 15 apart."""
     return bool((weight.max(axis=1) - weight.min(axis=1).astype(np.int32)).max() <= _MOST_NIBBLE)
 
 
@@ -215,7 +215,8 @@ def padded_channels(values: Array, groups: int, dtype: str, order: Array | None 
 
 
 def crossed_term(weight: Array, library: Library) -> Array:
-    """What the bias takes back of crossed weights [columns, elements]: see ``qk_dot_crossed``."""
+    """Return the term that the bias takes back of crossed weights [columns, elements]: see
+    ``qk_dot_crossed``."""
     columns, length = weight.shape
     padded = np.pad(weight.astype(np.int32), ((0, 0), (0, -length % _CROSSED)))
     steps = padded.reshape(columns, -1, 2, _CROSSED // 2)

@@ -63,8 +63,8 @@ def _by_channel(step: Step, place: int, axis: int) -> Array:
 
 
 def _between(step: Step) -> list[_Change]:
-    """What changes with the order of channels that a product reads, it first and the product that
-    computes them last; nothing where others see the order."""
+    """Return the changes with the order of channels that a product reads, it first and the product
+    that computes them last; nothing where others see the order."""
     axes = _axes(step)
     if axes is None or axes.depthwise:
         return []
@@ -167,5 +167,5 @@ def _order(weight: Array) -> Array | None:
 
 
 def _fitting(one: Array, other: Array) -> Array:
-    """Whether no two elements add up to more than 16 bits hold."""
+    """Return whether no two elements add up to more than 16 bits hold."""
     return np.asarray((one + other).max(axis=-1) <= MOST_PAIR)

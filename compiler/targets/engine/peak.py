@@ -1,4 +1,5 @@
-"""How many products of 8-bit integers a core adds up in a second at most, by instruction set.
+"""Measure the products of 8-bit integers that a core adds up in a second at most, by instruction
+set.
 
 A short loop of the dot-product instruction on registers, twelve sums at a time: no memory, no
 epilogue. No kernel is faster; what a layer reaches of it says how well it uses the processor.

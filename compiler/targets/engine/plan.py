@@ -35,7 +35,7 @@ MOST_ARENA: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class StepInfo:
-    """What people want to know of a kernel step.
+    """Facts of a kernel step for people.
 
     Attributes:
         kind: "gemm", "depthwise", …
@@ -73,7 +73,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """What an executor runs.
+    """Steps, buffers and constants of an executor.
 
     Attributes:
         rows: the step table, [steps, QK_FIELDS] int64.
@@ -124,7 +124,7 @@ class Emitter:
         return View(buffer, 0, item.data.shape, row_major(item.data.shape, buffer.item))
 
     def is_constant(self, view: View) -> bool:
-        """Whether the view lies in the blob."""
+        """Return whether the view lies in the blob."""
         return view.buffer in self._constants
 
     def type_of(self, view: View) -> int:

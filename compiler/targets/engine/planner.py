@@ -187,7 +187,7 @@ class Planner:
         return item
 
     def item(self, value: FlowValue) -> Item:
-        """What is known of a value."""
+        """Return the item of a value."""
         if value not in self.items:
             assert value.data is not None
             bounds_of(value.type.dtype)
@@ -248,7 +248,7 @@ class Planner:
             self._root |= {value: self.root(made) for value, made in same.items()}
 
     def _uses(self, value: FlowValue) -> int:
-        """How often a value is read."""
+        """Count the reads of a value."""
         return len(self.readers.get(value, [])) + (value in self._needed_outside)
 
     def root(self, value: FlowValue) -> FlowValue:
@@ -325,7 +325,7 @@ class Planner:
         return True
 
     def _fold(self, step: Step, args: Sequence[Item]) -> None:
-        """What only reads what bounds have made constant, by numpy, here and now."""
+        """Compute steps whose operands bounds have made constant, by numpy, here and now."""
         arrays = [_known(arg, value.type.dtype) for arg, value in zip(args, step.args)]
         for index, data in enumerate(_computed(step, arrays)):
             self.define(step, constants(bits_of(data)), index)
@@ -356,7 +356,7 @@ class Planner:
             self.placed.setdefault((item, item.view), len(self.emitter.actions))
 
     def _holds(self, result: FlowValue) -> bool:
-        """Whether the dtype holds the bounds."""
+        """Return whether the dtype holds the bounds."""
         item, (low, high) = self.items[result], bounds_of(result.type.dtype)
         return low <= item.low and item.high <= high
 
@@ -421,7 +421,7 @@ class Planner:
             emit_program(self, Item(item.shape, item.low, item.high, chain=same), target)
 
     def materialise(self, item: Item) -> View:
-        """Where the item lies; computes it if it was not yet."""
+        """Return the view of the item; computes it if it was not yet."""
         if item.view is not None:
             return item.view
         if item.data is not None:
@@ -458,7 +458,7 @@ class Planner:
     # ---- outputs ---------------------------------------------------------------------------
 
     def _output(self, value: FlowValue) -> tuple[View, Array | None]:
-        """Where an output lies, and the factors of its integers; None for what is copied."""
+        """Return the view of an output, and the factors of its integers; None for a copied one."""
         root, dtype = self.root(value), value.type.dtype
         scaled = dequantized(self, root) if dtype == "float32" else None
         if scaled is not None:
@@ -469,7 +469,7 @@ class Planner:
         return self._raw_view(item, RAW_DTYPES[dtype]), None
 
     def _raw_view(self, item: Item, stored: tuple[str, int]) -> View:
-        """Where an item lies in the storage of an output's dtype; no table writes int64."""
+        """Return the view of an item in the storage of an output's dtype; no table writes int64."""
         no_table = item.chain is None or item.chain.op != "TABLE" or stored[0] != "S64"
         if no_table and item.view is None and item.stored is None and item.product is None:
             item.stored = stored
@@ -507,7 +507,7 @@ def dequantized(planner: Planner, value: FlowValue) -> tuple[View, Array] | None
 
 
 def _known(item: Item, dtype: str) -> Array:
-    """What is known of an operand, zeros for the others, in its dtype."""
+    """Return the known value of an operand, zeros for the others, in its dtype."""
     data = np.zeros(item.shape, np.int64) if item.data is None else item.data
     if dtype == "float32":
         return np.ascontiguousarray(data.astype(np.int32)).view(np.float32)

@@ -83,7 +83,7 @@ def _parts(planner: Planner, weight: Array, data: Item) -> list[tuple[int, Item]
 
 
 def weights_fit(weight: Array, data: Item) -> bool:
-    """Whether weights are bytes and data have at most 16 bits."""
+    """Return whether weights are bytes and data have at most 16 bits."""
     return (
         -(1 << 15) <= data.low <= data.high < 1 << 16
         and weight.size > 0
@@ -105,7 +105,7 @@ def byte_parts(planner: Planner, data: Item, base_bits: int = 8) -> list[tuple[i
 
 
 def is_byte(item: Item) -> bool:
-    """Whether a stored byte holds every value."""
+    """Return whether a stored byte holds every value."""
     return 0 <= item.low <= item.high <= 255 or -128 <= item.low <= item.high <= 127
 
 
@@ -172,15 +172,15 @@ def _waiting(
 
 
 def zero_term(planner: Planner, view: View, weight: Array) -> Array:
-    """What the bias takes back, because kernels multiply stored bytes."""
+    """Return the term that the bias takes back, because kernels multiply stored bytes."""
     sums = weight.astype(np.int64).sum(axis=1)
     shift = planner.library.activation_shift if view.buffer.type == "U8" else 0
     return np.asarray((shift - view.buffer.zero) * sums)
 
 
 def bias_of(planner: Planner, view: View, weight: Array, rows: int) -> tuple[Array, int]:
-    """What the bias of a product with weights [channels, elements of a row] takes back, and
-    whether its dot steps are crossed."""
+    """Return the term that the bias of a product with weights [channels, elements of a row] takes
+    back, and whether its dot steps are crossed."""
     library, (columns, length) = planner.library, weight.shape
     sizes = zip((rows, columns, length), _LEAST_CROSSED)
     crossed = library.crosses and view.buffer.type == "U8" and all(n >= most for n, most in sizes)
@@ -190,13 +190,14 @@ def bias_of(planner: Planner, view: View, weight: Array, rows: int) -> tuple[Arr
 
 
 def takes_four_bits(runs: Array, library: Library) -> bool:
-    """Whether a product of one row by weights [channels, runs, elements] takes them in 4 bits."""
+    """Return whether a product of one row by weights [channels, runs, elements] takes them in 4
+    bits."""
     return 0 < library.nibbles <= runs.size and runs.shape[1] == 1 and has_four_bits(runs[:, 0])
 
 
 def _taken_as(runs: Array, rows: int, library: Library) -> tuple[str, int]:
-    """How rows of bytes take their weights [channels, runs, elements of a run], and how many wide
-    steps narrow ones end with: see step.h."""
+    """Choose the form of weights [channels, runs, elements of a run] for rows of bytes, and the
+    number of wide steps that narrow ones end with: see step.h."""
     if rows == 1 and takes_four_bits(runs, library):
         return "FOUR_BITS", 0
     if (wide := wide_steps(runs, library)) is not None:

@@ -1,4 +1,4 @@
-"""What programs of int32 and of int64 share: operators spelled out, slots, loops, strides."""
+"""Share between programs of int32 and of int64: operators spelled out, slots, loops, strides."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _with_ends(ops: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _read(ops: list[dict[str, Any]], first: dict[str, Any], slot: int) -> bool:
-    """Whether an operation behind the first one reads a slot before it is written again."""
+    """Return whether an operation behind the first one reads a slot before it is written again."""
     _, numbers, _ = layout()
     unary, binary = ([numbers[name] for name in names] for names in (_UNARY, BINARY))
     for op in ops:
@@ -250,7 +250,7 @@ def number_of(item: Item) -> int | None:
 
 
 def _does_nothing(chain: Chain) -> bool:
-    """Whether bounds say that an operator gives its first operand."""
+    """Return whether bounds say that an operator gives its first operand."""
     number, (low, high) = number_of(chain.args[-1]), chain.args[0].bounds
     if chain.op == "CLIP":
         return bool(chain.params[0] <= low and high <= chain.params[1])
@@ -316,7 +316,7 @@ def broadcast_strides(view: View, shape: Shape) -> Shape:
 
 
 class Slots:
-    """Which operand is in which slot; a slot is free again behind the last reader."""
+    """Operands in slots; a slot is free again behind the last reader."""
 
     def __init__(self, ops: list[Operation], count: int) -> None:
         self._last = {arg: op for op in ops for arg in op.chain.args}
@@ -324,7 +324,7 @@ class Slots:
         self._count = count
 
     def of(self, item: Item) -> int | None:
-        """Where an operand is."""
+        """Return the slot of an operand."""
         return self._held.get(item)
 
     def take(self, item: Item) -> int:

@@ -35,7 +35,7 @@ rule("concatenate", of=reals)(moves.concatenate)
 
 @rule(*_ELEMENTWISE, of=reals)
 def elementwise(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """As numpy rounds them."""
+    """Write an operator that rounds as numpy does."""
     return planner.elementwise(step, _ELEMENTWISE[step.name], args)
 
 
@@ -52,7 +52,7 @@ def _limits(step: Step) -> tuple[float, float]:
 
 @rule("cast", of=reals)
 def cast(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """Where a float becomes an integer, by one step from the input if that has such loops."""
+    """Write a cast of floats to integers, as one step from the input if that has such loops."""
     dtype = step.results[0].type.dtype
     if is_integer(step.args[0].type.dtype):
         return planner.elementwise(step, "TO_REAL", args)

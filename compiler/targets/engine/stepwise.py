@@ -133,11 +133,11 @@ class _Rows:
         return root if root in self._named else value
 
     def may_give(self, value: Value) -> bool:
-        """Whether a value can be given without changing another one."""
+        """Return whether a value can be given without changing another one."""
         return value in self._own
 
     def bounds(self) -> dict[Value, tuple[int, int]]:
-        """What the plan relies on, for every integer that it computes."""
+        """Return the bounds that the plan relies on, for every integer that it computes."""
         return {
             value: (item.low, item.high)
             for value, item in self._items.items()

@@ -57,7 +57,7 @@ _LIMITS: Final = {"i8mm": Limits(rows=2, columns=1, saved=0, products=1)}
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How a product takes tiles.
+    """Tiles of a product.
 
     Attributes:
         steps: dot steps of a tile.
@@ -100,7 +100,7 @@ _FIX: Final = f"it should be like {','.join(f'{f.name}={f.default}' for f in fie
 def tiling(
     library: Library, kind: str, groups: int, columns: int, length: int, places: dict[str, Any]
 ) -> Tiling | None:
-    """How a product takes tiles; None where it should take dot steps of single rows.
+    """Return the tiles of a product; None where dot steps of single rows are better.
 
     Args:
         kind: as which its input is stored.

@@ -26,7 +26,7 @@ from compiler.targets.engine.views import View
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What the outputs of one remainder read along one axis.
+    """Reads of the outputs of one remainder along one axis.
 
     Attributes:
         taps: of the weight; none, or evenly apart.
@@ -53,7 +53,7 @@ class Axis:
     outputs: int
 
     def phases(self) -> list[Phase]:
-        """By remainder; without the remainders that no output has."""
+        """Return the phases by remainder; without the remainders that no output has."""
         common = gcd(self.stride, self.dilation)
         found = []
         for p in range(min(self.stride, self.outputs)):

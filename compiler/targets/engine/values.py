@@ -1,4 +1,4 @@
-"""What planning knows of every value: its bounds, and how it is computed.
+"""Facts of planning about every value: its bounds, and the operator that computes it.
 
 Dtypes do not matter to kernels: a value is stored in the narrowest type that holds its bounds, and
 a cast that changes no value is no work. Bounds hold for every input.
@@ -87,7 +87,7 @@ class Item:
 
     @property
     def fits_int32(self) -> bool:
-        """Whether fast kernels can hold it."""
+        """Return whether fast kernels can hold it."""
         return INT32[0] <= self.low and self.high <= INT32[1]
 
     @property
@@ -254,7 +254,7 @@ def below_half(bits: int) -> int:
 
 
 def is_integer(dtype: str) -> bool:
-    """Whether a dtype holds integers that buffers may hold."""
+    """Return whether a dtype holds integers that buffers may hold."""
     return dtype in RAW_DTYPES and dtype != "float32"
 
 

@@ -1,4 +1,4 @@
-"""Where values lie: buffers of the arena, and strided views of them."""
+"""Places of values: buffers of the arena, and strided views of them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class View:
 
     @property
     def address(self) -> Address:
-        """Where the first element lies."""
+        """Address of the first element."""
         return Address(self.buffer, self.offset)
 
     @property
@@ -135,7 +135,7 @@ class View:
 
     @property
     def is_row_major(self) -> bool:
-        """Whether the elements lie one behind the other."""
+        """Return whether the elements lie one behind the other."""
         return reshaped_strides(self.shape, self.strides, (prod(self.shape),)) in (
             (self.buffer.item,),
             (0,),

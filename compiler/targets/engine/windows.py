@@ -48,7 +48,7 @@ def _factor_in_front(planner: Planner, data: Item) -> tuple[Item, int]:
 
 
 def _sums_fit(data: Item, terms: int, factor: int) -> bool:
-    """Whether 32 bits hold a sum of so many values, and 62 its product with the factor."""
+    """Return whether 32 bits hold a sum of so many values, and 62 its product with the factor."""
     most = terms * max(abs(data.low), abs(data.high))
     return most < 1 << 31 and most * abs(factor) < 1 << 62 and abs(factor) < 1 << 30
 
@@ -111,7 +111,8 @@ def pool(planner: Planner, step: Step, args: list[Item]) -> bool:
 
 
 def _reached(sizes: tuple[int, int], kernel: int, stride: int, dilation: int, before: int) -> bool:
-    """Whether every window of one axis reaches data; the largest of padding is the dtype's least.
+    """Return whether every window of one axis reaches data; the largest of padding is the dtype's
+    least.
 
     Args:
         sizes: of the data and of the result.
@@ -204,7 +205,8 @@ _IN_TABLES: Final[Mapping[str, Callable[..., Array]]] = {
 
 
 def _in_table(data: Item) -> tuple[Item, list[Chain]]:
-    """What a table reads instead of its data, and the operators between them, which it does.
+    """Return the operand that a table reads instead of its data, and the operators between them,
+    which the table does.
 
     Not for bytes; neither is what it reads wider than the data, nor does the table grow.
     """

@@ -1,4 +1,4 @@
-"""What compilers of NPUs take of a QDQ file, as their makers publish it; no NPU was run.
+"""Rules of NPU compilers for QDQ files, as their makers publish them; no NPU was run.
 
 ``rules.py`` reads a file and holds the rules that several have in common; a profile is one file:
 the fields of a QConfig whose modules such files can hold, and its rules. ``broken`` gives all that

@@ -47,7 +47,7 @@ class Broken:
 
 
 class Levels:
-    """How integers of a tensor stand for numbers: (integer - zero) * scale.
+    """Grid of a tensor: number = (integer - zero) * scale.
 
     Attributes:
         scale, zero: float32 and integers; rank 0, or one for each channel. None where a file
@@ -117,17 +117,19 @@ class QdqFile:
             yield self.makers[name], levels
 
     def read(self, name: str) -> Levels | None:
-        """Of what an operator reads, where it is dequantized."""
+        """Return the grid of an operator's operand, where it is dequantized."""
         maker = self.makers.get(name)
         return self.levels[name] if maker is not None and maker.op_type == _BORDERS[1] else None
 
     def limits(self, node: onnx.NodeProto) -> bool:
-        """Whether a node stands behind an operator in float: a limit, or a factor of an average."""
+        """Return whether a node stands behind an operator in float: a limit, or a factor of an
+        average."""
         factor = node.op_type == "Mul" and any(name in self.arrays for name in node.input)
         return factor or node.op_type in LIMITS
 
     def written(self, name: str) -> Levels | None:
-        """Of what an operator computes, behind its limits; None where it is not quantized."""
+        """Return the grid of an operator's result, behind its limits; None where it is not
+        quantized."""
         while True:
             found = self.readers.get(name, [])
             if len(found) == 1 and self.limits(found[0]):
@@ -148,7 +150,7 @@ Rule = Callable[[QdqFile], Iterator[tuple[str, str]]]
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a compiler takes.
+    """Dtypes and operators that a compiler takes.
 
     Attributes:
         name: as ``--for`` has it.
@@ -247,7 +249,7 @@ def one_scale(file: QdqFile) -> Iterator[tuple[str, str]]:
 
 
 def dtypes(activations: Mapping[str, int | None], weights: tuple[str, ...]) -> Rule:
-    """What tensors are made of.
+    """Check the dtypes of tensors.
 
     Args:
         activations: dtypes of computed tensors, with the zero point that each must have; None: any.
@@ -307,7 +309,7 @@ def quantized(file: QdqFile) -> Iterator[tuple[str, str]]:
 
 
 def moves_keep_scale(file: QdqFile) -> Iterator[tuple[str, str]]:
-    """What moves elements, or picks the largest, has one scale on both sides."""
+    """Check that moves of elements, and maxima, have one scale on both sides."""
     for node in file.operators(*MOVES):
         written = file.written(node.output[0])
         computed = [file.read(name) for name in node.input if name not in file.arrays]

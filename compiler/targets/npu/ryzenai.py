@@ -44,7 +44,7 @@ def _power_of_two(file: QdqFile) -> Iterator[tuple[str, str]]:
 
 
 def _shift_cut(file: QdqFile) -> Iterator[tuple[str, str]]:
-    """By how many bits sums of products are shifted to become the result."""
+    """Check the bits by which sums of products are shifted to become the result."""
     for node in file.operators("Conv", "Gemm"):
         read = [_position(file.read(name)) for name in node.input[:2]]
         out = _position(file.written(node.output[0]))
@@ -61,7 +61,7 @@ def _shift_cut(file: QdqFile) -> Iterator[tuple[str, str]]:
 
 
 def _elementwise(file: QdqFile) -> Iterator[tuple[str, str]]:
-    """By how many bits operands are brought to one position, and the result from it."""
+    """Check the bits by which operands are brought to one position, and the result from it."""
     for node in file.operators("Add", "Mul"):
         found = [_position(file.read(name)) for name in node.input]
         out = _position(file.written(node.output[0]))

@@ -34,9 +34,9 @@ FORM, CHECK = "qsearch.form", "qsearch.check"
 _SEED = 0
 _MOST_BYTES = 2 << 30
 _MOST_ELEMENTS = 1 << 27
-"""Of the inputs of a test."""
+"""Upper limit of the elements of the inputs of a test."""
 _DAMAGED = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
-"""What a test that export did not write raises: no JSON, no seed, an input of strings."""
+"""Errors of a test that export did not write: no JSON, no seed, an input of strings."""
 
 
 def seal(model: onnx.ModelProto, form: str, module: QModule | None) -> None:
@@ -165,7 +165,7 @@ def _kept(dtype: str, own: str | None) -> str:
 
 
 def _samples_at_once(inputs: Iterable[_Input]) -> int:
-    """Of a model for a fixed number of them; 1 where it is free."""
+    """Return the samples of a run, of a model for a fixed number of them; 1 where it is free."""
     return max((d[0] for _, _, d in inputs if d and isinstance(d[0], int)), default=1)
 
 
@@ -191,7 +191,7 @@ def _noise(seed: int, inputs: Iterable[_Input], count: int) -> dict[str, Array]:
 
 
 def _digest(outputs: Sequence[Array], count: int) -> str:
-    """Of the outputs for one sample; "" where ``count`` equal samples differ."""
+    """Hash the outputs for one sample; "" where ``count`` equal samples differ."""
     digest = hashlib.sha256()
     for output in outputs:
         parts = [output]

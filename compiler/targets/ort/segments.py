@@ -19,7 +19,7 @@ from compiler.runtime.executor import Inputs, ordered_inputs
 from compiler.targets.ort.session import OrtExecutor
 
 NODES: Final = 1_000
-"""Of one session; a graph of up to twice as many is left whole."""
+"""Nodes of one session; a graph of up to twice as many is left whole."""
 
 _APART: Final = frozenset(
     (
@@ -29,7 +29,7 @@ _APART: Final = frozenset(
 )
 """Operators that onnxruntime fuses with no operand that is an output of the graph."""
 _COPIED_BYTES: Final = 1 << 30
-"""Of all weights, up to which sessions have copies of them, packed for their products."""
+"""Bytes of all weights, up to which sessions have copies of them, packed for their products."""
 
 
 class SegmentedExecutor:
@@ -130,5 +130,5 @@ def _borders(graph: onnx.GraphProto, known: Collection[str]) -> Iterator[int]:
 
 
 def _read(node: onnx.NodeProto) -> list[str]:
-    """What a node reads, and what the graphs in it do."""
+    """Return the tensors that a node reads, and the graphs in it."""
     return [name for inner in with_inner(node) for name in inner.input]

@@ -40,7 +40,7 @@ ORT_ERRORS: tuple[type[Exception], ...] = (
         if isinstance(error, type) and issubclass(error, Exception)
     ),
 )
-"""What onnxruntime raises: its classes, one a status code, share no base but Exception."""
+"""Errors of onnxruntime: its classes, one a status code, share no base but Exception."""
 
 
 MOST_S: Final = 60

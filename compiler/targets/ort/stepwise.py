@@ -28,7 +28,7 @@ from compiler.ops.number_format import Array
 from compiler.targets.ort.session import OrtExecutor
 
 MOST_BYTES: Final = 1 << 26
-"""Of the values of one session, in all dtypes as int64."""
+"""Upper limit of the bytes of the values of one session, in all dtypes as int64."""
 
 
 class _Graph:

@@ -121,7 +121,7 @@ class ReferenceExecutor:
             return machine.run(self._plans[self._name], args)
 
     def _kernel(self, name: str) -> Kernel | None:
-        """How a lowered function is run; None where its Relay body is."""
+        """Return the kernel of a lowered function; None where its Relay body runs."""
         kernels = self._kernels
         if kernels is not None and name in kernels:
             return partial(kernels.run, name)

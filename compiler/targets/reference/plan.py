@@ -42,7 +42,7 @@ _OPEN, _BIND, _EMIT = 0, 1, 2
 
 
 class Do(IntEnum):
-    """What a step does."""
+    """Kind of a step."""
 
     OPERATOR = 0
     TUPLE = 1
@@ -292,7 +292,7 @@ class _BlockBuilder:
         return inner
 
     def _self_capture(self, let: Let) -> int | None:
-        """Where a recursive closure keeps itself among its captured values."""
+        """Return the place of a recursive closure among its own captured values."""
         captured = self.scopes.used_inside.get(let.value, [])
         if isinstance(let.value, Function) and let.var in captured:
             return captured.index(let.var)

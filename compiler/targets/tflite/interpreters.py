@@ -23,7 +23,7 @@ from compiler.targets.reference.executor import ReferenceExecutor
 Run = Callable[[Sequence[Array]], list[Array]]
 
 JUDGES: Final = ("TFLM", "LiteRT's reference kernels")
-"""What gives the module's integers …"""
+"""Interpreters that give the module's integers."""
 SHOWN: Final = "XNNPACK"
 """… and what need not."""
 _SPARE: Final = 1 << 20
@@ -43,7 +43,7 @@ def available() -> tuple[str, ...]:
 
 
 def interpreter(name: str, data: bytes) -> tuple[Run, tuple[str, ...]]:
-    """What runs a file, and the dtypes that it takes.
+    """Return the run of a file, and the dtypes that it takes.
 
     Args:
         name: one of ``JUDGES``, or ``SHOWN``.
@@ -192,7 +192,7 @@ class FileJudge:
 
 
 def _narrow(array: Array, part: Taken) -> Array:
-    """What the core takes in 32 bits, in the 8 or 16 that the file takes."""
+    """Return an operand of the core, which has 32 bits, in the 8 or 16 bits of the file."""
     return array if part.grid is None else array.astype(part.stored(array.dtype.name), copy=False)
 
 

@@ -37,13 +37,13 @@ async def get_text(study: SnapshotDep, found: SharedDep, request: Request) -> Re
 
 @router.get("/module/proof")
 async def get_proof(study: SnapshotDep, found: SharedDep, request: Request) -> Response:
-    """What is proved of the module, derived again from the file."""
+    """Prove the module of the study, derived again from the file."""
     return await found.inspection.answer(request, "proof", _module(study))
 
 
 @router.get("/module/times")
 async def get_times(study: SnapshotDep, found: SharedDep, request: Request) -> Response:
-    """What every layer costs on the integer engine of this machine."""
+    """Measure every layer on the integer engine of this machine."""
     return await found.inspection.answer(request, "times", _module(study))
 
 

@@ -70,7 +70,7 @@ class JobIn(BaseModel):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What ``launch`` would be told; a bare hash is an .onnx model or .npz data."""
+        """Settings for ``launch``; a bare hash is an .onnx model or .npz data."""
         kinds = {"model": "onnx", "calib": "npz", "eval": "npz"}
         found = {**(self.model_extra or {}), **{name: getattr(self, name) for name in kinds}}
         found |= {NAMES: self.files} if self.files else {}
@@ -123,7 +123,7 @@ class JobOut(
 
 
 class QueueOut(Out):
-    """What a server runs its studies on; ``workers`` is the most that one study gets.
+    """Resources of a server for its studies; ``workers`` is the most that one study gets.
 
     ``costs`` are what a study may minimise, with their names for people; ``forms`` what it may be
     for.
@@ -138,7 +138,8 @@ class QueueOut(Out):
 
 
 class MeOut(Out):
-    """Who asks. ``quota`` and ``used`` are of bytes now, trials and seconds in 24 hours."""
+    """User of the request. ``quota`` and ``used`` are of bytes now, trials and seconds in 24
+    hours."""
 
     name: str
     may: Literal["read", "submit"]
@@ -188,7 +189,7 @@ async def upload(request: Request, found: SharedDep, user: UserDep, kind: Kind) 
 
 @router.get(UPLOAD_PATH)
 def list_uploads(found: SharedDep, user: UserDep) -> list[UploadedOut]:
-    """What the user uploaded, oldest first."""
+    """List the files that the user uploaded, oldest first."""
     queue = require_queue(found)
     listed = queue.repository.uploads_of(queue.server, user.name)
     return [UploadedOut.of(one, upload=one.sha256) for one in listed]
@@ -196,7 +197,7 @@ def list_uploads(found: SharedDep, user: UserDep) -> list[UploadedOut]:
 
 @router.get(UPLOAD_PATH + "/{sha256}")
 def get_upload(sha256: Sha256, kind: Kind, found: SharedDep, user: UserDep) -> UploadedOut:
-    """Whether the user uploaded this file before: then it needs not be sent again."""
+    """Tell whether the user uploaded this file before: then it needs not be sent again."""
     kept = require_queue(found).uploads.owned(user, sha256, kind)
     if kept is None:
         raise NotFoundError("you have not uploaded this file", where=sha256)

@@ -119,7 +119,7 @@ def _constant(study: Snapshot) -> list[str]:
 
 @router.get("/{key}/failures")
 def list_failures(study: SnapshotDep) -> list[FailureOut]:
-    """Why trials did not complete, the most frequent reason first."""
+    """List the reasons of trials that did not complete, the most frequent first."""
     groups: dict[tuple[str, str], list[TrialPoint]] = {}
     for point in study.points:
         if point.state in WITHOUT_MODULE:
@@ -158,7 +158,7 @@ def get_points(study: SnapshotDep) -> Response:
 
 @router.get("/{key}/importances")
 def get_importances(study: SnapshotDep, measure: str | None = None) -> ImportancesOut:
-    """How much each parameter decides a measure; conditional ones are named as left out."""
+    """Rate the parameters by their effect on a measure; conditional ones are named as left out."""
     chosen = study.measures.named(measure) if measure else study.measures.primary
     if chosen is None:
         legal = [each.name for each in study.measures.all]
@@ -223,7 +223,7 @@ def _proof(study: Snapshot, found: Shared, module: Path | None) -> str | None:
 
 
 def _reason(points: Sequence[TrialPoint]) -> str:
-    """What they have in common; figures that differ are left out."""
+    """Return the common part of the reasons; figures that differ are left out."""
     texts = {point.error or "" for point in points}
     return texts.pop() if len(texts) == 1 else _FIGURE.sub("…", texts.pop())
 

@@ -161,7 +161,7 @@ class _Measurements:
 
     @property
     def complete(self) -> bool:
-        """Whether its layers can be measured."""
+        """Return whether its layers can be measured."""
         ranges = self.scales is not None or not self.qconfig.needs_ranges
         channels = self.channels is not None or not self.qconfig.needs_channels
         return self.module is not None and self.inputs is not None and ranges and channels

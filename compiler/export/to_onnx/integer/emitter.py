@@ -1,4 +1,4 @@
-"""What an integer rule sees: values as tensors of a dtype that computes them exactly.
+"""The emitter of integer ONNX: values as tensors of a dtype that computes them exactly.
 
     int8, bounds [-128, 127]          float32, in which onnxruntime is fastest
     int32, bounds up to 2^40          float64
@@ -67,7 +67,7 @@ class IntegerEmitter(Emitter):
         self.transposed: dict[str, tuple[Held, list[int]]] = {}
         """Results of a Transpose: what it reads, and its axes."""
         self._sums: set[Value] = set()
-        """Of products, and what ``_PASSED`` makes of them."""
+        """Sums of products, and values that ``_PASSED`` makes of them."""
         self._exact = False
         """The word at hand wraps nowhere."""
         self.loops: list[IntegerEmitter] = []
@@ -85,7 +85,7 @@ class IntegerEmitter(Emitter):
         self._held[value] = Held(name, value.type.dtype)
 
     def is_bound(self, value: Value) -> bool:
-        """Whether a tensor holds the value already."""
+        """Return whether a tensor holds the value already."""
         return value in self._held
 
     def held(self, value: Value) -> Held:

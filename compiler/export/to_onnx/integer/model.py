@@ -34,7 +34,7 @@ from compiler.ir.module import IRModule
 from compiler.ranges.analysis import RangeContext
 
 MOST_BYTES: Final = (1 << 31) - (1 << 24)
-"""Of constants, which leaves the nodes some room in a message of 2 GB."""
+"""Upper limit of the bytes of constants, which leaves the nodes some room in a message of 2 GB."""
 
 
 @collector_rests

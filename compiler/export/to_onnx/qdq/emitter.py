@@ -1,4 +1,5 @@
-"""What a QDQ rule sees: integers in 8 bits, and sums of them that wait for their requantization.
+"""The emitter of QDQ files: integers in 8 bits, and sums of them that wait for their
+requantization.
 
 A QDQ graph computes in float between DequantizeLinear and QuantizeLinear, and a runtime replaces
 such groups by 8 bit kernels. The unit of every tensor is the module's own integer: a tensor of 8
@@ -33,7 +34,7 @@ _SIGNED_TOP = 127
 _ONE_NUMBER = 1e-5
 """Factors that differ by no more of themselves are one: those of the module are rounded."""
 _OF_A_LEVEL = 1e-6
-"""By which an addend may miss a whole number of levels."""
+"""Share of a level by which an addend may miss a whole number of levels."""
 _ONE = 64
 """Weight of a product by 1, of 7 bits."""
 _WIDENED = 32
@@ -42,7 +43,7 @@ _WIDENED = 32
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What a runtime takes.
+    """Operators and forms that a runtime takes.
 
     Attributes:
         symmetric: activations are int8 with zero point 0; else uint8 with any.
@@ -74,7 +75,7 @@ RUNTIMES = {
     "ryzenai": Runtime(symmetric=True, integer_clip=False, npu=True),
     "qnn": Runtime(integer_clip=False, npu=True, bits=16, opset=21),
 }
-"""By their names for ``--for``."""
+"""Runtimes by the names of ``--for``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -307,7 +308,7 @@ class QdqEmitter:
         return Real.of(write)
 
     def is_held(self, value: Value) -> bool:
-        """Whether an integer value is an 8 bit tensor, or one of ``bits``."""
+        """Return whether an integer value is an 8 bit tensor, or one of ``bits``."""
         wide = self.runtime.bits == 16 and value.type.dtype in ("int16", "uint16")
         return wide or value.type.dtype in _NARROW
 
@@ -470,7 +471,7 @@ class QdqEmitter:
         return Quantized("", LEVELS // 2 if high <= _SIGNED_TOP else -low, 1.0, "uint8")
 
     def _saturates(self, levels: Quantized, low: int, high: int) -> bool:
-        """Whether 8 bits limit to [low, high] themselves, but for one level."""
+        """Return whether 8 bits limit to [low, high] themselves, but for one level."""
         least, most = levels.range
         # A Relu stands before int8 that has no level for a limit at 0.
         below = low - 1 <= least or (low == 0 and levels.dtype == "int8")
@@ -503,7 +504,7 @@ def scaled(
 def of_operand(
     write: Callable[[Floats], str], graph: QdqEmitter, depth: int = 0, *, channels: bool = False
 ) -> Real:
-    """What an operator computes from its operand, where a factor may stand before it or behind it.
+    """Write an operator of one operand, where a factor may stand before it or behind it.
 
     Args:
         write: writes it for the operand times a factor.

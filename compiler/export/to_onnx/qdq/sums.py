@@ -47,8 +47,8 @@ _MAXIMA = ("nn.max_pool2d", "nn.global_max_pool2d")
 _SHAPES = ("reshape", "nn.batch_flatten", "squeeze", "expand_dims", "transpose")
 _AVERAGES = ("nn.avg_pool2d", "nn.global_avg_pool2d", "mean")
 ChannelMaxima = Mapping[str, Sequence[int]]
-"""As ``runtime.channel_maxima`` reads them: ONNX node → the largest integer of each channel of its
-data."""
+"""Largest integer of each channel of the data, by ONNX node, as ``runtime.channel_maxima`` has
+them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def _is_small(product: Step) -> bool:
 def narrow_levels(
     step: Step, maxima: ChannelMaxima, last: Set[Step] = frozenset()
 ) -> Levels | None:
-    """What stands for the 16 bits that a step gives.
+    """Return the levels that stand for the 16 bits of a step.
 
     What layers read of them in 8 bits; of several, that with the widest range. Where a product that
     is not among ``last`` reads all 16 bits, their range, for a grouped convolution channel by
@@ -176,7 +176,7 @@ def _changing_ends(table: Step, value: Value) -> tuple[float, float] | None:
 
 
 def _enters(value: Value) -> bool:
-    """Whether a value is an input of the network, as it is or quantized."""
+    """Return whether a value is an input of the network, as it is or quantized."""
     producer = value.producer
     return producer is None or not all(is_integer(arg.type.dtype) for arg in producer.args)
 
@@ -237,7 +237,7 @@ def needless_clips(step: Step, bits: int = 8) -> tuple[Step, ...]:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _Origin:
-    """What a clip limits.
+    """Origin of the values that a clip limits.
 
     Attributes:
         ends: limits of it and of what stands in front of it, one number or one per channel.
@@ -253,7 +253,7 @@ class _Origin:
 
     @staticmethod
     def of(step: Step) -> _Origin:
-        """Of the clip."""
+        """Return the origin of the values of the clip."""
         limits, value, factor = clip_limits(step), step.args[0], np.ones(())
         assert limits is not None
         low, high = (np.asarray(float(end)) for end in limits)
@@ -281,7 +281,7 @@ class _Origin:
 
 
 def _of_unsigned(value: Value) -> bool:
-    """Whether a value is unsigned integers, or their averages, but for positive factors."""
+    """Return whether a value is unsigned integers, or their averages, but for positive factors."""
     while not value.type.dtype.startswith("uint"):
         producer = value.producer
         if producer is None:
@@ -321,7 +321,8 @@ def _calibrated_levels(origin: _Origin, reach: float) -> Levels:
 
 
 def _is_wide(step: Step) -> bool:
-    """Whether a clip is to the bits of a stored value; an activation's limits are any numbers."""
+    """Return whether a clip is to the bits of a stored value; an activation's limits are any
+    numbers."""
     limits = clip_limits(step)
     if limits is None or not LEVELS <= limits[1] - limits[0] < _WIDEST:
         return False
@@ -425,7 +426,8 @@ def fixed_point_factor(step: Step) -> Floats | None:
 
 
 def _requantized(value: Value) -> Iterator[tuple[Floats, Value]]:
-    """What the readers of a value multiply it by, in a shape that broadcasts, and their results."""
+    """Yield the factor by which each reader multiplies the value, in a shape that broadcasts, and
+    its result."""
     for user in _readers(value):
         factor = fixed_point_factor(user)
         if factor is not None:

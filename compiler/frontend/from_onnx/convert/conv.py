@@ -25,7 +25,7 @@ from compiler.ir.expr import Expr
 Ints = tuple[int, ...]
 
 _MOST_PLACES: Final = 1 << 24
-"""Of a kernel, times elements of the data, that a computed weight may have."""
+"""Upper limit of elements of a kernel times elements of the data, for a computed weight."""
 
 
 def _weight(node: OnnxNode, given: Expr | None, axes: int) -> Expr:
@@ -138,7 +138,8 @@ def stft(node: OnnxNode) -> Expr:
 
 
 def _is_correlated(node: OnnxNode, data: Expr, window: Window) -> bool:
-    """Whether a weight is computed, for one sample of which there are not too many windows."""
+    """Return whether a weight is computed, for one sample of which there are not too many
+    windows."""
     shape = data.tensor_type.shape
     static = shape[0] == 1 and all(isinstance(size, int) for size in shape)
     if not static or node.values.is_stored(node.proto.input[1]):
@@ -147,8 +148,8 @@ def _is_correlated(node: OnnxNode, data: Expr, window: Window) -> bool:
 
 
 def _correlated(node: OnnxNode, data: Expr, window: Window) -> Expr:
-    """As trackers compare a template with an image: a product of matrices, of the weight and of
-    the windows of the data, group by group."""
+    """Convert a correlation, such as of a template with an image in trackers, to a product of
+    matrices, of the weight and of the windows of the data, group by group."""
     weight, groups = node.arg(1), node.attr("group", 1)
     around = [(0, 0), (0, 0), *zip(window.begins, window.ends, strict=True)]
     if any(map(any, around)):

@@ -152,7 +152,7 @@ def embed_layer_normalization(node: OnnxNode) -> list[Expr]:
 
 @_fused("Attention")
 def attention(node: OnnxNode) -> Expr:
-    """Of one stream, whose three products are one."""
+    """Convert an attention of one stream, whose three products are one."""
     joined = matmul(node)
     assert isinstance(joined, Expr)
     if node.has_input(2):
@@ -166,7 +166,7 @@ def attention(node: OnnxNode) -> Expr:
 
 @_fused("MultiHeadAttention")
 def multi_head_attention(node: OnnxNode) -> Expr:
-    """Of queries, keys and values of three axes."""
+    """Convert an attention of queries, keys and values of three axes."""
     _refuse(node, (6, 7, 8, 9))
     if not (node.has_input(1) and node.has_input(2)) or node.rank(node.arg(1)) != 3:
         raise node.error("packed queries, keys and values are not read")
@@ -210,7 +210,8 @@ def _attended(node: OnnxNode, streams: Sequence[Expr], mask: int, bias: int) -> 
 
 
 def _mask(node: OnnxNode, index: int, hidden: float, scores: Expr) -> Expr:
-    """What masks of ones for tokens that count add: 0 to these, ``hidden`` to others."""
+    """Return the addend of a mask of ones for tokens that count: 0 for these, ``hidden`` for
+    others."""
     held = node.arg(index)
     if node.rank(held) not in (2, 3) or node.shape(held)[-1] != node.shape(scores)[-1]:
         raise node.error(

@@ -72,7 +72,7 @@ def _numbers(node: OnnxNode, name: str, default: Any = ()) -> Array:
 
 
 def _trees_by_names(node: OnnxNode, what: str, targets: int) -> _Trees:
-    """Of the operators before opset 5; ``what``: "target" or "class"."""
+    """Read the trees of the operators before opset 5; ``what``: "target" or "class"."""
     names = list(zip(node.attr("nodes_treeids"), node.attr("nodes_nodeids")))
     places = {name: place for place, name in enumerate(names)}
     mode = [m.removeprefix("BRANCH_") for m in node.attr("nodes_modes")]
@@ -95,7 +95,7 @@ def _trees_by_names(node: OnnxNode, what: str, targets: int) -> _Trees:
 
 
 def _trees_by_places(node: OnnxNode) -> _Trees:
-    """Of opset 5: leaves stand behind the inner nodes."""
+    """Read the trees of opset 5: leaves stand behind the inner nodes."""
     modes = node.attr("nodes_modes").tolist()
     count, weights = len(modes), node.attr("leaf_weights")
     leaves = len(weights)
@@ -117,11 +117,11 @@ def _trees_by_places(node: OnnxNode) -> _Trees:
 _LAST: Final = 65534
 """Step that stands for all that is larger; 0 stands for all that is smaller."""
 _MARGIN: Final = 0.02
-"""Of a step: what float32 may be off where a feature equals a limit."""
+"""Error of float32, as a share of a step, where a feature equals a limit."""
 
 
 def _steps(node: OnnxNode, trees: _Trees, features: int) -> tuple[Array, Array]:
-    """What lies at step 0 of each feature, and how many steps a unit is: float32."""
+    """Return the value at step 0 of each feature, and the steps in a unit, float32."""
     low, factor = np.zeros(features, np.float32), np.ones(features, np.float32)
     asked = np.array([m != "LEAF" for m in trees.mode])
     if not np.isfinite(trees.limit[asked]).all():
@@ -198,7 +198,7 @@ class _Scores:
     most: int
 
     def real(self, node: OnnxNode) -> Expr:
-        """As float32; the limits tell the quantizer what they can be."""
+        """Cast to float32; the limits tell the quantizer the possible values."""
         held = node.call("clip", self.data, a_min=float(-self.most), a_max=float(self.most))
         value = node.call("cast", held, dtype="float32")
         return node.call("multiply", value, node.const(self.scale, "float32"))
@@ -459,7 +459,7 @@ def linear_classifier(node: OnnxNode) -> list[Expr]:
 
 
 def _kernel(node: OnnxNode, data: Expr, vectors: Array, kind: str) -> Expr:
-    """How near each row is to each vector: (batch, vectors)."""
+    """Return the kernel of each row and each vector: (batch, vectors)."""
     gamma, offset, degree = node.attr("kernel_params", None) or (1.0, 0.0, 1.0)
     if kind == "RBF":
         lengths = node.const(-gamma * np.square(vectors).sum(axis=1), "float32")
@@ -477,7 +477,8 @@ def _kernel(node: OnnxNode, data: Expr, vectors: Array, kind: str) -> Expr:
 
 
 def _products(node: OnnxNode, weight: Array, count: int) -> Expr:
-    """Of each row of weights; ``count`` vectors, or none: then they are those of the data."""
+    """Return the scores of each row of weights; ``count`` vectors, or none: then they are those of
+    the data."""
     data, kind = node.call("cast", node.arg(0), dtype="float32"), node.attr("kernel_type", "LINEAR")
     if count:
         vectors = np.reshape(node.attr("support_vectors"), (count, -1)).astype(np.float64)

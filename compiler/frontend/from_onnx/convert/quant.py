@@ -438,7 +438,8 @@ def _axis(node: OnnxNode, rank: int, grid: Grid) -> int | None:
 
 
 def _simulated(values: Array, grid: Grid, axis: int | None) -> Array:
-    """What simulated_quantize makes of the values: others, where a tiny scale is rounded away."""
+    """Return the values after simulated_quantize, which differ where a tiny scale is rounded
+    away."""
     op = Op.get(SIMULATED_QUANTIZE)
     assert op.attrs_type is not None
     attrs = op.attrs_type.make(kind=int(QAnnotateKind.WEIGHT), rounding="round_even", axis=axis)

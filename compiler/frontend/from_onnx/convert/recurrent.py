@@ -22,7 +22,7 @@ from compiler.ir.expr import Expr
 from compiler.ops.number_format import Array
 
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
-"""Whether each direction goes from the last step to the first."""
+"""True for each pass of a direction that goes from the last step to the first."""
 
 # What the activations take from activation_alpha and activation_beta, with ONNX's defaults.
 ACTIVATIONS: dict[str, dict[str, float]] = {
@@ -254,7 +254,7 @@ def _recurrence(
 
 
 def _running(node: OnnxNode, steps: int, batch: int) -> Expr | None:
-    """Whether each step belongs to each sequence (steps, batch, 1); None where all do."""
+    """Return whether each step belongs to each sequence (steps, batch, 1); None where all do."""
     if not node.has_input(4):
         return None
     known = node.known(4)
@@ -291,7 +291,7 @@ def _activations(
 def activation(
     node: OnnxNode, name: str, factors: dict[str, float], bound: float = 0.0
 ) -> _Activation:
-    """What the importer makes of the ONNX operator ``name``, of what is clipped to ``bound``."""
+    """Return the importer's form of the ONNX operator ``name``, on data clipped to ``bound``."""
     convert = find_converter(name, node.opset)
     if convert is None:
         raise node.error(f"activation {name!r} is read from a later opset on")

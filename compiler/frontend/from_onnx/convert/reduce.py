@@ -68,7 +68,7 @@ def _log_sum_exp(node: OnnxNode, data: Expr, axes: tuple[int, ...], keepdims: bo
 
 
 _MOST_FACTORS = 16
-"""That are multiplied one by one: integers round every product."""
+"""Factors that are multiplied one by one at most: integers round every product."""
 
 
 def _product(node: OnnxNode, data: Expr, axes: tuple[int, ...], keepdims: bool) -> Expr:

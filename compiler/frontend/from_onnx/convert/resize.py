@@ -37,7 +37,7 @@ Matrix = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """How one axis is resized: sizes in elements, scale = output / input before rounding."""
+    """Resize of one axis: sizes in elements, scale = output / input before rounding."""
 
     axis: int
     size: int

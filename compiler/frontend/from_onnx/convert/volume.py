@@ -22,7 +22,8 @@ from compiler.ops.number_format import Array
 Pool = Callable[[Expr, Window], Expr]
 Bias = Callable[[Expr], Expr]
 _MOST_READS: Final = 1 << 20
-"""Of slices by the windows of a convolution: their places are a constant of the module."""
+"""Upper limit of slices times windows of a convolution: their places are a constant of the
+module."""
 _MOST_PHASES: Final = 64
 """Slices of a stride, whose channels one convolution has."""
 

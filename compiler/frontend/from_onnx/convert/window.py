@@ -30,7 +30,7 @@ class Window(NamedTuple):
 
     @property
     def moves_nothing(self) -> bool:
-        """Whether every window is one element, and each element in one window."""
+        """Return whether every window is one element, and each element in one window."""
         ones = {*self.kernel, *self.strides} == {1}
         return ones and not any((*self.begins, *self.ends))
 
@@ -47,7 +47,7 @@ class Window(NamedTuple):
         return Window(*(values + one for one, values in zip(_ONE, self)))
 
     def counts(self, sizes: Sequence[int]) -> list[int]:
-        """How many windows fit along each axis of data of these sizes."""
+        """Count the windows along each axis of data of these sizes."""
         return [
             max((size + begin + end - (k - 1) * d - 1) // s + 1, 0)
             for size, k, s, d, begin, end in zip(sizes, *self)
@@ -74,7 +74,7 @@ _ONE = Window((1,), (1,), (1,), (0,), (0,))
 
 
 def spatial_axes(node: OnnxNode, data: Expr) -> int:
-    """How many axes of the data are spatial: all but the first two.
+    """Count the spatial axes of the data: all but the first two.
 
     Raises:
         OnnxImportError: none, or more than three.

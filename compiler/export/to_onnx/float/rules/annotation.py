@@ -59,7 +59,7 @@ def simulated_quantize(step: Step, e: Emitter) -> str:
 
 
 def _zero_point(low: Value, high: Value) -> NDArray[np.uint8] | None:
-    """Of uint8, where a grid has all its numbers."""
+    """Return the uint8 zero point of a grid that has all its numbers; None for others."""
     if low.data is None or high.data is None:
         return None
     zero, limits = -float(low.data), np.iinfo(np.uint8)

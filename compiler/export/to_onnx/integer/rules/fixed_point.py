@@ -97,7 +97,7 @@ def bitwise(step: Step, e: IntegerEmitter) -> Held:
 
 
 def _are_low_bits(mask: Array) -> bool:
-    """Whether all are 2^n - 1, n < 63."""
+    """Return whether all are 2^n - 1, n < 63."""
     return not (np.any(mask < 0) or np.any(mask >= 1 << 62) or np.any(mask & (mask + 1)))
 
 

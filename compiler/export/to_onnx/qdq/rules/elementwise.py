@@ -222,7 +222,7 @@ def fixed_point_multiply(step: Step, graph: QdqEmitter) -> Real | None:
 
 @FToQdq.register("left_shift")
 def left_shift(step: Step, graph: QdqEmitter) -> Real | None:
-    """By constants: times powers of two."""
+    """Multiply by powers of two: shifts by constants."""
     value, bits = step.args
     real = _free(value, graph)
     if real is None or bits.data is None or bits.data.size == 0:

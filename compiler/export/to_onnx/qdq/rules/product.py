@@ -39,8 +39,8 @@ def conv2d(step: Step, graph: QdqEmitter) -> Real | None:
 
 
 def _border(step: Step, graph: QdqEmitter) -> tuple[Quantized, int, list[int]] | None:
-    """Of a convolution behind a constant border: the 8 bit tensor inside, whose integers are less
-    by the border's, that integer, and the border's width as of ``pads``."""
+    """Return the parts of a convolution behind a constant border: the 8 bit tensor inside, whose
+    integers are less by the border's, that integer, and the border's width as of ``pads``."""
     pad = step.args[0].producer
     if pad is None or pad.name != "nn.pad" or pad.attrs.pad_mode != "constant":
         return None
@@ -153,7 +153,7 @@ def _product(
 
 
 def _per_channel(values: Floats, shape: tuple[int, ...]) -> bool:
-    """Whether they are one number, or one per channel."""
+    """Return whether they are one number, or one per channel."""
     try:
         return np.broadcast_shapes(values.shape, shape) == shape
     except ValueError:
