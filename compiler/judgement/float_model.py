@@ -18,14 +18,8 @@ import onnx
 from compiler.errors import EvaluationError
 from compiler.frontend.from_onnx.inlining import inline_functions
 from compiler.frontend.from_onnx.model_file import read_model
-from compiler.judgement.layers import (
-    DEQUANTIZE,
-    PRODUCTS,
-    QUANTIZE,
-    Grid,
-    Network,
-    Product,
-)
+from compiler.judgement.layers import PRODUCTS, Network, Product
+from compiler.judgement.nodes import DEQUANTIZE, QUANTIZE, Grid
 from compiler.ops.number_format import Array
 from compiler.targets.ort.session import OrtExecutor
 

@@ -16,7 +16,7 @@ import os
 from collections import ChainMap
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import onnx
@@ -24,49 +24,26 @@ from onnx import helper, numpy_helper
 
 from compiler.errors import OnnxImportError, raised_as
 from compiler.frontend.from_onnx.convert.qlinear import written_out
-from compiler.frontend.from_onnx.convert.quant import MICROSOFT, PERMUTATIONS
+from compiler.frontend.from_onnx.convert.quant import MICROSOFT
 from compiler.frontend.from_onnx.graph import in_order, node_name
 from compiler.frontend.from_onnx.inlining import inline_functions
 from compiler.frontend.from_onnx.model_file import read_model, within
 from compiler.frontend.from_onnx.opsets import STANDARD_DOMAINS
 from compiler.ir.ty import integer_range
-from compiler.ops.number_format import Array, aligned_vector
+from compiler.judgement.nodes import (
+    DEQUANTIZE,
+    DYNAMIC,
+    FOLDED,
+    MOVES,
+    QUANTIZE,
+    Grid,
+    attribute,
+    evaluate_node,
+    given,
+)
+from compiler.ops.number_format import Array
 
-QUANTIZE: Final = "QuantizeLinear"
-DEQUANTIZE: Final = "DequantizeLinear"
-DYNAMIC: Final = "DynamicQuantizeLinear"
 PRODUCTS: Final = ("Conv", "ConvTranspose", "MatMul", "Gemm", "MatMulInteger", "ConvInteger")
-MOVES: Final = (*PERMUTATIONS, "Clip")
-"""Operators that are followed from a product to its point, and from a point to its integers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """A quantization point: scale (q - zero), q in [low, high].
-
-    Attributes:
-        dtype: of the integers; "" is not known.
-        scale, zero: constants, float64 and int64; None where the file computes them.
-        axis: of a vector of scales.
-        low, high: of the integers, with a Clip behind QuantizeLinear.
-    """
-
-    dtype: str
-    scale: Array | None
-    zero: Array | None
-    axis: int
-    low: int
-    high: int
-
-    @property
-    def bits(self) -> int:
-        """Bits of an integer; 0 is not known."""
-        return int(self.dtype.lstrip("uint")) if self.dtype else 0
-
-    def along(self, rank: int, values: Array) -> Array:
-        """A scale or a zero point in the shape that broadcasts with a tensor of this rank."""
-        vector = values.ndim == 1 and values.size > 1
-        return aligned_vector(values, self.axis, rank) if vector else values.reshape(())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,17 +150,6 @@ class Product:
         return float(data.item()), self.by_output(weight), float(result.item())
 
 
-def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
-    """The value of an attribute."""
-    found = next((a for a in node.attribute if a.name == name), None)
-    return default if found is None else helper.get_attribute_value(found)
-
-
-def given(node: onnx.NodeProto, place: int) -> str:
-    """The name of an input; "" where there is none."""
-    return node.input[place] if place < len(node.input) else ""
-
-
 class Network:
     """A rewritten graph: nodes in order, constants, who writes and reads what.
 
@@ -243,8 +209,6 @@ class Network:
 
     def _fold(self) -> None:
         """Compute integers of constant weights: QuantizeLinear, Clip and moves of constants."""
-        from compiler.judgement.exact import FOLDED, evaluate_node
-
         for node in self.nodes:
             known = all(name in self.constants for name in node.input if name)
             if node.op_type in FOLDED and known:

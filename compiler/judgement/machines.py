@@ -18,16 +18,9 @@ from onnx import numpy_helper
 from compiler.frontend.from_onnx.convert.quant import MOVES
 from compiler.frontend.from_onnx.graph import node_name
 from compiler.frontend.from_onnx.model_file import within
-from compiler.judgement.exact import Evaluation, windows
-from compiler.judgement.layers import (
-    DEQUANTIZE,
-    DYNAMIC,
-    QUANTIZE,
-    Network,
-    Product,
-    attribute,
-    given,
-)
+from compiler.judgement.exact import Evaluation
+from compiler.judgement.layers import Network, Product
+from compiler.judgement.nodes import DEQUANTIZE, DYNAMIC, QUANTIZE, attribute, given, windows
 from compiler.judgement.overflow import biases, centred_data, centred_weights, terms_of
 from compiler.ops.number_format import Array
 from compiler.text_output import abbreviated

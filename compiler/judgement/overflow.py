@@ -14,8 +14,9 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from compiler.errors import EvaluationError
-from compiler.judgement.exact import evaluate, windows
-from compiler.judgement.layers import QUANTIZE, Network, Product, given
+from compiler.judgement.exact import evaluate
+from compiler.judgement.layers import Network, Product
+from compiler.judgement.nodes import QUANTIZE, given, windows
 from compiler.ops.number_format import Array
 
 PROVED: Final = "proved"

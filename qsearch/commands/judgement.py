@@ -24,7 +24,7 @@ from compiler.errors import CodegenError, CompilerError, EvaluationError
 from compiler.frontend.from_onnx.model_file import read_model
 from compiler.judgement.exact import Evaluation, evaluate
 from compiler.judgement.float_model import Loss, compare_grids
-from compiler.judgement.layers import DYNAMIC, QUANTIZE, Network, read_network
+from compiler.judgement.layers import Network, read_network
 from compiler.judgement.machines import (
     EXACT,
     MACHINES,
@@ -35,6 +35,7 @@ from compiler.judgement.machines import (
     padding_notes,
     reasons,
 )
+from compiler.judgement.nodes import DYNAMIC, QUANTIZE
 from compiler.judgement.overflow import OPEN, PROVED, Claim, overflow, with_witnesses
 from compiler.ops.number_format import Array
 from compiler.targets.ort.session import OrtExecutor
