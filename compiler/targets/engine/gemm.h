@@ -637,18 +637,8 @@ static void qk_run_row(const qk_gemm_step *g, const qk_memory *m)
 }
 #endif
 
-#ifdef QK_AMX
-#include "tiled.h"
-#endif
-
 static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
 {
-#ifdef QK_AMX
-    if (g->tile) {
-        qk_run_tiles(g, m);
-        return;
-    }
-#endif
 #ifndef QK_OWN_TILES
     if (g->height * g->width * g->seg_y * g->seg_x == 1 && !g->crossed && !g->tile) {
         qk_run_row(g, m);

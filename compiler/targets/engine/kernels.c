@@ -20,6 +20,9 @@
 #include <time.h>
 
 #include "gemm.h"
+#ifdef QK_AMX
+#include "tiled.h"
+#endif
 
 #include "depthwise.h"
 #include "elementwise.h"
@@ -472,7 +475,15 @@ static void qk_one(const qk_step *s, const qk_memory *m)
     switch (s->field[0]) {
     case QK_QUANTIZE: qk_run_quantize(&s->quantize, m); break;
     case QK_DEQUANTIZE: qk_run_dequantize(&s->dequantize, m); break;
-    case QK_GEMM: qk_run_gemm(&s->gemm, m); break;
+    case QK_GEMM:
+#ifdef QK_AMX
+        if (s->gemm.tile) {
+            qk_run_tiles(&s->gemm, m);
+            break;
+        }
+#endif
+        qk_run_gemm(&s->gemm, m);
+        break;
     case QK_DEPTHWISE: qk_run_depthwise(&s->depthwise, m); break;
     case QK_ELEMENTWISE: qk_run_elementwise(&s->elementwise, m); break;
     case QK_POOL: qk_run_pool(&s->pool, m); break;
