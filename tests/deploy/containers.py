@@ -268,10 +268,13 @@ def _may_make_namespaces() -> bool:
 
 
 def listeners(pids: Sequence[int]) -> set[tuple[str, str, int]]:
-    """(program, address, port) of every TCP socket on which one of the processes listens."""
+    """(program, address, port) of every TCP socket on which one of the processes listens.
+
+    An environment made by that of another one calls its interpreter python3.11: python3 here.
+    """
     found = set()
     for pid in pids:
-        program = re.sub(r"[ :]+$", "", _read(f"/proc/{pid}/comm"))
+        program = re.sub(r"(?<=^python3)\.\d+$|[ :]+$", "", _read(f"/proc/{pid}/comm"))
         sockets = set()
         with contextlib.suppress(OSError):
             for handle in Path(f"/proc/{pid}/fd").iterdir():
