@@ -7,6 +7,7 @@ They have no interval, and early stopping compares SQNR where it can.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from enum import IntEnum
@@ -35,7 +36,7 @@ class _Band(IntEnum):
     ABOVE = -1
 
 
-class _ByClass(Sums):
+class _ByClass(Sums, ABC):
     """Counts of all samples together, or of each class where a sample has several at once."""
 
     def update(
@@ -50,9 +51,9 @@ class _ByClass(Sums):
             for key, count in self.counts(scores, own).items():
                 state[prefix + key] = state.get(prefix + key, 0.0) + count
 
+    @abstractmethod
     def counts(self, output: NDArray[Any], wanted: NDArray[Any]) -> State:
         """Return how often each answer, or score, has each label."""
-        raise NotImplementedError
 
 
 class F1(_ByClass):
