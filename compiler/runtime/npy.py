@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tokenize
 import warnings
 from typing import Any, BinaryIO
 
@@ -38,7 +39,16 @@ def read_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]
             shape, fortran, dtype = read(stream)
     except (ValueError, EOFError):
         raise
-    except Exception as error:  # of Python's parser and of dtypes
+    except (  # of Python's parser and of dtypes
+        tokenize.TokenError,
+        SyntaxError,
+        TypeError,
+        AttributeError,
+        LookupError,
+        ArithmeticError,
+        RecursionError,
+        MemoryError,
+    ) as error:
         raise ValueError(f"its header cannot be read: {str(error)[:100]}") from error
     if any(isinstance(size, bool) or not 0 <= size < 2**62 for size in shape):
         raise ValueError(f"its header states the shape {str(shape)[:100]}")
