@@ -9,14 +9,19 @@
     %6 = cast(%5, dtype="uint8");
     annotation.stop_fusion(%6)
 
-In front: casts to wider integers, a constant bias, a relu. Behind: clips, constant sums behind a
-clip, casts to narrower integers and stop_fusion, where all that reads the value does the same. No
-value changes.
+In front: casts to wider integers, a constant bias, a relu, clips, a stop_fusion. Behind: clips,
+constant sums behind a clip, casts to narrower integers and stop_fusion, where all that reads the
+value does the same. No value changes.
+
+A requantization never decreases as its data grow, so R(clip(x, a, b)) = clip(R(x), R(a), R(b)).
+Limits in front, also those of channels, become limits of the result where all channels get the same
+ones and no x without them overflows. Limits of more than 8 bits tell what calibration has seen:
+what stands in front of those stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,11 +37,14 @@ from compiler.ops.number_format import Array
 from compiler.ops.qnn.requantize import OP, RequantizeAttrs, bias_dtype
 from compiler.ops.tensor.clip import integer_bound
 from compiler.ops.tensor.fixed_point_multiply import PRODUCTS
+from compiler.ranges.expressions import ExpressionRanges
 from compiler.span import join_spans
 
 Users = Mapping[Expr, Sequence[Expr | None]]
 _STOP = "annotation.stop_fusion"
 _SUMS = ("add", "subtract")
+_LIMITS = ("clip", "maximum", "minimum")
+_LEVELS = 256
 
 
 @register_pass("MergeRequantize", opt_level=0, required=("InferType",))
@@ -61,10 +69,11 @@ class MergeRequantize(FunctionPass):
                 users.setdefault(operand, []).append(node)
         merged: dict[Expr, _Merged] = {}
         taken: set[Expr] = set()
+        bounds_of = ExpressionRanges().of
         for node in order:
             attrs = _attrs(node, self.words)
             if attrs is not None and isinstance(node, Call):
-                one = _Merged(node, attrs, users, taken)
+                one = _Merged(node, attrs, users, taken, bounds_of)
                 merged |= dict.fromkeys(one.last, one)
         if not any(one.changed for one in merged.values()):
             return fn
@@ -138,14 +147,22 @@ class _Merged:
 
     Args:
         taken: nodes that others take in.
+        bounds_of: lowest and highest element, for any input.
     Attributes:
         last: the nodes that it stands for, all of one value.
         data: what it reads.
         read: the scale of the integers that it multiplies.
     """
 
-    def __init__(self, call: Call, attrs: RequantizeAttrs, users: Users, taken: set[Expr]) -> None:
-        self._call, self._users, self._taken = call, users, taken
+    def __init__(
+        self,
+        call: Call,
+        attrs: RequantizeAttrs,
+        users: Users,
+        taken: set[Expr],
+        bounds_of: Callable[[Expr], tuple[int, int]],
+    ) -> None:
+        self._call, self._users, self._taken, self._bounds_of = call, users, taken, bounds_of
         self._attrs = attrs
         self._vectors = call.args[1:]
         self._spans, self._quant = [call.span], call.quant
@@ -154,9 +171,9 @@ class _Merged:
         biased = attrs.bias or len(self._vectors) % 2
         self._sum_dtype = bias_dtype(_dtype(self.data)) if biased else ""
         self.last: tuple[Expr, ...] = (call,)
-        while self._takes_front():
-            pass
         while self._takes_behind():
+            pass
+        while self._takes_front():
             pass
         taken.update(self.last)
 
@@ -191,6 +208,12 @@ class _Merged:
             taken = self._widens(node)
         elif alone and not self._sum_dtype and is_op_call(node, "nn.relu"):
             self._attrs, taken = replace(self._attrs, relu=True), True
+        elif (
+            alone and is_op_call(node, _STOP) and bits(_dtype(node)) >= bits(self._attrs.out_dtype)
+        ):
+            self._attrs, taken = replace(self._attrs, stored=True), True
+        elif alone and is_op_call(node, *_LIMITS):
+            taken = self._takes_limits(node)
         elif alone and not self._sum_dtype and is_op_call(node, *_SUMS):
             place = 1 - int(isinstance(node.args[0], Constant))
             taken = self._takes_bias(node, place)
@@ -210,6 +233,33 @@ class _Merged:
             return False
         (low, high), (least, most) = integer_range(source), integer_range(dtype)
         return least <= low and high <= most and self._sum_dtype in ("", bias_dtype(source))
+
+    def _takes_limits(self, node: Call) -> bool:
+        """Take in limits of the data that are one pair of limits of the result."""
+        attrs, data, vectors = self._attrs, node.args[0], self._vectors
+        known, low, high = _limits(node), attrs.low, attrs.high
+        if known is None or low is None or high is None or high - low >= _LEVELS:
+            return False
+        if not all(isinstance(vector, Constant) for vector in vectors):
+            return False
+        least, most = self._bounds_of(Call(Op.get(OP), (data, *vectors), attrs))
+        if not low <= least <= most <= high:  # an intermediate leaves its dtype
+            return False
+        ends, (first, last) = [low, high], self._bounds_of(data)
+        shape = [1] * len(node.tensor_type.shape)
+        if vectors:
+            shape[attrs.axis] = vectors[0].tensor_type.concrete_shape[0]
+        for place, limits in enumerate(known):
+            if (limits <= first if place == 0 else limits >= last).all():
+                continue
+            held = limits.clip(first, last).astype(_dtype(node))
+            held = np.broadcast_to(held, np.broadcast_shapes(held.shape, shape))
+            made = self._bounds_of(Call(Op.get(OP), (Constant(held), *vectors), attrs))
+            if made[0] != made[1]:
+                return False
+            ends[place] = made[0]
+        self._attrs = replace(attrs, low=ends[0], high=ends[1])
+        return True
 
     def _takes_bias(self, node: Call, place: int) -> bool:
         """Take in a constant of a sum, of one element or along the axis of the vectors."""
@@ -294,6 +344,19 @@ class _Merged:
                 zero_point = attrs.zero_point + number
                 return replace(attrs, low=low, high=high, zero_point=zero_point)
         return None
+
+
+def _limits(node: Call) -> list[Array] | None:
+    """The ends of a clip, or of an extremum with constants; None where they are computed."""
+    attrs: Any = node.attrs
+    dtype = _dtype(node)
+    if is_op_call(node, "clip"):
+        return [np.asarray(integer_bound(end, dtype)) for end in (attrs.a_min, attrs.a_max)]
+    if not isinstance(node.args[1], Constant):
+        return None
+    ends = [np.asarray(end) for end in integer_range(dtype)]
+    ends[is_op_call(node, "minimum")] = node.args[1].data.astype(np.int64)
+    return ends
 
 
 def _added(node: Call) -> int | None:
