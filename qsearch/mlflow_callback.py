@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from qsearch.errors import SettingsError
+from qsearch.run.tracking import figures_of, tags_of
 from qsearch.store.records import Trial
 
 
@@ -37,14 +38,7 @@ class MlflowCallback:
 
     def __call__(self, trial: Trial) -> None:
         """Write the trial; the search goes on whatever was answered."""
-        outcome = trial.outcome
-        scores = {k: v for k, v in (outcome.score or {}).items() if v is not None}
-        if outcome.seconds is not None:
-            scores["seconds"] = outcome.seconds
         with self._mlflow.start_run(run_name=f"trial {trial.number}"):
             self._mlflow.log_params(dict(trial.params))
-            # MLflow takes no colon in a name; import paths of own metrics have one.
-            self._mlflow.log_metrics({k.replace(":", "."): v for k, v in scores.items()})
-            self._mlflow.set_tags(
-                {"state": outcome.state, "stage": trial.stage, "config_hash": trial.config_hash}
-            )
+            self._mlflow.log_metrics(figures_of(trial))
+            self._mlflow.set_tags(tags_of(trial))

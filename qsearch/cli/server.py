@@ -28,7 +28,7 @@ _DASHBOARD_STUDIES: Final = 4
 
 
 def _serve(
-    folder: str | None,
+    root: Path,
     storage: str | None,
     server: ServerOptions | None,
     tokens: Tokens | None = None,
@@ -40,8 +40,9 @@ def _serve(
     max_upload: str,
 ) -> None:
     """Serve until interrupted; the keywords are the options of ``listening``."""
+    from qsearch.dashboard.app import DashboardOptions
     from qsearch.dashboard.security import Policy
-    from qsearch.dashboard.server import dashboard
+    from qsearch.dashboard.server import serve
     from qsearch.process import logging_to
 
     with logging_to(options.given_verbosity() or 0):
@@ -52,7 +53,7 @@ def _serve(
             max_upload_bytes=_bytes(max_upload, "--max-upload"),
             tokens=tokens,
         )
-        dashboard(folder, storage, port, policy, server)
+        serve(DashboardOptions(root, storage, policy, server), port)
 
 
 def _bytes(size: str, where: str) -> int:
@@ -107,21 +108,30 @@ def dashboard_command(
     **listens: Any,
 ) -> None:
     """Show studies in a browser, live, until interrupted."""
+    from qsearch.errors import SettingsError
     from qsearch.run.run_folder import RUNS
     from qsearch.server.submission import ServerOptions
 
-    server = None
+    if folder is not None and not Path(folder).is_dir():
+        found = Path(folder).exists()
+        raise SettingsError(
+            f"{folder} is a file, not a folder" if found else f"there is no folder {folder}",
+            where="DIR",
+            fix="give a run folder, a folder of run folders, or --storage",
+        )
+    root, server = Path(folder or RUNS), None
+    if storage is None and (folder is None or allow_launch):
+        storage = os.environ.get("QSEARCH_STORAGE") or None
     if allow_launch:
-        storage = storage or os.environ.get("QSEARCH_STORAGE") or None
         server = ServerOptions(
-            root=Path(folder or RUNS),
+            root=root,
             storage=storage,
             # SQLite admits one driver to a database.
             max_studies=1 if (storage or "").startswith("sqlite") else _DASHBOARD_STUDIES,
             workers=_cores(),
             pools=(launch_pool,),
         )
-    _serve(folder, storage, server, **listens)
+    _serve(root, storage, server, **listens)
 
 
 @click.command(cls=Command)
@@ -221,7 +231,7 @@ def serve_command(
     )
     known = Tokens(file)
     known.users()  # a file that cannot be read is told now
-    _serve(str(root), storage, server, known, **listens)
+    _serve(root, storage, server, known, **listens)
 
 
 def _cores() -> int:

@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
+from prometheus_client.exposition import choose_encoder
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect
@@ -21,7 +22,7 @@ from starlette.requests import ClientDisconnect
 from compiler.errors import CompilerError
 from qsearch.dashboard.inspection import Inspection, InspectionError
 from qsearch.dashboard.live import Live, TooManyStreamsError
-from qsearch.dashboard.metrics import exposed, registry_of
+from qsearch.dashboard.metrics import registry_of
 from qsearch.dashboard.page_files import PageFiles
 from qsearch.dashboard.routes import artifacts, commands, events, jobs, studies, trials
 from qsearch.dashboard.routes.studies import get_points, get_study, importances_kept, list_failures
@@ -182,19 +183,19 @@ def _add_pages(app: FastAPI) -> PageFiles:
     @app.get(METRICS_PATH, tags=["health"], response_class=PlainTextResponse)
     def metrics(request: Request) -> Response:
         """Figures for Prometheus: studies, trials, workers, queue, seconds, bytes, losses."""
-        content, kind = exposed(registry, request.headers.get("accept", ""))
-        return Response(content, media_type=kind)
+        encode, kind = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(registry), media_type=kind)
 
     @app.get("/favicon.ico", include_in_schema=False)
-    async def favicon(request: Request) -> Response:
-        return page.favicon(request)
+    async def favicon() -> Response:
+        return page.favicon()
 
     @app.get("/static/{version}/{name:path}", include_in_schema=False)
-    async def static_file(version: str, name: str, request: Request) -> Response:
-        return page.named(version, name, request)
+    async def static_file(version: str, name: str) -> Response:
+        return page.named(version, name)
 
-    async def index(request: Request) -> Response:
-        return page.index(request)
+    async def index() -> Response:
+        return page.index()
 
     for path in PAGES:
         app.add_api_route(path, index, include_in_schema=False)
@@ -221,7 +222,7 @@ def _add_errors(app: FastAPI, page: PageFiles) -> None:
     async def on_http(request: Request, error: HTTPException) -> Response:
         if error.status_code == 404 and "text/html" in request.headers.get("accept", ""):
             # A mistyped address in a browser: the page says so and leads back.
-            answer = page.index(request)
+            answer = page.index()
             answer.status_code = 404
             return answer
         fix = f"see {_DESCRIPTION}" if error.status_code in (404, 405) else None

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
 
 from qsearch.errors import StoreError
 from qsearch.store.records import LISTENING_S
@@ -53,12 +52,6 @@ def registry_of(found: Callable[[], Shared]) -> CollectorRegistry:
     return registry
 
 
-def exposed(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
-    """Return the figures in the format that a reader accepts, and its content type."""
-    encode, kind = choose_encoder(accept)
-    return encode(registry), kind
-
-
 def _figures(found: Shared) -> Iterator[Metric]:
     total, unread = Totals(), 0
     for source in found.sources.all():
@@ -66,8 +59,8 @@ def _figures(found: Shared) -> Iterator[Metric]:
             total += found.sources.repository(source).totals(time.time() - LISTENING_S)
         except StoreError:  # one that a search is only just making, or that does not answer
             unread += 1
-    yield _by("qsearch_studies", "Studies by state.", "state", total.studies)
-    yield _by("qsearch_trials", "Trials by state.", "state", total.trials)
+    yield _by_state("qsearch_studies", "Studies by state.", total.studies)
+    yield _by_state("qsearch_trials", "Trials by state.", total.trials)
     for name, told, value in (
         ("qsearch_drivers", "Processes that drive a search and send heartbeats.", total.drivers),
         ("qsearch_workers", "Workers of these drivers.", total.workers),
@@ -86,7 +79,7 @@ def _figures(found: Shared) -> Iterator[Metric]:
         return
     with contextlib.suppress(StoreError):
         jobs = Counter(str(job.state) for job, _ in found.queue.jobs())
-        yield _by("qsearch_queue_jobs", "Jobs of the queue by state.", "state", jobs)
+        yield _by_state("qsearch_queue_jobs", "Jobs of the queue by state.", jobs)
         yield GaugeMetricFamily(
             "qsearch_queue_studies_limit",
             "Studies that run at a time.",
@@ -94,8 +87,8 @@ def _figures(found: Shared) -> Iterator[Metric]:
         )
 
 
-def _by(name: str, told: str, label: str, counts: Counter[str]) -> Metric:
-    family = GaugeMetricFamily(name, told, labels=[label])
+def _by_state(name: str, told: str, counts: Counter[str]) -> Metric:
+    family = GaugeMetricFamily(name, told, labels=["state"])
     for value, count in sorted(counts.items()):
         family.add_metric([value], count)
     return family

@@ -1,4 +1,4 @@
-"""The files of the page, read, bundled and packed once.
+"""The files of the page, read and bundled once.
 
 Twenty small scripts cost a server and a browser more than a study, so the page gets two: its own,
 and that of the plots. Addresses hold a hash of all files, so a browser keeps them for good and a
@@ -7,15 +7,13 @@ new version of qsearch is seen at once.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import mimetypes
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fastapi import Request, Response
+from fastapi import Response
 from starlette.exceptions import HTTPException
 
 from qsearch.report.page import bundle
@@ -25,13 +23,6 @@ SCRIPTS: Final = ("js/app.js", "web/charts.js")
 """Scripts that a page asks for by itself; each holds all that it imports."""
 _FOR_GOOD: Final = "public, max-age=31536000, immutable"
 _ASK_AGAIN: Final = "no-cache"
-
-
-@dataclass(frozen=True, slots=True)
-class _File:
-    kind: str
-    body: bytes
-    packed: bytes
 
 
 class PageFiles:
@@ -54,18 +45,17 @@ class PageFiles:
         index = found[INDEX].decode()
         found[INDEX] = index.replace("/static/", f"/static/{self.version}/").encode()
         scripts = {name: found.pop(name).decode() for name in [*found] if name.endswith(".js")}
-        found |= {name: bundle(scripts, name).encode() for name in SCRIPTS}
-        self._files = {name: _packed(name, body) for name, body in found.items()}
+        self._files = found | {name: bundle(scripts, name).encode() for name in SCRIPTS}
 
-    def index(self, request: Request) -> Response:
+    def index(self) -> Response:
         """The one page of every address; small, and asked for anew each time."""
-        return self._answer(INDEX, request, _ASK_AGAIN)
+        return self._answer(INDEX, _ASK_AGAIN)
 
-    def favicon(self, request: Request) -> Response:
+    def favicon(self) -> Response:
         """Answer the request for an icon, which browsers send without being told of it."""
-        return self._answer("favicon.svg", request, _ASK_AGAIN)
+        return self._answer("favicon.svg", _ASK_AGAIN)
 
-    def named(self, version: str, name: str, request: Request) -> Response:
+    def named(self, version: str, name: str) -> Response:
         """A file of this version.
 
         Raises:
@@ -73,18 +63,9 @@ class PageFiles:
         """
         if version != self.version or name not in self._files:
             raise HTTPException(404, "there is no such file")
-        return self._answer(name, request, _FOR_GOOD)
+        return self._answer(name, _FOR_GOOD)
 
-    def _answer(self, name: str, request: Request, keep: str) -> Response:
-        file = self._files[name]
-        headers = {"Cache-Control": keep, "Vary": "Accept-Encoding"}
-        if "gzip" not in request.headers.get("accept-encoding", ""):
-            return Response(file.body, headers=headers, media_type=file.kind)
-        headers["Content-Encoding"] = "gzip"
-        return Response(file.packed, headers=headers, media_type=file.kind)
-
-
-def _packed(name: str, body: bytes) -> _File:
-    # JavaScript's type differs between systems' tables; browsers refuse modules of another.
-    kind = "text/javascript" if name.endswith(".js") else mimetypes.guess_type(name)[0]
-    return _File(kind or "application/octet-stream", body, gzip.compress(body, 9, mtime=0))
+    def _answer(self, name: str, keep: str) -> Response:
+        # JavaScript's type differs between systems' tables; browsers refuse modules of another.
+        kind = "text/javascript" if name.endswith(".js") else mimetypes.guess_type(name)[0]
+        return Response(self._files[name], headers={"Cache-Control": keep}, media_type=kind)

@@ -9,8 +9,18 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from qsearch.server.uploads import HIDDEN
 from qsearch.store.engine import without_passwords
-from qsearch.store.records import Event, LayerFigures, LogExcerpt, Shard, Stage
+from qsearch.store.records import (
+    DriverRecord,
+    Event,
+    LayerFigures,
+    LogExcerpt,
+    Shard,
+    Stage,
+    Study,
+    Trial,
+)
 from qsearch.store.view_queries import Note, TrialPoint
+from workers.metrics.registry import Measure
 
 API_VERSION = "1.10"
 """Version of the API in OpenAPI: the first figure changes with what a client relies on."""
@@ -55,15 +65,10 @@ class ErrorOut(Out):
     fix: Masked | None = None
 
 
-class MeasureOut(Out):
+class MeasureOut(Out, of=Measure, shows="name unit smaller_is_better infinite meaning"):
     """A figure that trials have; ``unit`` "%" stands for a stored fraction."""
 
-    name: str
     words: str
-    unit: str
-    smaller_is_better: bool
-    infinite: float | None
-    meaning: str
 
 
 class StageOut(Out, of=Stage, shows="name state planned started_at finished_at"):
@@ -72,13 +77,9 @@ class StageOut(Out, of=Stage, shows="name state planned started_at finished_at")
     finished: int
 
 
-class DriverOut(Out):
+class DriverOut(Out, of=DriverRecord, shows="id name workers state"):
     """A process that drives the study; ``silent_s`` are the seconds since its last heartbeat."""
 
-    id: int
-    name: str
-    workers: int
-    state: str
     silent_s: float
 
 
@@ -123,7 +124,7 @@ class FrontOut(Out):
     score: Score
 
 
-class StudyOut(Out):
+class StudyOut(Out, of=Study, shows="name state stopped target_trials created_at updated_at"):
     """Standing of a study.
 
     ``listening`` counts the drivers that will read a command; ``silent``: a driver is not ended and
@@ -132,13 +133,9 @@ class StudyOut(Out):
     """
 
     key: str
-    name: str
     model: str
     device: str
-    state: str
     paused: bool
-    stopped: str | None
-    target_trials: int
     finished: int
     counts: dict[str, int]
     phase: str
@@ -157,8 +154,6 @@ class StudyOut(Out):
     rate_per_min: float
     listening: int
     silent: bool
-    created_at: float
-    updated_at: float
     version: int
     spark: list[float]
     note: str
@@ -168,16 +163,13 @@ class StudyOut(Out):
     module_bytes: int | None
 
 
-class StudyDetail(StudyOut):
+class StudyDetail(StudyOut, of=Study, shows="seed code_version emitted"):
     """A study with what does not fit into a list."""
 
     model_sha256: str | None
     storage: str
-    seed: int
-    code_version: str
     evaluator: str | None
     sampler: str | None
-    emitted: dict[str, Any] | None
     measures: list[MeasureOut]
     parameters: list[str]
     constant: list[str]
@@ -243,19 +235,14 @@ class LogOut(Out, of=LogExcerpt, shows="source at"):
     excerpt: Masked
 
 
-class TrialDetail(TrialRow):
+class TrialDetail(TrialRow, of=Trial, shows="batch qconfig config_hash work_hash created_at"):
     """All that is known of a trial.
 
     ``can_measure`` and ``has_ranges`` say that the files for its layers and ranges are here.
     """
 
-    batch: int
-    qconfig: dict[str, Any]
-    config_hash: str
-    work_hash: str
     outputs_sha256: str | None
     peak_rss_bytes: int | None
-    created_at: float
     error_where: Masked | None
     error_fix: Masked | None
     intervals: dict[str, tuple[float, float]]

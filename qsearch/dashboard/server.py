@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import errno
 import logging
-import os
 import signal
 import socket
-from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
@@ -19,10 +17,7 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from qsearch.dashboard.app import DashboardOptions, create_app
-from qsearch.dashboard.security import Policy
 from qsearch.errors import SettingsError
-from qsearch.run.run_folder import RUNS
-from qsearch.server.submission import ServerOptions
 from qsearch.store.engine import require_folder
 
 GRACE_S: Final = 2
@@ -123,8 +118,12 @@ def serve(options: DashboardOptions, port: int) -> None:
 
     Raises:
         SettingsError: no port, one that is taken or may not be used, or a host that is not ours.
+        StoreError: the storage is no URL, or a file whose folder is not there.
     """
     host = options.policy.host
+    if options.storage is not None:
+        # The file may be one that a search will make; a search makes no folder for it.
+        require_folder(options.storage)
     if not 0 <= port <= _LAST_PORT:
         raise SettingsError(
             f"{port} is no port", where="--port", fix=f"1 to {_LAST_PORT}; 0 takes any that is free"
@@ -180,38 +179,3 @@ def address(options: DashboardOptions, port: int) -> str:
     name = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     hint = "  (append #token=… with your token)" if options.policy.asks_token else ""
     return f"http://{name}:{port}/{hint}"
-
-
-def dashboard(
-    folder: str | None,
-    storage: str | None,
-    port: int,
-    policy: Policy,
-    server: ServerOptions | None,
-) -> None:
-    """Serve the dashboard until the process is told to stop.
-
-    Args:
-        folder: a run folder, or a folder of run folders; None is ``runs``.
-        storage: database to show as well; None is QSEARCH_STORAGE where no folder is given.
-        port: 0 takes one that is free.
-        policy: who may ask what, and the address to listen on.
-        server: how searches run that users start; None: users cannot start searches.
-    Raises:
-        SettingsError: a value that cannot be used, a port that is taken, a host without a token.
-        StoreError: the storage is no URL, or a file whose folder is not there.
-    """
-    if storage is None and folder is None:
-        storage = os.environ.get("QSEARCH_STORAGE") or None
-    if storage is not None:
-        # The file may be one that a search will make; a search makes no folder for it.
-        require_folder(storage)
-    if folder is not None and not Path(folder).is_dir():
-        found = Path(folder).exists()
-        raise SettingsError(
-            f"{folder} is a file, not a folder" if found else f"there is no folder {folder}",
-            where="DIR",
-            fix="give a run folder, a folder of run folders, or --storage",
-        )
-    root = Path(folder) if folder is not None else RUNS
-    serve(DashboardOptions(root, storage, policy, server), port)
