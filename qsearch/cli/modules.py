@@ -385,7 +385,9 @@ def _judge(
         for line in found.lines():
             print(wrapped(line, "           "))
         rows = found.shown_rows
-        print(f"where answers differ ({len(found.rows) - len(rows)} layers are exact everywhere)")
+        print(
+            f"where answers differ ({len(found.machines) - len(rows)} layers are exact everywhere)"
+        )
         if rows:
             print_table(rows, "--json has them")
             print(wrapped(LEGEND))

@@ -12,7 +12,7 @@ import shlex
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -113,49 +113,49 @@ class Judgement:
     """The judgement of an int8 file.
 
     Attributes:
-        path: of the file.
+        file: the path.
         form: QDQ, QOperator or dynamic.
         opset: of the standard operators.
-        claims: of accumulators and biases.
-        rows: layers on every machine.
+        overflow: of accumulators and biases.
+        machines: layers on every machine.
         measured: settings of onnxruntime; none where the file could not be evaluated.
         data: the samples in words.
         samples: how many were evaluated.
         ties: ties that the samples meet, by layer.
-        losses: grids that lose what they need not against the float model.
+        against_float: grids that lose what they need not against the float model.
         cure: the way to a file without these; None where none is needed, or data are missing.
         notes: what was not judged, and why.
     """
 
-    path: Path
+    file: Path
     form: str
     opset: int
-    claims: Sequence[Claim]
-    rows: Sequence[Row]
+    overflow: Sequence[Claim]
+    machines: Sequence[Row]
     measured: Sequence[Measured]
     data: str
     samples: int
     ties: Mapping[str, int]
-    losses: Sequence[Loss]
+    against_float: Sequence[Loss]
     cure: Cure | None
     notes: Sequence[str]
 
     @property
     def refuted(self) -> bool:
         """Some accumulator or bias leaves int32."""
-        return any(claim.refuted for claim in self.claims)
+        return any(claim.refuted for claim in self.overflow)
 
     def acceptable(self, strict: bool = False) -> bool:
         """Nothing is refuted; with ``strict`` nothing is open and no machine may differ."""
-        is_open = any(claim.verdict == OPEN for claim in self.claims)
-        return not self.refuted and not (strict and (is_open or differs(self.rows)))
+        is_open = any(claim.verdict == OPEN for claim in self.overflow)
+        return not self.refuted and not (strict and (is_open or differs(self.machines)))
 
     @property
     def shown_rows(self) -> list[dict[str, str]]:
         """Rows of the table that are not exact everywhere, in short words."""
         rows = [
             r
-            for r in self.rows
+            for r in self.machines
             if {r.cells[m] for m in MACHINES[:-1]} - {EXACT} or "tflm" in r.rules
         ]
         return [
@@ -165,21 +165,12 @@ class Judgement:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         return {
-            "file": str(self.path),
+            **asdict(self),
+            "file": str(self.file),
             "verdict": "refuted" if self.refuted else "not refuted",
-            "form": self.form,
-            "opset": self.opset,
-            "overflow": [claim.to_dict() for claim in self.claims],
-            "machines": list(map(asdict, self.rows)),
-            "rules": {key: asdict(RULES[key]) for key in reasons(self.rows)},
-            "measured": [asdict(each) for each in self.measured],
+            "overflow": [claim.to_dict() for claim in self.overflow],
+            "rules": {key: asdict(RULES[key]) for key in reasons(self.machines)},
             "onnxruntime": onnxruntime.__version__,
-            "data": self.data,
-            "samples": self.samples,
-            "ties": dict(self.ties),
-            "against_float": [asdict(loss) for loss in self.losses],
-            "cure": None if self.cure is None else asdict(self.cure),
-            "notes": list(self.notes),
         }
 
     def html(self) -> str:
@@ -192,46 +183,42 @@ class Judgement:
         )
         tables: dict[str, Sequence[Mapping[str, Any]]] = {
             "where answers differ": [
-                {"layer": r.layer, "operator": r.op, **r.cells} for r in self.rows
+                {"layer": r.layer, "operator": r.op, **r.cells} for r in self.machines
             ],
             "overflow": [
                 {n: v for n, v in claim.to_dict().items() if n != "witness"}
-                for claim in self.claims
+                for claim in self.overflow
             ],
             "measured here": [asdict(each) for each in self.measured],
-            "against the float model": [asdict(loss) for loss in self.losses],
+            "against the float model": [asdict(loss) for loss in self.against_float],
             "rules": [
                 {"rule": key, **asdict(RULES[key]), "layers": ", ".join(layers)}
-                for key, layers in reasons(self.rows).items()
+                for key, layers in reasons(self.machines).items()
             ],
             "witnesses": [{"witness": line} for line in self.witnesses()],
         }
-        return plot_page(f"Judgement: {self.path.name}", facts, [], tables)
+        return plot_page(f"Judgement: {self.file.name}", facts, [], tables)
 
     def summary(self) -> list[str]:
         """Three lines: overflow, machines, what was measured."""
-        refuted = [c for c in self.claims if c.refuted]
-        proved = sum(c.verdict == PROVED for c in self.claims)
-        left = sum(c.verdict == OPEN for c in self.claims)
+        refuted = [c for c in self.overflow if c.refuted]
+        proved = sum(c.verdict == PROVED for c in self.overflow)
+        left = sum(c.verdict == OPEN for c in self.overflow)
         told = f"{proved} accumulators and biases proved within int32"
         told += f", {left} open" if left else ""
         told += f", REFUTED: {_names(c.layer for c in refuted)}" if refuted else ""
-        pairs = [r.layer for r in self.rows if r.pair is not None]
-        floats = [r.layer for r in self.rows if {"float sums", "function", "fused"} & {*r.rules}]
-        ties = [r.layer for r in self.rows if r.tie is not None]
-        batch = [r.layer for r in self.rows if "batch" in r.rules]
-        parts = [
-            f"pairs saturate without VNNI ({_names(pairs)}), which the session option "
-            "session.x64quantprecision=1 avoids"
-            if pairs
-            else "",
-            f"ties ({_names(ties)})" if ties else "",
-            f"float parts ({_names(floats)})" if floats else "",
-            f"ranges of the batch ({_names(batch)})" if batch else "",
-        ]
+        rows, floats = self.machines, {"float sums", "function", "fused"}
+        causes = {
+            "pairs saturate without VNNI ({}), which the session option "
+            "session.x64quantprecision=1 avoids": [r.layer for r in rows if r.pair is not None],
+            "ties ({})": [r.layer for r in rows if r.tie is not None],
+            "float parts ({})": [r.layer for r in rows if floats & {*r.rules}],
+            "ranges of the batch ({})": [r.layer for r in rows if "batch" in r.rules],
+        }
+        parts = [words.format(_names(layers)) for words, layers in causes.items() if layers]
         lines = [
             f"overflow: {told}",
-            f"where answers differ: {'; '.join(filter(None, parts)) or 'nowhere in onnxruntime'}",
+            f"where answers differ: {'; '.join(parts) or 'nowhere in onnxruntime'}",
         ]
         worst = max(self.measured, key=lambda m: (m.integers, m.differing), default=None)
         if worst is None:
@@ -243,7 +230,7 @@ class Judgement:
     def witnesses(self) -> list[str]:
         """Sentences of operands that saturate, wrap or meet a tie."""
         lines = []
-        for row in self.rows:
+        for row in self.machines:
             pair, tie = row.pair, row.tie
             if pair is not None:
                 told = (
@@ -266,10 +253,10 @@ class Judgement:
 
     def lines(self) -> list[str]:
         """The report before its table."""
-        lines = [f"{self.path}: {'REFUTED' if self.refuted else 'nothing refuted'}"]
-        lines.append(f"{self.form}, opset {self.opset}, layers: {len(self.rows)}")
+        lines = [f"{self.file}: {'REFUTED' if self.refuted else 'nothing refuted'}"]
+        lines.append(f"{self.form}, opset {self.opset}, layers: {len(self.machines)}")
         lines.append("overflow")
-        proved = [c for c in self.claims if c.verdict == PROVED]
+        proved = [c for c in self.overflow if c.verdict == PROVED]
         if proved:
             near = max(proved, key=lambda c: max(-c.low, c.high))
             share = 100 * max(-near.low, near.high) / 2**31
@@ -278,7 +265,7 @@ class Judgement:
                 f"is {near.layer}, {share:.3g} % of it"
             )
         others: list[str] = []
-        for claim in (c for c in self.claims if c.verdict != PROVED):
+        for claim in (c for c in self.overflow if c.verdict != PROVED):
             word = "REFUTED" if claim.refuted else "open"
             where = " at the layer" if claim.verdict.endswith("layer") else ""
             more = "; --json has the input" if claim.witness is not None else ""
@@ -288,7 +275,7 @@ class Judgement:
     def lines_behind(self) -> list[str]:
         """The report behind its table: rules, witnesses, measurement, notes."""
         lines: list[str] = []
-        why = reasons(self.rows)
+        why = reasons(self.machines)
         lines += ["why"] if why else []
         for key, layers in why.items():
             rule = RULES[key]
@@ -313,7 +300,7 @@ class Judgement:
             told = ", ".join(f"{count} in {layer}" for layer, count in self.ties.items())
             lines.append(f"  exact ties in these samples: {told}")
         losses = []
-        for loss in self.losses:
+        for loss in self.against_float:
             grid = f" ({loss.sqnr_db:.1f} dB, {loss.best_db:.1f} on its own grid)"
             told = f"  {loss.layer}, {loss.what}: {loss.cause}"
             losses.append(told + grid * (loss.best_db > 0))
@@ -456,13 +443,12 @@ def _cure(
     words = ["qsearch", "compile", str(source.path), "--calib", str(given.data), "-o", target]
     if given.preprocess is not None:
         words += ["--preprocess", str(given.preprocess)]
+    cure = Cure(shlex.join(words), target, _sqnr(exact, cured))
     if against is None:
-        return Cure(shlex.join(words), target, _sqnr(exact, cured))
+        return cure
     session = OrtExecutor(read_model(find_model(against).path), limited=True)
     plain = [session.run(list(values.values())) for values in inputs]
-    return Cure(
-        shlex.join(words), target, _sqnr(exact, cured), _sqnr(plain, cured), _sqnr(plain, exact)
-    )
+    return replace(cure, float_db=_sqnr(plain, cured), file_float_db=_sqnr(plain, exact))
 
 
 def _sqnr(wanted: Sequence[Sequence[Array]], found: Sequence[Sequence[Array]]) -> float | None:
