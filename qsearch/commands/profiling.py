@@ -79,22 +79,20 @@ class ModuleProfile:
     Attributes:
         module: name of the file.
         isa: instruction set of the kernels.
-        peak: products a second that a core of this machine can add up; None where there is no
-            compiler to measure it.
+        peak_macs_per_s: of a core of this machine; None where there is no compiler to measure it.
         ms: CPU milliseconds of a whole run, median.
         layers: in the order of execution.
-        peers: CPU milliseconds of a run of others, by name, each measured in turns with the module.
-        ratios: CPU time of the module over that of each peer, median of the rounds.
+        peers: of others by name, each measured in turns with the module: CPU milliseconds of a run
+            (``ms``), and the CPU time of the module over theirs (``ratio``), medians of the rounds.
         notes: what could not be measured, and why.
     """
 
     module: str
     isa: str
-    peak: float | None
+    peak_macs_per_s: float | None
     ms: float
     layers: tuple[LayerTime, ...]
-    peers: Mapping[str, float]
-    ratios: Mapping[str, float]
+    peers: Mapping[str, Mapping[str, float]]
     notes: tuple[str, ...] = ()
 
     @property
@@ -108,9 +106,9 @@ class ModuleProfile:
 
     def of_peak(self, macs: int, ms: float) -> float | None:
         """Products a second over the peak; None where there are none, or the peak is not known."""
-        if not macs or not ms or self.peak is None:
+        if not macs or not ms or self.peak_macs_per_s is None:
             return None
-        return 1e3 * macs / ms / self.peak
+        return 1e3 * macs / ms / self.peak_macs_per_s
 
     def rows(self) -> list[dict[str, Any]]:
         """The layers as rows of a table."""
@@ -140,13 +138,13 @@ class ModuleProfile:
             "module": self.module,
             "instruction set": self.isa,
             "peak of one core": "not measured: no C compiler"
-            if self.peak is None
-            else f"{self.peak / 1e9:.1f} GMAC/s",
+            if self.peak_macs_per_s is None
+            else f"{self.peak_macs_per_s / 1e9:.1f} GMAC/s",
             "run": f"{self.ms:.3f} ms CPU, {self.macs / 1e6:.1f} MMAC, {speed}"
             + ("" if used is None else f", {100 * used:.1f} % of the peak"),
         }
-        for name, ms in self.peers.items():
-            found[name] = f"{ms:.3f} ms CPU; the module takes {self.ratios[name]:.2f} of it"
+        for name, of in self.peers.items():
+            found[name] = f"{of['ms']:.3f} ms CPU; the module takes {of['ratio']:.2f} of it"
         return found
 
     def html(self) -> str:
@@ -176,14 +174,8 @@ class ModuleProfile:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; times in milliseconds, the peak in products a second."""
         return {
-            "module": self.module,
-            "isa": self.isa,
-            "peak_macs_per_s": self.peak,
-            "ms": self.ms,
+            **asdict(self),
             "macs": self.macs,
-            "peers": {
-                name: {"ms": ms, "ratio": self.ratios[name]} for name, ms in self.peers.items()
-            },
             "layers": [
                 {
                     **asdict(layer),
@@ -192,7 +184,6 @@ class ModuleProfile:
                 }
                 for layer in self.layers
             ],
-            "notes": list(self.notes),
         }
 
 
@@ -210,11 +201,9 @@ def profile(path: PathLike, model: PathLike | None = None, rounds: int = ROUNDS)
         rounds: measurements of everything.
     Raises:
         ArtifactError: the file is no module.
-        SettingsError: fewer than one round, or a model of other inputs.
+        SettingsError: a model of other inputs.
         EvaluationError: the inputs of the model have other shapes.
     """
-    if rounds < 1:
-        raise SettingsError(f"rounds is {rounds}", where="rounds", fix="one or more")
     module = load(path)
     inputs = [dict(given) for given, _ in module.samples] or [noise_for(module)]
     notes: list[str] = []
@@ -256,17 +245,17 @@ def profile(path: PathLike, model: PathLike | None = None, rounds: int = ROUNDS)
         except _REFUSALS as error:
             notes.append(f"{name}: {str(error).splitlines()[0]}")
         by_node = _node_times(data, given[0], rounds)
-    times = _in_turns(list(runs.values()), rounds)
-    own = times[0]
-    peers = dict(zip(list(runs)[1:], times[1:]))
+    own, *others = _in_turns(list(runs.values()), rounds)
     return ModuleProfile(
         Path(path).name,
         engine.isa if engine else f"that of the executor {form}",
         peak_macs(engine.isa) if engine else None,
         1e3 * float(np.median(own)),
         tuple(_layers(engine.steps, seconds, by_node) if engine else nodes),
-        {name: 1e3 * float(np.median(taken)) for name, taken in peers.items()},
-        {name: float(np.median(own / taken)) for name, taken in peers.items()},
+        {
+            name: {"ms": 1e3 * float(np.median(taken)), "ratio": float(np.median(own / taken))}
+            for name, taken in zip(list(runs)[1:], others)
+        },
         tuple(notes),
     )
 

@@ -114,22 +114,21 @@ class Runnable:
     @staticmethod
     def of(module: QModule, executor: str = "auto") -> Runnable:
         """A module."""
-        run = partial(module.run, executor=executor)
-        form = partial(module.form, executor)
         pipeline = module.pipeline
-        if pipeline is not None:
-            own = pipeline.sampled
-            judged = judged_output(module.module, pipeline, "") if pipeline.gives_classes else None
-            names = tuple(port.name for port in pipeline.whole.outputs)
-            inputs = whole_inputs(pipeline.whole)
-            return Runnable(inputs, run, {}, own, outputs=names, judged=judged, form=form)
+        whole = module.interface if pipeline is None else pipeline.whole
         seen: dict[str, Span] = {}
-        for samples, _ in module.samples:
+        for samples, _ in module.samples if pipeline is None else ():
             _widen(seen, samples)
-        names = tuple(port.name for port in module.interface.outputs) if module.interface else ()
-        judged = judged_output(module.module, None, "")
-        specs = input_specs(module.module)
-        return Runnable(specs, run, seen, outputs=names, judged=judged, form=form)
+        judges = pipeline is None or pipeline.gives_classes
+        return Runnable(
+            input_specs(module.module) if pipeline is None else whole_inputs(pipeline.whole),
+            partial(module.run, executor=executor),
+            seen,
+            None if pipeline is None else pipeline.sampled,
+            outputs=() if whole is None else tuple(port.name for port in whole.outputs),
+            judged=judged_output(module.module, pipeline, "") if judges else None,
+            form=partial(module.form, executor),
+        )
 
 
 Span = tuple[float, float]

@@ -92,14 +92,13 @@ def create_app(options: DashboardOptions) -> FastAPI:
     """The application; its only state are the caches in ``app.state.shared``."""
     live = Live()
     uploaded = Inspection(options.inspection.memory_bytes, options.inspection.time_s)
-    queue = None
-    if options.server is not None:
-        queue = JobQueue(options.server, options.policy.tokens)
+    server, tokens = options.server, options.policy.tokens
+    queue = None if server is None else JobQueue(server, tokens)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         with tempfile.TemporaryDirectory(prefix="qsearch-exports-") as exports:
-            submitted = None if options.server is None else options.server.studies
+            submitted = None if server is None else server.studies
             sources = Sources(options.root, options.storage, submitted)
             if queue is not None:
                 queue.open()

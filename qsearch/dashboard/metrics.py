@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -19,10 +18,6 @@ from qsearch.store.view_queries import Totals
 if TYPE_CHECKING:
     from qsearch.dashboard.state import Shared
 
-KEPT_S: Final = 5.0
-"""Seconds for which figures are answered again: several readers cost the databases as much as
-one."""
-
 
 class StudyFigures:
     """Sum up what the databases of a dashboard hold, whenever it is asked for.
@@ -32,15 +27,10 @@ class StudyFigures:
 
     def __init__(self, found: Callable[[], Shared]) -> None:
         self._found = found
-        self._lock = threading.Lock()
-        self._read: tuple[float, list[Metric]] = (float("-inf"), [])
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every figure, at most ``KEPT_S`` old."""
-        with self._lock:
-            if time.monotonic() - self._read[0] > KEPT_S:
-                self._read = time.monotonic(), list(_figures(self._found()))
-            yield from self._read[1]
+        """Yield every figure."""
+        yield from _figures(self._found())
 
 
 def registry_of(found: Callable[[], Shared]) -> CollectorRegistry:

@@ -30,8 +30,6 @@ BODY_S: Final = 30.0
 """In so long a client has to send ``LEAST_BYTES`` of a body, or its end."""
 LEAST_BYTES: Final = 64 * 1024
 
-TICK_S: Final = 1.0
-
 _LAST_PORT: Final = 65535
 
 
@@ -90,27 +88,13 @@ class PromptProtocol(H11Protocol):
 
 
 class DashboardServer(uvicorn.Server):
-    """A uvicorn server that ends its streams first, and wakes once a second without requests."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._signalled = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    async def main_loop(self) -> None:
-        """Look once a second whether to end, where uvicorn looks ten times; a signal wakes it."""
-        self._loop = asyncio.get_running_loop()
-        while not await self.on_tick(0):  # the count at which it renews the Date header
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._signalled.wait(), TICK_S)
+    """A uvicorn server that ends its streams first."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """End every stream, then stop as uvicorn does."""
         live: Any = self.config.app.state.live  # type: ignore[union-attr]
         live.end()
         super().handle_exit(sig, frame)
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._signalled.set)
 
 
 def serve(options: DashboardOptions, port: int) -> None:

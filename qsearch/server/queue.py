@@ -33,7 +33,6 @@ _RETRY: Final = RetryPolicy(5.0)
 """A request fails after 5 s without the database; it does not wait for it."""
 SPARE_CONNECTIONS: Final = 16
 """Beside one a driver: for heartbeats, the server and the pages that it shows."""
-PRIORITIES: Final = range(-10, 11)
 log = logging.getLogger("qsearch.server")
 
 
@@ -152,11 +151,6 @@ class JobQueue:
         """
         found = checked(settings, self.options)
         given = {key: value for key, value in settings.items() if value is not None}
-        if priority not in PRIORITIES:
-            least, most = PRIORITIES[0], PRIORITIES[-1]
-            raise SettingsError(
-                f"{priority} is no priority", where="priority", fix=f"{least} to {most}"
-            )
         with self._lock:
             for key in FILES:
                 if references(given.get(key)):

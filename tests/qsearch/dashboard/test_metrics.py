@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from qsearch.dashboard import metrics
 from qsearch.dashboard.app import DashboardOptions
 from qsearch.dashboard.security import Policy
 from qsearch.dashboard.snapshots import FRESH_S
@@ -18,11 +17,6 @@ from qsearch.server.submission import ServerOptions
 from tests.qsearch.dashboard.server import served
 
 BOARD = Path(__file__).parents[3] / "deploy" / "grafana" / "qsearch.json"
-
-
-@pytest.fixture(autouse=True)
-def read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "KEPT_S", 0.0)
 
 
 def values(text: str) -> dict[str, float]:

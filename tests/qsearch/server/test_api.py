@@ -312,11 +312,12 @@ def test_an_upload_is_imported_without_the_folder_that_it_lies_in(tmp_path: Path
     ("path", "body", "what", "where", "fix"),
     [
         ("/jobs/one/priority", {"priority": 99}, "not '99'", "body.priority", "give at most 10"),
+        ("/studies", {"priority": 11}, "not '11'", "body.priority", "give at most 10"),
         ("/jobs/one/priority", {}, "required", "body.priority", "add priority"),
         ("/jobs/one/priority", {"priority": 1, "x": 2}, "not permitted", "body.x", "leave out x"),
         ("/jobs?ended=5000", None, "not '5000'", "query.ended", "give at most 1000"),
     ],
-    ids=["too great", "missing", "unknown", "in the address"],
+    ids=["too great", "too great at first", "missing", "unknown", "in the address"],
 )
 def test_a_value_that_the_api_does_not_take_is_told_with_those_that_it_takes(
     ann: qsearch.Client, path: str, body: Any, what: str, where: str, fix: str

@@ -77,8 +77,6 @@ def test_users_take_turns_and_a_priority_orders_the_studies_of_one_user(queue: J
     assert names(queue) == ["a1", "b2", "a2", "b1", "a3"]
     queue.set_priority("a3", ANN, 10)
     assert names(queue) == ["a3", "b2", "a1", "b1", "a2"]
-    with pytest.raises(SettingsError, match="no priority"):
-        queue.submit(ANN, DIGITS, name="x", priority=11)
 
 
 def test_the_same_submission_is_the_same_job_and_another_gets_another_name(queue: JobQueue) -> None:
