@@ -15,6 +15,7 @@ import click
 from qsearch.cli import options
 from qsearch.cli.options import INPUT, OUTPUT, Choice, Command, argument, option
 from qsearch.cli.output import print_table, wrapped, write_text
+from qsearch.errors import SettingsError
 from qsearch.exit_codes import EXIT_OK, EXIT_TARGET_MISSED
 
 if TYPE_CHECKING:
@@ -65,7 +66,6 @@ def run_command(
     The samples run one after the other.
     """
     from qsearch.commands.running import run_module
-    from qsearch.errors import SettingsError
     from qsearch.run.run_folder import evaluation_data
 
     if data.data is None:
@@ -138,7 +138,6 @@ def _export_format(format: str, given: Mapping[str, Any]) -> str | C | Qdq | Tfl
         SettingsError: an option of another format was given.
     """
     from qsearch.commands.export import ONNX_FORMATS, C, Commands, Qdq, Tflite
-    from qsearch.errors import SettingsError
 
     own = "onnx" if format in ONNX_FORMATS else format
     for owner, names in _OF_FORMATS.items():
@@ -360,7 +359,6 @@ def _only_of_kind(file: str, given: Mapping[str, object]) -> None:
     Raises:
         SettingsError: one was given.
     """
-    from qsearch.errors import SettingsError
 
     for name, value in given.items():
         if value:

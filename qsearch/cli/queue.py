@@ -12,10 +12,10 @@ from qsearch.cli import options
 from qsearch.cli.launch import given_settings, setting_options
 from qsearch.cli.options import OUTPUT, Command, argument, option
 from qsearch.cli.output import table
+from qsearch.errors import SearchFailedError, SettingsError
 from qsearch.exit_codes import EXIT_OK, EXIT_TARGET_MISSED
 
 if TYPE_CHECKING:
-    from qsearch.errors import SearchFailedError
     from qsearch.server.client import Client
 
 SERVER: Final = "Server"
@@ -114,7 +114,6 @@ def _tell(job: dict[str, Any], finished: int) -> None:
 
 
 def _failure(why: dict[str, Any]) -> SearchFailedError:
-    from qsearch.errors import SearchFailedError
 
     return SearchFailedError(why["what"], where=why.get("where"), fix=why.get("fix"))
 
@@ -148,7 +147,6 @@ def _finish(client: Client, job: dict[str, Any], out: str | None, quiet: bool) -
 @option("--json", "as_json", help="print one JSON array", panel=OUTPUT)
 def queue_command(name: str | None, server: str, as_json: bool, **asked: Any) -> None:
     """List the studies of a server: running, waiting in their order, and recently ended."""
-    from qsearch.errors import SettingsError
     from qsearch.server.client import Client
 
     priority, forget = asked["priority"], asked["forget"]

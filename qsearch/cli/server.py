@@ -13,11 +13,13 @@ import click
 
 from qsearch.cli import options
 from qsearch.cli.options import STUDY, Choice, Command, argument, option
-from qsearch.settings.launch_settings import POOLS
+from qsearch.errors import SettingsError
+from qsearch.run.run_folder import RUNS
+from qsearch.server.tokens import TOKENS_FILE, May, Quota, Tokens, limits_of
+from qsearch.settings.launch_settings import POOLS, parse_bytes
 
 if TYPE_CHECKING:
     from qsearch.server.submission import ServerOptions
-    from qsearch.server.tokens import May, Tokens
 
 SERVER: Final = "Server"
 SEARCHES: Final = "Searches"
@@ -57,8 +59,6 @@ def _serve(
 
 
 def _bytes(size: str, where: str) -> int:
-    from qsearch.errors import SettingsError
-    from qsearch.settings.launch_settings import parse_bytes
 
     try:
         return parse_bytes(size)
@@ -108,8 +108,6 @@ def dashboard_command(
     **listens: Any,
 ) -> None:
     """Show studies in a browser, live, until interrupted."""
-    from qsearch.errors import SettingsError
-    from qsearch.run.run_folder import RUNS
     from qsearch.server.submission import ServerOptions
 
     if folder is not None and not Path(folder).is_dir():
@@ -149,7 +147,10 @@ def dashboard_command(
     "--tokens", metavar="FILE", help="file with the users and their tokens (DIR/tokens.json)"
 )
 @options.count(
-    "--max-studies", help="number of studies that run at the same time (1)", panel=SEARCHES
+    "--max-studies",
+    default=1,
+    help="number of studies that run at the same time (1)",
+    panel=SEARCHES,
 )
 @options.count(
     "--workers", help="number of workers per study, at most (cores / --max-studies)", panel=SEARCHES
@@ -173,7 +174,7 @@ def serve_command(
     folder: str | None,
     storage: str | None,
     tokens: str | None,
-    max_studies: int | None,
+    max_studies: int,
     workers: int | None,
     pool: tuple[str, ...],
     address: str | None,
@@ -191,10 +192,7 @@ def serve_command(
     Without tokens the server answers this machine only. Searches continue when the server ends;
     the next start finds them.
     """
-    from qsearch.errors import SettingsError
-    from qsearch.run.run_folder import RUNS
     from qsearch.server.submission import ServerOptions
-    from qsearch.server.tokens import TOKENS_FILE, Tokens
 
     if address is not None and "ray" not in pool:
         raise SettingsError(
@@ -218,12 +216,11 @@ def serve_command(
         raise SettingsError(f"{root} is no folder", where="DIR", fix="name a folder, or a new one")
     root.mkdir(parents=True, exist_ok=True)
     storage = storage or os.environ.get("QSEARCH_STORAGE") or None
-    most = max_studies or 1
     server = ServerOptions(
         root=root,
         storage=storage,
-        max_studies=most,
-        workers=workers or max(1, _cores() // most),
+        max_studies=max_studies,
+        workers=workers or max(1, _cores() // max_studies),
         pools=tuple(dict.fromkeys(pool)) or ("process",),
         address=address,
         max_memory=memory,
@@ -269,9 +266,6 @@ def token_command(
     A running server reads the file at once. A user who has a token keeps the rights and limits that
     are not given; `--max-trials none` removes a limit.
     """
-    from qsearch.run.run_folder import RUNS
-    from qsearch.server.tokens import TOKENS_FILE, Quota, Tokens, limits_of
-
     limits: dict[str, Any] = limits_of(given)
     users = Tokens(Path(tokens) if tokens else Path(folder or RUNS) / TOKENS_FILE)
     if remove:
@@ -304,11 +298,8 @@ def users_command(
     import time
 
     from qsearch.cli.output import table
-    from qsearch.errors import SettingsError
-    from qsearch.run.run_folder import RUNS
     from qsearch.server.quota import list_users
     from qsearch.server.submission import ServerOptions
-    from qsearch.server.tokens import TOKENS_FILE, Tokens
 
     root = Path(folder or RUNS)
     file = Path(tokens) if tokens else root / TOKENS_FILE

@@ -22,6 +22,7 @@ from qsearch.cli.output import (
     without_empty,
     wrapped,
 )
+from qsearch.errors import SettingsError
 from qsearch.exit_codes import EXIT_OK, EXIT_TARGET_MISSED
 
 if TYPE_CHECKING:
@@ -59,7 +60,6 @@ class GivenStudy:
         Raises:
             SettingsError: none was given.
         """
-        from qsearch.errors import SettingsError
 
         name = self.name or self.folder
         if name is None:
@@ -215,8 +215,6 @@ def best_command(
     """Print the winner of a study, or another trial: its scores, parameters and module."""
     extreme = "smallest" if smallest else "fastest" if fastest else None
     if extreme is not None and (server is not None or trial is not None or (smallest and fastest)):
-        from qsearch.errors import SettingsError
-
         raise SettingsError(
             f"one trial is meant, and --{extreme} is one of a run folder",
             where=f"--{extreme}",
@@ -247,7 +245,6 @@ def best_command(
 
 def best_on_server(client: Client, name: str, trial: int | None, out: str | None) -> dict[str, Any]:
     """The winner on a server; its module is fetched and verified where ``out`` says so."""
-    from qsearch.errors import SettingsError
 
     found = client.best(name, trial)
     if out is not None:
@@ -384,7 +381,6 @@ def try_command(study: GivenStudy, server: str | None, qconfig: str | None) -> N
 def delete_command(study: GivenStudy, yes: bool, force: bool) -> int:
     """Delete a study. Asks for confirmation on a terminal; elsewhere --yes is required."""
     from qsearch.commands import studies as stored
-    from qsearch.errors import SettingsError
 
     if study.folder is None and study.name is None:
         raise SettingsError(

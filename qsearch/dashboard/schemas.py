@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from typing import Annotated, Any, Literal, Self, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -19,7 +18,7 @@ from qsearch.store.records import (
     Study,
     Trial,
 )
-from qsearch.store.view_queries import Note, TrialPoint
+from qsearch.store.view_queries import TrialPoint
 from workers.metrics.registry import Measure
 
 API_VERSION = "1.10"
@@ -204,14 +203,6 @@ class TrialRow(
     note: str = ""
     note_by: str = ""
     tags: list[str] = []
-
-    @classmethod
-    def of_point(cls, point: TrialPoint, front: Container[int], note: Note) -> TrialRow:
-        """From the snapshot; ``front`` holds the numbers of the trials on it."""
-        row = cls.model_validate(point, from_attributes=True)
-        row.front = point.number in front
-        row.note, row.note_by, row.tags = note.note, note.author, list(note.tags)
-        return row
 
 
 class TrialsPage(Out):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final, ParamSpec, TypeVar, cast
+from typing import Annotated, Any, Final, ParamSpec, TypeVar, cast
 
 from fastapi import Depends, Request
 
@@ -23,6 +23,7 @@ from qsearch.dashboard.sources import Sources
 from qsearch.server.queue import ForbiddenError, JobQueue
 from qsearch.server.tokens import User
 from qsearch.store.records import Job
+from qsearch.store.view_queries import Note
 
 UPLOADS: Final = 4
 """Uploads that are checked at a time; others wait, and nothing waits for them."""
@@ -144,6 +145,11 @@ def snapshot(key: str, found: SharedDep) -> Snapshot:
 
 
 SnapshotDep = Annotated[Snapshot, Depends(snapshot)]
+
+
+def note_fields(note: Note) -> dict[str, Any]:
+    """A note as answers about a trial or a study show it."""
+    return {"note": note.note, "note_by": note.author, "tags": list(note.tags)}
 
 
 def slug(name: str) -> str:

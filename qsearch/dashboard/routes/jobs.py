@@ -106,21 +106,6 @@ class JobOut(
     study: str | None
     error: ErrorOut | None
 
-    @classmethod
-    def of_job(cls, job: Job, *, mine: bool, **given: Any) -> JobOut:
-        """From the store; ``given`` are position, study and finished."""
-        # An upload goes by its hash, and that is its owner's; so is a webhook.
-        left_out = () if mine else FILES
-        secret = {name for name in left_out if len(str(job.settings.get(name))) > _SHA256}
-        secret |= set() if mine else {"notify"}
-        return cls.of(
-            job,
-            settings={k: v for k, v in job.settings.items() if k != BEFORE and k not in secret},
-            mine=mine,
-            error=None if job.failure is None else ErrorOut.of(job.failure),
-            **given,
-        )
-
 
 class QueueOut(Out):
     """Resources of a server for its studies; ``workers`` is the most that one study gets.
@@ -300,17 +285,25 @@ def _told(found: Shared, queue: JobQueue, user: User, job: Job) -> JobOut:
 
 
 def _job_out(found: Shared, queue: JobQueue, user: User, job: Job, place: int | None) -> JobOut:
-    key, finished = None, None
-    if job.started_at is not None:
-        key, finished = _study_of(found, queue, job)
-    mine = user.owns(job.owner)
-    return JobOut.of_job(job, mine=mine, position=place, study=key, finished=finished)
+    key, finished = _study_of(found, queue, job)
+    mine, left_out = user.owns(job.owner), {BEFORE}
+    if not mine:  # an upload goes by its hash, and that is its owner's; so is a webhook
+        left_out |= {n for n in FILES if len(str(job.settings.get(n))) > _SHA256} | {"notify"}
+    return JobOut.of(
+        job,
+        settings={name: v for name, v in job.settings.items() if name not in left_out},
+        mine=mine,
+        position=place,
+        finished=finished,
+        study=key,
+        error=None if job.failure is None else ErrorOut.of(job.failure),
+    )
 
 
 def _study_of(found: Shared, queue: JobQueue, job: Job) -> tuple[str | None, int | None]:
     """Key and finished trials of a job's study, once its driver has made it."""
     folder = None if queue.options.storage is not None else queue.options.folder_of(job)
-    if folder is not None and not folder.database.is_file():
+    if job.started_at is None or (folder is not None and not folder.database.is_file()):
         return None, None
     source = found.sources.of(None if folder is None else folder.path)
     try:

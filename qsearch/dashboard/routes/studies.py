@@ -25,7 +25,7 @@ from qsearch.dashboard.schemas import (
     StudyOut,
 )
 from qsearch.dashboard.snapshots import Snapshot, StudyFilter, device_of
-from qsearch.dashboard.state import Shared, SharedDep, SnapshotDep, UserDep
+from qsearch.dashboard.state import Shared, SharedDep, SnapshotDep, UserDep, note_fields
 from qsearch.errors import SettingsError
 from qsearch.report.trial_table import BESIDE, OWN
 from qsearch.report.view import (
@@ -188,7 +188,6 @@ def _summary(study: Snapshot, found: Shared, view: StudyView) -> dict[str, Any]:
     module, row = study.module, study.study
     # What depends on the time is told anew; the rest once a version.
     head = study.derive(("head", view.phase, view.resume), view.head)
-    note = study.notes.get(None, NO_NOTE)
     return {
         "key": study.key,
         "model": row.model_name,
@@ -200,9 +199,7 @@ def _summary(study: Snapshot, found: Shared, view: StudyView) -> dict[str, Any]:
         "silent": view.silent,
         "version": study.version,
         "spark": study.derive("spark", lambda: spark(study.measures, study.points)),
-        "note": note.note,
-        "note_by": note.author,
-        "tags": list(note.tags),
+        **note_fields(study.notes.get(None, NO_NOTE)),
         "proof": _proof(study, found, module),
         "module_bytes": None if module is None else module.stat().st_size,
     }

@@ -23,7 +23,7 @@ from qsearch.dashboard.schemas import (
 )
 from qsearch.dashboard.snapshots import Snapshot
 from qsearch.dashboard.sources import NotFoundError
-from qsearch.dashboard.state import Shared, SharedDep, SnapshotDep, slug
+from qsearch.dashboard.state import Shared, SharedDep, SnapshotDep, note_fields, slug
 from qsearch.report.build import intervals
 from qsearch.search.calibration import statistics_key, stored_keys
 from qsearch.search.scoring import score_of
@@ -214,9 +214,11 @@ def _trial(study: Snapshot, number: int) -> Trial:
 
 
 def _rows(study: Snapshot, points: Sequence[TrialPoint]) -> list[TrialRow]:
-    front = set(study.front)
-    notes = study.notes
-    return [TrialRow.of_point(p, front, notes.get(p.number, NO_NOTE)) for p in points]
+    front, notes = set(study.front), study.notes
+    return [
+        TrialRow.of(p, front=p.number in front, **note_fields(notes.get(p.number, NO_NOTE)))
+        for p in points
+    ]
 
 
 def _chosen(
