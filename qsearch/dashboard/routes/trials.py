@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Annotated
@@ -101,7 +101,7 @@ def get_trial(study: SnapshotDep, number: Number, shared: SharedDep) -> TrialDet
         logs=[LogOut.of(log) for log in study.repository.logs_of(study.study.id, number)],
         is_best=best is not None and best.number == number,
         can_measure=files.complete,
-        has_ranges=files.statistics is not None,
+        has_ranges=STATISTICS in files.paths,
     )
 
 
@@ -111,10 +111,10 @@ async def get_histograms(
 ) -> Response:
     """Ranges of what was calibrated, with the thresholds that this trial chose."""
     files = await run_in_threadpool(lambda: _measurements(found, study, _trial(study, number)))
-    if files.statistics is None:
+    if STATISTICS not in files.paths:
         raise _missing("statistics", number)
-    scales = None if files.scales is None else str(files.scales)
-    return await found.inspection.answer(request, "histograms", files.statistics, scales=scales)
+    file, scales = FilePath(files.paths[STATISTICS]), files.paths.get(SCALES)
+    return await found.inspection.answer(request, "histograms", file, scales=scales)
 
 
 @router.get("/{number}/layers")
@@ -126,71 +126,53 @@ async def get_layers(
     ``null`` stands for nothing lost, or nothing of the kind that the layer reads.
     """
     files = await run_in_threadpool(lambda: _measurements(found, study, _trial(study, number)))
-    if not files.complete or files.module is None:
+    if not files.complete:
         raise _missing("model, inputs or ranges", number)
     return await found.inspection.answer(
         request,
         "layers",
-        files.module,
+        FilePath(files.paths[FLOAT_MODULE]),
         qconfig=files.qconfig.to_dict(),
-        inputs=str(files.inputs),
-        scales=str(files.scales) if files.qconfig.needs_ranges else None,
-        channels=str(files.channels) if files.qconfig.needs_channels else None,
+        inputs=files.paths[INPUTS],
+        scales=files.paths[SCALES] if files.qconfig.needs_ranges else None,
+        channels=files.paths[CHANNELS] if files.qconfig.needs_channels else None,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Measurements:
-    """Files on this machine; None for what is not there.
+    """Files of a trial on this machine.
 
     Attributes:
         qconfig: of the trial.
-        module: the float module, packed.
-        statistics: of its calibration.
-        scales: ranges that its configuration chose.
-        channels: statistics of single channels.
-        inputs: the first calibration inputs.
+        paths: by kind: the float module, the first calibration inputs, and of its calibration the
+            statistics, those of single channels, and the ranges that the configuration chose.
     """
 
     qconfig: QConfig
-    module: FilePath | None
-    statistics: FilePath | None
-    scales: FilePath | None
-    channels: FilePath | None
-    inputs: FilePath | None
+    paths: Mapping[str, str]
 
     @property
     def complete(self) -> bool:
         """Return whether its layers can be measured."""
-        ranges = self.scales is not None or not self.qconfig.needs_ranges
-        channels = self.channels is not None or not self.qconfig.needs_channels
-        return self.module is not None and self.inputs is not None and ranges and channels
+        own = {SCALES: self.qconfig.needs_ranges, CHANNELS: self.qconfig.needs_channels}
+        return {FLOAT_MODULE, INPUTS, *(kind for kind in own if own[kind])} <= self.paths.keys()
 
 
 def _measurements(found: Shared, study: Snapshot, trial: Trial) -> _Measurements:
     """The files of a trial."""
     qconfig = QConfig.from_dict(trial.qconfig)
     store = found.sources.artifacts(study.source, study.study)
-    files: dict[str, dict[str, FilePath]] = {}
-    for each in study.repository.artifacts_of(study.study.id):
-        if store is not None and store.has(each.kind, each.sha256):
-            files.setdefault(each.kind, {})[each.key] = store.path(
-                each.kind, each.sha256
-            ).absolute()
+    if store is None:
+        return _Measurements(qconfig, {})
     key = statistics_key(study.study.spec, study.study.code_version)
-    variant, scales, channels = stored_keys(key, qconfig)
-
-    def any_of(kind: str) -> FilePath | None:
-        return next(iter(files.get(kind, {}).values()), None)
-
-    return _Measurements(
-        qconfig,
-        module=any_of(FLOAT_MODULE),
-        statistics=files.get(STATISTICS, {}).get(variant),
-        scales=files.get(SCALES, {}).get(scales),
-        channels=files.get(CHANNELS, {}).get(channels),
-        inputs=any_of(INPUTS),
-    )
+    keys = dict(zip((STATISTICS, SCALES, CHANNELS), stored_keys(key, qconfig), strict=True))
+    paths = {
+        each.kind: str(store.path(each.kind, each.sha256).absolute())
+        for each in study.repository.artifacts_of(study.study.id)
+        if keys.get(each.kind, each.key) == each.key and store.has(each.kind, each.sha256)
+    }
+    return _Measurements(qconfig, paths)
 
 
 def _missing(what: str, number: int) -> NotFoundError:
