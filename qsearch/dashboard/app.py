@@ -29,7 +29,7 @@ from qsearch.dashboard.routes.studies import get_points, get_study, importances_
 from qsearch.dashboard.routes.trials import list_trials
 from qsearch.dashboard.schemas import API_VERSION, ErrorOut
 from qsearch.dashboard.security import HEALTH_PATH, METRICS_PATH, READY_PATH, Guard, Policy
-from qsearch.dashboard.snapshots import KEPT, Snapshots
+from qsearch.dashboard.snapshots import KEPT, Snapshots, StudyFilter
 from qsearch.dashboard.sources import NotFoundError, Sources
 from qsearch.dashboard.state import Shared
 from qsearch.errors import ConflictError, RunFolderError, StoreError
@@ -277,7 +277,7 @@ def warm(found: Shared) -> None:
     A study that cannot be read is skipped: its own request gives the error.
     """
     with contextlib.suppress(CompilerError):
-        read, *_ = found.snapshots.page(0, KEPT)
+        read, *_ = found.snapshots.page(0, KEPT, StudyFilter())
         for study in read[:WARM_PAGES]:
             get_study(study, found, OPERATOR)
             list_trials(study, sort="-number")

@@ -177,7 +177,12 @@ class Policy:
             )
         if path == METRICS_PATH or (path.startswith("/api/") and path != SESSION_PATH):
             if user is None:
-                return _without_token("authorization" in headers)
+                return _Refusal(
+                    401,
+                    "the token is wrong" if "authorization" in headers else "a token is needed",
+                    "Authorization",
+                    "send Authorization: Bearer TOKEN, or open the address that the server printed",
+                )
             if method not in _SAFE and not user.submits:
                 return _Refusal(
                     403,
@@ -299,15 +304,6 @@ class _Body:
                 while not self.ended:
                     message = await self._receive()
                     self.ended = not message.get("more_body", False)
-
-
-def _without_token(given: bool) -> _Refusal:
-    return _Refusal(
-        401,
-        "the token is wrong" if given else "a token is needed",
-        "Authorization",
-        "send Authorization: Bearer TOKEN, or open the address that the server printed",
-    )
 
 
 def _too_large(limit: int) -> _Refusal:

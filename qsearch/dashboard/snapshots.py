@@ -180,7 +180,7 @@ class Snapshots:
         return self.refreshed(key, source, repository, found)
 
     def page(
-        self, offset: int, limit: int, chosen: StudyFilter | None = None
+        self, offset: int, limit: int, chosen: StudyFilter
     ) -> tuple[list[Snapshot], int, list[str]]:
         """Snapshots of so many studies, in order; how many studies pass the filter, and the
         devices of all studies.
@@ -188,7 +188,6 @@ class Snapshots:
         Raises:
             StoreError: the only database does not answer.
         """
-        chosen = chosen or StudyFilter()
         every = list(self.sources.studies())
         studies = [each for each in every if chosen.passes(each[2])]
         studies.sort(key=lambda each: chosen.place(each[2]), reverse=chosen.sort.startswith("-"))

@@ -108,7 +108,9 @@ def graph_page(
     from compiler.drawing.picture import picture_of
     from compiler.ir.text.printer import text
 
-    graphs = graphs_of(module) if fused else {"none": graph_of(picture_of(module))}
+    graphs = {"none": graph_of(picture_of(module))}
+    if fused and (layers := layers_of(module)) is not module:
+        graphs = {"fused": graph_of(picture_of(layers)), **graphs}
     told = {
         "title": title,
         "head": head,
@@ -117,15 +119,6 @@ def graph_page(
         "text": text(module, brief_constants=True, show_spans=False),
     }
     return page(title, told)
-
-
-def graphs_of(module: IRModule) -> dict[str, dict[str, Any]]:
-    """The drawings of a module by grouping: "fused" where FuseOps can read it, and "none"."""
-    from compiler.drawing.boxes import graph_of
-    from compiler.drawing.picture import picture_of
-
-    layers, found = layers_of(module), {"none": graph_of(picture_of(module))}
-    return found if layers is module else {"fused": graph_of(picture_of(layers)), **found}
 
 
 def layers_of(module: IRModule) -> IRModule:

@@ -46,25 +46,18 @@ _EXTREMES: Final = {"smallest": ("size",), "fastest": ("latency", "c_latency")}
 
 def extremes(trials: Iterable[Trial], objective: Objective) -> dict[str, Trial]:
     """The smallest and the fastest of the trials that break no limit; of equals the best."""
-    kept = [
-        trial
-        for trial in trials
-        if trial.state == "complete" and objective.feasible(trial.outcome.score or {})
-    ]
+    scored = [(t, t.outcome.score or {}) for t in trials if t.state == "complete"]
+    kept = [(trial, score) for trial, score in scored if objective.feasible(score)]
     found: dict[str, Trial] = {}
     for name, costs in _EXTREMES.items():
-        for key in map(score_key, costs):
-            timed = [trial for trial in kept if (trial.outcome.score or {}).get(key) is not None]
+        for key in map(score_key, reversed(costs)):
+            timed = [
+                (cost, -objective.ranking(score), trial.number, trial)
+                for trial, score in kept
+                if (cost := score.get(key)) is not None
+            ]
             if timed:
-                found[name] = min(
-                    timed,
-                    key=lambda trial: (
-                        (trial.outcome.score or {})[key],
-                        -objective.ranking(trial.outcome.score or {}),
-                        trial.number,
-                    ),
-                )
-                break
+                found[name] = min(timed, key=lambda each: each[:3])[-1]
     return found
 
 

@@ -206,11 +206,7 @@ class StudyView:
         model."""
         study, measures, best = self.study, self.measures, self.best
         limits = self.limits()
-        samples = best.samples if best is not None else None
-        numbers = set(front_numbers(measures, self.points))
-        front = [point for point in self.points if point.number in numbers]
-        good = measures.objectives[0]
-        front.sort(key=lambda p: value_of(good, p) or 0.0, reverse=not good.smaller_is_better)
+        scores, base = scores_of(self.points), _numbers(study.baseline or {})
         return {
             "name": study.name,
             "state": study.state,
@@ -230,14 +226,15 @@ class StudyView:
                 "score": dict(best.score or {}),
                 "breaks": measures.broken(best.score),
                 "intervals": intervals(best.score or {}, best.samples),
-                "luck": measures.objective.explained(best.number, scores_of(self.points)),
+                "luck": measures.objective.explained(best.number, scores),
                 "beside": list(self.beside),
             },
-            "baseline": None if study.baseline is None else _numbers(study.baseline),
-            "baseline_intervals": {}
-            if study.baseline is None
-            else intervals(_numbers(study.baseline), samples),
-            "front": [{"number": p.number, "score": dict(p.score or {})} for p in front],
+            "baseline": None if study.baseline is None else base,
+            "baseline_intervals": intervals(base, None if best is None else best.samples),
+            "front": [
+                {"number": number, "score": dict(scores[number])}
+                for number in front_numbers(measures, self.points)
+            ],
             "cost": None if measures.cost is None else measures.cost.name,
             "accuracy": measures.accuracy.name,
             "floor": self.floor,

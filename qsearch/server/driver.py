@@ -148,9 +148,8 @@ class Drivers:
         known, now = self._running.pop(gone.id, None), time.monotonic()
         if known is not None:
             self.repository.add_seconds(gone.id, now - known.counted)
-        job = self.repository.job(
-            gone.id
-        )  # read after the lock: a driver stores the outcome, then releases it
+        # Read after the lock: a driver stores the outcome, then releases it.
+        job = self.repository.job(gone.id)
         if job is None or job.state != "running":
             return
         if job.cancelled:

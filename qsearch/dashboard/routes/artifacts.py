@@ -16,7 +16,6 @@ from qsearch.dashboard.state import SharedDep, SnapshotDep, slug
 router = APIRouter(prefix="/api/v1/studies/{key}", tags=["module"])
 
 Groups = Literal["none", "fused", "opu", "opu_q", "npu"]
-View = Literal["text", "proof", "times"]
 File = Literal["best.qmod", "qconfig.json", "report.json"]
 Format = Literal["c", "onnx", "qdq"]
 Sha256 = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
@@ -30,11 +29,22 @@ async def get_graph(
     return await found.inspection.answer(request, "module", _module(study), groups=groups)
 
 
-@router.get("/module/{view}")
-async def get_view(study: SnapshotDep, found: SharedDep, request: Request, view: View) -> Response:
-    """Answer ``text``: the IR text and what the file says of its making; ``proof``: the proof,
-    derived again from the file; ``times``: of every layer on the integer engine of this machine."""
-    return await found.inspection.answer(request, view, _module(study))
+@router.get("/module/text")
+async def get_text(study: SnapshotDep, found: SharedDep, request: Request) -> Response:
+    """The IR text and what the file says of its making."""
+    return await found.inspection.answer(request, "text", _module(study))
+
+
+@router.get("/module/proof")
+async def get_proof(study: SnapshotDep, found: SharedDep, request: Request) -> Response:
+    """Prove the module of the study, derived again from the file."""
+    return await found.inspection.answer(request, "proof", _module(study))
+
+
+@router.get("/module/times")
+async def get_times(study: SnapshotDep, found: SharedDep, request: Request) -> Response:
+    """Measure every layer on the integer engine of this machine."""
+    return await found.inspection.answer(request, "times", _module(study))
 
 
 @router.get("/files/{name}")
