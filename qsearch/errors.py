@@ -19,9 +19,11 @@ from workers.errors import (
 
 
 class SearchError(CompilerError):
-    """Anything the service refuses or cannot finish; subclasses choose the exit code."""
+    """Anything the service refuses or cannot finish; subclasses choose the exit code, and the
+    status of a server's answer."""
 
     exit_code: ClassVar[int] = EXIT_BAD_INPUT
+    http_status: ClassVar[int] = 400
 
 
 class SettingsError(SearchError):
@@ -39,9 +41,13 @@ class DataError(SearchError):
 class RunFolderError(SearchError):
     """The run folder cannot be written or holds something else."""
 
+    http_status = 409
+
 
 class StoreError(SearchError):
     """The database cannot be reached, is busy, or has another schema."""
+
+    http_status = 503
 
 
 class EmptyStoreError(StoreError):
@@ -50,6 +56,8 @@ class EmptyStoreError(StoreError):
 
 class ConflictError(StoreError):
     """The rows are in the store already: another driver or user stored them first."""
+
+    http_status = 409
 
 
 class SearchFailedError(SearchError):

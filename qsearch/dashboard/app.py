@@ -20,8 +20,8 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect
 
 from compiler.errors import CompilerError
-from qsearch.dashboard.inspection import Inspection, InspectionError
-from qsearch.dashboard.live import Live, TooManyStreamsError
+from qsearch.dashboard.inspection import Inspection
+from qsearch.dashboard.live import Live
 from qsearch.dashboard.metrics import registry_of
 from qsearch.dashboard.page_files import PageFiles
 from qsearch.dashboard.routes import artifacts, commands, events, jobs, studies, trials
@@ -30,13 +30,12 @@ from qsearch.dashboard.routes.trials import list_trials
 from qsearch.dashboard.schemas import API_VERSION, ErrorOut
 from qsearch.dashboard.security import HEALTH_PATH, METRICS_PATH, READY_PATH, Guard, Policy
 from qsearch.dashboard.snapshots import KEPT, Snapshots, StudyFilter
-from qsearch.dashboard.sources import NotFoundError, Sources
+from qsearch.dashboard.sources import Sources
 from qsearch.dashboard.state import Shared
-from qsearch.errors import ConflictError, RunFolderError, StoreError
-from qsearch.server.queue import ForbiddenError, JobQueue, UnknownJobError
+from qsearch.errors import SearchError
+from qsearch.server.queue import JobQueue
 from qsearch.server.submission import ServerOptions
 from qsearch.server.tokens import OPERATOR
-from qsearch.server.uploads import DiskFullError, QuotaError, SizeQuotaError
 
 PAGES: Final = (
     "/",
@@ -46,20 +45,6 @@ PAGES: Final = (
     "/launch",
     "/queue",
     "/compare",
-)
-_STATUS: Final[tuple[tuple[type[CompilerError], int], ...]] = (
-    (NotFoundError, 404),
-    (UnknownJobError, 404),
-    (ForbiddenError, 403),
-    (SizeQuotaError, 413),
-    (QuotaError, 429),
-    (DiskFullError, 507),
-    (ConflictError, 409),
-    (commands.WrongTokenError, 401),
-    (InspectionError, 422),
-    (RunFolderError, 409),
-    (StoreError, 503),
-    (TooManyStreamsError, 503),
 )
 _DESCRIPTION: Final = "/api/v1/openapi.json"
 _AS_THEY_ARE: Final = ("application/octet-stream", "text/event-stream", "image/png")
@@ -185,26 +170,17 @@ def _add_pages(app: FastAPI) -> PageFiles:
         encode, kind = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(registry), media_type=kind)
 
-    @app.get("/favicon.ico", include_in_schema=False)
-    async def favicon() -> Response:
-        return page.favicon()
-
-    @app.get("/static/{version}/{name:path}", include_in_schema=False)
-    async def static_file(version: str, name: str) -> Response:
-        return page.named(version, name)
-
-    async def index() -> Response:
-        return page.index()
-
+    app.add_api_route("/favicon.ico", page.favicon, include_in_schema=False)
+    app.add_api_route("/static/{version}/{name:path}", page.named, include_in_schema=False)
     for path in PAGES:
-        app.add_api_route(path, index, include_in_schema=False)
+        app.add_api_route(path, page.index, include_in_schema=False)
     return page
 
 
 def _add_errors(app: FastAPI, page: PageFiles) -> None:
     @app.exception_handler(CompilerError)
     async def on_ours(_request: Request, error: CompilerError) -> JSONResponse:
-        status = next((code for kind, code in _STATUS if isinstance(error, kind)), 400)
+        status = error.http_status if isinstance(error, SearchError) else SearchError.http_status
         return _told(status, error.what, error.where, error.fix)
 
     @app.exception_handler(RequestValidationError)
@@ -221,7 +197,7 @@ def _add_errors(app: FastAPI, page: PageFiles) -> None:
     async def on_http(request: Request, error: HTTPException) -> Response:
         if error.status_code == 404 and "text/html" in request.headers.get("accept", ""):
             # A mistyped address in a browser: the page says so and leads back.
-            answer = page.index()
+            answer = await page.index()
             answer.status_code = 404
             return answer
         fix = f"see {_DESCRIPTION}" if error.status_code in (404, 405) else None

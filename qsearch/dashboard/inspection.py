@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import json
 import logging
 import os
@@ -44,6 +43,8 @@ log = logging.getLogger("qsearch.dashboard.inspection")
 
 class InspectionError(SearchError):
     """A file that cannot be read within the limits, or at all."""
+
+    http_status = 422
 
 
 class Reader:
@@ -239,8 +240,7 @@ class Inspection:
                 reader.end()
                 reader.process.wait()
             size = out.stat().st_size if out.is_file() else 0
-            with out.open("rb") if size else io.BytesIO() as stream:
-                answer = stream.read(MAX_ANSWER_BYTES + 1)
+            answer = out.read_bytes() if 0 < size <= MAX_ANSWER_BYTES else b""
         if code is None and time.monotonic() - begun >= self.time_s:
             raise InspectionError(
                 f"reading it took longer than {self.time_s:g} s",

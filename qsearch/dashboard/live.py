@@ -43,6 +43,8 @@ _Message = tuple[int | None, str, Any]
 class TooManyStreamsError(SearchError):
     """Error: as many event streams are open as the server serves."""
 
+    http_status = 503
+
 
 @dataclass(slots=True)
 class _Channel:

@@ -47,15 +47,15 @@ class PageFiles:
         scripts = {name: found.pop(name).decode() for name in [*found] if name.endswith(".js")}
         self._files = found | {name: bundle(scripts, name).encode() for name in SCRIPTS}
 
-    def index(self) -> Response:
+    async def index(self) -> Response:
         """The one page of every address; small, and asked for anew each time."""
         return self._answer(INDEX, _ASK_AGAIN)
 
-    def favicon(self) -> Response:
+    async def favicon(self) -> Response:
         """Answer the request for an icon, which browsers send without being told of it."""
         return self._answer("favicon.svg", _ASK_AGAIN)
 
-    def named(self, version: str, name: str) -> Response:
+    async def named(self, version: str, name: str) -> Response:
         """A file of this version.
 
         Raises:

@@ -26,6 +26,8 @@ _KEY: Final = re.compile(r"([0-9a-f]{8})-([0-9]{1,18})")
 class NotFoundError(SearchError):
     """Error: the address names nothing that is there."""
 
+    http_status = 404
+
 
 @dataclass(frozen=True, slots=True)
 class Source:

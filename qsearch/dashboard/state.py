@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final, ParamSpec, TypeVar, cast
+from typing import Annotated, Any, Final, TypeVar, TypeVarTuple, cast
 
 from fastapi import Depends, Request
 
@@ -27,7 +26,7 @@ from qsearch.store.view_queries import Note
 
 UPLOADS: Final = 4
 """Uploads that are checked at a time; others wait, and nothing waits for them."""
-P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
 
 
@@ -53,10 +52,9 @@ class Shared:
     preparing: set[Path] = field(default_factory=set)
     preparer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
 
-    async def uploading(self, work: Callable[P, T], *args: P.args, **given: P.kwargs) -> T:
+    async def uploading(self, work: Callable[[*Ts], T], *args: *Ts) -> T:
         """Run ``work`` in the threads of uploads."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.uploads, functools.partial(work, *args, **given))
+        return await asyncio.get_running_loop().run_in_executor(self.uploads, work, *args)
 
     def can_resume(self, study: Snapshot) -> bool:
         """Return whether this server can resume a study without a live driver."""

@@ -39,13 +39,12 @@ def sent_model(model: PathLike, folder: Path) -> tuple[Path, str]:
     import onnx
     from google.protobuf.message import DecodeError
 
+    path = folder / "model.onnx"
     try:
         found = onnx.load_model(str(source.path), load_external_data=False)
-        parts = [t for t in found.graph.initializer if t.external_data]
-        if parts:
-            found = onnx.load_model(str(source.path))
-            path = folder / "model.onnx"
-            onnx.save_model(found, str(path), save_as_external_data=False)
+        if any(tensor.external_data for tensor in found.graph.initializer):
+            whole = onnx.load_model(str(source.path))
+            onnx.save_model(whole, str(path), save_as_external_data=False)
             return path, stem
     except (DecodeError, onnx.checker.ValidationError, ValueError, OSError) as error:
         raise ModelFileError(
@@ -55,7 +54,6 @@ def sent_model(model: PathLike, folder: Path) -> tuple[Path, str]:
         ) from error
     if source.path.suffix.lower() == ".onnx":
         return source.path, stem
-    path = folder / "model.onnx"
     shutil.copyfile(source.path, path)
     return path, stem
 

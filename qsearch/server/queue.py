@@ -39,9 +39,13 @@ log = logging.getLogger("qsearch.server")
 class UnknownJobError(SearchError):
     """The queue has no job of a name."""
 
+    http_status = 404
+
 
 class ForbiddenError(SearchError):
     """A user may not change a study of another user, or may only read."""
+
+    http_status = 403
 
 
 @dataclass(eq=False)

@@ -37,13 +37,19 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 class QuotaError(SearchError):
     """A user would use more than the quota allows."""
 
+    http_status = 429
+
 
 class SizeQuotaError(QuotaError):
     """An upload beyond the quota of bytes."""
 
+    http_status = 413
+
 
 class DiskFullError(SearchError):
     """The disk of the server has no room."""
+
+    http_status = 507
 
 
 def references(word: object) -> bool:

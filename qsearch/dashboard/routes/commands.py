@@ -27,6 +27,8 @@ router = APIRouter(tags=["commands"])
 class WrongTokenError(SearchError):
     """A session was asked for with another token."""
 
+    http_status = 401
+
 
 @contextlib.contextmanager
 def _writing(study: Snapshot) -> Iterator[Repository]:
