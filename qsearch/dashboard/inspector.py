@@ -85,7 +85,7 @@ def histograms_of(statistics: Path, scales: str | None) -> dict[str, Any]:
     for point, (tensor, kind) in enumerate(zip(stats.point_tensor, stats.point_kind)):
         if len(points) == MAX_POINTS:
             break
-        one = stats.tensor(int(tensor))
+        one = stats.tensors[tensor]
         low, high = float(one.minimum), float(one.maximum)
         hist = one.hist
         counts = [] if hist is None else _thinned(hist, low, high)

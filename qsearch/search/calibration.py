@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from numpy.typing import NDArray
-
 from compiler.qtypes.layer_choices import SUMS, WIDE_BITS, LayerChoices
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, ChannelStats
@@ -23,7 +21,7 @@ from compiler.quantize.calibration.statistics_store import (
     CHANNELS,
     SCALES,
     STATISTICS,
-    Storable,
+    Arrays,
     channel_fields,
     scale_fields,
     statistics_fields,
@@ -130,19 +128,19 @@ class StoredStatistics:
     data: PooledData | None = None
     _since: tuple[float, float] = (0.0, 0.0)
 
-    def load(self, kind: str, fields: Mapping[str, Any]) -> Mapping[str, NDArray[Any]] | None:
+    def load(self, kind: str, fields: Mapping[str, Any]) -> Arrays | None:
         """Arrays that this study kept."""
         self._since = self._spent()
         return self.artifacts.arrays(kind, stored_key(self.key, fields))
 
-    def save(self, kind: str, fields: Mapping[str, Any], found: Storable) -> None:
+    def save(self, kind: str, fields: Mapping[str, Any], arrays: Arrays) -> None:
         """Store arrays, with the CPU seconds since ``load`` was asked or the last ``save``."""
         if self.data is None:
             return
         before, self._since = self._since, self._spent()
         workers, own = (now - then for now, then in zip(self._since, before, strict=True))
         key = stored_key(self.key, fields)
-        self.artifacts.keep(kind, key, found.to_arrays(), workers or own)
+        self.artifacts.keep(kind, key, arrays, workers or own)
 
     def _spent(self) -> tuple[float, float]:
         """CPU seconds of workers and of this process."""

@@ -354,7 +354,7 @@ def _extremes(
     stats = calibration.stats_for(qconfig)
     if len(stats.point_tensor) == len(measured):  # no reader has a point of its own
         for point, tensor in zip(measured, stats.point_tensor):
-            one = stats.tensor(int(tensor))
+            one = stats.tensors[tensor]
             found[names[point]] = float(one.minimum), float(one.maximum)
     return {name: (min(low, 0.0), max(high, 0.0)) for name, (low, high) in found.items()}
 

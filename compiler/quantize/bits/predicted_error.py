@@ -94,7 +94,7 @@ def _of_activations(
             nbit = qconfig.get_nbit_by_kind(int(kind))
             low, high = map(float, ends[1:, place])
             more = max((amplified.get(name, 1.0) for name in stats.readers[place]), default=1.0)
-            total += more * _relative_error(stats.tensor(int(tensor)), low, high, nbit)
+            total += more * _relative_error(stats.tensors[tensor], low, high, nbit)
     return total
 
 

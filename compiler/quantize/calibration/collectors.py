@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from compiler.errors import CalibrationError
 from compiler.qtypes.options import options_of
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize.calibration.order_statistics import BucketCounts, KeyCounter
+from compiler.quantize.calibration.order_statistics import KeyCounter
 from compiler.quantize.calibration.stats import (
     NUM_BINS,
     CalibrationStats,
@@ -59,30 +59,23 @@ class RangeCollector:
         self._keys[:, 0] = np.iinfo(np.int32).max
         self._keys[:, 1] = np.iinfo(np.int32).min
         self._count = np.zeros(tensors, np.int64)
-        self._few = [KeyCounter() for _ in range(tensors)]
-        self._tables: dict[int, NDArray[np.int64]] = {}
+        self._upper = [KeyCounter() for _ in range(tensors)]
 
     def update(self, tensors: Iterable[NDArray[Any]]) -> None:
         """Add one batch: one array per tensor, any shape."""
         for index, values in enumerate(tensors):
-            row = _row(values)
-            if row.size < _FEW_VALUES and index not in self._tables:
+            row, counter = _row(values), self._upper[index]
+            if row.size < _FEW_VALUES and counter.table is None:
                 self._count_few(index, row)
             else:
-                if index not in self._tables:
-                    self._tables[index] = np.zeros(UPPER_COUNTERS, np.int64)
-                self._kernels.count_ranges(row, self._tables[index], self._keys[index])
+                self._kernels.count_ranges(row, counter.dense(UPPER_COUNTERS), self._keys[index])
             self._count[index] += row.size
 
     def _count_few(self, index: int, row: NDArray[np.float32]) -> None:
         keys, (least, most) = order_key(row), self._keys[index]
         self._keys[index] = min(least, keys.min()), max(most, keys.max())
         upper = ((row.view(np.int32) & 0x7FFFFFFF) >> 16).astype(np.uint16)
-        self._few[index].add(upper, np.ones(row.size, np.int32))
-
-    def _upper(self, index: int) -> BucketCounts:
-        few, table = self._few[index].result(), self._tables.get(index)
-        return few if table is None else few.merge(BucketCounts.from_dense(table))
+        self._upper[index].add(upper, np.ones(row.size, np.int32))
 
     def result(self) -> CalibrationStats:
         """Statistics of round 1.
@@ -90,7 +83,7 @@ class RangeCollector:
         Raises:
             CalibrationError: a tensor had no values, or some that are not finite.
         """
-        uppers = tuple(self._upper(index) for index in range(len(self._points.labels)))
+        uppers = tuple(counter.result() for counter in self._upper)
         for label, count, upper in zip(self._points.labels, self._count, uppers, strict=True):
             if count == 0:
                 raise CalibrationError("no values were seen", where=label)
@@ -129,8 +122,8 @@ class HistogramCollector:
         self._percentiles = wanted
         self._kernels = choose_kernels()
         self._largest = [tensor.largest for tensor in ranges.tensors]
-        self._few = [KeyCounter() for _ in ranges.tensors]
-        self._tables: dict[int, tuple[NDArray[np.float32], NDArray[np.int64]]] = {}
+        self._bins = [KeyCounter() for _ in ranges.tensors]
+        self._edges: dict[int, NDArray[np.float32]] = {}
         self._buckets = [
             np.asarray(
                 sorted({tensor.upper.find(percentile_rank(tensor.count, p))[0] for p in wanted}),
@@ -150,17 +143,14 @@ class HistogramCollector:
                 counter.add(keys, times)
 
     def _count_bins(self, index: int, row: NDArray[np.float32]) -> None:
-        if row.size < _FEW_VALUES and index not in self._tables:
+        counter = self._bins[index]
+        if row.size < _FEW_VALUES and counter.table is None:
             keys = bins_of(row, self._largest[index])
-            self._few[index].add(keys, np.ones(row.size, np.int32))
+            counter.add(keys, np.ones(row.size, np.int32))
             return
-        if index not in self._tables:
-            self._tables[index] = bin_edges(self._largest[index]), np.zeros(NUM_BINS, np.int64)
-        self._kernels.histogram(row, *self._tables[index])
-
-    def _bins(self, index: int) -> BucketCounts:
-        few, table = self._few[index].result(), self._tables.get(index)
-        return few if table is None else few.merge(BucketCounts.from_dense(table[1]))
+        if index not in self._edges:
+            self._edges[index] = bin_edges(self._largest[index])
+        self._kernels.histogram(row, self._edges[index], counter.dense(NUM_BINS))
 
     def result(self) -> CalibrationStats:
         """Statistics of both rounds."""
@@ -168,5 +158,5 @@ class HistogramCollector:
         for index, tensor in enumerate(self._ranges.tensors):
             counters = zip(self._buckets[index].tolist(), self._lower[index], strict=True)
             lower = {bucket: counter.result() for bucket, counter in counters}
-            tensors.append(replace(tensor, lower=lower, bins=self._bins(index), memo={}))
+            tensors.append(replace(tensor, lower=lower, bins=self._bins[index].result(), memo={}))
         return CalibrationStats.of(self._ranges, tuple(tensors), self._percentiles)

@@ -14,6 +14,8 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
+import numpy as np
+
 from compiler.errors import CalibrationError, NotFullyIntegralError
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import PassContext, Sequential
@@ -41,8 +43,7 @@ from compiler.quantize.calibration.statistics_store import (
     CHANNELS,
     SCALES,
     STATISTICS,
-    CalibratedScales,
-    NoStore,
+    Arrays,
     StatisticsStore,
     channel_fields,
     scale_fields,
@@ -133,7 +134,7 @@ class Calibration:
         self._mod = mod
         self._variants = tuple(variants)
         self._percentiles = None if percentiles is None else tuple(percentiles)
-        self._store = NoStore() if store is None else store
+        self._store = store
         self._marks = mark
         self._mark = _with_last(mark)
         self._data: CalibrationData = NoData()
@@ -143,7 +144,7 @@ class Calibration:
             self._data = LocalData(mod, data, mark=self._mark)
         self._channels: ChannelStats | None = None
         self._stats: LRUCache[CalibrationStats] = LRUCache(_VARIANTS)
-        self._scales: LRUCache[CalibratedScales] = LRUCache(_SCALES)
+        self._scales: LRUCache[Ranges] = LRUCache(_SCALES)
 
     def channels(self, qconfig: QConfig) -> ChannelStats:
         """Channel statistics of the float module; the same for every configuration.
@@ -156,12 +157,12 @@ class Calibration:
         known = self._known_channels()
         if known is None:
             known = merged_channels(self._data, qconfig)
-            self._store.save(CHANNELS, channel_fields(sample=False), known)
+            self._save(CHANNELS, channel_fields(sample=False), known)
         if qconfig.sequential and known.sample is None:
             found = self._stored_channels(sample=True)
             if found is None:
                 found = with_sample(self._data, qconfig, known)
-                self._store.save(CHANNELS, channel_fields(sample=True), found)
+                self._save(CHANNELS, channel_fields(sample=True), found)
             known = found
         self._channels = known
         return known
@@ -172,7 +173,7 @@ class Calibration:
         return self._channels or stored(sample=False) or stored(sample=True)
 
     def _stored_channels(self, sample: bool) -> ChannelStats | None:
-        arrays = self._store.load(CHANNELS, channel_fields(sample))
+        arrays = self._load(CHANNELS, channel_fields(sample))
         return None if arrays is None else ChannelStats.from_arrays(arrays)
 
     def channels_for(self, qconfig: QConfig) -> ChannelStats | None:
@@ -203,7 +204,7 @@ class Calibration:
             return None
         fields = scale_fields(qconfig)
         key = self._key(fields, qconfig)
-        return self._scales.get(key, lambda: self._stored_scales(qconfig, fields)).scales
+        return self._scales.get(key, lambda: self._stored_scales(qconfig, fields))
 
     def choose(self) -> tuple[QConfig, tuple[Decision, ...]]:
         """The configuration that the statistics suggest, with reasons; see ``choice.choose``.
@@ -267,24 +268,34 @@ class Calibration:
         )
         return one != other or mentions(self._mod["main"], _JOINS)
 
-    def _stored_scales(self, qconfig: QConfig, fields: Mapping[str, Any]) -> CalibratedScales:
-        arrays = self._store.load(SCALES, fields)
-        if arrays is not None:
-            return CalibratedScales.from_arrays(arrays)
-        stats = self.stats_for(qconfig)
-        chosen = activation_scales(stats, qconfig)
-        found = CalibratedScales(tuple(float(scale) for scale in chosen))
-        self._store.save(SCALES, fields, found)
-        return found
+    def _load(self, kind: str, fields: Mapping[str, Any]) -> Arrays | None:
+        return None if self._store is None else self._store.load(kind, fields)
+
+    def _save(
+        self, kind: str, fields: Mapping[str, Any], found: ChannelStats | CalibrationStats
+    ) -> None:
+        if self._store is not None:
+            self._store.save(kind, fields, found.to_arrays())
+
+    def _stored_scales(self, qconfig: QConfig, fields: Mapping[str, Any]) -> Ranges:
+        arrays = self._load(SCALES, fields)
+        if arrays is None:
+            chosen = activation_scales(self.stats_for(qconfig), qconfig)
+            arrays = {"scales": chosen.astype(np.float64)}
+            if self._store is not None:
+                self._store.save(SCALES, fields, arrays)
+        if "scales" not in arrays:
+            raise CalibrationError("the arrays hold no scales")
+        return tuple(arrays["scales"].tolist())
 
     def _stored_stats(self, qconfig: QConfig, fields: Mapping[str, Any]) -> CalibrationStats:
-        arrays = self._store.load(STATISTICS, fields)
+        arrays = self._load(STATISTICS, fields)
         if arrays is not None:
             return CalibrationStats.from_arrays(arrays)
         together = self._measured_together(qconfig)
         for other, found in together:
             fields = statistics_fields(other)
-            self._store.save(STATISTICS, fields, found)
+            self._save(STATISTICS, fields, found)
             self._stats.put(self._key(fields, qconfig), found)
         return together[0][1]
 
@@ -298,7 +309,7 @@ class Calibration:
             sums = layer_choices("layers", values.get("layers", first.layers)).wide_sums
             changed = {"smooth_alpha": None, **values, "layers": first.layers.with_sums(sums)}
             other = first.with_overrides(**changed)
-            known = self._store.load(STATISTICS, statistics_fields(other))
+            known = self._load(STATISTICS, statistics_fields(other))
             if other not in asked and known is None:
                 asked.append(other)
         if asked == [plain] or self._marks is not mark:

@@ -68,6 +68,13 @@ class KeyCounter:
         self._counted = BucketCounts(np.zeros(0, np.uint16), np.zeros(0, np.int64))
         self._pending: list[tuple[NDArray[np.uint16], NDArray[Any]]] = []
         self._pending_keys = 0
+        self.table: NDArray[np.int64] | None = None
+
+    def dense(self, size: int) -> NDArray[np.int64]:
+        """Return a table of so many keys that others count in; ``result`` adds its counts."""
+        if self.table is None:
+            self.table = np.zeros(size, np.int64)
+        return self.table
 
     def add(self, keys: NDArray[np.uint16], times: NDArray[Any]) -> None:
         """Count these entries too."""
@@ -84,4 +91,6 @@ class KeyCounter:
             keys, times = zip(known, *self._pending, strict=True)
             self._counted = BucketCounts.from_entries(np.concatenate(keys), np.concatenate(times))
             self._pending, self._pending_keys = [], 0
-        return self._counted
+        if self.table is None:
+            return self._counted
+        return self._counted.merge(BucketCounts.from_dense(self.table))

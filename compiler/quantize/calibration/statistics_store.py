@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import CalibrationError
 from compiler.qtypes.options import options_of
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize.calibration.measurement import Ranges
 
 CHANNELS: Final = "channels"
 STATISTICS: Final = "calibration"
 SCALES: Final = "scales"
 
 Arrays = Mapping[str, NDArray[Any]]
-
-
-class Storable(Protocol):
-    """Statistics or scales."""
-
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Flat arrays, such as an .npz holds."""
 
 
 class StatisticsStore(Protocol):
@@ -38,41 +27,8 @@ class StatisticsStore(Protocol):
             kind: ``CHANNELS``, ``STATISTICS`` or ``SCALES``.
         """
 
-    def save(self, kind: str, fields: Mapping[str, Any], found: Storable) -> None:
-        """Keep the arrays of what was found under these fields."""
-
-
-class NoStore:
-    """Keeps nothing."""
-
-    def load(self, kind: str, fields: Mapping[str, Any]) -> Arrays | None:
-        """None."""
-
-    def save(self, kind: str, fields: Mapping[str, Any], found: Storable) -> None:
-        """Nothing happens."""
-
-
-@dataclass(frozen=True, slots=True)
-class CalibratedScales:
-    """Scales of one configuration."""
-
-    scales: Ranges
-
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Flat arrays."""
-        return {"scales": np.asarray(self.scales, np.float64)}
-
-    @staticmethod
-    def from_arrays(arrays: Arrays) -> CalibratedScales:
-        """The inverse of ``to_arrays``.
-
-        Raises:
-            CalibrationError: an array is missing.
-        """
-        try:
-            return CalibratedScales(tuple(float(scale) for scale in arrays["scales"]))
-        except KeyError as error:
-            raise CalibrationError(f"the arrays hold no scales: {error} is missing") from error
+    def save(self, kind: str, fields: Mapping[str, Any], arrays: Arrays) -> None:
+        """Keep arrays under these fields."""
 
 
 def statistics_fields(qconfig: QConfig) -> dict[str, Any]:

@@ -192,10 +192,6 @@ class CalibrationStats(PointMap):
         """1: ranges only; 2: everything."""
         return 1 if any(one.bins is None for one in self.tensors) else 2
 
-    def tensor(self, index: int) -> TensorStats:
-        """Statistics of one distinct tensor."""
-        return self.tensors[index]
-
     def merge(self, other: CalibrationStats) -> CalibrationStats:
         """Statistics of both shards together; exact, commutative and associative.
 
@@ -242,16 +238,17 @@ class CalibrationStats(PointMap):
             "percentiles": np.asarray(self.percentiles, np.float64),
             "readers": np.asarray(json.dumps(self.readers)),
         }
-        arrays |= _pack("upper", [(index, 0, one.upper) for index, one in enumerate(self.tensors)])
+        arrays |= _pack("upper", [one.upper for one in self.tensors])
         if self.round == 2:
-            counted = ((index, one.bins) for index, one in enumerate(self.tensors))
-            arrays |= _pack("hist", [(index, 0, bins) for index, bins in counted if bins])
-            entries = [
-                (index, bucket, counts)
+            arrays |= _pack("hist", [one.bins for one in self.tensors if one.bins is not None])
+            lower = [
+                ((index, bucket), counts)
                 for index, one in enumerate(self.tensors)
                 for bucket, counts in sorted(one.lower.items())
             ]
-            arrays |= _pack("lower", entries)
+            owners = [owner for owner, _ in lower]
+            arrays["lower_owner"] = np.asarray(owners, np.int64).reshape(-1, 2)
+            arrays |= _pack("lower", [counts for _, counts in lower])
         return arrays
 
     @staticmethod
@@ -262,12 +259,13 @@ class CalibrationStats(PointMap):
             CalibrationError: an array is missing.
         """
         try:
-            upper = [counts for _, _, counts in _unpack("upper", arrays)]
+            upper = _unpack("upper", arrays)
             lower: list[dict[int, BucketCounts]] = [{} for _ in upper]
             hist: list[BucketCounts] | list[None] = [None for _ in upper]
             if "hist_sizes" in arrays:
-                hist = [counts for _, _, counts in _unpack("hist", arrays)]
-                for index, bucket, counts in _unpack("lower", arrays):
+                hist = _unpack("hist", arrays)
+                owners = arrays["lower_owner"].tolist()
+                for (index, bucket), counts in zip(owners, _unpack("lower", arrays), strict=True):
                     lower[index][bucket] = counts
             labels = tuple(str(label) for label in arrays["labels"])
             ranges = arrays["minimum"], arrays["maximum"], arrays["count"].tolist()
@@ -302,28 +300,16 @@ def merge_stats(shards: Iterable[CalibrationStats]) -> CalibrationStats:
     return merged
 
 
-def _pack(name: str, entries: list[tuple[int, int, BucketCounts]]) -> dict[str, NDArray[Any]]:
-    sizes = np.asarray([counts.keys.size for _, _, counts in entries], np.int64)
+def _pack(name: str, counted: list[BucketCounts]) -> dict[str, NDArray[Any]]:
+    counts = [np.zeros(0, np.int64), *(each.counts for each in counted)]
     return {
-        f"{name}_owner": np.asarray([entry[:2] for entry in entries], np.int64).reshape(-1, 2),
-        f"{name}_sizes": sizes,
-        f"{name}_keys": np.concatenate([[], *(c.keys for _, _, c in entries)]).astype(np.uint16),
-        f"{name}_counts": np.concatenate(
-            [np.zeros(0, np.int64), *(c.counts for _, _, c in entries)]
-        ),
+        f"{name}_sizes": np.asarray([each.keys.size for each in counted], np.int64),
+        f"{name}_keys": np.concatenate([[], *(c.keys for c in counted)]).astype(np.uint16),
+        f"{name}_counts": np.concatenate(counts),
     }
 
 
-def _unpack(name: str, arrays: Mapping[str, NDArray[Any]]) -> list[tuple[int, int, BucketCounts]]:
+def _unpack(name: str, arrays: Mapping[str, NDArray[Any]]) -> list[BucketCounts]:
     stops = np.cumsum(arrays[f"{name}_sizes"])
-    keys, counts = arrays[f"{name}_keys"], arrays[f"{name}_counts"]
-    return [
-        (
-            int(owner),
-            int(bucket),
-            BucketCounts(keys[stop - size : stop], counts[stop - size : stop]),
-        )
-        for (owner, bucket), size, stop in zip(
-            arrays[f"{name}_owner"], arrays[f"{name}_sizes"], stops, strict=True
-        )
-    ]
+    parts = [np.split(arrays[f"{name}_{each}"], stops)[:-1] for each in ("keys", "counts")]
+    return [BucketCounts(keys, counts) for keys, counts in zip(*parts, strict=True)]

@@ -89,7 +89,7 @@ def test_chunks_and_streaming_give_the_same_bits(
         np.testing.assert_array_equal(left.view(np.int32), right.view(np.int32))
     stats = calibration_stats(annotated, batches)
     for index, values in each(enumerate(whole)):
-        tensor = stats.tensor(int(stats.point_tensor[index]))
+        tensor = stats.tensors[stats.point_tensor[index]]
         assert (tensor.count, tensor.minimum, tensor.maximum) == (
             values.size,
             values.min(),
@@ -126,7 +126,7 @@ def test_what_a_function_maps_to_a_constant_does_not_widen_a_range(
     values = np.linspace(-8, 5, 16, dtype=np.float32).reshape(1, 1, 4, 4)
     config = QConfig.recommended(activation_scheme="asymmetric", calibrate_mode="max")
     stats = calibration_stats(mark(mod, config)[0], [{"x": values}])
-    read = [stats.tensor(place) for place in stats.point_tensor[1:]]  # the first is of the input
+    read = [stats.tensors[place] for place in stats.point_tensor[1:]]  # the first is of the input
     assert min(one.minimum for one in read) == least
     assert max(one.maximum for one in read) == 5.0
 

@@ -224,8 +224,8 @@ def test_what_is_stored_is_not_measured_again() -> None:
         def load(self, kind: str, fields: Any) -> Any:
             return self.get(repr((kind, fields)))
 
-        def save(self, kind: str, fields: Any, found: Any) -> None:
-            self[repr((kind, fields))] = found.to_arrays()
+        def save(self, kind: str, fields: Any, arrays: Any) -> None:
+            self[repr((kind, fields))] = arrays
 
     kept = Kept()
     Calibration(mod, Counting(mod, batches(rng)), store=kept, variants=RESCALINGS).stats_for(PLAIN)

@@ -90,7 +90,7 @@ def test_ranges_counts_and_histograms_are_those_of_the_whole_data() -> None:
     stats = collect(rows, SHARDS)
     for index in range(3):
         values = np.concatenate([row[index].reshape(-1) for row in rows])
-        tensor = stats.tensor(index)
+        tensor = stats.tensors[index]
         assert (tensor.minimum, tensor.maximum) == (values.min(), values.max())
         assert tensor.count == values.size
         assert tensor.hist is not None
@@ -105,9 +105,9 @@ def test_percentiles_are_exact_order_statistics(fraction: float) -> None:
     for index in range(3):
         values = np.concatenate([row[index].reshape(-1) for row in rows])
         rank = percentile_rank(values.size, fraction)
-        assert stats.tensor(index).order_statistic(rank) == np.sort(np.abs(values))[rank]
+        assert stats.tensors[index].order_statistic(rank) == np.sort(np.abs(values))[rank]
         expected = find_scale_by_percentile(values, fraction)
-        assert stats.tensor(index).order_statistic(rank) == expected
+        assert stats.tensors[index].order_statistic(rank) == expected
 
 
 # n, k, S at fraction 0.99999
