@@ -16,8 +16,7 @@ from compiler.insight.network import Network, compared, through
 from compiler.insight.records import Insight, LayerInsight, PointInsight
 from compiler.ir.expr import Call, Expr, Op
 from compiler.ir.module import IRModule
-from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
-from compiler.qtypes.qconfig import QAnnotateKind, QConfig, kind2str
+from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import activation_scales, build_candidate, point_names
 from compiler.quantize.calibration.channel_stats import ChannelStats
 from compiler.quantize.calibration.collect_stats import Batch, ExecutorFactory, float_executor
@@ -97,22 +96,19 @@ def _points(
     for index, layer in enumerate(layers):
         for place in layer.points:
             readers[place].append(index)
-    measured = [point for point in network.points if quantize_kind(point) != QAnnotateKind.WEIGHT]
-    if len(thresholds) != len(measured):  # a reader has a point of its own, which is not measured
-        thresholds = [{}] * len(measured)
+    measured = sum(total.kind != "weight" for total in sums)
+    if len(thresholds) != measured:  # a reader has a point of its own, which is not measured
+        thresholds = [{}] * measured
     waiting = iter(thresholds)
     names = point_names(IRModule.from_expr(network.main))
     found = []
     for place, (point, total) in enumerate(zip(network.points, sums, strict=True)):
-        kind = quantize_kind(point)
-        assert kind is not None
         op, nodes = _producer(point.args[0])
         scale = np.atleast_1d(total.scale)
-        weight = kind == QAnnotateKind.WEIGHT
         found.append(
             PointInsight(
                 index=place,
-                kind=kind2str(kind),
+                kind=total.kind,
                 op=op,
                 onnx_nodes=nodes,
                 layers=tuple(readers[place]),
@@ -123,10 +119,10 @@ def _points(
                 scale_min=float(scale.min()),
                 scale_max=float(scale.max()),
                 channels=scale.size,
-                thresholds={} if weight else next(waiting),
+                thresholds={} if total.kind == "weight" else next(waiting),
                 saturated=total.saturated,
                 local_db=total.local.db,
-                upstream_db=None if weight else total.upstream.db,
+                upstream_db=total.upstream.db,
                 name=names[point],
             )
         )

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from compiler.insight.records import OutputInsight, Ratio
 from compiler.ir.expr import Call, Constant, Expr, Op, Tuple, TupleGetItem
 from compiler.ir.ty import TupleType, Type
+from compiler.ops.annotation.attach_simulated_quantize import point_attrs
 from compiler.ops.annotation.minus_infinity import LIMIT
 from compiler.ops.rules.numpy_compute import FNumpyCompute
+from compiler.qtypes.qconfig import kind2str
 
 Arrays = Sequence[NDArray[Any]]
 
@@ -37,11 +39,13 @@ class PointSums:
         self._point = point
         self._bounds = (scale, low, high)
         self.scale, self.levels = scale, (int(low), int(high))
-        axis = getattr(point.attrs, "axis", None)
+        attrs = point_attrs(point)
+        assert attrs is not None
+        self.kind = kind2str(attrs.kind)
         rank = len(point.args[0].tensor_type.shape)
         self._spread = scale
-        if axis is not None:
-            self._spread = scale.reshape(-1, *(1,) * (rank - axis % rank - 1))
+        if attrs.axis is not None:
+            self._spread = scale.reshape(-1, *(1,) * (rank - attrs.axis % rank - 1))
         self.minimum, self.maximum = math.inf, -math.inf
         self.local, self.upstream = Ratio(), Ratio()
         self._seen: tuple[set[Any], set[Any]] = (set(), set())

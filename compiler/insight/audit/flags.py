@@ -29,14 +29,15 @@ _LOST_DB: Final = 12.0
 
 def flags_of(point: PointAudit) -> tuple[str, ...]:
     """Return the flags of a point, the worst first."""
-    own, total = (math.inf if db is None else db for db in (point.own_db, point.total_db))
-    even = -math.inf if point.even_db is None else point.even_db
-    room_db = 20 * math.log10(wide_headroom(point.bits))
+    sums, (values, levels) = point.sums, point.sums.distinct
+    own, total = (math.inf if one.db is None else one.db for one in (sums.local, sums.upstream))
+    even = -math.inf if sums.even.db is None else sums.even.db
+    room_db = 20 * math.log10(wide_headroom((sums.levels[1] - sums.levels[0]).bit_length()))
     expected = max(_NOISY_DB, even - _BESIDE_EVEN_DB - room_db)
     doubts = {
-        "constant": point.levels == 1 < point.values,
-        "few values": point.levels < _FEW and point.values > max(_MANY, 4 * point.levels),
-        "saturates": point.saturated > SATURATED,
+        "constant": levels == 1 < values,
+        "few values": levels < _FEW and values > max(_MANY, 4 * levels),
+        "saturates": sums.saturated > SATURATED,
         "noisy": own < expected,
         INTEGERS: point.integer_db is not None and point.integer_db < _APART_DB,
         LOST: point.lost_db > _LOST_DB and total < own - _LOST_DB,
@@ -47,7 +48,7 @@ def flags_of(point: PointAudit) -> tuple[str, ...]:
 def flagged(audit: Audit) -> dict[str, tuple[str, ...]]:
     """The doubtful points by name, those with the most noise of their own first; no weights, which
     have the names of layers."""
-    computed = [point for point in audit.points if point.kind != "weight"]
+    computed = [point for point in audit.points if point.sums.kind != "weight"]
     doubts = [(point, flags_of(point)) for point in sorted(computed, key=_noise)]
     return {point.name: flags for point, flags in doubts if flags}
 
@@ -56,10 +57,10 @@ def worst_point(audit: Audit) -> PointAudit | None:
     """The first point whose integers are another value than the simulation, else the computed point
     at which most is lost that was there in front of it; None of a network without one. O(points).
     """
-    computed = [point for point in audit.points if point.kind != "weight"]
+    computed = [point for point in audit.points if point.sums.kind != "weight"]
     apart = (point for point in computed if INTEGERS in flags_of(point))
     return next(apart, max(computed, key=lambda point: point.lost_db, default=None))
 
 
 def _noise(point: PointAudit) -> float:
-    return math.inf if point.own_db is None else point.own_db
+    return math.inf if point.sums.local.db is None else point.sums.local.db

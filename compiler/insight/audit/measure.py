@@ -12,14 +12,12 @@ from compiler.errors import CompilerError
 from compiler.insight.measuring import PointSums, add_to
 from compiler.insight.network import Network, Outputs, compared, run_on, through
 from compiler.insight.records import OutputInsight, Ratio
-from compiler.ir.expr import Call, Constant, Expr, Tuple
+from compiler.ir.expr import Constant, Expr, Tuple
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.loops import closed
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import PassContext, Sequential
 from compiler.ir.walk import nodes_of
-from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
-from compiler.qtypes.qconfig import QAnnotateKind, kind2str
 from compiler.quantize import Candidate, QuantizeRealize, point_names, quantize_points
 from compiler.quantize.calibration.collect_stats import Batch, float_executor
 from compiler.runtime.exact_executor import exact_executor
@@ -40,33 +38,16 @@ class PointAudit:
 
     Attributes:
         name: as QConfig.layers takes it.
-        kind: "input", "weight" or "activation".
-        own_db: SQNR of quantizing the exact tensor; None where nothing is lost.
-        even_db: SQNR expected of the same levels over all values of the tensor.
-        total_db: of the tensor with everything in front quantized too; None for weights as well.
+        sums: what was measured of it.
         integer_db: of the integers beside the simulation, where the outputs of the two differ much.
         lost_db: what it has less than the points that its value is made of, where 45 dB are the
             most that count.
-        bits: of its integers.
-        saturated: fraction of the values beyond the ends.
-        values: different values among some of the float tensor.
-        levels: different values that are left of these.
-        low, high: extremes of the float tensor.
     """
 
     name: str
-    kind: str
-    own_db: float | None
-    even_db: float | None
-    total_db: float | None
+    sums: PointSums
     integer_db: float | None
     lost_db: float
-    bits: int
-    saturated: float
-    values: int
-    levels: int
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +104,7 @@ def measure(candidate: Candidate, samples: Sequence[Batch]) -> Audit:
     names = point_names(bound)
     lost = _lost(network, sums)
     rows = tuple(
-        _row(names[point], point, total, apart.get(point), lost.get(point, 0.0))
+        PointAudit(names[point], total, apart.get(point), lost.get(point, 0.0))
         for point, total in zip(points, sums)
     )
     return Audit(samples, rows, outputs, integer, network, reference)
@@ -158,27 +139,6 @@ def _integers(
         for ratio, wanted, held in found:
             add_to(ratio, wanted, held)
     return {point: ratio.db for point, ratio in zip(points, ratios, strict=True)}
-
-
-def _row(name: str, point: Call, total: PointSums, apart: float | None, lost: float) -> PointAudit:
-    kind = quantize_kind(point)
-    assert kind is not None
-    values, levels = total.distinct
-    return PointAudit(
-        name,
-        kind2str(kind),
-        total.local.db,
-        total.even.db,
-        None if kind == QAnnotateKind.WEIGHT else total.upstream.db,
-        apart,
-        lost,
-        (total.levels[1] - total.levels[0]).bit_length(),
-        total.saturated,
-        values,
-        levels,
-        total.minimum,
-        total.maximum,
-    )
 
 
 def _lost(network: Network, sums: Sequence[PointSums]) -> Mapping[Expr, float]:

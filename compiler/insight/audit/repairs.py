@@ -254,7 +254,7 @@ def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[R
     rows = [
         row
         for row in audit.points
-        if row.kind != "weight"
+        if row.sums.kind != "weight"
         and bound_grid(calls[row.name]) is not None
         and max(map(abs, extremes[row.name])) <= INFINITE
     ]
@@ -264,7 +264,7 @@ def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[R
     tries = _Tries(audit, [calls[name] for name in names])
     usual, exact = tries.grids, [_exact(*extremes[name]) for name in names]
     for place, db in islice(_loudest(tries, exact), _SUSPECTS):
-        if db < _db(rows[place].own_db) - _AMPLIFIED_DB:
+        if db < _db(rows[place].sums.local.db) - _AMPLIFIED_DB:
             doubts.setdefault(names[place], (_AMPLIFIED,))
     tries.grids = usual
     places = {name: place for place, name in enumerate(names)}
@@ -350,7 +350,7 @@ def _extremes(
     """Lowest and highest value of each tensor over all calibration data, 0 among them."""
     names = point_names(candidate.annotated)
     measured = measured_points(candidate.annotated)
-    found = {row.name: (row.low, row.high) for row in audit.points}
+    found = {row.name: (row.sums.minimum, row.sums.maximum) for row in audit.points}
     stats = calibration.stats_for(qconfig)
     if len(stats.point_tensor) == len(measured):  # no reader has a point of its own
         for point, tensor in zip(measured, stats.point_tensor):

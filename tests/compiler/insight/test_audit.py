@@ -78,7 +78,7 @@ def test_points_have_the_figures_of_the_whole_measurement(rounding: str) -> None
     assert found.simulated.output_db == pytest.approx(outputs.output_db, abs=1e-6)
     assert found.integer is not None
     assert found.integer.output_db == pytest.approx(outputs.output_db, abs=1.0)
-    assert {layer.alone_db for layer in layers} - {None} <= {p.own_db for p in found.points}
+    assert {layer.alone_db for layer in layers} - {None} <= {p.sums.local.db for p in found.points}
 
 
 @pytest.mark.parametrize("rounding", ["nearest", "sequential"])
@@ -127,7 +127,7 @@ def test_a_range_that_cuts_a_few_values_is_doubted() -> None:
     whole, cut = calibration(), config(layers={"@x": {"range": [-2.8, 2.8]}})
     found = measure(whole.candidate(cut), batches(8))
     (row,) = (point for point in found.points if point.name == "@x")
-    assert 0 < row.saturated < 0.01
+    assert 0 < row.sums.saturated < 0.01
     assert flagged(found) == {"@x": ("noisy",)}
 
 
