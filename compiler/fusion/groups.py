@@ -1,16 +1,17 @@
-"""Groups of nodes that become one kernel: union-find with path compression.
+"""Groups of nodes that become one kernel.
 
-A group's record is that of its sink, the node whose value the kernel returns. Only one member, the
+The root of a group is its sink, the node whose value the kernel returns. Only one member, the
 anchor, may be a complex operator (OUT_ELEMWISE_FUSABLE). Source: Relay v0.10 GraphPartitioner.
 """
 
 from __future__ import annotations
 
 from compiler.errors import PassError
+from compiler.ir.disjoint_sets import DisjointSets
 from compiler.ir.op import OpPattern
 
 
-class Groups:
+class Groups(DisjointSets[int]):
     """One group per node at first.
 
     Args:
@@ -23,21 +24,11 @@ class Groups:
     """
 
     def __init__(self, patterns: list[int]) -> None:
+        super().__init__()
         self.pattern = list(patterns)
         self.num_nodes = [1] * len(patterns)
         complex_op = OpPattern.OUT_ELEMWISE_FUSABLE
         self.anchor = [i if p == complex_op else -1 for i, p in enumerate(patterns)]
-        self._parent = list(range(len(patterns)))
-
-    def root(self, index: int) -> int:
-        """The record that stands for the group of a node: the index of its sink."""
-        parent = self._parent
-        root = index
-        while parent[root] != root:
-            root = parent[root]
-        while parent[index] != root:
-            parent[index], index = root, parent[index]
-        return root
 
     def merge(self, child: int, into: int) -> None:
         """Move the group of ``child`` into the group of ``into``.
@@ -49,7 +40,7 @@ class Groups:
         if child == into:
             return
         self.num_nodes[into] += self.num_nodes[child]
-        self._parent[child] = into
+        super().merge(child, into)
         if self.anchor[child] < 0:
             return
         wide = OpPattern.BROADCAST

@@ -42,7 +42,7 @@ class Rule:
 
     says: str
     source: str
-    version: str
+    version: str = "onnxruntime 1.31"
 
 
 RULES: Final = {
@@ -50,17 +50,14 @@ RULES: Final = {
         "vpmaddubsw adds two products of uint8 by int8 in 16 bits, which saturate; "
         "session.x64quantprecision=1 avoids it, and quantize_static(..., reduce_range=True)",
         "onnxruntime, Quantize ONNX models, U8S8; mlas QgemmU8S8KernelAvx2",
-        "onnxruntime 1.31",
     ),
     "sums": Rule(
         "products of 8 bits add up in 32 bits; the rescale in float32 is one on all processors",
         "onnxruntime mlas, qgemm kernels and quantize.cpp; Arm SDOT, SMMLA; Intel VPDPBUSD",
-        "onnxruntime 1.31",
     ),
     "swapped": Rule(
         "the kernel takes uint8 weights for the unsigned operand; give ConvInteger uint8 data",
         "onnxruntime mlas, ConvInteger on an emulated AVX2 processor",
-        "onnxruntime 1.31",
     ),
     "amx": Rule(
         "up to 1.24 the AMX kernel of uint8 by int8 computed rows wrongly; later ones are exact",
@@ -80,17 +77,14 @@ RULES: Final = {
     "float sums": Rule(
         "it adds up in float: the order is the processor's, the threads' and the version's",
         "onnxruntime mlas, sgemm and softmax kernels; #29849",
-        "onnxruntime 1.31",
     ),
     "function": Rule(
         "a function in float is approximated, with other instructions on other processors",
         "onnxruntime mlas, logistic.cpp, tanh.cpp, erf.cpp, compute.cpp",
-        "onnxruntime 1.31",
     ),
     "fused": Rule(
         "the optimizer fuses it with its points, which rounds otherwise near a tie",
         "onnxruntime mlas, qladd.cpp and qlmul.cpp",
-        "onnxruntime 1.31",
     ),
     "softmax": Rule(
         "1.0 is above the grid of the result; QLinearSoftmax of int8 wrapped it to -128",

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from compiler.errors import CompilerError
 from compiler.ir.analysis import post_order
+from compiler.ir.disjoint_sets import DisjointSets
 from compiler.ir.expr import (
     Call,
     Constant,
@@ -87,7 +88,7 @@ class _Domains:
     """Sets of expressions on one device."""
 
     def __init__(self, order: list[Expr], config: CompilationConfig) -> None:
-        self._parent: dict[Expr, Expr] = {}
+        self._sets = DisjointSets[Expr]()
         self._device: dict[Expr, VirtualDevice] = {}
         self._config = config
         # What an accelerator computes is copied to it and from it; nothing else moves there.
@@ -100,7 +101,7 @@ class _Domains:
 
     def device(self, node: Expr) -> VirtualDevice:
         """Return the device of a node's value."""
-        found = self._device.get(self._root(node), UNCONSTRAINED)
+        found = self._device.get(self._sets.root(node), UNCONSTRAINED)
         return default(found, self._config.default_primitive)
 
     def _say(self, node: Expr) -> None:
@@ -128,7 +129,7 @@ class _Domains:
     def _fix(self, node: Expr, device: VirtualDevice) -> None:
         if device.is_fully_unconstrained or not _has_device(node):
             return
-        root = self._root(node)
+        root = self._sets.root(node)
         joined = join(self._device.get(root, UNCONSTRAINED), device)
         if joined is None:
             raise CompilerError(
@@ -143,23 +144,14 @@ class _Domains:
         """Put two expressions together, unless they are on different devices."""
         if not (_has_device(a) and _has_device(b)) or a in self._alone or b in self._alone:
             return
-        a, b = self._root(a), self._root(b)
+        a, b = self._sets.root(a), self._sets.root(b)
         if a is b:
             return
         joined = join(self._device.get(a, UNCONSTRAINED), self._device.get(b, UNCONSTRAINED))
         if joined is None:
             return
-        self._parent[b] = a
+        self._sets.merge(b, a)
         self._device[a] = joined
-
-    def _root(self, node: Expr) -> Expr:
-        parent = self._parent
-        root = node
-        while root in parent:
-            root = parent[root]
-        while node is not root:
-            parent[node], node = root, parent[node]
-        return root
 
 
 def _has_device(node: Expr) -> bool:

@@ -122,14 +122,8 @@ def _no_form(step: Step) -> TfliteExportError:
 def _emit(step: Step, graph: TfliteEmitter, ruled: Container[str]) -> None:
     """The words of a step, but for what has a rule of its own."""
     words, results = words_of(step, ruled)
-    for word in words:
-        if all(arg.data is not None for arg in word.args):
-            continue
-        rule = rules.FToTflite.get(word.op)
-        form = None if rule is None else rule(word, graph)
-        if form is None:
-            raise _no_form(step)
-        graph.bind(word.result, form)
+    if not rules.written(words, graph):
+        raise _no_form(step)
     for value, made in zip(step.results, results, strict=True):
         found = graph.form(made)
         if found is not None:

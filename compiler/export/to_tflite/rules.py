@@ -20,7 +20,7 @@ QUANTIZE for the way back. A rule gives the form of the result, or None where it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -289,22 +289,24 @@ def requantize(step: Step, graph: TfliteEmitter) -> Form | None:
     front, behind = Words(step), Words(step)
     if factors is None or attrs.rounding not in TFLM:
         whole = requantize_body(step, front)
-        if not isinstance(whole, Value) or not _write(front, graph):
+        if not isinstance(whole, Value) or not written(front.steps, graph):
             return None
         return graph.form(whole)
     data = front.cast(summed(step, factors, front), attrs.compute_dtype)
-    form = _rescaled(data, factors, step, graph) if _write(front, graph) else None
+    form = _rescaled(data, factors, step, graph) if written(front.steps, graph) else None
     if form is None:
         return None
     scaled = Value(TensorType(step.result.type.shape, attrs.compute_dtype))
     graph.bind(scaled, form)
     result = finished(scaled, attrs, behind)
-    return graph.form(result) if _write(behind, graph) else None
+    return graph.form(result) if written(behind.steps, graph) else None
 
 
-def _write(words: Words, graph: TfliteEmitter) -> bool:
-    """False where one of the words has no form."""
-    for word in words.steps:
+def written(words: Iterable[Step], graph: TfliteEmitter) -> bool:
+    """Write words, but for those of constants; False where one of them has no form."""
+    for word in words:
+        if all(arg.data is not None for arg in word.args):
+            continue
         rule = FToTflite.get(word.op)
         form = None if rule is None else rule(word, graph)
         if form is None:

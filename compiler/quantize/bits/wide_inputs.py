@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -332,10 +332,14 @@ class _Marked:
         Few sums of few products, and each column has a range of its own.
         """
         params = {node for node in self.nodes if isinstance(node, Var)}
+        return self._more_bits(others, lambda node: reads_columns(node, params))
+
+    def _more_bits(self, others: Collection[str], wanted: Callable[[Call], bool]) -> _Layers:
+        """The layers with this property that take more bits, but for ``others``."""
         return {
             name: {"nbit_input": self.bits_of(node)}
             for node, name in self.layers.items()
-            if name not in others and self.bits_of(node) and reads_columns(node, params)
+            if name not in others and self.bits_of(node) and wanted(node)
         }
 
     def of_loops(self, others: Collection[str]) -> _Layers:
@@ -357,27 +361,20 @@ class _Marked:
         for node in reversed(self.nodes):
             if is_op_call(node, STEP) or (node in in_front and node not in self.layers):
                 in_front.update(node.operands())
-        return {
-            name: {"nbit_input": self.bits_of(node)}
-            for node, name in self.layers.items()
-            if is_op_call(node, "nn.dense")
-            and (
-                self.loops[node]
-                or node in in_front
-                or (node.args[0] in given and self.work[name] <= looped / _BEHIND)
+
+        def in_loops(node: Call) -> bool:
+            small = node.args[0] in given and self.work[self.layers[node]] <= looped / _BEHIND
+            return is_op_call(node, "nn.dense") and (
+                bool(self.loops[node]) or node in in_front or small
             )
-            and name not in others
-            and self.bits_of(node)
-        }
+
+        return self._more_bits(others, in_loops)
 
     def further_layers(self, others: Collection[str]) -> dict[str, int]:
         """All layers that read computed values, but for ``others``."""
         behind = {n for point, names in self.points.items() if point in self.behind for n in names}
-        return {
-            name: self.bits_of(node)
-            for node, name in self.layers.items()
-            if name in behind and name not in others and self.bits_of(node)
-        }
+        found = self._more_bits(others, lambda node: self.layers[node] in behind)
+        return {name: choice["nbit_input"] for name, choice in found.items()}
 
     def _read_alone(self) -> set[str]:
         """Layers that read a computed value which, but for sums, nothing else reads."""

@@ -144,15 +144,16 @@ def _step(
     one_more = one_more and not (largest == values.max() == -values.min())
     counts = np.arange(levels - 1 + one_more, above, -1)
     some = distinct[:: -(-len(distinct) // _FIRST)]  # refute nearly every count at once
-    for count in counts[_whole(some[:, None] * (counts / largest)).all(axis=0)]:
+    for count in counts[whole_units(some[:, None] * (counts / largest)).all(axis=0)]:
         units = distinct * (count / largest)
-        if _whole(units).all():
+        if whole_units(units).all():
             step = np.float32(largest / count)
             return _exact(step, distinct.astype(np.float32), np.rint(units))
     return None
 
 
-def _whole(units: NDArray[np.float64]) -> NDArray[np.bool_]:
+def whole_units(units: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which magnitudes are whole numbers, but for rounding to float32."""
     whole = np.rint(units)
     return np.asarray(np.abs(units - whole) <= _TOLERANCE * np.maximum(whole, 1))
 

@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.ir.disjoint_sets import DisjointSets
 from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, Op, Tuple
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
@@ -168,7 +169,7 @@ class _Finder:
     def __init__(self, tied: Set[Expr]) -> None:
         self._tied = tied
         self._number: dict[Expr, int] = {}
-        self._parents: list[int] = []
+        self._sets = DisjointSets[int]()
         self._frozen: list[bool] = []
         self._axis: list[int] = []
         self._size: list[int] = []
@@ -226,24 +227,16 @@ class _Finder:
             self._join(self._number[node.args[place]], mine)
 
     def _add(self, node: Expr, axis: int | None, size: int) -> int:
-        number = self._number[node] = len(self._parents)
-        self._parents.append(number)
+        number = self._number[node] = len(self._frozen)
         self._frozen.append(axis is None)
         self._axis.append(0 if axis is None else axis)
         self._size.append(size)
         return number
 
     def _join(self, a: int, b: int) -> None:
-        a, b = self._find(a), self._find(b)
-        self._parents[b] = a
+        a, b = self._sets.root(a), self._sets.root(b)
         self._frozen[a] |= self._frozen[b] or self._size[a] != self._size[b]
-
-    def _find(self, number: int) -> int:
-        parents = self._parents
-        while parents[number] != number:
-            parents[number] = parents[parents[number]]
-            number = parents[number]
-        return number
+        self._sets.merge(b, a)
 
     def freeze(self, value: Expr) -> None:
         """No factors for this value, or the fields of this tuple, and all that is with them."""
@@ -252,14 +245,14 @@ class _Finder:
             value = pending.pop()
             number = self._number.get(value)
             if number is not None:
-                self._frozen[self._find(number)] = True
+                self._frozen[self._sets.root(number)] = True
             elif isinstance(value, Tuple) and value not in self._frozen_tuples:
                 self._frozen_tuples.add(value)
                 pending.extend(value.fields)
 
     def _axis_of(self, value: Expr) -> int | None:
         number = self._number.get(value)
-        if number is None or self._frozen[self._find(number)]:
+        if number is None or self._frozen[self._sets.root(number)]:
             return None
         return self._axis[number]
 
@@ -268,7 +261,7 @@ class _Finder:
         numbers: dict[int, int] = {}
         group_of: dict[Expr, int] = {}
         for value, number in self._number.items():
-            root = self._find(number)
+            root = self._sets.root(number)
             if not self._frozen[root]:
                 group_of[value] = numbers.setdefault(root, len(numbers))
         bridges: list[Bridge] = []

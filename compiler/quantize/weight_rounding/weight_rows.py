@@ -23,9 +23,9 @@ from compiler.ops.rules.input_columns import FQInputColumns, InputColumns
 from compiler.ops.rules.integer_calls import along_axis
 from compiler.qtypes.channel_ranges import ChannelRanges, Levels
 from compiler.quantize.kernels.choice import choose_kernels
+from compiler.quantize.scales.weight_grid import whole_units
 from compiler.quantize.weighted_calls import weighted_calls
 
-_TOLERANCE: Final = 2.0**-21
 Number = TypeVar("Number", bound=np.generic)
 
 
@@ -73,7 +73,9 @@ class PointRows:
     def is_whole(self) -> bool:
         """Return whether the weights lie on the grid of their scales, but for rounding to
         float32."""
-        return all(_is_whole(row) for group in self.rows for row in group)  # most: not the first
+        return all(
+            whole_units(np.abs(row)).all() for group in self.rows for row in group
+        )  # most: not the first
 
     def point_of(self, levels: Levels) -> Expr:
         """The point around other weights, whole numbers of the shape of ``rows``."""
@@ -83,11 +85,6 @@ class PointRows:
         data = self.rule.weight(levels * self.scales[:, :, None]).astype(np.float32)
         operands = (self.point.op, Constant(data, span=held.span), scale, *ends)
         return with_operands(self.point, operands)
-
-
-def _is_whole(row: NDArray[np.float64]) -> bool:
-    whole = np.rint(row)
-    return bool(np.all(np.abs(row - whole) <= _TOLERANCE * np.maximum(np.abs(whole), 1)))
 
 
 def cut_rows(rows: NDArray[np.float64], inside: int) -> NDArray[np.float64]:
