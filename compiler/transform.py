@@ -57,4 +57,3 @@ from compiler.quantize.quantize_annotate import QuantizeAnnotate as QuantizeAnno
 from compiler.quantize.quantize_calibrate import QuantizeCalibrate as QuantizeCalibrate
 from compiler.quantize.quantize_partition import QuantizePartition as QuantizePartition
 from compiler.quantize.quantize_realize import QuantizeRealize as QuantizeRealize
-from compiler.quantize.weight_rounding.correct_rounding import CorrectRounding as CorrectRounding

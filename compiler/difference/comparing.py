@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -88,18 +89,11 @@ def _pairs_by_ordinal(
     a: Sequence[Step], b: Sequence[Step], key: Callable[[Step], Hashable]
 ) -> list[tuple[Step, Step]]:
     """The n-th step with a key, with the n-th of the same key on the other side."""
-    waiting: dict[Hashable, list[Step]] = defaultdict(list)
+    waiting: dict[Hashable, deque[Step]] = defaultdict(deque)
     for step in a:
-        if key(step) is not None:
-            waiting[key(step)].append(step)
-    used: dict[Hashable, int] = defaultdict(int)
-    pairs: list[tuple[Step, Step]] = []
-    for step in b:
-        k = key(step)
-        if k is not None and used[k] < len(waiting.get(k, ())):
-            pairs.append((waiting[k][used[k]], step))
-            used[k] += 1
-    return pairs
+        waiting[key(step)].append(step)
+    waiting.pop(None, None)
+    return [(left.popleft(), step) for step in b if (left := waiting.get(key(step)))]
 
 
 def _last_by_node(steps: Sequence[Step]) -> dict[str, Step]:
@@ -108,21 +102,20 @@ def _last_by_node(steps: Sequence[Step]) -> dict[str, Step]:
 
 def _pairs_by_place(a: Sequence[Step], b: Sequence[Step]) -> list[tuple[Step, Step]]:
     """Equal steps from the front, then from the back, then the n-th of a kind in between."""
-    shorter = min(len(a), len(b))
-    front = 0
-    while front < shorter and _operator_and_shape(a[front]) == _operator_and_shape(b[front]):
-        front += 1
-    back = 0
-    while back < shorter - front and _operator_and_shape(a[-1 - back]) == _operator_and_shape(
-        b[-1 - back]
-    ):
-        back += 1
+    front = _alike(a, b)
+    back = _alike(a[front:][::-1], b[front:][::-1])
     middle_a, middle_b = a[front : len(a) - back], b[front : len(b) - back]
     return [
         *zip(a[:front], b[:front]),
         *_pairs_by_ordinal(middle_a, middle_b, _operator_and_shape),
         *zip(a[len(a) - back :], b[len(b) - back :]),
     ]
+
+
+def _alike(a: Sequence[Step], b: Sequence[Step]) -> int:
+    """Count the steps from the front that have the same operators and shapes."""
+    pairs = zip(map(_operator_and_shape, a), map(_operator_and_shape, b))
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 Batch = Mapping[str, Array]

@@ -54,7 +54,7 @@ def _box(box: Box, ranges: Ranges) -> dict[str, Any]:
         "detail": _detail(box.detail, ranges),
         "rows": [
             {"title": row, "detail": _detail(detail, ranges)}
-            for row, detail in zip(box.rows, box.row_details or ({},) * len(box.rows))
+            for row, detail in zip(box.rows, box.row_details, strict=True)
         ],
     }
 

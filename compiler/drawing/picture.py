@@ -64,7 +64,7 @@ class Kind(Enum):
 class Box:
     """One node: ``detail`` is what a click shows, ``rows`` the operators inside a kernel.
 
-    ``row_details`` holds the same of each row; it is empty where rows have no text of their own.
+    ``row_details`` holds the same of each row.
     """
 
     key: int
@@ -195,18 +195,16 @@ class _FrameBuilder:
         name = self._wording.number(node)
         detail = details_of(node, f"{name} = {self._wording.text(node)}")
         title = box_title(node)
-        rows: tuple[str, ...] = ()
-        row_details: tuple[dict[str, str], ...] = ()
         kernel = None
         if isinstance(node, Call):
             kernel = self._kernels.get(node.op) or lowered_kernel(node, self._mod)
             if kernel is not None and (given := kernel.constants_of(node)):
                 detail["constants"] = given
         if kernel is not None:
-            title, rows, row_details = kernel.title, kernel.rows, kernel.details
+            title = kernel.title
             if kernel.loops:
                 detail["loops"] = kernel.loops
-        key = self._put(node, f"{name}  {title}", ty, kind_of(node), detail, rows, row_details)
+        key = self._put(node, f"{name}  {title}", ty, kind_of(node), detail, kernel)
         labels = _operand_labels(node)
         for operand, label in zip(shown_operands(node), labels):
             if operand not in self._keys:
@@ -223,15 +221,15 @@ class _FrameBuilder:
         ty: Type | None,
         kind: Kind,
         detail: dict[str, str],
-        rows: tuple[str, ...] = (),
-        row_details: tuple[dict[str, str], ...] = (),
+        kernel: Kernel | None = None,
     ) -> int:
         key = self.next_key
         self.next_key += 1
         self._keys[node] = key
         quantized = any(t.dtype in QUANTIZED_DTYPES for t in tensor_fields(ty)) if ty else False
         self._types[key] = (type_text(ty), quantized)
-        self.frame.boxes.append(Box(key, title, type_text(ty), kind, detail, rows, row_details))
+        rows = () if kernel is None else (kernel.rows, kernel.details)
+        self.frame.boxes.append(Box(key, title, type_text(ty), kind, detail, *rows))
         return key
 
 

@@ -16,11 +16,10 @@ from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, Let, Op,
 from compiler.ir.op import OpPattern
 from compiler.ir.ty import TensorType, TupleType, is_dynamic
 from compiler.ir.walk import post_order
+from compiler.passes.opaque_primitives import is_kernel
 
 SIMPLE_DTYPES = frozenset({"int32", "int64", "float32", "float64", "bool"})
 """Rank-0 constants of these dtypes are written into every kernel that reads them."""
-
-_KERNEL_ATTRS = ("Primitive", "Compiler")
 
 
 @dataclass(slots=True, eq=False)
@@ -50,11 +49,6 @@ def is_simple_constant(expr: Expr) -> bool:
 def is_inlined(expr: Expr, link_params: bool) -> bool:
     """True for a constant that lies inside the kernels that read it."""
     return is_simple_constant(expr) or (link_params and isinstance(expr, Constant))
-
-
-def is_kernel(expr: Expr) -> bool:
-    """True for a function literal that is a kernel already."""
-    return isinstance(expr, Function) and any(key in expr.attrs for key in _KERNEL_ATTRS)
 
 
 class IndexedForwardGraph:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.fusion.groups import Groups
-from compiler.fusion.indexed_graph import IndexedForwardGraph, is_inlined, is_kernel
+from compiler.fusion.indexed_graph import IndexedForwardGraph, is_inlined
 from compiler.ir.attrs import DictAttrs
 from compiler.ir.expr import Call, Expr, Function, Op, Tuple, TupleGetItem, Var
 from compiler.ir.functor.mixed_mode import MixedModeMutator
 from compiler.ir.op import NON_COMPUTATIONAL, RESHAPE
 from compiler.ir.ty import FuncType, TensorType
+from compiler.passes.opaque_primitives import is_kernel
 
 STOP_FUSION = "annotation.stop_fusion"
 

@@ -19,7 +19,7 @@ from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import activation_scales, build_candidate, point_names
 from compiler.quantize.calibration.channel_stats import ChannelStats
-from compiler.quantize.calibration.collect_stats import Batch, ExecutorFactory, float_executor
+from compiler.quantize.calibration.collect_stats import Batch, float_executor
 from compiler.quantize.calibration.stats import CalibrationStats
 from compiler.quantize.scales.modes import calibrate_modes
 from compiler.runtime.exact_executor import exact_executor
@@ -33,7 +33,6 @@ def examine(
     batches: Iterable[Batch],
     *,
     channels: ChannelStats | None = None,
-    executor: ExecutorFactory = float_executor,
     progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> Insight:
     """Measure what every quantize point and every layer of a configuration costs.
@@ -44,7 +43,6 @@ def examine(
         stats: calibration of this module for ``qconfig.calibration_fields()``, both rounds.
         batches: inputs of ``main`` by name, one run each; all are held in memory.
         channels: statistics of single channels, where ``qconfig.needs_channels``.
-        executor: makes what runs float modules.
         progress: called with (layers done, layers).
     Raises:
         CalibrationError: no batch, or statistics that do not belong to the module.
@@ -52,7 +50,7 @@ def examine(
     """
     samples = list(batches)
     scales = activation_scales(stats, qconfig)
-    network = Network.of(mod, qconfig, scales, channels, executor)
+    network = Network.of(mod, qconfig, scales, channels)
     final = build_candidate(mod, qconfig.uncut, scales, channels)
     reference, sums, _ = through(network, samples)
     layers = find_layers(network)
@@ -81,7 +79,7 @@ def examine(
         samples=len(samples),
         points=_points(network, sums, layers, _thresholds(stats, qconfig)),
         layers=tuple(found),
-        simulated=compared(executor(final.simulated), samples, reference),
+        simulated=compared(float_executor(final.simulated), samples, reference),
         integer=integer,
     )
 

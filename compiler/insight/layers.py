@@ -140,7 +140,7 @@ def layer_sqnr(
         IntegerOverflowError: the configuration cannot be realised.
     """
     samples = list(batches)
-    network = Network.of(mod, qconfig, activation_scales, channels, float_executor)
+    network = Network.of(mod, qconfig, activation_scales, channels)
     reference, sums, _ = through(network, samples)
     found = []
     for index, layer in enumerate(find_layers(network)):

@@ -21,7 +21,7 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.qtypes.report import QuantizeReport
 from compiler.quantize import build_candidate, quantize_points
 from compiler.quantize.calibration.channel_stats import ChannelStats
-from compiler.quantize.calibration.collect_stats import Batch, ExecutorFactory
+from compiler.quantize.calibration.collect_stats import Batch, float_executor
 from compiler.runtime.executor import Executor
 
 Scales = Sequence[float] | NDArray[Any] | None
@@ -39,14 +39,12 @@ class Network:
         report: what annotation says of its calls.
         floats: the float model's constant of every point that reads one; what the point reads
             itself may be rounded already.
-        executor: makes what runs float modules.
     """
 
     main: Function
     points: list[Call]
     report: QuantizeReport
     floats: Mapping[Expr, Constant]
-    executor: ExecutorFactory
 
     @staticmethod
     def of(
@@ -54,7 +52,6 @@ class Network:
         qconfig: QConfig,
         activation_scales: Scales,
         channels: ChannelStats | None,
-        executor: ExecutorFactory,
     ) -> Network:
         """The network of a configuration.
 
@@ -75,7 +72,7 @@ class Network:
             for point, same in zip(points, exact, strict=True)
             if isinstance(same.args[0], Constant)
         }
-        return Network(candidate.simulated["main"], points, candidate.report, floats, executor)
+        return Network(candidate.simulated["main"], points, candidate.report, floats)
 
     def without(self, kept: Collection[Expr]) -> dict[Expr, Expr]:
         """Every node over a graph in which points outside ``kept`` hand on what they read."""
@@ -99,7 +96,7 @@ class Network:
         if more:
             body = Tuple((*results_of(body, self.main.body.checked_type), *more))
         made = function_of(self.main.params, body)
-        return self.executor(infer_module(IRModule.from_expr(made)))
+        return float_executor(infer_module(IRModule.from_expr(made)))
 
 
 def through(

@@ -22,9 +22,7 @@ from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.rebuild import with_operands
 from compiler.ir.ty import FuncType
 from compiler.ops.lowered.call_lowered import get_call_lowered_props
-from compiler.passes.opaque_primitives import outside_kernels
-
-_MARKS = ("Primitive", "Compiler", "Extern")
+from compiler.passes.opaque_primitives import is_kernel, outside_kernels
 
 
 @register_pass("EtaExpand", opt_level=0, required=("InferType",))
@@ -42,9 +40,7 @@ class EtaExpand(FunctionPass):
 
 
 def _is_kernel(expr: object) -> bool:
-    if isinstance(expr, LoweredFunction):
-        return True
-    return isinstance(expr, Function) and any(expr.has_nonzero_attr(mark) for mark in _MARKS)
+    return isinstance(expr, LoweredFunction) or is_kernel(expr)
 
 
 def _kernels(fn: Function, mod: IRModule) -> set[Expr]:

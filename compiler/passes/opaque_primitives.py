@@ -9,6 +9,13 @@ from compiler.ir.expr import Expr, Function
 from compiler.ir.functor import MixedModeMutator
 from compiler.ir.ty import Type
 
+_MARKS = ("Primitive", "Compiler", "Extern")
+
+
+def is_kernel(node: object) -> bool:
+    """Return whether a node is a function that is compiled as a whole, by whatever compiler."""
+    return isinstance(node, Function) and any(mark in node.attrs for mark in _MARKS)
+
 
 def outside_kernels(nodes: Sequence[Expr], is_kernel: Callable[[Expr], bool]) -> list[Expr]:
     """Nodes without what lies inside of kernels, which are met.

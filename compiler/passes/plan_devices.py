@@ -43,7 +43,7 @@ from compiler.ir.rebuild import with_operands
 from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice, default, join
 from compiler.ops.annotation.on_device import get_on_device_props, maybe_on_device
 from compiler.ops.lowered.device_copy import get_device_copy_props, make_device_copy
-from compiler.passes.opaque_primitives import outside_kernels
+from compiler.passes.opaque_primitives import is_kernel, outside_kernels
 from compiler.targets.compilation_config import CompilationConfig, device_of
 
 
@@ -68,19 +68,13 @@ class PlanDevices(ModulePass):
         planned = {
             gv: _plan(fn, config)
             for gv, fn in mod.functions.items()
-            if isinstance(fn, Function) and not _is_leaf(fn)
+            if isinstance(fn, Function) and not is_kernel(fn)
         }
         return infer_module(mod.updated(planned))
 
 
-def _is_leaf(node: Expr) -> bool:
-    """Kernels and functions of other compilers run where they are called."""
-    marks = ("Primitive", "Compiler", "Extern")
-    return isinstance(node, Function) and any(mark in node.attrs for mark in marks)
-
-
 def _plan(fn: Function, config: CompilationConfig) -> Function:
-    order = outside_kernels(list(post_order(fn)), _is_leaf)
+    order = outside_kernels(list(post_order(fn)), is_kernel)
     return _Placer(order, _Domains(order, config)).place(fn)
 
 
@@ -203,7 +197,7 @@ class _Placer:
         if isinstance(node, Var):
             return self._placed_var(node)
         if isinstance(node, Function):
-            return node if _is_leaf(node) else self._placed_function(node)
+            return node if is_kernel(node) else self._placed_function(node)
         placed = get_on_device_props(node) or get_device_copy_props(node)
         if placed is not None:
             return self._operand(placed.body, self._device(node))

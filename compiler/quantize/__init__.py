@@ -23,12 +23,8 @@ if TYPE_CHECKING:
     from compiler.qtypes.qconfig import kind2str as kind2str
     from compiler.qtypes.qconfig import qconfig as qconfig
     from compiler.qtypes.qconfig import qconfig_from_text as qconfig_from_text
-    from compiler.qtypes.report import CallRecord as CallRecord
-    from compiler.qtypes.report import PointRecord as PointRecord
-    from compiler.qtypes.report import QuantizeReport as QuantizeReport
     from compiler.quantize.bits.cost import FLOAT_BITS as FLOAT_BITS
     from compiler.quantize.bits.cost import LayerCost as LayerCost
-    from compiler.quantize.bits.cost import ModuleCost as ModuleCost
     from compiler.quantize.bits.cost import module_cost as module_cost
     from compiler.quantize.bits.own_points import point_names as point_names
     from compiler.quantize.bits.own_points import takes_bits as takes_bits
@@ -60,7 +56,6 @@ if TYPE_CHECKING:
         partition_suffix as partition_suffix,
     )
     from compiler.quantize.diagnosis import Diagnosis as Diagnosis
-    from compiler.quantize.diagnosis import OperatorDiagnosis as OperatorDiagnosis
     from compiler.quantize.diagnosis import diagnose as diagnose
     from compiler.quantize.layers import layer_names as layer_names
     from compiler.quantize.preparation.masks import masked_inputs as masked_inputs
@@ -93,7 +88,6 @@ if TYPE_CHECKING:
     from compiler.quantize.scales.bind_scales import bind_scales as bind_scales
     from compiler.quantize.scales.bind_scales import measured_points as measured_points
     from compiler.quantize.scales.bind_scales import quantize_points as quantize_points
-    from compiler.quantize.scales.given_points import GivenPoints as GivenPoints
     from compiler.quantize.scales.given_points import given_note as given_note
     from compiler.quantize.scales.given_points import given_points as given_points
     from compiler.quantize.scales.given_points import ungiven_weights as ungiven_weights

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 
 from compiler.ir.expr import Call, Constant, Expr, Tuple, Var, is_op_call
-from compiler.ir.ty import TensorType, is_float
-from compiler.quantize.conversions.operators import converts_one, is_conversion, rounds
+from compiler.quantize.conversions.operators import converts_one, is_conversion, is_real, rounds
 
 
 def first_calls(nodes: Sequence[Expr], for_tflm: bool) -> Mapping[Expr, frozenset[Expr]]:
@@ -42,7 +41,7 @@ def first_calls(nodes: Sequence[Expr], for_tflm: bool) -> Mapping[Expr, frozense
                 or all(_over_inputs(arg, converted) for arg in node.args)
             )
         ):
-            read = frozenset(x for x in operands_of(node) if x in converted and _is_real(x))
+            read = frozenset(x for x in operands_of(node) if x in converted and is_real(x))
             if read:
                 found[node] = read
     return found
@@ -80,8 +79,3 @@ def operands_of(call: Call) -> tuple[Expr, ...]:
         for arg in call.args
         for operand in (arg.fields if isinstance(arg, Tuple) else (arg,))
     )
-
-
-def _is_real(value: Expr) -> bool:
-    ty = value.checked_type
-    return isinstance(ty, TensorType) and is_float(ty.dtype)

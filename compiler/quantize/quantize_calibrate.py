@@ -10,16 +10,15 @@ from compiler.ir.expr import Function
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import ModulePass, PassContext, register_pass
 from compiler.ir.static_shapes import require_static
-from compiler.qtypes.context import QuantizeContext
 from compiler.quantize.calibration.flow import Calibration
-from compiler.quantize.run_context import context_or_new
+from compiler.quantize.run_context import RunPass, context_or_new
 from compiler.quantize.scales.bind_scales import bind_scales
 from compiler.quantize.scales.shared_ranges import shared_ranges
 
 
 @register_pass("QuantizeCalibrate", opt_level=1, required=("InferType",))
 @dataclass(frozen=True, slots=True)
-class QuantizeCalibrate(ModulePass):
+class QuantizeCalibrate(RunPass, ModulePass):
     """Every scale and clip bound becomes a constant.
 
     Args:
@@ -32,7 +31,6 @@ class QuantizeCalibrate(ModulePass):
     """
 
     dataset: Iterable[Any] | None = None
-    context: QuantizeContext | None = None
 
     def run(self, mod: IRModule, ctx: PassContext) -> IRModule:
         main = mod["main"]
@@ -45,10 +43,7 @@ class QuantizeCalibrate(ModulePass):
         ranges, _ = shared_ranges(mod, run.qconfig, calibration.scales_for(plain))
         return bind_scales(mod, run, ranges)
 
-    def __str__(self) -> str:
-        return self.info.name
-
 
 def calibrate(dataset: Iterable[Any] | None = None) -> QuantizeCalibrate:
     """The pass, for the QConfig that is current when it runs."""
-    return QuantizeCalibrate(dataset)
+    return QuantizeCalibrate(dataset=dataset)

@@ -15,15 +15,6 @@ from compiler.errors import TfliteExportError
 
 _VERSION: Final = 3
 _IDENTIFIER: Final = b"TFL3"
-_DTYPES: Final = {
-    "bool": "BOOL",
-    "float32": "FLOAT32",
-    "int64": "INT64",
-    "int32": "INT32",
-    "int16": "INT16",
-    "int8": "INT8",
-    "uint8": "UINT8",
-}
 
 
 def schema() -> Any:
@@ -87,7 +78,7 @@ class FileWriter:
         """The number of a new tensor; with ``data`` a constant."""
         made = self._schema.TensorT()
         made.name, made.shape, made.hasRank = name, [int(n) for n in shape], True
-        made.type = getattr(self._schema.TensorType, _DTYPES[dtype])
+        made.type = getattr(self._schema.TensorType, dtype.upper())
         if grid is not None:
             made.quantization = self._quantization(grid)
         if data is not None:

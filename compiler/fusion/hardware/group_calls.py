@@ -9,6 +9,7 @@ from compiler.fusion.hardware.stage import MARKERS
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Function
 from compiler.ir.module import IRModule
+from compiler.passes.opaque_primitives import is_kernel
 
 Place = tuple[str, Node]
 """Name of a global function, and a node in it."""
@@ -59,8 +60,3 @@ def host_nodes(mod: IRModule) -> Iterator[Place]:
                     scopes.append(node.ref)
                 elif node.op_name is not None and node.op_name not in MARKERS:
                     yield gv.name_hint, node
-
-
-def is_kernel(function: Function) -> bool:
-    """True for what is compiled as a whole: a primitive function, or one of another compiler."""
-    return function.has_nonzero_attr("Primitive") or "Compiler" in function.attrs

@@ -93,7 +93,7 @@ def measure(candidate: Candidate, samples: Sequence[Batch]) -> Audit:
         if isinstance(given, Constant):  # biases with scales of their channels have their shape
             whole = np.broadcast_to(given.data, point.tensor_type.concrete_shape)
             floats[point] = given if whole.shape == given.data.shape else Constant(whole)
-    network = Network(bound["main"], points, candidate.report, floats, float_executor)
+    network = Network(bound["main"], points, candidate.report, floats)
     reference, sums, outputs = through(network, samples)
     integer = None
     if candidate.integer is not None:
@@ -133,7 +133,7 @@ def _integers(
             integer = exact_executor(closed(realize(mod))).executor
     except CompilerError:
         return {}  # such as a point in front of the first step of a loop
-    simulated = network.executor(mod)
+    simulated = float_executor(mod)
     for batch in samples:
         found = zip(ratios, run_on(simulated, batch), run_on(integer, batch), strict=True)
         for ratio, wanted, held in found:

@@ -424,7 +424,7 @@ class _Tries:
         self._names = [[each.name_hint for each in own] for own in given.values()]
         used = free_vars(body)
         params = (*(p for p in main.params if p in set(used)), *chain(*given.values()))
-        self._run = audit.network.executor(infer_module(IRModule.from_expr(Function(params, body))))
+        self._run = float_executor(infer_module(IRModule.from_expr(Function(params, body))))
 
     def db(self, place: int = 0, grid: Grid | None = None, samples: int | None = None) -> float:
         """SQNR of the outputs, with another grid at one place, on the first samples or all."""

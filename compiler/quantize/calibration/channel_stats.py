@@ -31,6 +31,10 @@ _LARGEST_MEAN: Final = 2.0**20
 billions of ordinary ones."""
 
 
+_ARRAYS: Final = ("sizes", "low", "high", "total")
+"""Fields of ``ChannelStats`` that are arrays, in their order."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ChannelStats:
     """Statistics of all weighted operators of a float module, in visiting order.
@@ -88,10 +92,7 @@ class ChannelStats:
         """Flat arrays, such as an .npz holds; no pickle."""
         return {
             "labels": np.asarray(self.labels, dtype=np.str_),
-            "sizes": self.sizes,
-            "low": self.low,
-            "high": self.high,
-            "total": self.total,
+            **{name: getattr(self, name) for name in _ARRAYS},
             "runs": np.asarray(self.runs, np.int64),
             **({} if self.sample is None else self.sample.to_arrays()),
         }
@@ -105,15 +106,9 @@ class ChannelStats:
         """
         try:
             labels = tuple(str(label) for label in arrays["labels"])
-            return ChannelStats(
-                labels,
-                np.asarray(arrays["sizes"]),
-                np.asarray(arrays["low"]),
-                np.asarray(arrays["high"]),
-                np.asarray(arrays["total"]),
-                int(arrays["runs"]),
-                InputSample.from_arrays(arrays),
-            )
+            numbers = {name: np.asarray(arrays[name]) for name in _ARRAYS}
+            runs, sample = int(arrays["runs"]), InputSample.from_arrays(arrays)
+            return ChannelStats(labels, **numbers, runs=runs, sample=sample)
         except KeyError as error:
             raise CalibrationError(
                 f"the arrays hold no channel statistics: {error} is missing",

@@ -74,3 +74,9 @@ def has_only_conversion_ops(func: Function) -> bool:
 def is_integer_tensor(ty: Type) -> bool:
     """True for a tensor that is not floating point."""
     return isinstance(ty, TensorType) and not is_float(ty.dtype)
+
+
+def is_real(value: Expr) -> bool:
+    """True for a value that is a tensor of floating point."""
+    ty = value.checked_type
+    return isinstance(ty, TensorType) and is_float(ty.dtype)

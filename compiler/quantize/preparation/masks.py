@@ -34,7 +34,6 @@ from compiler.ir.expr import (
     is_op_call,
 )
 from compiler.ir.module import IRModule
-from compiler.ir.ty import TensorType, is_float
 from compiler.ir.walk import behind, mentions, nodes_of
 from compiler.ops.annotation.minus_infinity import INFINITE, LIMIT, finite
 from compiler.ops.nn.pad import PadAttrs
@@ -43,6 +42,7 @@ from compiler.ops.op_call import op_call
 from compiler.ops.tensor.formula import varying_part
 from compiler.ops.tensor.unary_formula import UnaryFormulaAttrs
 from compiler.qtypes.report import BORDER_OPS
+from compiler.quantize.conversions.operators import is_real
 from compiler.quantize.rewriting import rewritten
 
 _ALWAYS: Final = {"isnan": False, "isinf": False, "isfinite": True}
@@ -77,7 +77,7 @@ def mask_values(main: Function) -> frozenset[Expr]:
             real = node.data.dtype.kind == "f" and node.data.size > 0
             low = real and bool(np.abs(node.data).max() > _FAR)
         elif isinstance(node, Var):
-            low = node in scores and node not in elsewhere and _is_real(node)
+            low = node in scores and node not in elsewhere and is_real(node)
         else:
             low = not found.isdisjoint(_terms(node))
         if low:
@@ -137,11 +137,6 @@ def _terms(node: Expr) -> Sequence[Expr]:
     return ()
 
 
-def _is_real(node: Expr) -> bool:
-    ty = node.checked_type
-    return isinstance(ty, TensorType) and is_float(ty.dtype)
-
-
 def bounded_masks(mod: IRModule) -> IRModule:
     """The module with bounded masks in ``main``; the very same where there are none.
 
@@ -191,7 +186,7 @@ def _rewritten(node: Call, args: list[Expr], low: set[Expr]) -> Expr | None:
         for place, answer in ((1, True), (2, False)):
             if _is(answer, args[0]) and node.args[place].checked_type == node.checked_type:
                 return args[place]
-    if node.op.name == "cast" and node.tensor_type.dtype == "bool" and _is_real(node.args[0]):
+    if node.op.name == "cast" and node.tensor_type.dtype == "bool" and is_real(node.args[0]):
         return op_call("not_equal", args[0], Constant(np.zeros((), np.float32)), span=node.span)
     if node.op.name == "nn.pad" and node in low and any(_is(-LIMIT, arg) for arg in args[1:]):
         return _padded(node, args[0])

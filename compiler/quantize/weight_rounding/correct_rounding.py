@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from threadpoolctl import threadpool_limits
 
 from compiler.ir.loops import END
 from compiler.ir.module import IRModule
-from compiler.ir.pass_infra import ModulePass, PassContext, register_pass
 from compiler.ir.walk import mentions
 from compiler.qtypes.context import QuantizeContext
-from compiler.quantize.run_context import RunPass, context_or_new
 from compiler.quantize.scales.range_fitting import RangeFitting
 from compiler.quantize.weight_rounding.bias_correction import correct_biases
 from compiler.quantize.weight_rounding.sequential_rounding import round_sequentially
-
-
-@register_pass("CorrectRounding", opt_level=1, required=("InferType",))
-@dataclass(frozen=True, slots=True)
-class CorrectRounding(RunPass, ModulePass):
-    """Round weights, and move rounding errors into biases: ``weight_rounding``.
-
-    The run knows the data of its layers.
-    """
-
-    def run(self, mod: IRModule, ctx: PassContext) -> IRModule:
-        return corrected(mod, context_or_new(self.context))
 
 
 def corrected(

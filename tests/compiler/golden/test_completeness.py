@@ -23,7 +23,7 @@ from compiler.transform import PassContext
 
 FOLDER = Path(__file__).parent
 
-CALIBRATION = {"QuantizeCalibrate", "CorrectRounding"}
+CALIBRATION = {"QuantizeCalibrate"}
 """Passes that change a module by the data of a run, which text does not hold."""
 
 REBUILDS = {"LowerTE", "PlanDevices"}

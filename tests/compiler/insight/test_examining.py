@@ -175,10 +175,12 @@ def test_a_module_with_islands_and_two_outputs_is_examined_as_well() -> None:
     assert found.simulated.output_db is not None
 
 
-def test_the_reference_executor_gives_the_same_layers() -> None:
+def test_the_reference_executor_gives_the_same_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     mod, config, stats, batches = _prepared(models.mlp(), (1, 8))
     fast = examine(mod, config, stats, batches)
-    slow = examine(mod, config, stats, batches, executor=ReferenceExecutor)
+    for room in ("examining", "network"):
+        monkeypatch.setattr(f"compiler.insight.{room}.float_executor", ReferenceExecutor)
+    slow = examine(mod, config, stats, batches)
     assert [x.points for x in fast.layers] == [x.points for x in slow.layers]
     for a, b in zip(fast.layers, slow.layers, strict=True):
         # A rounding that falls the other way in one of few values moves the ratio a little.
