@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def ours(model: Path, split: Split, shards: int, repeat: int) -> dict[str, Any]:
     from compiler.quantize.calibration.collect_stats import float_executor
     from compiler.quantize.calibration.collectors import HistogramCollector, RangeCollector
     from compiler.quantize.calibration.profile_function import profile_function
-    from compiler.quantize.calibration.stats import merge_stats
+    from compiler.quantize.calibration.stats import CalibrationStats
 
     batch = batch_of(model.stem)
     mod = prerequisite_optimize(*load(model, dims={"N": batch}), 3)
@@ -56,8 +57,10 @@ def ours(model: Path, split: Split, shards: int, repeat: int) -> dict[str, Any]:
             collector.update(run.run({"input": split.images[start : start + batch]}))
         return collector.result()
 
-    ranges = merge_stats([feed(RangeCollector(points), part) for part in parts])
-    stats = merge_stats([feed(HistogramCollector(ranges), part) for part in parts])
+    ranges = reduce(CalibrationStats.merge, [feed(RangeCollector(points), part) for part in parts])
+    stats = reduce(
+        CalibrationStats.merge, [feed(HistogramCollector(ranges), part) for part in parts]
+    )
     measured = time.process_time()
     config = QConfig.recommended()
     found = {

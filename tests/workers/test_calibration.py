@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from compiler.quantize import (
     channel_stats,
     mark,
 )
-from compiler.quantize.calibration.stats import CalibrationStats, merge_stats
+from compiler.quantize.calibration.stats import CalibrationStats
 from tests.each import each
 from tests.workers.shards import calibrate_shard
 from workers.calibration import CalibrationActor
@@ -22,7 +23,8 @@ from workers.object_store import ObjectStore
 
 
 def merged_arrays(results: list[CalibrationResult]) -> dict[str, np.ndarray]:
-    return merge_stats(CalibrationStats.from_arrays(r.arrays) for r in results).to_arrays()
+    shards = [CalibrationStats.from_arrays(r.arrays) for r in results]
+    return reduce(CalibrationStats.merge, shards).to_arrays()
 
 
 def test_shards_of_both_rounds_merge_to_the_statistics_of_one_process(study) -> None:

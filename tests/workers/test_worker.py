@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from compiler.quantize import activation_scales
 from compiler.quantize.calibration.measurement import Step
-from compiler.quantize.calibration.stats import CalibrationStats, merge_stats
+from compiler.quantize.calibration.stats import CalibrationStats
 from workers.errors import DatasetError
 from workers.messages import CalibrationRequest, DatasetRef, Range
 from workers.metrics.registry import merge_sums, results
@@ -47,7 +48,8 @@ def test_a_study_runs_the_same_in_every_pool(pool: WorkerPool, study) -> None:
     def calibrate(step: Step, merged: Any = None) -> CalibrationStats:
         requests = [study.calibration(step, half, merged) for half in halves]
         shards = answers(pool, [with_blob(request, blob) for request in requests])
-        return merge_stats(CalibrationStats.from_arrays(shard.arrays) for shard in shards)
+        found = [CalibrationStats.from_arrays(shard.arrays) for shard in shards]
+        return reduce(CalibrationStats.merge, found)
 
     stats = calibrate("histograms", pool.put(calibrate("ranges").to_arrays()))
     for name, array in study.stats().to_arrays().items():

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from compiler.fusion.hardware.conditions import bytes_of
 from compiler.fusion.hardware.dfg import DFG, Creator, Node
 from compiler.fusion.hardware.hdfg import HDFG
-from compiler.fusion.hardware.stage import MARKERS, Group, MatchState, Stage
+from compiler.fusion.hardware.stage import MARKERS, Group, Stage
 from compiler.ir.expr import Function
 from compiler.named_table import NamedTable
 
@@ -197,15 +197,13 @@ class GraphMatchFuser:
         """True when the value of ``group`` is used by ``node`` only, if through free operators."""
         return self.only_user.get(group.root) is node
 
-    def new_group(self, state: MatchState | None = None) -> Group:
-        """An empty group, the latest from now on."""
-        self.groups.append(Group(state or MatchState()))
-        return self.groups[-1]
-
     def add_to_group(self, node: Node, stage: Stage, group: Group) -> None:
         """``node`` becomes the root of ``group``; what only it needs comes along."""
+        if not group.calls:
+            self.groups.append(group)
         group.calls.append(node)
         group.stages.append(stage)
+        group.uses[stage] += 1
         group.members.add(node)
         self.group_of[node] = group
         for pred in node.preds:
@@ -231,14 +229,11 @@ class GraphMatchFuser:
             stack.extend(reversed(top.preds))
 
 
-def find_match(hdfg: HDFG, node: Node, state: MatchState) -> Stage | None:
-    """The nearest unit with room that accepts ``node``; ``state`` then stands at that unit.
-
-    None leaves ``state`` as it was.
-    """
-    for stage in hdfg.search_order(state.last_match):
-        if state.has_room(stage) and stage.refusal(node) is None:
-            state.take(stage)
+def find_match(hdfg: HDFG, node: Node, group: Group) -> Stage | None:
+    """The nearest unit with room that accepts ``node`` behind the calls of a group."""
+    last = group.stages[-1] if group.stages else None
+    for stage in hdfg.search_order(last):
+        if group.has_room(stage) and stage.refusal(node) is None:
             return stage
     return None
 
@@ -246,18 +241,15 @@ def find_match(hdfg: HDFG, node: Node, state: MatchState) -> Stage | None:
 @matchers.register("greedy")
 def match_greedily(fuser: GraphMatchFuser) -> None:
     """Every call goes to the latest group if it can, else begins a new one, else stays behind."""
-    current: Group | None = None
+    current = Group()
     for node in fuser.mapped_calls():
-        if current is not None and fuser.connected(current, node):
-            stage = find_match(fuser.hdfg, node, current.state)
+        connected = bool(current.calls) and fuser.connected(current, node)
+        for group in (current, Group()) if connected else (Group(),):
+            stage = find_match(fuser.hdfg, node, group)
             if stage is not None:
-                fuser.add_to_group(node, stage, current)
-                continue
-        state = MatchState()
-        stage = find_match(fuser.hdfg, node, state)
-        if stage is not None:
-            current = fuser.new_group(state)
-            fuser.add_to_group(node, stage, current)
+                fuser.add_to_group(node, stage, group)
+                current = group
+                break
 
 
 @matchers.register("optimal")
@@ -265,8 +257,7 @@ def match_optimally(fuser: GraphMatchFuser) -> None:
     """Fewest calls on the host, then fewest groups, then fewest bytes between groups."""
     chosen = plan_chains(fuser.hdfg, list(fuser.mapped_calls()), fuser.only_user)
     for node, (stage, before) in chosen.items():
-        group = fuser.new_group() if before is None else fuser.group_of[before]
-        group.state.take(stage)
+        group = Group() if before is None else fuser.group_of[before]
         fuser.add_to_group(node, stage, group)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -88,48 +89,30 @@ def _conditions(op_name: str, given: Accepts, stage: str) -> tuple[Condition, ..
         )
 
 
-@dataclass(slots=True)
-class MatchState:
-    """Progress of a group through the units.
-
-    Attributes:
-        last_match: the unit of its latest call; None for a new group.
-        uses: calls each unit serves so far.
-    """
-
-    last_match: Stage | None = None
-    uses: dict[Stage, int] = field(default_factory=dict)
-
-    def has_room(self, stage: Stage) -> bool:
-        """True while the unit may serve one more call of the group."""
-        return stage.max_uses is None or self.uses.get(stage, 0) < stage.max_uses
-
-    def take(self, stage: Stage) -> None:
-        """The next call of the group is served by ``stage``."""
-        self.last_match = stage
-        self.uses[stage] = self.uses.get(stage, 0) + 1
-
-
 @dataclass(slots=True, eq=False)
 class Group:
     """A chain of calls, each feeding only the next, with what rides along.
 
     Attributes:
-        state: where in the pipeline it stands.
         calls: the calls that occupy a unit, in order of joining.
         stages: the unit of each.
+        uses: calls that each unit serves so far.
         members: all nodes inside: the calls, constants, tuples and free operators.
     """
 
-    state: MatchState = field(default_factory=MatchState)
     calls: list[Node] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)
+    uses: Counter[Stage] = field(default_factory=Counter)
     members: set[Node] = field(default_factory=set)
 
     @property
     def root(self) -> Node:
         """The latest call: the one value that leaves the group."""
         return self.calls[-1]
+
+    def has_room(self, stage: Stage) -> bool:
+        """True while the unit may serve one more call of the group."""
+        return stage.max_uses is None or self.uses[stage] < stage.max_uses
 
     @property
     def stage_names(self) -> tuple[str, ...]:

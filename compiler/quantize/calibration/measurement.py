@@ -43,7 +43,7 @@ from compiler.quantize.calibration.collectors import (
 )
 from compiler.quantize.calibration.input_sample import sample_inputs
 from compiler.quantize.calibration.profile_function import profile_function
-from compiler.quantize.calibration.stats import CalibrationStats, PointMap, merge_stats
+from compiler.quantize.calibration.stats import CalibrationStats, PointMap
 from compiler.quantize.candidate import mark
 from compiler.quantize.smoothing.rescaled_tensors import CountedTensor, counted_points
 from compiler.runtime.executor import Executor
@@ -244,9 +244,14 @@ def merged_points(data: CalibrationData, reading: Measurement) -> CalibrationSta
         reading: which network; its step and merged ranges are set here.
     """
     ranges = data.collect(replace(reading, step="ranges"))
-    merged = merge_stats(one for one in ranges if isinstance(one, CalibrationStats))
+    merged = _merged_stats(ranges)
     counted = data.collect(replace(reading, step="histograms", merged=merged))
-    return merge_stats(one for one in counted if isinstance(one, CalibrationStats))
+    return _merged_stats(counted)
+
+
+def _merged_stats(shards: Sequence[Statistics]) -> CalibrationStats:
+    kept = (one for one in shards if isinstance(one, CalibrationStats))
+    return reduce(CalibrationStats.merge, kept)
 
 
 def channel_stats(

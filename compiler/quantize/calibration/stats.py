@@ -9,7 +9,7 @@ percentiles fall into, counters of the lower 16 bits: exact order statistics.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -284,20 +284,6 @@ class CalibrationStats(PointMap):
                 f"the arrays hold no calibration statistics: {error} is missing",
                 where=", ".join(sorted(arrays)) or "no arrays",
             ) from error
-
-
-def merge_stats(shards: Iterable[CalibrationStats]) -> CalibrationStats:
-    """All shards together, in any order.
-
-    Raises:
-        CalibrationError: there is none, or they do not belong together.
-    """
-    merged: CalibrationStats | None = None
-    for shard in shards:
-        merged = shard if merged is None else merged.merge(shard)
-    if merged is None:
-        raise CalibrationError("no statistics to merge", fix="calibrate on at least one sample")
-    return merged
 
 
 def _pack(name: str, counted: list[BucketCounts]) -> dict[str, NDArray[Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -19,7 +20,6 @@ from compiler.quantize.calibration.stats import (
     PointMap,
     bin_edges,
     bins_of,
-    merge_stats,
     percentile_rank,
 )
 from compiler.quantize.scales.activation_scales import activation_scales
@@ -56,7 +56,7 @@ def collect(
         return collector.result()
 
     picked = [shards[i] for i in order or range(len(shards))]
-    merged = merge_stats(ranges(part) for part in picked)
+    merged = reduce(CalibrationStats.merge, map(ranges, picked))
 
     def histograms(part: slice) -> CalibrationStats:
         collector = HistogramCollector(merged, PERCENTILES)
@@ -64,7 +64,7 @@ def collect(
             collector.update(row)
         return collector.result()
 
-    return merge_stats(histograms(part) for part in picked)
+    return reduce(CalibrationStats.merge, map(histograms, picked))
 
 
 WHOLE = [slice(0, 12)]

@@ -16,7 +16,7 @@ from compiler.fusion.hardware.description import load_hdfg
 from compiler.fusion.hardware.dfg import Node
 from compiler.fusion.hardware.graph_match_fuser import GraphMatchFuser, partition
 from compiler.fusion.hardware.hdfg import HDFG
-from compiler.fusion.hardware.stage import MatchState, Stage
+from compiler.fusion.hardware.stage import Stage
 from compiler.ir.expr import Expr
 from compiler.ir.module import IRModule
 from compiler.testing import hw_groups
@@ -192,17 +192,16 @@ def _chains(calls: list[Node], before: dict[Node, Node | None]) -> list[list[Nod
 
 
 def _fits(hdfg: HDFG, chain: list[Node]) -> bool:
-    states = [MatchState()]
+    ways: list[list[Stage]] = [[]]
     for node in chain:
         following = []
-        for state in states:
-            for stage in hdfg.search_order(state.last_match):
-                if state.has_room(stage) and stage.refusal(node) is None:
-                    after = MatchState(state.last_match, dict(state.uses))
-                    after.take(stage)
-                    following.append(after)
-        states = following
-    return bool(states)
+        for used in ways:
+            for stage in hdfg.search_order(used[-1] if used else None):
+                has_room = stage.max_uses is None or used.count(stage) < stage.max_uses
+                if has_room and stage.refusal(node) is None:
+                    following.append([*used, stage])
+        ways = following
+    return bool(ways)
 
 
 def test_an_unknown_matcher_names_the_known_ones() -> None:
