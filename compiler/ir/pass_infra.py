@@ -22,10 +22,11 @@ from compiler.ir.pass_context import PassInfo as PassInfo
 from compiler.ir.pass_context import register_config as register_config
 from compiler.ir.pass_text import format_value, split_options, split_passes
 from compiler.ir.well_formed import well_formed
+from compiler.named_table import NamedTable
 
 SKIPPED = ("Compiler", "Extern", "SkipOptimization")
 
-_PASSES: dict[str, type[Pass]] = {}
+_PASSES: NamedTable[type[Pass]] = NamedTable("pass")
 
 
 @contextmanager
@@ -163,10 +164,8 @@ def register_pass(
     """
 
     def add(cls: P) -> P:
-        if name in _PASSES:
-            raise CompilerError(f"pass {name!r} is registered twice")
         cls.info = PassInfo(name, opt_level, required)
-        _PASSES[name] = cls
+        _PASSES.register(name)(cls)
         return cls
 
     return add
@@ -188,7 +187,7 @@ class InferType(ModulePass):
 
 def registered_passes() -> dict[str, type[Pass]]:
     """Every pass imported so far, by name."""
-    return dict(sorted(_PASSES.items()))
+    return {name: _PASSES.require(name) for name in _PASSES.names()}
 
 
 def create_pass(spec: str) -> Pass:
@@ -198,27 +197,19 @@ def create_pass(spec: str) -> Pass:
         CompilerError: unknown pass or option; the legal ones are listed, nearest first.
     """
     name, options = split_options(spec)
-    cls = _PASSES.get(name)
-    if cls is None:
-        raise CompilerError(
-            f"unknown pass {name!r}", where=f"pipeline {spec!r}", fix=legal_names(name, _PASSES)
-        )
+    cls = _PASSES.require(name)
     types: dict[str, object] = {}
     if dataclasses.is_dataclass(cls):
         types = {f.name: f.default for f in dataclasses.fields(cls)}
-    known = list(types)
     for key, value in options.items():
-        if key not in known:
+        if key not in types:
             raise CompilerError(
                 f"{name} has no option {key!r}",
                 where=f"pipeline {spec!r}",
-                fix=legal_names(key, known) if known else f"{name} takes no options",
+                fix=legal_names(key, types) if types else f"{name} takes no options",
             )
         _check_option(spec, name, key, value, types[key])
     return cls(**options)
-
-
-_KINDS: dict[type, str] = {tuple: "list in square brackets"}
 
 
 def _check_option(spec: str, name: str, key: str, value: object, default: object) -> None:
@@ -228,8 +219,9 @@ def _check_option(spec: str, name: str, key: str, value: object, default: object
         return
     if kind is float and type(value) is int:
         return
+    wanted = "list in square brackets" if kind is tuple else kind.__name__
     raise CompilerError(
-        f"{name}: option {key} takes a {_KINDS.get(kind, kind.__name__)}, got {value!r}",
+        f"{name}: option {key} takes a {wanted}, got {value!r}",
         where=f"pipeline {spec!r}",
         fix=f"the default is {key}={format_value(default)}",
     )

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from compiler.errors import MutatorError
 from compiler.ir.adt import Clause, Match, RefCreate, RefRead, RefWrite
 from compiler.ir.expr import Call, Expr, Function, If, Let, Tuple, TupleGetItem, Var, describe
+from compiler.ir.ty import Type
 from compiler.ir.walk import nodes_of, ordered, post_order
 
 Operands = Sequence[Expr]
@@ -118,16 +119,16 @@ def _binder(node: Expr, var: Expr) -> Var:
     return var
 
 
-def _call(node: Any, ops: Operands) -> Expr:
-    op, *args = ops
+def call_over(call: Call, op: Expr, args: tuple[Expr, ...], type_args: tuple[Type, ...]) -> Call:
+    """``call.with_fields(op=op, args=args, type_args=type_args)``, but faster."""
     return Call(
         op,
-        tuple(args),
-        node.attrs,
-        node.type_args,
-        span=node.span,
-        quant=node.quant,
-        virtual_device=node.virtual_device,
+        args,
+        call.attrs,
+        type_args,
+        span=call.span,
+        quant=call.quant,
+        virtual_device=call.virtual_device,
     )
 
 
@@ -147,7 +148,7 @@ def _match(node: Match, ops: Operands) -> Expr:
 
 
 _REBUILD: dict[type, Callable[[Any, Operands], Expr]] = {
-    Call: _call,
+    Call: lambda node, ops: call_over(node, ops[0], tuple(ops[1:]), node.type_args),
     Tuple: lambda node, ops: node.with_fields(fields=tuple(ops)),
     TupleGetItem: lambda node, ops: node.with_fields(tuple=ops[0]),
     Function: _function,

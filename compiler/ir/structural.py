@@ -88,14 +88,10 @@ def assert_structural_equal(a: Subject, b: Subject, map_free_vars: bool = False)
     """
     found = Comparison(map_free_vars).first_difference(a, b)
     if found is not None:
-        raise AssertionError(_explain(found))
-
-
-def _explain(found: Mismatch) -> str:
-    return (
-        f"not structurally equal at {found.path or 'the root'}: {found.why}\n"
-        f"  left:  {_short(found.left)}\n  right: {_short(found.right)}"
-    )
+        raise AssertionError(
+            f"not structurally equal at {found.path or 'the root'}: {found.why}\n"
+            f"  left:  {_short(found.left)}\n  right: {_short(found.right)}"
+        )
 
 
 def _short(value: Any, limit: int = 400) -> str:
@@ -370,9 +366,7 @@ def structural_hash(subject: Expr | Type | IRModule | Any, map_free_vars: bool =
     """
     if isinstance(subject, IRModule):
         return _module_hash(subject)
-    digest = _Digest(map_free_vars)
-    digest.add(subject)
-    return digest.hex()
+    return _Digest(map_free_vars).of(subject)
 
 
 def constant_digest(constant: Constant) -> bytes:
@@ -396,9 +390,7 @@ def _module_hash(mod: IRModule) -> str:
     ]
     attrs = {k: v for k, v in mod.attrs.items() if k != "external_mods"}
     for name, part in [*parts, ("attrs", DictAttrs(attrs))]:
-        digest = _Digest(map_free_vars=False)
-        digest.add(part)
-        text = digest.hex()
+        text = _Digest(map_free_vars=False).of(part)
         local = LOCAL if text.startswith(LOCAL) else local
         state.update(f"{name}={text};".encode())
     return local + state.hexdigest()
@@ -414,13 +406,10 @@ class _Digest:
         self._count = 0
         self._local = False
 
-    def hex(self) -> str:
-        """The hash so far."""
-        return (LOCAL if self._local else "") + self._state.hexdigest()
-
-    def add(self, subject: Any) -> None:
-        """Write ``subject`` and everything below it."""
+    def of(self, subject: Any) -> str:
+        """The hash of ``subject`` and everything below it."""
         self._state.update(self._value(subject))
+        return (LOCAL if self._local else "") + self._state.hexdigest()
 
     def _visit(self, root: Expr) -> bytes:
         """Reference to ``root`` after writing a record per graph node below it."""

@@ -13,7 +13,7 @@ from compiler.ir.adt import Clause, Match, Pattern
 from compiler.ir.expr import Call, Expr, Function, Let, Var, describe
 from compiler.ir.functor.expr_functor import WALKED, DepthGuard, ExprFunctor, walks
 from compiler.ir.functor.traversal import expand_dataflow
-from compiler.ir.rebuild import typed_alike, with_operands
+from compiler.ir.rebuild import call_over, typed_alike, with_operands
 from compiler.ir.ty import Type, TypeVar
 
 
@@ -163,15 +163,7 @@ def rebuild_call(
         and all(map(operator.is_, type_args, call.type_args))
     ):
         return call
-    new = Call(
-        op,
-        args,
-        call.attrs,
-        type_args,
-        span=call.span,
-        quant=call.quant,
-        virtual_device=call.virtual_device,
-    )
+    new = call_over(call, op, args, type_args)
     return new if type_args else typed_alike(call, new)
 
 

@@ -23,7 +23,7 @@ from compiler.ir.expr import (
 )
 from compiler.ir.inference.match_types import constructor_type
 from compiler.ir.inference.scopes import ENTER, LEAVE, VALUE_DONE, ScopeConstraints
-from compiler.ir.inference.solver import instantiate
+from compiler.ir.inference.solver import RELATION_SLIPS, instantiate
 from compiler.ir.ty import FuncType, IncompleteType, RefType, TensorType, TupleType, Type
 from compiler.ir.type_relation import result_of
 
@@ -91,8 +91,7 @@ class Constraints(ScopeConstraints):
         try:
             return self._global_type(gv)
         except TypeInferenceError as error:
-            self.mistake(gv, error)
-            return self.solver.failed_hole()
+            return self.mistake(gv, error)
 
     def _constructor(self, con: Constructor) -> Type:
         return constructor_type(con, self._definitions(con.belong_to.name_hint))
@@ -105,20 +104,14 @@ class Constraints(ScopeConstraints):
             if known is not None:
                 types[call] = known
                 return
-        result: Type = solver.hole()
-        if type(call.op) is Op:
             if call.op.takes(len(args)):
+                result = solver.hole()
                 solver.relate(call, (*args, result))
+                types[call] = solver.find(result)
             else:
                 wanted, names = call.op.num_inputs, ", ".join(call.op.arg_names)
-                self.mistake(
-                    call,
-                    TypeInferenceError(
-                        f"{call.op.name} expects {wanted} arguments ({names}), got {len(args)}"
-                    ),
-                )
-                solver.mark_failed(result)
-            types[call] = solver.find(result)
+                what = f"{call.op.name} expects {wanted} arguments ({names}), got {len(args)}"
+                types[call] = self.mistake(call, TypeInferenceError(what))
         else:
             types[call] = self._call_function(call, args)
 
@@ -131,7 +124,7 @@ class Constraints(ScopeConstraints):
                 return None
         try:
             return result_of(op.rel, args, call.attrs)
-        except (TypeInferenceError, AttributeError, IndexError, KeyError, TypeError, ValueError):
+        except (TypeInferenceError, *RELATION_SLIPS):
             # The solver meets the same mistake and reports it with its context.
             return None
 
@@ -144,16 +137,10 @@ class Constraints(ScopeConstraints):
             return result
         name = describe(call.op)
         if not isinstance(callee, FuncType):
-            self.mistake(call, TypeInferenceError(f"{name} is called but has type {callee}"))
-            return solver.failed_hole()
+            return self.mistake(call, TypeInferenceError(f"{name} is called but has type {callee}"))
         if len(callee.arg_types) != len(args):
-            self.mistake(
-                call,
-                TypeInferenceError(
-                    f"{name} expects {len(callee.arg_types)} arguments, got {len(args)}"
-                ),
-            )
-            return solver.failed_hole()
+            what = f"{name} expects {len(callee.arg_types)} arguments, got {len(args)}"
+            return self.mistake(call, TypeInferenceError(what))
         if callee.type_params:
             given = call.type_args or tuple(solver.hole() for _ in callee.type_params)
             callee = instantiate(callee, dict(zip(callee.type_params, given)))
@@ -180,13 +167,12 @@ class Constraints(ScopeConstraints):
                 return
         else:
             what = f"field {node.index} of {held}, which is not a tuple"
-        self.mistake(node, TypeInferenceError(what))
-        self.types[node] = self.solver.failed_hole()
+        self.types[node] = self.mistake(node, TypeInferenceError(what))
 
     def _if(self, node: If) -> None:
         self._unify(node, self.types[node.cond], BOOL, "condition of if")
         branches = self.types[node.true_branch], self.types[node.false_branch]
-        self.types[node] = self._merge(node, *branches, "branches of if")
+        self.types[node] = self._unify(node, *branches, "branches of if", branches=True)
 
     def _ref_create(self, node: RefCreate) -> None:
         self.types[node] = RefType(self.types[node.value])

@@ -64,8 +64,8 @@ class ScopeConstraints:
         self._definitions = definitions
         self._returns: dict[Function, Type] = {}
 
-    def mistake(self, node: Expr, error: TypeInferenceError) -> None:
-        """Note an error; the type of the node is then unknown, without a second error."""
+    def mistake(self, node: Expr, error: TypeInferenceError) -> Type:
+        """Note an error; return an unknown type for the node, which raises no second error."""
         if isinstance(node, Call):
             args = [self.solver.resolve(ty) for ty in self.argument_types(node)]
             self.mistakes.append(call_mistake(node, args, error))
@@ -73,6 +73,7 @@ class ScopeConstraints:
             where = f"in {call_text(node)}"
             where = f"{error.where}; {where}" if error.where else where
             self.mistakes.append(TypeMistake(node, error.what, where, error.fix))
+        return self.solver.failed_hole()
 
     def argument_types(self, call: Call) -> list[Type]:
         """Return the types of the arguments of a call, which have been reached; some carry their
@@ -90,20 +91,14 @@ class ScopeConstraints:
         else:
             self.open.append(node)
 
-    def _unify(self, node: Expr, a: Type, b: Type, what: str) -> Type:
+    def _unify(self, node: Expr, a: Type, b: Type, what: str, *, branches: bool = False) -> Type:
+        solver = self.solver
         try:
-            return self.solver.unify(a, b)
+            return solver.merge_branches(a, b) if branches else solver.unify(a, b)
         except TypeInferenceError as error:
-            if not (self.solver.is_failed(a) or self.solver.is_failed(b)):
-                self.mistake(node, TypeInferenceError(f"{what}: {error.what}", fix=error.fix))
-            return self.solver.failed_hole()
-
-    def _merge(self, node: Expr, a: Type, b: Type, what: str) -> Type:
-        try:
-            return self.solver.merge_branches(a, b)
-        except TypeInferenceError as error:
-            self.mistake(node, TypeInferenceError(f"{what}: {error.what}", fix=error.fix))
-            return self.solver.failed_hole()
+            if solver.is_failed(a) or solver.is_failed(b):
+                return solver.failed_hole()
+            return self.mistake(node, TypeInferenceError(f"{what}: {error.what}", fix=error.fix))
 
     def _var(self, var: Var) -> Type:
         if var.type_annotation is not None:
@@ -185,19 +180,18 @@ class ScopeConstraints:
 
     def _leave_match(self, match: Match) -> None:
         if not match.clauses:
-            self.mistake(match, TypeInferenceError("a match without clauses has no type"))
-            self.types[match] = self.solver.failed_hole()
+            what = "a match without clauses has no type"
+            self.types[match] = self.mistake(match, TypeInferenceError(what))
             return
         result = self.types[match.clauses[0].rhs]
         for clause in match.clauses[1:]:
-            result = self._merge(match, result, self.types[clause.rhs], "clauses of match")
+            other = self.types[clause.rhs]
+            result = self._unify(match, result, other, "clauses of match", branches=True)
         self.types[match] = result
         missing = missing_cases(match, self._definitions) if match.complete else []
         if missing:
-            self.mistake(
-                match,
-                TypeInferenceError(
-                    f"match does not cover {', '.join(missing)}",
-                    fix="add clauses for them, or write `match?` if they cannot occur",
-                ),
+            error = TypeInferenceError(
+                f"match does not cover {', '.join(missing)}",
+                fix="add clauses for them, or write `match?` if they cannot occur",
             )
+            self.mistake(match, error)

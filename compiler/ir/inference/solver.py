@@ -24,6 +24,9 @@ from compiler.ir.ty import (
 )
 from compiler.ir.ty import Any as AnyDim
 
+RELATION_SLIPS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""Errors of a relation that trips over a kind of type it did not foresee: a wrong argument."""
+
 
 class Pending(NamedTuple):
     """A relation that lacked information: its call, argument types and result type."""
@@ -60,13 +63,14 @@ class TypeSolver:
     """
 
     def __init__(
-        self, budget: PartsBudget, on_error: WeakMethod[Callable[[Call, TypeInferenceError], None]]
+        self,
+        budget: PartsBudget,
+        on_error: WeakMethod[Callable[[Call, TypeInferenceError], object]],
     ) -> None:
         self._budget = budget
         self._bound: dict[IncompleteType, Type] = {}
         self._waiting: dict[IncompleteType, list[Pending]] = {}
         self._ready: deque[Pending] = deque()
-        self._done: set[Call] = set()
         self._unsolved: dict[Call, Pending] = {}
         self._failed: set[IncompleteType] = set()
         self._merged = 0
@@ -126,11 +130,7 @@ class TypeSolver:
 
     def assign(self, dst: Type, src: Type) -> None:
         """Reporter's half: make ``dst`` and ``src`` one type."""
-        if type(dst) is IncompleteType and dst not in self._bound:
-            if dst is not src:
-                self._set(dst, src)
-        else:
-            self.unify(dst, src)
+        self.unify(dst, src)
 
     def _set(self, hole: IncompleteType, ty: Type) -> None:
         ty = self.find(ty)
@@ -218,7 +218,7 @@ class TypeSolver:
         """Re-run relations until none has anything new to say."""
         while self._ready:
             item = self._ready.popleft()
-            if item.call not in self._done:
+            if item.call in self._unsolved:
                 self._run(item)
 
     @property
@@ -232,21 +232,19 @@ class TypeSolver:
         known = [t if type(t) is TensorType else self.resolve(t) for t in types]
         try:
             solved = op.rel(known, len(types) - 1, call.attrs, self)
-        except TypeInferenceError as error:
-            self._finish(call)
+        except (TypeInferenceError, *RELATION_SLIPS) as error:
+            self._unsolved.pop(call, None)
             self.mark_failed(types[-1])
             if not any(self.is_failed(t) for t in types[:-1]):
-                self._tell(call, error)
-            return
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            # A relation that trips over a kind of type it did not foresee has met a wrong argument.
-            self._finish(call)
-            self.mark_failed(types[-1])
-            what = f"these argument types do not fit ({type(error).__name__}: {error})"
-            self._tell(call, TypeInferenceError(what))
+                if not isinstance(error, TypeInferenceError):
+                    what = f"these argument types do not fit ({type(error).__name__}: {error})"
+                    error = TypeInferenceError(what)
+                on_error = self._on_error()
+                assert on_error is not None
+                on_error(call, error)
             return
         if solved:
-            self._finish(call)
+            self._unsolved.pop(call, None)
             return
         if any(self.is_failed(t) for t in known[:-1]):
             self.mark_failed(types[-1])
@@ -254,16 +252,6 @@ class TypeSolver:
         self._unsolved[call] = item
         for hole in {h for t in known for h in self.holes(t)}:
             self._waiting.setdefault(hole, []).append(item)
-
-    def _tell(self, call: Call, error: TypeInferenceError) -> None:
-        on_error = self._on_error()
-        assert on_error is not None
-        on_error(call, error)
-
-    def _finish(self, call: Call) -> None:
-        if call in self._unsolved:
-            del self._unsolved[call]
-            self._done.add(call)
 
 
 def instantiate(ty: Type, mapping: dict[TypeVar, Type], *, keep_params: bool = False) -> Any:
