@@ -175,12 +175,6 @@ def in_order(nodes: list[_Named]) -> list[_Named]:
         OnnxImportError: nodes read each other in a circle.
     """
     writer = {out: i for i, (_, proto) in enumerate(nodes) for out in proto.output if out}
-    if all(
-        writer.get(name, -1) < index
-        for index, (_, proto) in enumerate(nodes)
-        for name in names_read(proto)
-    ):
-        return nodes
     reads = [{writer[name] for name in names_read(proto) if name in writer} for _, proto in nodes]
     sorter = TopologicalSorter(dict(enumerate(reads)))
     try:
