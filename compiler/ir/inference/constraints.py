@@ -45,7 +45,7 @@ class Constraints(ScopeConstraints):
                     self._leave_call(node)
                 else:
                     _LEAVE[cls](self, node)
-                self._to_be_typed(node)
+                self.order.append(node)
             elif phase == VALUE_DONE:
                 _VALUE_DONE[cls](self, node)
             elif node in types:
@@ -54,7 +54,7 @@ class Constraints(ScopeConstraints):
                 types[node] = node.checked_type
             elif cls in _LEAF:
                 types[node] = _LEAF[cls](self, node)
-                self._to_be_typed(node)
+                self.order.append(node)
             elif trust and node._checked_type is not None:
                 types[node] = node._checked_type
                 self.met_typed = True

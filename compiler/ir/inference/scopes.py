@@ -12,7 +12,7 @@ from compiler.ir.expr import Call, Expr, Function, GlobalVar, Let, Var
 from compiler.ir.inference.errors import TypeMistake, call_mistake, call_text
 from compiler.ir.inference.match_types import missing_cases, type_pattern
 from compiler.ir.inference.solver import PartsBudget, TypeSolver
-from compiler.ir.ty import FuncType, TensorType, Type
+from compiler.ir.ty import FuncType, Type
 
 ENTER, LEAVE, VALUE_DONE = 0, 1, 2
 """Phases of a node in the walk: before its operands, after them, and between value and body."""
@@ -29,9 +29,7 @@ def declared_type(fn: Function) -> FuncType | None:
 class ScopeConstraints:
     """Types (possibly with holes) of every node reached, and the mistakes met on the way.
 
-    ``order`` has the nodes that are to be typed, operands before users. Those of them that had no
-    type and have a tensor type now are in ``known``, with the type in ``known_types``; the others
-    are in ``open``. So the end of InferType need not look at all nodes of a large graph again.
+    ``order`` has the nodes that are to be typed, operands before users.
 
     Args:
         global_type: type of a function of the module.
@@ -50,9 +48,6 @@ class ScopeConstraints:
     ) -> None:
         self.types: dict[Expr, Type] = {}
         self.order: list[Expr] = []
-        self.open: list[Expr] = []
-        self.known: list[Expr] = []
-        self.known_types: list[TensorType] = []
         self.params: set[Var] = set()
         self.met_typed = False
         self.bound: set[Var] = set()
@@ -81,16 +76,6 @@ class ScopeConstraints:
         types = self.types
         return [types.get(arg) or arg.checked_type for arg in call.args]
 
-    def _to_be_typed(self, node: Expr) -> None:
-        """Note a node whose type, maybe with holes, is in ``types``."""
-        self.order.append(node)
-        ty = self.types[node]
-        if type(ty) is TensorType and node._checked_type is None:
-            self.known.append(node)
-            self.known_types.append(ty)
-        else:
-            self.open.append(node)
-
     def _unify(self, node: Expr, a: Type, b: Type, what: str, *, branches: bool = False) -> Type:
         solver = self.solver
         try:
@@ -113,7 +98,7 @@ class ScopeConstraints:
                 self.bound.add(param)
                 self.params.add(param)
             self.types[param] = self._var(param)
-            self._to_be_typed(param)
+            self.order.append(param)
         self._returns[fn] = self.solver.hole() if fn.ret_type is None else fn.ret_type
         args = tuple([self.types[p] for p in fn.params])
         self.types[fn] = FuncType(args, self._returns[fn], fn.type_params)
@@ -147,7 +132,7 @@ class ScopeConstraints:
             self._unify(let, var.type_annotation, value, f"let %{var.name_hint}")
         else:
             self.types[var] = value
-        self._to_be_typed(var)
+        self.order.append(var)
 
     def _leave_let(self, let: Let) -> None:
         self.types[let] = self.types[let.body]
@@ -176,7 +161,7 @@ class ScopeConstraints:
             self.solver.unify(var.type_annotation, ty)
             ty = var.type_annotation
         self.types[var] = ty
-        self._to_be_typed(var)
+        self.order.append(var)
 
     def _leave_match(self, match: Match) -> None:
         if not match.clauses:

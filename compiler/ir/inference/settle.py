@@ -27,7 +27,7 @@ def settle(found: Constraints, root: Expr, name: str) -> Expr:
     solver.solve()
     types = [
         ty if type(ty) is TensorType else solver.resolve(ty)
-        for ty in [found.types[node] for node in found.open]
+        for ty in [found.types[node] for node in found.order]
     ]
     mistakes = [*found.mistakes, *_unsolved(found)]
     if not mistakes:
@@ -36,17 +36,15 @@ def settle(found: Constraints, root: Expr, name: str) -> Expr:
         raise combined_error(mistakes, name)
     changed = {
         node
-        for node, ty in zip(found.open, types)
+        for node, ty in zip(found.order, types)
         if (node._checked_type is not None or type(node) is Var) and _must_copy(found, node, ty)
     }
     if changed:
         if found.met_typed and any(isinstance(node, Var) for node in changed):
             raise StaleTypesError
-        found.types.update(zip(found.open, types))
+        found.types.update(zip(found.order, types))
         return _copy_changed(found, changed).get(root, root)
-    for node, known in zip(found.known, found.known_types):
-        node.set_checked_type(known)
-    for node, ty in zip(found.open, types):
+    for node, ty in zip(found.order, types):
         if node._checked_type is None or type(node) is GlobalVar:
             node.set_checked_type(ty)
     return root
@@ -75,7 +73,7 @@ def _unknown(found: Constraints, types: list[Type]) -> list[TypeMistake]:
     """A mistake per variable of unknown type; per other node where no variable is to blame."""
     holes = [
         node
-        for node, ty in zip(found.open, types)
+        for node, ty in zip(found.order, types)
         if type(ty) is not TensorType and found.solver.holes(ty)
     ]
     blamed = [n for n in holes if isinstance(n, Var)] or holes[:1]

@@ -9,9 +9,9 @@ memory only. Types and attribute values are written by functions.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain
 from operator import methodcaller
 from string import ascii_letters
 from typing import Any
@@ -265,8 +265,6 @@ def value_text(value: Any, meta: MetadataWriter) -> str:
 
 
 INDENT = "  "
-PIECE = 256
-"""Texts that are joined at a time, while the caches of a processor still hold them."""
 
 # Steps of the walk: open a node, bind what its scopes use from outside, render it, name it.
 OPEN, CAPTURE, RENDER, BIND = range(4)
@@ -332,15 +330,11 @@ class BodyPrinter:
                 the same order, but reads each node twice.
         """
         outer = self._lines, self._indent
-        pieces: Lines = []
         lines: Lines = []
         self._lines, self._indent = lines, indent
         for node in nodes:
             if type(node) not in _INLINE:
                 self._rendered[node] = [self._flat(node)]
-                if len(lines) >= PIECE:
-                    pieces.append("\n".join(lines))
-                    lines.clear()
         node = result
         while isinstance(node, Let) and node in self._plan.flat_lets:
             name = self._declare(node.var)
@@ -350,7 +344,7 @@ class BodyPrinter:
         yield from self._expand(node)
         self._line("", self._result(node), "")
         self._lines, self._indent = outer
-        return [*pieces, *lines]
+        return lines
 
     def _line(self, before: str, text: Lines, after: str) -> None:
         first = len(self._lines)
@@ -460,7 +454,7 @@ class BodyPrinter:
     def _head(self, fn: Function) -> str:
         """``[A](%x: T, key=value) -> R`` of a function."""
         type_params = self._types.parameters(fn.type_params)
-        parts = list(_joined(", ", map(self._declare, fn.params)))
+        parts = [self._declare(param) for param in fn.params]
         parts += [f"{literals.key(k)}={value_text(v, self._meta)}" for k, v in fn.attrs.items()]
         if fn.virtual_device is not UNCONSTRAINED:
             parts.append(f"virtual_device={self._meta.device(fn.virtual_device)}")
@@ -574,12 +568,6 @@ def _dataflow_operands(node: Expr) -> tuple[Expr, ...]:
     if isinstance(node, Match):
         return (node.data,)
     return node.operands()
-
-
-def _joined(separator: str, texts: Iterator[str]) -> Iterator[str]:
-    """Fewer, longer texts, to be joined with the same separator."""
-    while piece := list(islice(texts, PIECE)):
-        yield separator.join(piece)
 
 
 def _span_text(span: AnySpan | None) -> str:
