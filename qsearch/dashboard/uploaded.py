@@ -15,8 +15,9 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO, Final, cast
 
 import numpy as np
+import onnx
 
-from compiler.frontend.from_onnx.model_file import tensors
+from compiler.frontend.from_onnx.model_file import within
 from compiler.runtime.npy import read_header
 from qsearch.errors import DataError, ModelFileError
 from qsearch.run.run_folder import is_device_name
@@ -41,7 +42,6 @@ def about_onnx(file: Path) -> dict[str, Any]:
     Raises:
         ModelFileError: no ONNX model, one that refers to other files, or one with giant tensors.
     """
-    import onnx
     from google.protobuf.message import DecodeError
 
     try:
@@ -66,7 +66,7 @@ def about_onnx(file: Path) -> dict[str, Any]:
 
 
 def _check_whole(model: Any) -> None:
-    for tensor in tensors(model):
+    for tensor in within(model, onnx.TensorProto):
         if tensor.data_location == tensor.EXTERNAL or tensor.external_data:
             raise ModelFileError(
                 "the model refers to other files",

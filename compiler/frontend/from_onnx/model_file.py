@@ -97,25 +97,25 @@ def _parse(
     name = origin.name
     if not data:
         raise OnnxImportError(f"{name} is empty", fix="export the model again")
-    model = onnx.ModelProto()
+    model, cause = onnx.ModelProto(), "it holds no graph"
     try:
         model.ParseFromString(data)
-    except DecodeError as error:
+    except DecodeError:
+        model.Clear()
+        cause = "it does not parse"
+    if not model.ir_version or not model.HasField("graph"):
         if data[0] == _FIRST_BYTE:
             raise OnnxImportError(
-                f"{name} is damaged or cut off: it begins like an ONNX model but does not parse",
-                where=f"{len(data)} bytes read",
-                fix="copy or export the file again",
-            ) from error
-        raise _not_onnx(name) from error
-    if not model.ir_version or not model.HasField("graph"):
-        if model.ir_version and data[0] == _FIRST_BYTE:
-            raise OnnxImportError(
-                f"{name} holds no graph; it may have been cut off",
+                f"{name} is damaged or cut off: it begins like an ONNX model, but {cause}",
                 where=f"{len(data)} bytes read",
                 fix="copy or export the file again",
             )
-        raise _not_onnx(name)
+        raise OnnxImportError(
+            f"{name} is not an ONNX model",
+            fix="a .qmod is quantized already: give the model that it was made from"
+            if name.endswith(".qmod")
+            else "give a file written by an ONNX exporter (torch.onnx.export, tf2onnx, …)",
+        )
     messages = list(_messages(model))
     _make_text_of_names(model, messages, name)
     if mapped is not None:
@@ -248,23 +248,9 @@ def _fields_of(kind: Any) -> tuple[list[tuple[str, bool]], list[tuple[str, bool]
     return found[FieldDescriptor.TYPE_STRING], found[FieldDescriptor.TYPE_MESSAGE]
 
 
-def _not_onnx(name: str) -> OnnxImportError:
-    return OnnxImportError(
-        f"{name} is not an ONNX model",
-        fix="a .qmod is quantized already: give the model that it was made from"
-        if name.endswith(".qmod")
-        else "give a file written by an ONNX exporter (torch.onnx.export, tf2onnx, …)",
-    )
-
-
 def within(message: Message, kind: type[_Kind]) -> Iterator[_Kind]:
     """Every message of a kind in a message, in branches and attributes too, and the message."""
     return (found for found in _messages(message) if isinstance(found, kind))
-
-
-def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Every tensor: of the graph, its branches and functions, dense, sparse or in attributes."""
-    return within(model, onnx.TensorProto)
 
 
 def _load_external_data(tensor: onnx.TensorProto, origin: _Origin, wanted: bool) -> None:

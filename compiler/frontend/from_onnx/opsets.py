@@ -51,11 +51,8 @@ def from_onnx(
 
 def find_converter(op_type: str, opset: int, domain: str = "") -> Converter | None:
     """The converter with the largest ``since`` that is not above ``opset``, or None."""
-    found: Converter | None = None
-    for since, converter in _CONVERTERS.get((plain_domain(domain), op_type), []):
-        if since <= opset:
-            found = converter
-    return found
+    versions = _CONVERTERS.get((plain_domain(domain), op_type), [])
+    return next((found for since, found in reversed(versions) if since <= opset), None)
 
 
 def is_kept(op_type: str, domain: str = "") -> bool:
@@ -97,10 +94,7 @@ def sized_by_data(name: str) -> str:
 
 def instead_of(missing: Iterable[tuple[str, str]]) -> str:
     """Advice for operators given as (domain, name): one sentence per kind of reason."""
-    advice: dict[str, None] = {}
-    for domain, name in sorted(missing):
-        advice[_instead_of_one(domain, name)] = None
-    return "; ".join(advice)
+    return "; ".join(dict.fromkeys(_instead_of_one(*one) for one in sorted(missing)))
 
 
 def _instead_of_one(domain: str, name: str) -> str:

@@ -80,7 +80,7 @@ def reduce_words(
     formula: str,
     variable: Any,
     number: Callable[[float], Any],
-    apply: Callable[[str, list[Any]], Any],
+    apply: Callable[..., Any],
 ) -> Any:
     """Walk a formula with a stack of values of the caller's kind.
 
@@ -97,16 +97,14 @@ def reduce_words(
             stack.append(variable)
         else:
             count = OPERATORS[word]
-            arguments = stack[-count:]
-            del stack[-count:]
-            stack.append(apply(word, arguments))
+            stack[-count:] = [apply(word, *stack[-count:])]
     return stack[0]
 
 
 def evaluate(formula: str, x: Array) -> Array:
     """The function at every element, computed in the dtype of ``x``; shape of ``x``."""
 
-    def apply(word: str, arguments: list[Any]) -> Any:
+    def apply(word: str, *arguments: Any) -> Any:
         compute = FNumpyCompute.require(Op.get(word))
         return compute(None, list(map(np.asarray, arguments)), TupleType())[0]
 

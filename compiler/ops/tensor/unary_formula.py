@@ -122,6 +122,6 @@ def unary_formula_definition(ref_call: Call, new_args: Args) -> Expr:
         UnaryFormulaAttrs.of(ref_call).formula,
         data,
         lambda number: Constant(np.array(number, dtype)),
-        lambda word, arguments: op_call(word, *arguments, span=span),
+        lambda word, *given: op_call(word, *given, span=span),
     )
     return found

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 import numpy as np
 
@@ -123,13 +124,7 @@ def is_inf(node: OnnxNode) -> Expr:
 def _formula(node: OnnxNode, data: Expr, formula: str) -> Expr:
     """A function of each element in postfix notation, operator by operator."""
 
-    def number(value: float) -> Expr:
-        return node.scalar_like(value, data)
-
-    def apply(word: str, arguments: list[Any]) -> Expr:
-        return node.call(word, *arguments)
-
-    made: Expr = reduce_words(formula, data, number, apply)
+    made: Expr = reduce_words(formula, data, partial(node.scalar_like, expr=data), node.call)
     return made
 
 
@@ -152,8 +147,7 @@ def hard_swish(node: OnnxNode) -> Expr:
     """x clip(x + 3, 0, 6) / 6."""
     data = node.arg(0)
     gate = node.call("clip", _formula(node, data, "x 3 add"), a_min=0.0, a_max=6.0)
-    product = node.call("multiply", data, gate)
-    return node.call("multiply", product, node.scalar_like(1 / 6, data))
+    return node.times(node.call("multiply", data, gate), 1 / 6)
 
 
 @from_onnx("Swish", since=24)
@@ -257,9 +251,7 @@ def shrink(node: OnnxNode) -> Expr:
 @from_onnx("ThresholdedRelu", since=10)
 def thresholded_relu(node: OnnxNode) -> Expr:
     """x above alpha, 0 elsewhere."""
-    data = node.arg(0)
-    above = node.call("greater", data, node.scalar_like(node.attr("alpha", 1.0), data))
-    return node.call("where", above, data, node.scalar_like(0, data))
+    return _formula(node, node.arg(0), f"x {node.attr('alpha', 1.0)} greater x 0 where")
 
 
 _Along = Callable[[OnnxNode, Expr, int], Expr]

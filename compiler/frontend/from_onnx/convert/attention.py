@@ -20,11 +20,15 @@ from compiler.ir.expr import Expr
 
 def by_head(node: OnnxNode, stream: Expr, heads: int) -> Expr:
     """Transpose (batch, steps, heads * width) to (batch, heads, steps, width)."""
+    return node.call("transpose", _parted(node, stream, heads), axes=(0, 2, 1, 3))
+
+
+def _parted(node: OnnxNode, stream: Expr, heads: int) -> Expr:
+    """Reshape (batch, steps, heads * width) to (batch, steps, heads, width)."""
     batch, steps, width = node.shape(stream)
     if heads < 1 or width % heads:
         raise node.error(f"{heads} heads do not divide {width} channels")
-    parted = node.call("reshape", stream, newshape=(batch, steps, heads, width // heads))
-    return node.call("transpose", parted, axes=(0, 2, 1, 3))
+    return node.call("reshape", stream, newshape=(batch, steps, heads, width // heads))
 
 
 def joined_heads(node: OnnxNode, data: Expr) -> Expr:
@@ -146,10 +150,7 @@ def rotary_embedding(node: OnnxNode) -> Expr:
     data, flat = node.arg(0), node.rank(node.arg(0)) == 3
     shape = node.shape(data)
     if flat:
-        heads = node.attr("num_heads")
-        if heads < 1 or shape[-1] % heads:
-            raise node.error(f"{heads} heads do not divide {shape[-1]} channels")
-        data = node.call("reshape", data, newshape=(*shape[:2], heads, shape[-1] // heads))
+        data = _parted(node, data, node.attr("num_heads"))
     width = node.shape(data)[-1]
     size = node.attr("rotary_embedding_dim", 0) or width
     if size % 2 or not 0 < size <= width:

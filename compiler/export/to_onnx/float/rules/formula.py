@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx, emit_step
@@ -22,8 +20,8 @@ def unary_formula(step: Step, e: Emitter) -> str:
     def number(value: float) -> Value:
         return Value(TensorType((), ty.dtype), data=np.asarray(value, ty.dtype))
 
-    def apply(word: str, arguments: list[Any]) -> Value:
-        inner = Step(Op.get(word), None, tuple(arguments), span=step.span)
+    def apply(word: str, *arguments: Value) -> Value:
+        inner = Step(Op.get(word), None, arguments, span=step.span)
         dtype = "bool" if word in COMPARISONS else ty.dtype
         inner.results = (Value(TensorType(ty.shape, dtype), inner),)
         emit_step(inner, e)
