@@ -20,7 +20,6 @@ from compiler.ir.analysis import count_uses
 from compiler.ir.attrs import DictAttrs
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, Tuple, TupleGetItem, Var, describe
-from compiler.ir.inference.infer_type import infer_expr
 from compiler.ir.op import OpPattern
 from compiler.ir.ty import TensorType, TupleType, is_dynamic, tensor_fields
 from compiler.ir.walk import nodes_of, post_order
@@ -29,6 +28,7 @@ from compiler.lir.nodes import Compute, PrimFunc
 from compiler.lir.scalars import Buffer, literal
 from compiler.lir.verify import verify
 from compiler.lowering.epilogue import join_epilogues, renumbered
+from compiler.ops.evaluate import definition_of
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.rules.lower import FLower
 from compiler.ops.rules.simplify import FDefinition, FSimplifyInference, SimplifyRule
@@ -142,7 +142,7 @@ def _call(
         found = None if rule is None else rule(call, inputs, out_types, builder)
         definition = FDefinition.get(op) or FSimplifyInference.get(op)
         if found is None and definition is not None:
-            found = _by_definition(call, definition, inputs, builder)
+            found = _by_definition(call, op, definition, inputs, builder)
         elif found is None:
             found = _in_words(call, op, inputs, builder)
     except CompilerError as error:
@@ -155,18 +155,16 @@ def _call(
 
 
 def _by_definition(
-    call: Call, definition: SimplifyRule, inputs: Views, builder: LirBuilder
+    call: Call, op: Op, definition: SimplifyRule, inputs: Views, builder: LirBuilder
 ) -> Views:
     """The loops of the calls that an operator stands for; float16 is widened inside."""
     wide = [view.cast({"float16": "float32"}.get(view.dtype, view.dtype)) for view in inputs]
-    params = tuple(Var("x", TensorType(view.shape, view.dtype)) for view in wide)
-    same = infer_expr(Call(call.op, params, call.attrs, span=call.span))
-    assert isinstance(same, Call)
-    body = infer_expr(definition(same, same.args))
-    uses = count_uses(body)
+    types = [TensorType(view.shape, view.dtype) for view in wide]
+    defined = definition_of(definition, op, call.attrs, types, call.span)
+    body, uses = defined.body, count_uses(defined.body)
     views: dict[Expr, Views] = {
         param: [builder.reusable(view) if uses[param] > 1 else view]
-        for param, view in zip(params, wide)
+        for param, view in zip(defined.params, wide)
     }
     for node in post_order(body):
         if node in views:

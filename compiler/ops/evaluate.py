@@ -6,8 +6,8 @@ no floating-point warning reaches the user.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,11 +15,16 @@ from numpy.typing import NDArray
 
 from compiler.errors import EvaluationError
 from compiler.ir.attrs import Attrs
-from compiler.ir.dataflow import Dataflow, Step
+from compiler.ir.dataflow import Dataflow, Step, flatten_function
 from compiler.ir.dataflow import Value as FlowValue
-from compiler.ir.expr import Call, Op
-from compiler.ir.ty import TensorType, TupleType, Type
-from compiler.ops.rules.numpy_compute import FNumpyCompute, NumpyCompute
+from compiler.ir.expr import Call, Function, Op, Var
+from compiler.ir.inference.infer_type import infer_expr
+from compiler.ir.module import IRModule
+from compiler.ir.ty import TensorType, TupleType, Type, tensor_fields
+from compiler.ops.number_format import storage_dtype, working
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute, NumpyCompute
+from compiler.ops.rules.simplify import SimplifyRule
+from compiler.span import AnySpan
 
 Value: TypeAlias = "NDArray[Any] | tuple[Value, ...]"
 
@@ -94,6 +99,55 @@ def evaluate_step(step: Step, args: Sequence[Value]) -> list[NDArray[Any]]:
     out_type = types[0] if len(types) == 1 and step.body is None else TupleType(types)
     called: list[Any] = [] if step.body is None else [partial(evaluate_flow, step.body)]
     return flatten([evaluate_op(step.op, step.attrs, [*called, *args], out_type)])
+
+
+def definition_of(
+    rule: SimplifyRule,
+    op: Op,
+    attrs: Attrs | None,
+    types: Sequence[TensorType],
+    span: AnySpan | None = None,
+) -> Function:
+    """The calls that an operator on tensors of these types stands for, typed."""
+    params = tuple(Var("x", ty) for ty in types)
+    call = infer_expr(Call(op, params, attrs, span=span))
+    assert isinstance(call, Call)
+    defined = infer_expr(Function(params, rule(call, call.args)))
+    assert isinstance(defined, Function)
+    return defined
+
+
+def computes(*ops: Op) -> Callable[[SimplifyRule], SimplifyRule]:
+    """Decorator of a definition: operators compute what it does, with float16 widened inside."""
+
+    def add(rule: SimplifyRule) -> SimplifyRule:
+        for op in ops:
+            FNumpyCompute.register(op)(_by_definition(rule, op))
+        return rule
+
+    return add
+
+
+def _by_definition(rule: SimplifyRule, op: Op) -> NumpyCompute:
+    @lru_cache(maxsize=256)
+    def flow_of(attrs: Attrs | None, *kinds: tuple[tuple[int, ...], np.dtype[Any]]) -> Dataflow:
+        types = [TensorType(shape, str(dtype)) for shape, dtype in kinds]
+        return flatten_function(definition_of(rule, op, attrs, types), IRModule())
+
+    def compute(attrs: Attrs | None, args: Arrays, out_type: Type) -> list[Any]:
+        wide = [working(arg) for arg in args]
+        flow = flow_of(attrs, *[(arg.shape, arg.dtype) for arg in wide])
+        held: dict[FlowValue, Any] = dict(zip(flow.inputs, wide))
+        for step in flow.steps:
+            (value,) = step.results
+            read = [held[arg] if arg.data is None else arg.data for arg in step.args]
+            (held[value],) = FNumpyCompute.require(step.op)(step.attrs, read, value.type)
+        results = zip(flow.outputs, tensor_fields(out_type), strict=True)
+        return [
+            np.asarray(held[v]).astype(storage_dtype(ty.dtype), copy=False) for v, ty in results
+        ]
+
+    return compute
 
 
 def flatten(values: Sequence[Value]) -> list[NDArray[Any]]:

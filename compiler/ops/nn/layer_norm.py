@@ -7,21 +7,17 @@ Source: Zhang and Sennrich, "Root mean square layer normalization", 2019, withou
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from compiler.ir.expr import Args, Call, Constant, Expr
-from compiler.ir.ty import Type
+from compiler.ops.evaluate import computes
 from compiler.ops.nn.integer_standardize import Norm, annotate_norm, realize_norm
 from compiler.ops.nn.normalize import NormAttrs, floats_along_axis, register_norm
-from compiler.ops.number_format import working
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import op_call
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.channel_factors import RESULT, Absorber, ChannelFactors, FQChannelFactors
 from compiler.ops.rules.integer_calls import scalar
-from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.simplify import FDefinition
 from compiler.qtypes.context import QuantizeContext
@@ -90,16 +86,6 @@ class RmsNormAttrs(OpAttrs):
 rms_norm = floats_along_axis(OP, RmsNormAttrs)
 
 
-@FNumpyCompute.register(rms_norm)
-def rms_norm_numpy(attrs: RmsNormAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """In float32 or wider."""
-    data = working(args[0])
-    count = data.dtype.type(data.shape[attrs.axis])
-    square = np.square(data).sum(axis=attrs.axis, keepdims=True) / count
-    root = np.sqrt(square + data.dtype.type(attrs.epsilon))
-    return [(data / root).astype(args[0].dtype, copy=False)]
-
-
 @FQAnnotateRewrite.register(rms_norm, needs_tables=True)
 def rms_norm_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Annotate as nn.layer_norm."""
@@ -116,6 +102,7 @@ def rms_norm_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr |
 
 
 @FDefinition.register(rms_norm)
+@computes(rms_norm)
 def rms_norm_definition(ref_call: Call, new_args: Args) -> Expr:
     """The root of the mean square, then quotients."""
     attrs, span, data = RmsNormAttrs.of(ref_call), ref_call.span, new_args[0]

@@ -18,7 +18,6 @@ Source: Relay v0.10 transforms/simplify_inference.cc.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -39,7 +38,8 @@ from compiler.ops.arg_types import (
     tensor,
     vectors_along_axis,
 )
-from compiler.ops.number_format import Array, aligned_vector, working
+from compiler.ops.evaluate import computes
+from compiler.ops.number_format import working
 from compiler.ops.op_attrs import OpAttrs, Size
 from compiler.ops.op_call import expand_to_axis, op_call, scalar
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -86,18 +86,8 @@ def register_norm(
     """
     op = floats_along_axis(name, attrs_type, "gamma", "beta", rel=rel)
 
-    @FNumpyCompute.register(op)
-    def norm_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
-        data, gamma, beta = (working(a) for a in args)
-        shape, axes = grouping(attrs, data.shape)
-        y = standardize(data.reshape(shape), axes, attrs.epsilon).reshape(data.shape)
-        if attrs.scale:
-            y = y * aligned_vector(gamma, attrs.axis, y.ndim)
-        if attrs.center:
-            y = y + aligned_vector(beta, attrs.axis, y.ndim)
-        return [y.astype(args[0].dtype, copy=False)]
-
     @FSimplifyInference.register(op)
+    @computes(op)
     def norm_arithmetic(ref_call: Call, new_args: Args) -> Expr:
         attrs: Any = ref_call.attrs
         ty, span = ref_call.args[0].tensor_type, ref_call.span
@@ -136,15 +126,6 @@ def _standardized(
     deviation = op_call("sqrt", op_call("add", var, eps, span=span), span=span)
     centred = op_call("subtract", data, mean, span=span)
     return op_call("divide", centred, deviation, span=span)
-
-
-def standardize(data: Array, axes: tuple[int, ...], epsilon: float) -> Array:
-    """(x - mean) / sqrt(variance + epsilon) over ``axes``; the variance divides by N."""
-    # Sums, not np.mean: that one warns about empty axes on its own.
-    count = data.dtype.type(math.prod(data.shape[a] for a in axes))
-    centered = data - data.sum(axis=axes, keepdims=True) / count
-    variance = np.square(centered).sum(axis=axes, keepdims=True) / count
-    return np.asarray(centered / np.sqrt(variance + data.dtype.type(epsilon)))
 
 
 class InstanceNormAttrs(NormAttrs):
@@ -234,21 +215,6 @@ _rel = vectors_along_axis(BATCH_NORM, *VECTORS, result=lambda data, v: TupleType
 batch_norm = floats_along_axis(BATCH_NORM, BatchNormAttrs, *VECTORS, rel=_rel)
 
 
-@FNumpyCompute.register(batch_norm)
-def batch_norm_numpy(attrs: BatchNormAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """In the order of SimplifyInference, so that both give nearly the same bits."""
-    data, gamma, beta, mean, var = (working(array) for array in args)
-    factor = 1 / np.sqrt(var + data.dtype.type(attrs.epsilon))
-    if attrs.scale:
-        factor = factor * gamma
-    offset = -mean * factor
-    if attrs.center:
-        offset = offset + beta
-    factor, offset = (aligned_vector(each, attrs.axis, data.ndim) for each in (factor, offset))
-    out = data * factor + offset
-    return [out.astype(args[0].dtype, copy=False), args[3], args[4]]
-
-
 # ---- l2_normalize --------------------------------------------------------------------------------
 
 
@@ -272,15 +238,6 @@ def l2_normalize(types: Types, attrs: L2NormalizeAttrs) -> Type:
     normalize_axes("nn.l2_normalize", attrs.axis, len(data.shape))
     check_floats("nn.l2_normalize", data)
     return data
-
-
-@FNumpyCompute.register(l2_normalize)
-def l2_normalize_numpy(attrs: L2NormalizeAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """eps is rounded to the dtype of the data."""
-    data = working(args[0])
-    squares = np.square(data).sum(axis=attrs.axis, keepdims=True)
-    norm = np.sqrt(np.maximum(squares, data.dtype.type(attrs.eps)))
-    return [(data / norm).astype(args[0].dtype, copy=False)]
 
 
 # ---- lrn -----------------------------------------------------------------------------------------
@@ -328,7 +285,7 @@ def lrn_numpy(attrs: LRNAttrs, args: Arrays, out_type: Type) -> list[Any]:
 # ---- as arithmetic -------------------------------------------------------------------------------
 
 
-@FSimplifyInferenceField.register("nn.batch_norm")
+@FSimplifyInferenceField.register(batch_norm)
 def simplify_batch_norm(ref_call: Call, new_args: Args) -> Expr:
     """data * scale + shift, both per channel of ``axis``."""
     attrs: Any = ref_call.attrs
@@ -349,7 +306,8 @@ def simplify_batch_norm(ref_call: Call, new_args: Args) -> Expr:
     return op_call("add", scaled, expand_to_axis(shift, axis, ndim, span), span=span)
 
 
-@FDefinition.register("nn.batch_norm")
+@FDefinition.register(batch_norm)
+@computes(batch_norm)
 def batch_norm_definition(ref_call: Call, new_args: Args) -> Expr:
     """Field 0 as above, and the statistics as they are."""
     return Tuple((simplify_batch_norm(ref_call, new_args), *new_args[3:]))
@@ -361,7 +319,8 @@ def simplify_dropout(ref_call: Call, new_args: Args) -> Expr:
     return new_args[0]
 
 
-@FSimplifyInference.register("nn.l2_normalize")
+@FSimplifyInference.register(l2_normalize)
+@computes(l2_normalize)
 def simplify_l2_normalize(ref_call: Call, new_args: Args) -> Expr:
     """data / sqrt(max(sum(data * data), eps)); eps in the dtype of the data."""
     ty = ref_call.args[0].tensor_type

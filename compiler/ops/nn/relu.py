@@ -9,7 +9,6 @@ files have neither: slopes are whole numbers of 2^-12 there.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,11 +18,9 @@ from compiler.core.words import FBody, Words
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Args, Call, Constant, Expr
 from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import Type
-from compiler.lir.scalars import Bin, Scalar, Select
 from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.arg_types import vectors_along_axis
-from compiler.ops.number_format import aligned_vector
+from compiler.ops.evaluate import computes
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import expand_to_axis, op_call, scalar
 from compiler.ops.rules.annotate import FQAnnotateRewrite, annotated, kind_of, unannotated
@@ -38,8 +35,7 @@ from compiler.ops.rules.integer_calls import (
     multiply,
     subtract,
 )
-from compiler.ops.rules.lower import FLower, elementwise, like_first
-from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute, of_arrays
+from compiler.ops.rules.numpy_compute import FNumpyCompute, of_arrays
 from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.pass_through import (
     annotate_pass_through,
@@ -93,19 +89,19 @@ leaky_relu = register_op(
 )
 
 
-@FNumpyCompute.register(leaky_relu)
-def leaky_relu_numpy(attrs: LeakyReluAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """alpha is rounded to the dtype of the data."""
-    data = args[0]
-    return [np.where(data > 0, data, data * data.dtype.type(attrs.alpha))]
+@FDefinition.register(leaky_relu)
+@computes(leaky_relu)
+def leaky_relu_definition(ref_call: Call, new_args: Args) -> Expr:
+    """Write one comparison."""
+    (data,), attrs, dtype = new_args, LeakyReluAttrs.of(ref_call), ref_call.tensor_type.dtype
+    return _with_slope(ref_call, data, scalar(attrs.alpha, dtype, ref_call.span))
 
 
-@FLower.register(leaky_relu)
-@partial(elementwise, reads=3)
-def leaky_relu_lower(attrs: LeakyReluAttrs, x: Scalar) -> Scalar:
-    """One comparison."""
-    below = Bin("*", x, like_first(attrs.alpha, x))
-    return Select(Bin(">", x, like_first(0, x)), x, below)
+def _with_slope(ref_call: Call, data: Expr, slope: Expr) -> Expr:
+    """The data where they are above 0, else their product with a slope."""
+    zero, span = scalar(0, ref_call.tensor_type.dtype, ref_call.span), ref_call.span
+    below = op_call("multiply", data, slope, span=span)
+    return op_call("where", op_call("greater", data, zero, span=span), data, below, span=span)
 
 
 # ---- prelu ---------------------------------------------------------------------------------------
@@ -131,21 +127,13 @@ prelu = register_op(
 )
 
 
-@FNumpyCompute.register(prelu)
-def prelu_numpy(attrs: PReluAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """Channel by channel."""
-    data, alpha = args
-    return [np.where(data > 0, data, data * aligned_vector(alpha, attrs.axis, data.ndim))]
-
-
 @FDefinition.register(prelu)
+@computes(prelu)
 def prelu_definition(ref_call: Call, new_args: Args) -> Expr:
     """One comparison."""
-    (data, alpha), span, ty = new_args, ref_call.span, ref_call.tensor_type
-    rank = len(ty.shape)
-    slopes = expand_to_axis(alpha, PReluAttrs.of(ref_call).axis % rank, rank, span)
-    positive = op_call("greater", data, scalar(0, ty.dtype, span), span=span)
-    return op_call("where", positive, data, op_call("multiply", data, slopes, span=span), span=span)
+    (data, alpha), rank = new_args, len(ref_call.tensor_type.shape)
+    axis = PReluAttrs.of(ref_call).axis % rank
+    return _with_slope(ref_call, data, expand_to_axis(alpha, axis, rank, ref_call.span))
 
 
 @FQPartitionRewrite.register(OP, needs_tables=True)

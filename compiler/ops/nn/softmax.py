@@ -38,8 +38,9 @@ from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ops.annotation.minus_infinity import is_score_point, score_point
 from compiler.ops.arg_types import Types, check_dtype, normalize_axis, tensor_of_rank
+from compiler.ops.evaluate import computes
 from compiler.ops.nn.normalize import floats_along_axis
-from compiler.ops.number_format import Array, working
+from compiler.ops.number_format import Array
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import op_call
 from compiler.ops.rules import integer_calls
@@ -309,14 +310,6 @@ class SoftmaxAttrs(OpAttrs):
 softmax = floats_along_axis("nn.softmax", SoftmaxAttrs)
 
 
-@FNumpyCompute.register(softmax)
-def softmax_numpy(attrs: SoftmaxAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """The maximum is taken away first, so that exp never overflows."""
-    data = working(args[0])
-    e = np.exp(data - data.max(axis=attrs.axis, keepdims=True))
-    return [(e / e.sum(axis=attrs.axis, keepdims=True)).astype(args[0].dtype, copy=False)]
-
-
 _OUT_BITS = 15
 
 # Entries of the table of exponentials at most: a step of 2^-22 is far below one of the result.
@@ -390,15 +383,6 @@ def _of_tflm(
 log_softmax = floats_along_axis("nn.log_softmax", SoftmaxAttrs)
 
 
-@FNumpyCompute.register(log_softmax)
-def log_softmax_numpy(attrs: SoftmaxAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """x - max - log(sum(exp(x - max)))."""
-    data = working(args[0])
-    shifted = data - data.max(axis=attrs.axis, keepdims=True)
-    total = np.log(np.exp(shifted).sum(axis=attrs.axis, keepdims=True))
-    return [(shifted - total).astype(args[0].dtype, copy=False)]
-
-
 # The reciprocal of the sum of exponentials, which is the largest probability, as a table's index.
 _INDEX_DTYPE = "uint16"
 _FINER_BITS = 8
@@ -444,6 +428,7 @@ def _shifted(call: Call, data: Expr) -> Call:
 
 
 @FDefinition.register(softmax)
+@computes(softmax)
 def softmax_definition(ref_call: Call, new_args: Args) -> Expr:
     """Maximum, exponentials, their sum, quotients."""
     e = op_call("exp", _shifted(ref_call, new_args[0]), span=ref_call.span)
@@ -451,6 +436,7 @@ def softmax_definition(ref_call: Call, new_args: Args) -> Expr:
 
 
 @FDefinition.register(log_softmax)
+@computes(log_softmax)
 def log_softmax_definition(ref_call: Call, new_args: Args) -> Expr:
     """Maximum, logarithm of the sum of exponentials, difference."""
     shifted, span = _shifted(ref_call, new_args[0]), ref_call.span

@@ -27,6 +27,7 @@ from compiler.lir.builder import LirBuilder, Reduction
 from compiler.lir.routines import externs
 from compiler.lir.scalars import literal
 from compiler.ops.arg_types import Types, check_floats, normalize_axis, same_dtype, tensor
+from compiler.ops.evaluate import computes
 from compiler.ops.nn.avg_pool2d import (
     average_pool_scale,
     mean_of,
@@ -173,19 +174,8 @@ FLower.register(prod)(lowered_reduction(accumulated("prod", 1)))
 logsumexp = reduction("logsumexp", floats_only=True)
 
 
-@FNumpyCompute.register(logsumexp)
-def logsumexp_numpy(attrs: ReduceAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """The maximum is taken away first."""
-    data = working(args[0])
-    axes = reduced_axes("logsumexp", data.ndim, attrs.axis, attrs.exclude)
-    top = np.max(data, axis=axes, keepdims=True)
-    top = np.where(np.isfinite(top), top, 0)
-    total = np.log(np.exp(data - top).sum(axis=axes, keepdims=True)) + top
-    result = total if attrs.keepdims else total.squeeze(axes)
-    return [np.asarray(result).astype(args[0].dtype, copy=False)]
-
-
 @FDefinition.register(logsumexp)
+@computes(logsumexp)
 def logsumexp_definition(ref_call: Call, new_args: Args) -> Expr:
     """The maximum, then the sum of exponentials; an infinite maximum counts as 0."""
     (data,), attrs, ty = new_args, ReduceAttrs.of(ref_call), ref_call.args[0].tensor_type
@@ -285,17 +275,8 @@ def variance(types: Types, attrs: VarianceAttrs) -> Type:
     return TensorType(reduced_shape(data.shape, axes, attrs.keepdims), data.dtype)
 
 
-@FNumpyCompute.register(variance)
-def variance_numpy(attrs: VarianceAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """Over the named axes."""
-    data, mean = working(args[0]), working(args[1])
-    axes = reduced_axes("variance", data.ndim, attrs.axis, attrs.exclude)
-    count = math.prod(data.shape[k] for k in axes) - int(attrs.unbiased)
-    total = np.asarray(np.square(data - mean).sum(axis=axes, keepdims=attrs.keepdims))
-    return [(total / total.dtype.type(count)).astype(args[0].dtype, copy=False)]
-
-
 @FDefinition.register(variance)
+@computes(variance)
 def variance_definition(ref_call: Call, new_args: Args) -> Expr:
     """A sum of squares, divided."""
     attrs, span, ty = VarianceAttrs.of(ref_call), ref_call.span, ref_call.args[0].tensor_type
