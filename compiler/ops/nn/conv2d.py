@@ -16,7 +16,7 @@ of it, over the data with zeros between the elements, so every target of convolu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from compiler.ir.ty import Dim, IncompleteType, TensorType, Type, holds_float, i
 from compiler.ir.type_relation import Reporter, is_known
 from compiler.lir.builder import LirBuilder
 from compiler.ops.arg_types import Types, merge_dim, tensor_of_rank
+from compiler.ops.evaluate import computes
 from compiler.ops.nn.convolve import convolve
 from compiler.ops.nn.matmul_like import (
     annotate_matmul_like,
@@ -39,7 +40,7 @@ from compiler.ops.nn.matmul_like import (
     zero_point_of_data,
 )
 from compiler.ops.nn.product_dtype import product_dtype, weighted_op
-from compiler.ops.nn.product_loops import convolution_loops, transposed_convolution_loops
+from compiler.ops.nn.product_loops import convolution_loops
 from compiler.ops.nn.window import (
     arrange,
     as_declared,
@@ -65,7 +66,7 @@ from compiler.ops.rules.partition import (
 )
 from compiler.ops.rules.product_shape import FQProductShape, ProductShape
 from compiler.ops.rules.realize import FQRealizeRewrite
-from compiler.ops.rules.simplify import FCanonicalize
+from compiler.ops.rules.simplify import FCanonicalize, FDefinition
 from compiler.ops.rules.zero_point import FQZeroPoint
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.errors import WeightNotConstantError
@@ -304,31 +305,6 @@ conv2d_transpose = weighted_op(
 )
 
 
-@FNumpyCompute.register(conv2d_transpose)
-def conv2d_transpose_numpy(attrs: Conv2DTransposeAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """Compute a convolution of stride 1: zeros between the data, the kernel turned around, stride
-    1."""
-    assert isinstance(out_type, TensorType)
-    data = args[0].transpose(axes_of(TRANSPOSED, attrs.data_layout, "NCHW", "data_layout"))
-    weight = args[1].transpose(axes_of(TRANSPOSED, attrs.kernel_layout, "IOHW", "kernel_layout"))
-    geometry = _Geometry.of(attrs, data.shape, weight.shape)
-    (n, c, h, w), (rows, columns) = data.shape, attrs.strides
-    apart = np.zeros((n, c, h, rows, w, columns), data.dtype)
-    apart[:, :, :, 0, :, 0] = data
-    spread = apart.reshape(n, c, h * rows, w * columns)
-    (top, left), (bottom, right) = geometry.begin, geometry.end
-    out = convolve(
-        spread[:, :, top:bottom, left:right],
-        turned_kernel(weight, attrs.groups),
-        (1, 1),
-        geometry.padding,
-        attrs.dilation,
-        attrs.groups,
-        out_type.dtype,
-    )
-    return [out.transpose(["NCHW".index(c) for c in attrs.out_layout or attrs.data_layout])]
-
-
 def turned_kernel(weight: NDArray[Any], groups: int) -> NDArray[Any]:
     """(C, O/G, kh, kw) as the kernel (O, C/G, kh, kw) of the convolution, taps reversed."""
     c, per_group, kh, kw = weight.shape
@@ -339,18 +315,89 @@ def turned_kernel(weight: NDArray[Any], groups: int) -> NDArray[Any]:
 
 @FCanonicalize.register(conv2d_transpose)
 def conv2d_transpose_as_convolution(ref_call: Call, new_args: Args) -> Expr:
-    """The convolution that computes the same, on data with zeros between them: one axis of its
-    kernel holds the output channels, of groups as well."""
+    """The convolution of floats by a constant kernel, where no axis has to be moved."""
     attrs = Conv2DTransposeAttrs.of(ref_call)
-    call = Call(ref_call.op, new_args, attrs, span=ref_call.span)
     types = [arg.tensor_type for arg in ref_call.args]
     layouts = (attrs.data_layout, attrs.out_layout or attrs.data_layout, attrs.kernel_layout)
-    if layouts != ("NCHW", "NCHW", "IOHW") or not isinstance(new_args[1], Constant):
-        return call
-    if any(is_dynamic(ty) or not is_float(ty.dtype) for ty in types):
-        return call
-    geometry = _Geometry.of(attrs, *(ty.concrete_shape for ty in types))
-    return geometry.convolution(geometry.spread(new_args[0], types[0].dtype), call)
+    floats = all(not is_dynamic(ty) and is_float(ty.dtype) for ty in types)
+    if layouts == ("NCHW", "NCHW", "IOHW") and isinstance(new_args[1], Constant) and floats:
+        return conv2d_transpose_definition(ref_call, new_args)
+    return Call(ref_call.op, new_args, attrs, span=ref_call.span)
+
+
+@FDefinition.register(conv2d_transpose)
+@computes(conv2d_transpose)
+def conv2d_transpose_definition(ref_call: Call, new_args: Args) -> Expr:
+    """The convolution of stride 1 that computes the same, on data with zeros between them: one axis
+    of its kernel holds the output channels, of groups as well."""
+    attrs, types = Conv2DTransposeAttrs.of(ref_call), [arg.tensor_type for arg in ref_call.args]
+    axes = (
+        axes_of(TRANSPOSED, attrs.data_layout, "NCHW", "data_layout"),
+        axes_of(TRANSPOSED, attrs.kernel_layout, "IOHW", "kernel_layout"),
+    )
+    shape, kernel = (tuple(ty.concrete_shape[a] for a in own) for ty, own in zip(types, axes))
+    data, weight = map(_transposed, new_args, axes)
+    turned = _turned(weight, kernel, attrs.groups)
+    spread, padding = _spread(data, attrs, shape, kernel, types[0].dtype)
+    convolution = op_call(
+        "nn.conv2d",
+        spread,
+        turned,
+        padding=padding,
+        dilation=attrs.dilation,
+        groups=attrs.groups,
+        channels=attrs.groups * kernel[1],
+        kernel_size=kernel[2:],
+        out_dtype=attrs.out_dtype,
+        span=ref_call.span,
+    )
+    layout = attrs.out_layout or attrs.data_layout
+    return _transposed(convolution, tuple("NCHW".index(letter) for letter in layout))
+
+
+def _transposed(data: Expr, axes: tuple[int, ...]) -> Expr:
+    return data if is_natural(axes) else op_call("transpose", data, axes=axes)
+
+
+def _turned(weight: Expr, shape: tuple[int, ...], groups: int) -> Expr:
+    """``turned_kernel`` of a constant, or as calls."""
+    if isinstance(weight, Constant):
+        return Constant(turned_kernel(weight.data, groups), span=weight.span)
+    c, per_group, *size = shape
+    kernel = op_call("reshape", weight, newshape=(groups, c // groups, per_group, *size))
+    kernel = op_call("transpose", kernel, axes=(0, 2, 1, 3, 4))
+    kernel = op_call("reverse", op_call("reverse", kernel, axis=3), axis=4)
+    return op_call("reshape", kernel, newshape=(groups * per_group, c // groups, *size))
+
+
+def _spread(
+    data: Expr,
+    attrs: Conv2DTransposeAttrs,
+    shape: tuple[int, ...],
+    kernel: tuple[int, ...],
+    dtype: str,
+) -> tuple[Expr, tuple[int, ...]]:
+    """Every element followed by stride - 1 zeros, cut to what is read, and the padding around."""
+    (n, c, h, w), (rows, columns) = shape, attrs.strides
+    if rows > 1 or columns > 1:
+        apart = op_call("reshape", data, newshape=(n, c, h, 1, w, 1))
+        width = ((0, 0), (0, 0), (0, 0), (0, rows - 1), (0, 0), (0, columns - 1))
+        padded = op_call("nn.pad", apart, scalar(0, dtype), pad_width=width)
+        data = op_call("reshape", padded, newshape=(n, c, h * rows, w * columns))
+    reach = np.array([extent(kernel[k + 2], attrs.dilation[k]) - 1 for k in range(2)])
+    before = reach - attrs.padding[:2]
+    # stride - 1 zeros already stand behind the last element.
+    behind = reach - attrs.padding[2:] + attrs.output_padding - (np.array(attrs.strides) - 1)
+    size = np.array((h * rows, w * columns))
+    begin, end = np.maximum(-before, 0), size + np.minimum(behind, 0)
+    if begin.any() or (end != size).any():
+        cut: dict[str, Any] = {
+            "begin": (0, 0, *begin),
+            "end": (n, c, *end),
+            "strides": (1, 1, 1, 1),
+        }
+        data = op_call("strided_slice", data, **cut)
+    return data, (*np.maximum(before, 0), *np.maximum(behind, 0))
 
 
 @FQProductShape.register(conv2d_transpose)
@@ -358,92 +405,3 @@ def conv2d_transpose_product(call: Call) -> ProductShape:
     """At most C/G * KH * KW products a sum."""
     c, _, kh, kw = call.args[1].tensor_type.concrete_shape
     return ProductShape(c // Conv2DTransposeAttrs.of(call).groups * kh * kw)
-
-
-@dataclass(frozen=True, slots=True)
-class _Geometry:
-    """The convolution of stride 1 that a transposed one is.
-
-    Attributes:
-        shape: of the data.
-        strides: of the transposed convolution.
-        begin, end: rows and columns that are read of the data with zeros between them.
-        padding: of the convolution.
-    """
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    begin: tuple[int, int]
-    end: tuple[int, int]
-    padding: tuple[int, int, int, int]
-
-    @staticmethod
-    def of(
-        attrs: Conv2DTransposeAttrs, shape: tuple[int, ...], kernel: tuple[int, ...]
-    ) -> _Geometry:
-        before, behind, begin, end = [], [], [], []
-        for axis in range(2):
-            reach = extent(kernel[axis + 2], attrs.dilation[axis]) - 1
-            left = reach - attrs.padding[axis]
-            # stride - 1 zeros already stand behind the last element.
-            right = reach - attrs.padding[axis + 2] + attrs.output_padding[axis]
-            right -= attrs.strides[axis] - 1
-            before.append(max(left, 0))
-            behind.append(max(right, 0))
-            begin.append(max(-left, 0))
-            end.append(shape[axis + 2] * attrs.strides[axis] - max(-right, 0))
-        return _Geometry(
-            shape,
-            attrs.strides,
-            (begin[0], begin[1]),
-            (end[0], end[1]),
-            (before[0], before[1], behind[0], behind[1]),
-        )
-
-    def spread(self, data: Expr, dtype: str) -> Expr:
-        """Every element followed by stride - 1 zeros, and cut to what is read."""
-        n, c, h, w = self.shape
-        rows, columns = self.strides
-        if rows > 1 or columns > 1:
-            apart = op_call("reshape", data, newshape=(n, c, h, 1, w, 1))
-            width = ((0, 0), (0, 0), (0, 0), (0, rows - 1), (0, 0), (0, columns - 1))
-            padded = op_call("nn.pad", apart, scalar(0, dtype), pad_width=width)
-            data = op_call("reshape", padded, newshape=(n, c, h * rows, w * columns))
-        if self.begin != (0, 0) or self.end != (h * rows, w * columns):
-            data = op_call(
-                "strided_slice",
-                data,
-                begin=(0, 0, *self.begin),
-                end=(n, c, *self.end),
-                strides=(1, 1, 1, 1),
-            )
-        return data
-
-    def convolution(self, data: Expr, call: Call) -> Call:
-        """nn.conv2d of the spread data by the kernel of ``call``, turned around."""
-        attrs, weight = Conv2DTransposeAttrs.of(call), call.args[1]
-        assert isinstance(weight, Constant)
-        kernel = turned_kernel(weight.data, attrs.groups)
-        return op_call(
-            "nn.conv2d",
-            data,
-            Constant(kernel, span=weight.span),
-            padding=self.padding,
-            dilation=attrs.dilation,
-            groups=attrs.groups,
-            channels=len(kernel),
-            kernel_size=kernel.shape[2:],
-            out_dtype=attrs.out_dtype,
-            span=call.span,
-        )
-
-
-@FLower.register(conv2d_transpose)
-def conv2d_transpose_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> Lowered:
-    """Every output gathers the taps that reach it."""
-    data, kernel = inputs
-    return [
-        transposed_convolution_loops(b, data, kernel, Conv2DTransposeAttrs.of(call), out_types[0])
-    ]

@@ -12,7 +12,7 @@ from typing import Any
 from compiler.ir.ty import TensorType
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, Reduction, TensorView
-from compiler.lir.scalars import Axis, Bin, Cast, Scalar, Select, literal
+from compiler.lir.scalars import Axis, Bin, Cast, Scalar, literal
 from compiler.ops.nn.window_loops import LOOP_NAMES, Image, tap_position
 
 
@@ -98,50 +98,6 @@ def convolution_loops(
         value = image.inside(zero, y, x, N=letters["n"], C=source)
         return product_of(value, weight.at(O=channel, I=within_group, H=i, W=j), acc)
 
-    return builder.reduce_into(
-        shape, axes, out_index, Reduction("sum", literal(0, acc), dtype=out.dtype), raxes, body
-    )
-
-
-def transposed_convolution_loops(
-    builder: LirBuilder, data: TensorView, kernel: TensorView, attrs: Any, out: TensorType
-) -> TensorView:
-    """The gradient of a convolution, gathered: an output sums the taps that reach it.
-
-    Tap i reaches row y from row (y + pt - i * dh) / sh of the data, where that is whole. Arguments
-    as in ``convolution_loops``; the kernel's I counts the channels of the data.
-    """
-    acc, shape, groups = accumulator(out.dtype), out.concrete_shape, attrs.groups
-    weight = Image(kernel, attrs.kernel_layout)
-    per_group, rows, columns = weight.sizes["O"], weight.sizes["H"], weight.sizes["W"]
-    depth = weight.sizes["I"] // groups
-    image = Image(builder.for_reduction(data, per_group * rows * columns), attrs.data_layout)
-    layout = attrs.out_layout or attrs.data_layout
-    axes, out_index, group, channel = channel_loops(shape, layout, groups, per_group)
-    letters = {axis.name: axis for axis in axes}
-    zero = literal(0, image.dtype)
-
-    def source(out_at: Scalar, tap: Scalar, axis: int) -> tuple[Scalar, Scalar | None]:
-        stride = attrs.strides[axis]
-        reached = index.plus(out_at, index.times(tap, -attrs.dilation[axis]))
-        moved = index.plus(reached, attrs.padding[axis])
-        whole = index.floormod(moved, stride)
-        condition = None if stride == 1 else Bin("==", whole, index.imm(0))
-        return index.floordiv(moved, stride), condition
-
-    def body(at: tuple[Scalar, ...], r: tuple[Scalar, ...]) -> Scalar:
-        c, i, j = r
-        y, whole_y = source(letters["y"], i, 0)
-        x, whole_x = source(letters["x"], j, 1)
-        place = index.plus(index.times(group, depth), c)
-        value = image.inside(zero, y, x, N=letters["n"], C=place)
-        whole = index.all_of([whole_y, whole_x])
-        if whole is not None:
-            value = Select(whole, value, zero)
-        inner = index.plus(channel, index.times(group, -per_group))
-        return product_of(value, weight.at(I=place, O=inner, H=i, W=j), acc)
-
-    raxes = [("c", depth), ("i", rows), ("j", columns)]
     return builder.reduce_into(
         shape, axes, out_index, Reduction("sum", literal(0, acc), dtype=out.dtype), raxes, body
     )
