@@ -17,7 +17,7 @@ from __future__ import annotations
 from compiler.ir.expr import Call, Expr, Function, TupleGetItem
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
-from compiler.ops.rules.simplify import FSimplifyInference, FSimplifyInferenceField
+from compiler.ops.rules.simplify import FDefinition, FSimplifyInference
 from compiler.passes.opaque_primitives import OpaquePrimitives
 
 
@@ -34,12 +34,12 @@ class _InferenceSimplifier(OpaquePrimitives):
         producer, new_producer = pre.tuple, post.tuple
         if pre.index != 0 or not isinstance(producer, Call) or not isinstance(new_producer, Call):
             return post
-        rule = FSimplifyInferenceField.get(producer.op)
+        rule = FDefinition.get(producer.op)
         if rule is None:
             return post
         # Two items of one call are one computation, before and after.
         if producer not in self.field_zero:
-            self.field_zero[producer] = rule(producer, new_producer.args)
+            self.field_zero[producer] = rule(producer, new_producer.args).operands()[0]
         return self.field_zero[producer]
 
 

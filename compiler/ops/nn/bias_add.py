@@ -8,12 +8,10 @@ from compiler.core.words import FBody, Words, shape_of
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call, Expr
 from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import Type
 from compiler.ops.arg_types import check_no_bools, vectors_along_axis
-from compiler.ops.number_format import aligned_vector
+from compiler.ops.evaluate import computes
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import expand_to_axis, op_call
-from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.simplify import FCanonicalize
 
 OP = "nn.bias_add"
@@ -34,14 +32,8 @@ bias_add = register_op(
 )
 
 
-@FNumpyCompute.register(bias_add)
-def bias_add_numpy(attrs: BiasAddAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """Integers wrap."""
-    data, bias = args
-    return [data + aligned_vector(bias, attrs.axis, data.ndim)]
-
-
 @FCanonicalize.register(bias_add)
+@computes(bias_add)
 def bias_add_as_add(ref_call: Call, new_args: tuple[Expr, ...]) -> Expr:
     """add, with the bias expanded to line up with its axis."""
     data, bias = new_args

@@ -331,6 +331,9 @@ def conv2d_transpose_definition(ref_call: Call, new_args: Args) -> Expr:
     """The convolution of stride 1 that computes the same, on data with zeros between them: one axis
     of its kernel holds the output channels, of groups as well."""
     attrs, types = Conv2DTransposeAttrs.of(ref_call), [arg.tensor_type for arg in ref_call.args]
+    out = ref_call.tensor_type
+    if 0 in out.shape:
+        return op_call("zeros", shape=out.concrete_shape, dtype=out.dtype)
     axes = (
         axes_of(TRANSPOSED, attrs.data_layout, "NCHW", "data_layout"),
         axes_of(TRANSPOSED, attrs.kernel_layout, "IOHW", "kernel_layout"),

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
-from compiler.ir.expr import Call
+from compiler.ir.expr import Args, Call, Expr, Tuple
 from compiler.ir.op import STATEFUL, OpPattern, define_op
 from compiler.ir.ty import TupleType, Type
-from compiler.lir.builder import LirBuilder, TensorView
-from compiler.lir.scalars import literal
 from compiler.ops.arg_types import Types, tensor
+from compiler.ops.evaluate import computes
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
-from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.op_call import op_call
+from compiler.ops.rules.simplify import FDefinition
 
 
 class DropoutAttrs(OpAttrs):
@@ -30,14 +25,8 @@ def dropout(types: Types, attrs: DropoutAttrs) -> Type:
     return TupleType((data, data))
 
 
-@FNumpyCompute.register(dropout)
-def dropout_numpy(attrs: DropoutAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """Nothing is dropped."""
-    return [args[0], np.ones_like(args[0])]
-
-
-@FLower.register(dropout)
-def dropout_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
+@FDefinition.register(dropout)
+@computes(dropout)
+def dropout_definition(ref_call: Call, new_args: Args) -> Expr:
     """The data, and ones."""
-    one = literal(1, inputs[0].dtype)
-    return [inputs[0], TensorView.of(inputs[0].shape, lambda at: one)]
+    return Tuple((*new_args, op_call("ones_like", *new_args)))

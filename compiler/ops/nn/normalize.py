@@ -43,7 +43,7 @@ from compiler.ops.number_format import working
 from compiler.ops.op_attrs import OpAttrs, Size
 from compiler.ops.op_call import expand_to_axis, op_call, scalar
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-from compiler.ops.rules.simplify import FDefinition, FSimplifyInference, FSimplifyInferenceField
+from compiler.ops.rules.simplify import FDefinition, FSimplifyInference
 from compiler.span import AnySpan
 
 Grouping = Callable[[Any, tuple[Any, ...]], tuple[tuple[Any, ...], tuple[int, ...]]]
@@ -285,9 +285,10 @@ def lrn_numpy(attrs: LRNAttrs, args: Arrays, out_type: Type) -> list[Any]:
 # ---- as arithmetic -------------------------------------------------------------------------------
 
 
-@FSimplifyInferenceField.register(batch_norm)
-def simplify_batch_norm(ref_call: Call, new_args: Args) -> Expr:
-    """data * scale + shift, both per channel of ``axis``."""
+@FDefinition.register(batch_norm)
+@computes(batch_norm)
+def batch_norm_definition(ref_call: Call, new_args: Args) -> Expr:
+    """data * scale + shift, both per channel of ``axis``, and the statistics as they are."""
     attrs: Any = ref_call.attrs
     span = ref_call.span
     data, gamma, beta, mean, var = new_args
@@ -303,20 +304,8 @@ def simplify_batch_norm(ref_call: Call, new_args: Args) -> Expr:
     if attrs.center:
         shift = op_call("add", shift, beta, span=span)
     scaled = op_call("multiply", data, expand_to_axis(scale, axis, ndim, span), span=span)
-    return op_call("add", scaled, expand_to_axis(shift, axis, ndim, span), span=span)
-
-
-@FDefinition.register(batch_norm)
-@computes(batch_norm)
-def batch_norm_definition(ref_call: Call, new_args: Args) -> Expr:
-    """Field 0 as above, and the statistics as they are."""
-    return Tuple((simplify_batch_norm(ref_call, new_args), *new_args[3:]))
-
-
-@FSimplifyInferenceField.register("nn.dropout")
-def simplify_dropout(ref_call: Call, new_args: Args) -> Expr:
-    """The data: nothing is dropped at inference."""
-    return new_args[0]
+    moved = op_call("add", scaled, expand_to_axis(shift, axis, ndim, span), span=span)
+    return Tuple((moved, mean, var))
 
 
 @FSimplifyInference.register(l2_normalize)

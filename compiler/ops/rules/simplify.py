@@ -21,13 +21,9 @@ FSimplifyInference: OpRule[SimplifyRule] = OpRule(
 )
 """Replacement of a call."""
 
-FSimplifyInferenceField: OpRule[SimplifyRule] = OpRule(
-    "FSimplifyInferenceField", asked_by="SimplifyInference"
-)
-"""Replacement of field 0 of a call that returns a tuple; the other fields keep the call."""
-
 FDefinition: OpRule[SimplifyRule] = OpRule("FDefinition", asked_by="LowerTE")
-"""The calls whose loops an operator of floats has; a rule of FSimplifyInference counts as one."""
+"""The calls whose loops an operator of floats has; a rule of FSimplifyInference counts as one.
+SimplifyInference takes the first of several results."""
 
 FCanonicalize: OpRule[SimplifyRule] = OpRule("FCanonicalize", asked_by="CanonicalizeOps")
 """The operators a shorthand stands for."""
