@@ -5,22 +5,19 @@ from __future__ import annotations
 from compiler.ir.expr import Call, Constant, Function
 from compiler.ir.walk import behind, nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import SQ
-from compiler.ops.rules.mean_response import FQMeanResponse, MeanResponse
+from compiler.ops.rules.input_columns import FQInputColumns, InputColumns
 
 
-def weighted_calls(main: Function) -> list[tuple[Call, MeanResponse]]:
-    """Calls with a constant weight and a mean response, in visiting order.
+def weighted_calls(main: Function) -> list[tuple[Call, InputColumns]]:
+    """Calls with a constant weight, and how they read their data, in visiting order.
 
     Quantization keeps this order, so the n-th here is the n-th of the annotated function.
     """
     found = []
     for node in nodes_of(main):
-        rule = FQMeanResponse.get(node.op) if isinstance(node, Call) else None
-        if rule is None or not isinstance(node, Call) or weight_of(node) is None:
-            continue
-        response = rule(node)
-        if response is not None:
-            found.append((node, response))
+        rule = FQInputColumns.get(node.op) if isinstance(node, Call) else None
+        if rule is not None and isinstance(node, Call) and weight_of(node) is not None:
+            found.append((node, rule(node)))
     return found
 
 

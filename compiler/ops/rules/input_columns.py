@@ -2,6 +2,8 @@
 
     out[g, o, p] = sum_k rows[g, o, k] * columns[g, k, p]        g: group, p: position, k: tap
 
+Calibration measures the data of operators with this rule channel by channel; bias correction asks
+what an error of the weight adds to the output on average.
 What rounding a weight does to the output depends on the data only through the products of columns,
 columns[g] columns[g]^T. Sequential rounding asks for them.
 """
@@ -36,6 +38,8 @@ class InputColumns:
         rows: ``rows(weight)``: (groups, outputs of a group, taps), a view or copy.
         weight: ``weight(rows)``: the inverse of ``rows``.
         images: of one run, and the positions of each.
+        coverage: ``coverage()``: for each tap of a channel, the fraction of positions where it lies
+            on the data and not on padding.
     """
 
     data_axis: int
@@ -45,12 +49,21 @@ class InputColumns:
     rows: Callable[[Array], Array]
     weight: Callable[[Array], Array]
     images: tuple[int, int]
+    coverage: Callable[[], Array]
+
+    def respond(self, weight: Array, means: Array) -> Array:
+        """The mean of each output channel, float64, where a channel of the data is everywhere as
+        large as its mean; padding is 0."""
+        read = means[self.channels] * np.resize(self.coverage(), self.channels.shape)
+        made = np.matmul(self.rows(weight).astype(np.float64), read[:, :, None])
+        return np.asarray(made.reshape(-1))
 
 
-FQInputColumns: OpRule[Callable[[Call], InputColumns | None]] = OpRule(
-    "FQInputColumns", asked_by="sequential rounding (compiler/quantize)"
+FQInputColumns: OpRule[Callable[[Call], InputColumns]] = OpRule(
+    "FQInputColumns",
+    asked_by="channel statistics, bias correction and sequential rounding (compiler/quantize)",
 )
-"""``rule(call)`` for a typed call; None for layouts it does not know."""
+"""``rule(call)`` for a typed call."""
 
 
 @FQInputColumns.register("nn.conv2d")
@@ -85,6 +98,13 @@ def conv2d_columns(call: Call) -> InputColumns:
         found = np.where(found < 0, -1, found + starts)
         return found.reshape(height * width, -1).astype(np.int32)
 
+    def coverage() -> Array:
+        covered = []
+        for k, first in enumerate((down, right)):
+            places = first[:, None] + attrs.strides[k] * np.arange(size[k])
+            covered.append(((places >= 0) & (places < data[data_axes[2 + k]])).mean(axis=1))
+        return np.outer(*covered)
+
     def rows(weight: Array) -> Array:
         return weight.transpose(kernel_axes).reshape(groups, outputs // groups, taps)
 
@@ -94,7 +114,7 @@ def conv2d_columns(call: Call) -> InputColumns:
 
     repeated = np.repeat(channels, height * width, axis=1)
     images = result[out_axes[0]], size[0] * size[1]
-    return InputColumns(data_axes[1], repeated, reads, stride, rows, weight, images)
+    return InputColumns(data_axes[1], repeated, reads, stride, rows, weight, images, coverage)
 
 
 @FQInputColumns.register("nn.dense")
@@ -114,4 +134,6 @@ def dense_columns(call: Call) -> InputColumns:
 
     channels = np.arange(features, dtype=np.int64)[None]
     images = shape[0], int(np.prod(shape[1:-1]))
-    return InputColumns(len(shape) - 1, channels, reads, 1, rows, weight, images)
+    return InputColumns(
+        len(shape) - 1, channels, reads, 1, rows, weight, images, lambda: np.ones(1)
+    )

@@ -61,7 +61,6 @@ from compiler.quantize.weight_rounding.weight_rows import (
     PointRows,
     blocked,
     channel_steps,
-    column_rules,
     cut_rows,
     joined_rows,
     units_of,
@@ -126,9 +125,12 @@ def round_sequentially(
         fitted = fitting.points
         fitting.begin(runs)
     known = found.weights
-    calls = [call for call, _ in weighted_calls(main)]
-    places = zip(range(len(calls)), column_rules(main), run.channel_ranges, strict=True)
-    layers = dict(zip(calls, places, strict=True))
+    layers = {
+        call: (place, rule, one)
+        for place, ((call, rule), one) in enumerate(
+            zip(weighted_calls(main), run.channel_ranges, strict=True)
+        )
+    }
     most = _most_rows(main)
     dtype: type[Any] = np.float64 if most == _ROWS else np.float32
     shared: tuple[tuple[Any, ...], _Seen] | None = None  # queries, keys and values read alike
@@ -139,7 +141,7 @@ def round_sequentially(
         if call not in layers or call not in runs:
             continue
         (place, rule, one), point = layers[call], call.args[1]
-        if rule is None or quantize_kind(point) != QAnnotateKind.WEIGHT or point in runs.replaced:
+        if quantize_kind(point) != QAnnotateKind.WEIGHT or point in runs.replaced:
             continue
         assert isinstance(point, Call)
         bias = biases.get(call)
@@ -184,11 +186,10 @@ def sequential_seconds(mod: IRModule) -> float:
     """About how many CPU seconds ``round_sequentially`` takes for a prepared module."""
     main: Function = mod["main"]
     work, most = 2 * min(_most_runs(main), _IMAGES) * _multiplications(main), _most_rows(main)
-    for (call, _), rule in zip(weighted_calls(main), column_rules(main), strict=True):
-        if rule is not None:
-            groups, taps = blocked(rule)
-            outputs = call.args[1].tensor_type.num_elements // rule.channels.size
-            work += _products(rule, most) + groups * taps * taps * (4 * outputs + taps)
+    for call, rule in weighted_calls(main):
+        groups, taps = blocked(rule)
+        outputs = call.args[1].tensor_type.num_elements // rule.channels.size
+        work += _products(rule, most) + groups * taps * taps * (4 * outputs + taps)
     return work / _A_SECOND
 
 
@@ -328,7 +329,7 @@ class _Seen:
 
 def _most_rows(main: Function) -> int:
     """Positions that a layer of a network is fitted to at most."""
-    products = sum(_products(rule, _ROWS) for rule in column_rules(main) if rule is not None)
+    products = sum(_products(rule, _ROWS) for _, rule in weighted_calls(main))
     return _ROWS if products <= _PRODUCTS else _ROWS // 2
 
 

@@ -16,15 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
-from compiler.ir.expr import Call, Constant, Expr, Function
+from compiler.ir.expr import Call, Constant, Expr
 from compiler.ir.rebuild import with_operands
 from compiler.ops.annotation.attach_simulated_quantize import point_attrs
-from compiler.ops.rules.input_columns import FQInputColumns, InputColumns
+from compiler.ops.rules.input_columns import InputColumns
 from compiler.ops.rules.integer_calls import along_axis
 from compiler.qtypes.channel_ranges import ChannelRanges, Levels
 from compiler.quantize.kernels.choice import choose_kernels
 from compiler.quantize.scales.weight_grid import whole_units
-from compiler.quantize.weighted_calls import weighted_calls
 
 Number = TypeVar("Number", bound=np.generic)
 
@@ -106,12 +105,6 @@ MAX_TAPS: Final = 1536
 """Taps of one block: 18 MB of products."""
 
 _STEPS: Final = 1 << 11
-
-
-def column_rules(main: Function) -> list[InputColumns | None]:
-    """Return the rule by which each weighted operator reads its data, in visiting order."""
-    rules = [(call, FQInputColumns.get(call.op)) for call, _ in weighted_calls(main)]
-    return [None if rule is None else rule(call) for call, rule in rules]
 
 
 def units_of(ranges: ChannelRanges) -> NDArray[np.float64]:

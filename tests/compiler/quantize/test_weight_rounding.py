@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from compiler import assert_structural_equal, evaluate, relay
 from compiler.errors import CalibrationError
 from compiler.export.to_onnx.integer.model import to_integer_onnx
-from compiler.ir.expr import Call, Constant
+from compiler.ir.expr import Constant
 from compiler.ir.module import IRModule
-from compiler.ops.rules.input_columns import FQInputColumns, InputColumns
 from compiler.proof.derive import derive_static
 from compiler.qtypes.channel_ranges import Rounding
 from compiler.quantize import (
@@ -58,17 +57,10 @@ def batches(rng: np.random.Generator, c: int = 4, count: int = 6) -> list[dict[s
     return [{"x": np.einsum("kc,ncyx->nkyx", mix, x).astype(np.float32)} for x in flat]
 
 
-def rule_of(call: Call) -> InputColumns:
-    rule = FQInputColumns.require(call.op)(call)  # type: ignore[arg-type]
-    assert rule is not None
-    return rule
-
-
 def test_rows_times_columns_are_the_operator_itself() -> None:
     rng = np.random.default_rng(0)
     mod = network(rng)
-    for call, _ in each(weighted_calls(mod["main"])):
-        rule = rule_of(call)
+    for call, rule in each(weighted_calls(mod["main"])):
         shape = call.args[0].tensor_type.concrete_shape
         data = rng.integers(-8, 9, shape).astype(np.float32)
         x = relay.var("x", shape)
