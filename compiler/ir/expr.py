@@ -39,10 +39,12 @@ class Quant(NamedTuple):
     Attributes:
         scale: a float32 above 0; along an axis a float32 constant of several, in a shape that
             broadcasts against the integers.
+        bits: of a quantize point with more of them than 8 and at most 16; 0 for other values.
     """
 
     scale: float | Constant
     zero_point: int = 0
+    bits: int = 0
 
     @property
     def scales(self) -> NDArray[np.float32]:

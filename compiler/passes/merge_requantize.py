@@ -314,7 +314,8 @@ class _Merged:
         if number and self._quant is not None:
             moved = self._quant.zero_point + number
             self._quant = self._quant._replace(zero_point=moved)
-        self._quant = first.quant or self._quant
+        if self._quant is None or not is_op_call(first, "cast"):
+            self._quant = first.quant or self._quant
         if not is_op_call(first, "cast", _STOP):  # those are of who reads it
             self._spans.append(first.span)
         return True

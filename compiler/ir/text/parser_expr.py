@@ -108,24 +108,25 @@ class ExprParser(ABC):
         return node
 
     def _quant(self) -> Quant:
-        """``quant(0.5f, 3)``: scale and zero point; the scale along an axis is a constant."""
+        """``quant(0.5f, 3, 12)``: scale, zero point, bits; a constant of scales along an axis."""
         stream = self._stream
         start = stream.expect("quant").start
         given = self._arguments()
         held = [each for each in given if isinstance(each, Constant)]
-        known = [each.data for each in held] if 0 < len(held) == len(given) < 3 else [_ZERO]
-        scale, zero = (*known, _ZERO)[:2]
-        legal = not zero.ndim and float(zero).is_integer()
+        known = [each.data for each in held] if 0 < len(held) == len(given) < 4 else [_ZERO]
+        scale, zero, bits = (*known, _ZERO, _ZERO)[:3]
+        legal = not zero.ndim and not bits.ndim and float(zero).is_integer()
+        legal = legal and float(bits) in (0, *range(9, 17))
         if scale.ndim:
             legal = legal and max(scale.shape) == scale.size and scale.dtype == np.float32
         if not legal or not ((scale > 0) & np.isfinite(scale)).all():
             stream.source.error(
                 start,
-                "a quant holds a scale and a zero point",
+                "a quant holds a scale, a zero point and 9 to 16 bits",
                 fix="a finite number above 0, or a float32 constant of such numbers along one "
-                "axis, and an integer, such as quant(0.5f, 3)",
+                "axis, and integers, such as quant(0.5f, 3) or quant(0.5f, 0, 12)",
             )
-        return Quant(held[0] if scale.ndim else float(scale), int(zero))
+        return Quant(held[0] if scale.ndim else float(scale), int(zero), int(bits))
 
     def _atom(self) -> Expr:
         stream = self._stream

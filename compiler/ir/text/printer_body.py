@@ -434,15 +434,16 @@ class BodyPrinter:
         return self._names[var]
 
     def _quant(self, quant: Quant | None) -> str:
-        """`` : quant(0.5f, 3)``; a zero point of 0 is left out."""
+        """`` : quant(0.5f, 3, 12)``; zeros at its end are left out."""
         if quant is None:
             return ""
         if isinstance(quant.scale, Constant):
             scale = self._meta.constant(quant.scale)
         else:
             scale = f"{literals.shortest(quant.scale, 'float32')}f"
-        zero_point = f", {quant.zero_point}" if quant.zero_point else ""
-        return f" : quant({scale}{zero_point})"
+        zero_point = f", {quant.zero_point}" if quant.zero_point or quant.bits else ""
+        bits = f", {quant.bits}" if quant.bits else ""
+        return f" : quant({scale}{zero_point}{bits})"
 
     def _comment(self, node: Expr) -> str:
         ty = node.checked_type_or_none if self._show_types else None

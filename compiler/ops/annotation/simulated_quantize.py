@@ -40,7 +40,7 @@ from compiler.ops.rules.integer_calls import multiply as multiply_call
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.pass_through import partition_pass_through
-from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, integers
+from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, integers, wide_bits
 from compiler.ops.rules.requantize import lost_by_truncation, requantize
 from compiler.ops.rules.simplify import FDefinition
 from compiler.ops.tensor.unary import round_half_away
@@ -171,7 +171,7 @@ def simulated_quantize_realize(ref_call: Call, args: Args, ctx: QuantizeContext)
     rounding = "round" if attrs.rounding == "round" else "round_even"
     held = clip_call(op_call(rounding, multiply_call(data, reciprocal)), low, high)
     if not ctx.qconfig.is_relay:
-        held = worth(held, scale)
+        held = worth(held, scale, bits=wide_bits(low, high))
     result = integers(held, scale, "float32", ctx.bounds_of)
     return result.with_zero_point(ctx.qconfig) if narrow else result
 

@@ -235,26 +235,11 @@ def held_limits(attrs: RequantizeAttrs) -> tuple[int, int] | None:
 @FBody.register(requantize)
 def requantize_body(step: Step, words: Words) -> Value | None:
     """A sum, a relu, a fixed-point product or a shift, a clip, a sum and a cast."""
-    return spelled(step, words)
-
-
-def spelled(step: Step, words: Words, bare: bool = False) -> Value | None:
-    """The body; None where multipliers, shifts or biases are computed.
-
-    Args:
-        bare: the product is a requantization without other fields.
-    """
     attrs, factors = step.attrs, factors_in(step)
     if factors is None:
         return None
     x = summed(step, factors, words)
-    if not bare:
-        return finished(scaled_sum(x, factors, attrs, words), attrs, words)
-    x, dtype = words.cast(x, attrs.compute_dtype), attrs.compute_dtype
-    names = ("multiplier", "shift", "axis", "rounding", "compute_dtype")
-    how = {name: getattr(attrs, name) for name in names} | {"out_dtype": dtype}
-    vectors = step.args[1:3] if len(step.args) > 2 else ()
-    return finished(words.word(OP, [x, *vectors], shape_of(x), dtype, **how), attrs, words)
+    return finished(scaled_sum(x, factors, attrs, words), attrs, words)
 
 
 def summed(step: Step, factors: Factors, words: Words) -> Value:
@@ -357,17 +342,12 @@ _SPELLED = (OP, "image.mix")
 """Operators that only a dataflow knows by name; loops and Relay's texts have their bodies."""
 
 
-def inlined_module(mod: IRModule, bare: bool = False) -> IRModule:
-    """A typed module without requantizations and mixes: the calls of their bodies instead.
-
-    Args:
-        bare: their products stay requantizations, without other fields; those that round as TFLM
-            does, and mixes, stay whole.
-    """
+def inlined_module(mod: IRModule) -> IRModule:
+    """A typed module without requantizations and mixes: the calls of their bodies instead."""
     made = mod
     for var, function in mod.functions.items():
         if isinstance(function, Function) and mentions(function, _SPELLED):
-            made = made.with_function(var.name_hint, inlined(function, bare=bare))
+            made = made.with_function(var.name_hint, inlined(function))
     return mod if made is mod else infer_module(made)
 
 
@@ -422,23 +402,19 @@ def _largest(data: Expr) -> int | None:
     return size
 
 
-def inlined(fn: Function, high_half: bool = False, bare: bool = False) -> Function:
+def inlined(fn: Function, high_half: bool = False) -> Function:
     """A typed function without requantizations and mixes: their bodies, or ``high_half``, in their
     places."""
     if not mentions(fn, _SPELLED):
         return fn
 
     def new_form(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
-        if not is_op_call(node, *(_SPELLED[:1] if bare else _SPELLED)):
-            return None
-        if bare and RequantizeAttrs.of(node).rounding in TFLM:
-            return None
-        return _spelled(node, new, high_half, bare)
+        return _spelled(node, new, high_half) if is_op_call(node, *_SPELLED) else None
 
     return rebuilt_function(fn, new_form)
 
 
-def _spelled(call: Call, new: Mapping[Expr, Expr], high_half: bool, bare: bool) -> Expr | None:
+def _spelled(call: Call, new: Mapping[Expr, Expr], high_half: bool) -> Expr | None:
     data, *vectors = call.args
     known = [Value(v.tensor_type, data=v.data) for v in vectors if isinstance(v, Constant)]
     assert isinstance(call.op, Op)
@@ -449,8 +425,6 @@ def _spelled(call: Call, new: Mapping[Expr, Expr], high_half: bool, bare: bool) 
     words = Words(step)
     made = _high_half(step, words, data) if high_half and step.name == OP else None
     result = made or FBody.require(step.op)(step, words)
-    if bare and step.attrs.rounding != "floor":
-        result = spelled(step, words := Words(step), bare)
     assert isinstance(result, Value)
     nodes: dict[Value, Expr] = {step.args[0]: new[data]}
     for word in words.steps:
@@ -458,7 +432,7 @@ def _spelled(call: Call, new: Mapping[Expr, Expr], high_half: bool, bare: bool) 
             if arg.data is not None:
                 nodes[arg] = Constant(arg.data)
         args = tuple(nodes[arg] for arg in word.args)
-        quant = call.quant if word.name == OP or word.result is result else None
+        quant = call.quant if word.result is result else None
         nodes[word.result] = Call(word.op, args, word.attrs, span=call.span, quant=quant)
     forget((*words.steps, step), Step(call.op, None, ()))
     return nodes[result]

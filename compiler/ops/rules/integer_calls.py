@@ -40,11 +40,12 @@ def requantize(data: Expr, *vectors: NDArray[Any], **attrs: Any) -> Call:
     return op_call("qnn.requantize", data, *fields, **attrs)
 
 
-def worth(call: Call, scale: DomScale | float, zero_point: int = 0) -> Call:
+def worth(call: Call, scale: DomScale | float, zero_point: int = 0, bits: int = 0) -> Call:
     """A call whose integers stand for (integer - zero_point) * scale; scale is a float32."""
     held = scale if isinstance(scale, DomScale) else DomScale(np.asarray(scale, np.float32))
     along = along_axis(held.values, held.trailing, "float32")
-    return call.with_fields(quant=Quant(along if held.is_vector else float(along.data), zero_point))
+    one = along if held.is_vector else float(along.data)
+    return call.with_fields(quant=Quant(one, zero_point, bits))
 
 
 def stop_fusion(data: Expr) -> Call:

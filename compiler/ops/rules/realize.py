@@ -243,6 +243,12 @@ def zero_point_for(low: int, high: int, qconfig: QConfig) -> int:
     return lowest - low if high - low <= highest - lowest else 0
 
 
+def wide_bits(low: float, high: float) -> int:
+    """Bits of a signed integer within low .. high where they are 9 to 16; 0 for others."""
+    most = int(max(-low, high)).bit_length() + 1
+    return min(most, 16) if 1 << 8 <= high - low < 1 << 16 else 0
+
+
 def integer_limits(dtype: str) -> tuple[int, int]:
     """Smallest and largest value of an integer dtype; float32 counts as int32."""
     return integer_range("int32" if is_float(dtype) else dtype)

@@ -30,6 +30,7 @@ from compiler.ops.rules.realize import (
     integer_limits,
     integers,
     storage_dtype,
+    wide_bits,
     zero_point_for,
 )
 from compiler.ops.rules.table import RealTable
@@ -289,6 +290,7 @@ class _Step:
         scales = value.dom_scale.data
         self.same = bool((scales == out.values).all())
         self.out = out
+        self.nbit = 0 if clipped is None or qconfig.is_relay else wide_bits(*clipped)
         self.for_tflm = qconfig.for_tflm
         self.once = self.for_tflm and qconfig.dtype_input == "int16" and _is_product(value)
         if self.for_tflm:
@@ -411,6 +413,7 @@ class _Step:
     def _finish(self, data: Expr, work: str, bounds: tuple[float, float] | None) -> QRealizeIntExpr:
         if bounds is not None:
             data = clip(data, *bounds)
+            data = worth(data, self.out, bits=self.nbit) if self.nbit else data
         made, dtype = integers(data, self.out, work, self.value.bounds_of), self.value.dtype
         if not made.fits(dtype):  # more bits than the narrow integers had so far
             dtype = self.qconfig.dtype_activation

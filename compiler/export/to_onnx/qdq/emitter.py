@@ -22,6 +22,7 @@ from compiler.export.to_onnx.narrow_weights import NEWEST_OPSET
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
 from compiler.ops.number_format import Array
+from compiler.ops.qnn.requantize import OP
 from compiler.ops.rules.float_product import EXACT
 from compiler.ranges.analysis import RangeContext
 
@@ -293,7 +294,7 @@ class QdqEmitter:
         narrow = all(user.name == "cast" and self.is_held(user.result) for user in value.users)
         narrow |= real.tensor is not None and real.tensor.residual
         made_by = value.producer
-        narrow |= made_by is not None and made_by.name == "cast" and self.is_held(value)
+        narrow |= made_by is not None and made_by.name in ("cast", OP) and self.is_held(value)
         narrow |= {user.name for user in value.users} == {"maximum", "minimum"}  # of one PRelu
         if real.depth < _WIDENED and (len(value.users) < 2 or narrow):
             return real

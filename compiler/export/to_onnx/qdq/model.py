@@ -42,7 +42,6 @@ from compiler.ir.dataflow import Step, dataflow
 from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.ir.ty import is_float, is_integer
-from compiler.ops.qnn.requantize import inlined_module
 from compiler.ops.rules.dom_scale import carry_scales
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.qconfig import QConfig
@@ -105,17 +104,17 @@ def to_qdq_onnx(
     to = RUNTIMES[runtime]
     searched = qconfig is not None and qconfig.layers.narrow_sums
     as_it_is = wide_sums or searched or to.npu
-    flow = dataflow(inlined_module(mod, bare=True), "main", ONNX)
+    flow = dataflow(mod, "main", ONNX)
+    carry_scales(flow)
+    ranges = ranges_of(flow)
     narrow: dict[Step, Levels] = {}
     clips: set[Step] = set()
     last = last_products(flow.steps)
     for step in flow.steps:
-        levels = None if as_it_is else narrow_levels(step, maxima or {}, last)
+        levels = None if as_it_is else narrow_levels(step, ranges, maxima or {}, last)
         if levels is not None:
             narrow[step] = levels
         clips.update(needless_clips(step, to.bits) if levels is None else levels.clips)
-    carry_scales(flow)
-    ranges = ranges_of(flow)
     for found in ranges.findings:
         if found.bound is not None:
             raise OnnxExportError(

@@ -33,19 +33,19 @@ from compiler.export.to_onnx.qdq.emitter import LEVELS, Floats, QdqEmitter, Real
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import integer_range, is_integer
 from compiler.ops.annotation.wide_point import wide_headroom
-from compiler.ops.qnn.requantize import RESCALING, TFLM, factors_in
+from compiler.ops.qnn.requantize import OP, RESCALING, TFLM, Factors, factors_in, held_limits
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.ops.rules.realize import WIDE_INPUT
 from compiler.ops.tensor.clip import integer_bound
+from compiler.ranges.analysis import RangeContext
 from compiler.span import onnx_nodes
 
-_WIDEST = 1 << 16
 _FEW_WEIGHTS = 1 << 16
 _SOFTMAX = "nn.integer_softmax"
 _MASKED = 1 << 12
+_AVERAGES = ("nn.avg_pool2d", "nn.global_avg_pool2d", "mean")
 _MAXIMA = ("nn.max_pool2d", "nn.global_max_pool2d")
 _SHAPES = ("reshape", "nn.batch_flatten", "squeeze", "expand_dims", "transpose")
-_AVERAGES = ("nn.avg_pool2d", "nn.global_avg_pool2d", "mean")
 ChannelMaxima = Mapping[str, Sequence[int]]
 """Largest integer of each channel of the data, by ONNX node, as ``runtime.channel_maxima`` has
 them."""
@@ -70,13 +70,10 @@ class Levels:
 
 def _read_levels(value: Value) -> Levels | None:
     found: list[tuple[float, Levels]] = []
-    for factor, result in _requantized(value):
-        for clip in _readers(result):
-            limits = clip_limits(clip)
-            small = limits is not None and limits[1] - limits[0] < LEVELS
-            if limits is not None and small and factor.size == 1 and factor.min() > 0:
-                span = (limits[1] - limits[0]) / float(factor.reshape(()))
-                found.append((span, Levels(factor.reshape(()), *limits)))
+    for factor, _, limits in _requantized(value):
+        if limits is not None and limits[1] - limits[0] < LEVELS and factor.size == 1:
+            span = (limits[1] - limits[0]) / float(factor.reshape(()))
+            found.append((span, Levels(factor.reshape(()), *limits)))
     return max(found, key=lambda one: one[0])[1] if found else None
 
 
@@ -102,7 +99,7 @@ def _is_small(product: Step) -> bool:
 
 
 def narrow_levels(
-    step: Step, maxima: ChannelMaxima, last: Set[Step] = frozenset()
+    step: Step, ranges: RangeContext, maxima: ChannelMaxima, last: Set[Step] = frozenset()
 ) -> Levels | None:
     """Return the levels that stand for the 16 bits of a step.
 
@@ -111,13 +108,21 @@ def narrow_levels(
     channel where it is known. Where tables read them, the range in which they change. None for
     other steps, and where none of these reads.
     """
-    if not _is_wide(step):
+    limits, nbit = limits_in(step), _stored_bits(step)
+    if limits is None or not nbit:
         return None
     found = _read_levels(step.result)
     if found is not None:
-        own = [limit * float(found.factor) for limit in clip_limits(step) or ()]
+        own = [limit * float(found.factor) for limit in limits]
         return replace(found, low=max(found.low, own[0]), high=min(found.high, own[1]))
-    return _multiplied_levels(step, maxima, last) or _tabulated_levels(step)
+    origin = _Origin.of(step)
+    unsigned = ranges.of(step.result).lowest >= 0 and _is_unsigned(origin.source)
+    low, high = _calibrated(limits, nbit)
+    whole = _calibrated_levels(origin, max(-low, high), unsigned)
+    multiplied = _multiplied_levels(step, whole, origin, maxima, last)
+    if multiplied is not None or _enters(origin.product):
+        return multiplied
+    return _tabulated_levels(step, _calibrated(limits, nbit, tabulated=True))
 
 
 def moved_from(value: Value) -> Iterator[tuple[Value, int]]:
@@ -134,10 +139,7 @@ def moved_from(value: Value) -> Iterator[tuple[Value, int]]:
         yield value, offset
 
 
-def _tabulated_levels(step: Step) -> Levels | None:
-    product = _Origin.of(step).product
-    if product is not None and any(_enters(value) for value, _ in moved_from(product.args[0])):
-        return None
+def _tabulated_levels(step: Step, seen: tuple[float, float]) -> Levels | None:
     ends = [
         _changing_ends(table, step.result)
         for user in _readers(step.result)
@@ -146,7 +148,6 @@ def _tabulated_levels(step: Step) -> Levels | None:
     known = [found for found in ends if found is not None]
     if not known or len(known) < len(ends):
         return None
-    seen = _calibrated(step, tabulated=True)
     low = max(seen[0], min(0.0, *(least for least, _ in known)))
     high = min(seen[1], max(1.0, *(most for _, most in known)))
     factor = (LEVELS - 1) / (high - low)
@@ -163,7 +164,7 @@ def _changing_ends(table: Step, value: Value) -> tuple[float, float] | None:
     if value not in places:
         return None
     if table.name == _SOFTMAX:
-        limits = clip_limits(value.producer) if value.producer else None
+        limits = limits_in(value.producer) if value.producer else None
         masked = limits is not None and limits[1] - limits[0] > _MASKED
         return None if masked else (-math.inf, math.inf)
     entries = table.args[1].data
@@ -175,34 +176,45 @@ def _changing_ends(table: Step, value: Value) -> tuple[float, float] | None:
     return lowest + float(ends[0]), lowest + float(ends[1])
 
 
-def _enters(value: Value) -> bool:
-    """Return whether a value is an input of the network, as it is or quantized."""
-    producer = value.producer
-    return producer is None or not all(is_integer(arg.type.dtype) for arg in producer.args)
+def _enters(product: Step | None) -> bool:
+    """Return whether a product reads an input of the network, as it is or quantized."""
+    read = () if product is None else (value.producer for value, _ in moved_from(product.args[0]))
+    return any(s is None or not all(is_integer(arg.type.dtype) for arg in s.args) for s in read)
 
 
-def _calibrated(step: Step, tabulated: bool = False) -> tuple[float, float]:
+def _stored_bits(step: Step) -> int:
+    """The bits of a stored value that has more than 8; 0 for others. An activation's limits may
+    leave a value of 16 bits in 32."""
+    quant, limits = step.results[0].quant, limits_in(step)
+    if quant is None or limits is None or quant.zero_point or not quant.bits:
+        return 0
+    stored = step.result.type.dtype == WIDE_INPUT or _are_whole(limits, quant.bits)
+    return quant.bits if stored else 0
+
+
+def _are_whole(limits: tuple[int, int], nbit: int) -> bool:
+    """True if limits are those of so many bits."""
+    return max(-limits[0], limits[1]) + 1 in (1 << (nbit - 1), 1 << nbit)
+
+
+def _calibrated(limits: tuple[int, int], nbit: int, tabulated: bool = False) -> tuple[float, float]:
     """The ends of the integers of a wide point that calibration has seen.
 
-    Limits that are not those of a number of bits are ends of the values: there is no room beyond.
+    Limits below those of its bits are ends of the values: there is no room beyond.
     """
-    limits = clip_limits(step)
-    assert limits is not None
-    whole = max(-limits[0], limits[1]) + 1
-    if whole.bit_count() > 1:
+    if not _are_whole(limits, nbit):
         return limits
-    room = wide_headroom(whole.bit_length(), tabulated=tabulated)
+    room = wide_headroom(nbit, tabulated=tabulated)
     low, high = ((end + np.sign(end)) / room for end in limits)
     return low, high
 
 
-def _multiplied_levels(step: Step, maxima: ChannelMaxima, last: Set[Step]) -> Levels | None:
+def _multiplied_levels(
+    step: Step, whole: Levels, origin: _Origin, maxima: ChannelMaxima, last: Set[Step]
+) -> Levels | None:
     products = dict(_product_readers(step.result))
     if last >= products.keys():
         return None
-    origin = _Origin.of(step)
-    low, high = _calibrated(step)
-    whole = _calibrated_levels(origin, max(-low, high))
     (alone, *others) = products
     known = None if others or products[alone] else _of_groups(alone, maxima)
     if known is None or origin.product is None or whole.low == whole.high:
@@ -226,7 +238,7 @@ def _of_groups(product: Step, maxima: ChannelMaxima) -> Floats | None:
 
 def needless_clips(step: Step, bits: int = 8) -> tuple[Step, ...]:
     """Clips of channels in front of a clip to ``bits`` of the same limits, but for a level."""
-    limits = clip_limits(step)
+    limits = limits_in(step)
     if limits is None or limits[1] - limits[0] >= 1 << bits:
         return ()
     origin = _Origin.of(step)
@@ -253,18 +265,19 @@ class _Origin:
 
     @staticmethod
     def of(step: Step) -> _Origin:
-        """Return the origin of the values of the clip."""
-        limits, value, factor = clip_limits(step), step.args[0], np.ones(())
+        """Return the origin of the values of a clip or a requantization with limits."""
+        limits, factor, value = limits_in(step), np.ones(()), step.result
         assert limits is not None
         low, high = (np.asarray(float(end)) for end in limits)
         clips: list[Step] = []
         alone = True
         while (producer := value.producer) is not None:
-            alone = alone and len(value.users) == 1
+            alone = alone and (len(value.users) == 1 or producer is step)
             held = _bounds(producer)
-            multiplied = fixed_point_factor(producer)
-            if multiplied is not None:
-                factor = factor * multiplied
+            known = _factors(producer)
+            if known is not None and (producer is step or limits_in(producer) is None):
+                factor = factor * known.scale
+                low = np.maximum(low, 0) if getattr(producer.attrs, "relu", False) else low
             elif producer.name == "nn.relu":
                 low = np.maximum(low, 0)
             elif producer.name == "maximum" and alone and held is not None:
@@ -273,26 +286,16 @@ class _Origin:
             elif producer.name == "minimum" and alone and held is not None:
                 high = np.minimum(high, held * factor)
                 clips.append(producer)
-            elif producer.name != "cast" and (producer.name != "add" or held is None):
+            elif producer is not step and not _adds(producer):
                 break
             value = producer.args[0]
         found = producer if producer is not None and producer.name == "nn.conv2d" else None
         return _Origin((low, high), tuple(clips), value, found)
 
 
-def _of_unsigned(value: Value) -> bool:
-    """Return whether a value is unsigned integers, or their averages, but for positive factors."""
-    while not value.type.dtype.startswith("uint"):
-        producer = value.producer
-        if producer is None:
-            return False
-        factor, held = fixed_point_factor(producer), _bounds(producer)
-        scaled = factor is not None and factor.min() >= 0
-        scaled |= producer.name == "multiply" and held is not None and held.min() >= 0
-        if not scaled and producer.name not in (*_AVERAGES, *_MAXIMA) and not is_same(producer):
-            return False
-        value = producer.args[0]
-    return True
+def _adds(step: Step) -> bool:
+    """True for a cast, and the sum with a constant."""
+    return step.name == "cast" or (step.name == "add" and _bounds(step) is not None)
 
 
 def _bounds(step: Step) -> Floats | None:
@@ -305,8 +308,19 @@ def _bounds(step: Step) -> Floats | None:
     return np.where(held <= least, -np.inf, found)
 
 
-def _calibrated_levels(origin: _Origin, reach: float) -> Levels:
-    least = 0.0 if _of_unsigned(origin.source) else -reach
+def _is_unsigned(value: Value) -> bool:
+    """Return whether a value is unsigned integers, or their averages, but for factors."""
+    while (step := value.producer) is not None and not value.type.dtype.startswith("uint"):
+        scaled = step.name == "multiply" and _bounds(step) is not None
+        scaled |= step.name in (*_AVERAGES, *_MAXIMA) or factor_of(step) is not None
+        if not scaled and not is_same(step):
+            break
+        value = step.args[0]
+    return value.type.dtype.startswith("uint")
+
+
+def _calibrated_levels(origin: _Origin, reach: float, unsigned: bool) -> Levels:
+    least = 0.0 if unsigned else -reach
     ends = [np.clip(end, least, reach) for end in origin.ends]
     low, high = float(ends[0].min()), float(ends[1].max())
     if high < -low:
@@ -318,19 +332,6 @@ def _calibrated_levels(origin: _Origin, reach: float) -> Levels:
     # Limits of channels that are one real number are those of 8 bits.
     alike = all(np.ptp(end) * factor <= 1 for end in ends)
     return Levels(np.asarray(factor), *levels, clips=origin.clips if alike else ())
-
-
-def _is_wide(step: Step) -> bool:
-    """Return whether a clip is to the bits of a stored value; an activation's limits are any
-    numbers."""
-    limits = clip_limits(step)
-    if limits is None or not LEVELS <= limits[1] - limits[0] < _WIDEST:
-        return False
-    stored = [user.result for user in step.result.users if user.name == "cast"]
-    for value in stored:
-        stored += (user.result for user in value.users if user.name == "cast")
-    wide = any(value.type.dtype == WIDE_INPUT for value in stored)
-    return wide or (limits[1] + 1).bit_count() == 1
 
 
 def narrowed_sides(step: Step, sides: tuple[Real, Real], graph: QdqEmitter) -> tuple[Real, Real]:
@@ -361,27 +362,22 @@ def narrowed_sides(step: Step, sides: tuple[Real, Real], graph: QdqEmitter) -> t
 
 def _sum_levels(value: Value) -> Levels | None:
     """The 8 bit integers that a sum becomes; None where it becomes several, or others."""
-    rectified = False
-    factor: Floats | None = None
-    while True:
+    readers = list(_readers(value))
+    rectified = len(readers) == 1 and readers[0].name == "nn.relu"
+    if rectified:
+        value = readers[0].result
         readers = list(_readers(value))
-        if len(readers) != 1 or len(readers[0].results) != 1:
-            return None
-        reader, value = readers[0], readers[0].result
-        if reader.name == "nn.relu" and factor is None:
-            rectified = True
-        elif factor is None:
-            requantized = list(_requantized(reader.args[0]))
-            if len(requantized) != 1 or requantized[0][0].min() <= 0:
-                return None
-            factor, value = requantized[0]
-        else:
-            limits = clip_limits(reader)
-            break
-    if limits is None or not _is_wide(reader):
-        narrow = limits is not None and limits[1] - limits[0] < LEVELS
-        return Levels(factor, *limits, rectified) if limits is not None and narrow else None
-    read = _read_levels(value)
+    found = list(_requantized(value, rectified=True))
+    if len(readers) != 1 or len(found) != 1:
+        return None
+    ((factor, step, limits),) = found
+    if limits is None or factor.min() <= 0:
+        return None
+    rectified |= getattr(step.attrs, "relu", False)
+    if not _stored_bits(step):
+        narrow = limits[1] - limits[0] < LEVELS
+        return Levels(factor, *limits, rectified) if narrow else None
+    read = _read_levels(step.result)
     if read is None:
         return None
     return Levels(factor * read.factor, read.low, read.high, rectified)
@@ -416,26 +412,43 @@ def is_same(step: Step) -> bool:
     return step.name == "cast" or FBody.get(step.op) is operand
 
 
-def fixed_point_factor(step: Step) -> Floats | None:
-    """The factor of a bare requantization or a fixed-point multiplication, in a shape that
-    broadcasts; None for others and what is not constant. The way ties go is lost in a QDQ graph."""
-    if step.name not in RESCALING or getattr(step.attrs, "rounding", "") in TFLM:
+def factor_of(step: Step, rectified: bool = False) -> Floats | None:
+    """The factor of a requantization without a bias or a fixed-point multiplication, in a shape
+    that broadcasts; None for others and what is not constant.
+
+    Args:
+        rectified: one with a relu counts too.
+    """
+    known = _factors(step)
+    if known is None or known.bias.any() or (getattr(step.attrs, "relu", False) and not rectified):
         return None
-    known = factors_in(step)
-    return None if known is None else known.scale
+    return known.scale
 
 
-def _requantized(value: Value) -> Iterator[tuple[Floats, Value]]:
+def _factors(step: Step) -> Factors | None:
+    """The factors by which a step multiplies; the way ties go is lost in a QDQ graph."""
+    if step.name not in RESCALING or getattr(step.attrs, "rounding", "") in (*TFLM, "floor"):
+        return None
+    return factors_in(step)
+
+
+def _requantized(
+    value: Value, rectified: bool = False
+) -> Iterator[tuple[Floats, Step, tuple[int, int] | None]]:
     """Yield the factor by which each reader multiplies the value, in a shape that broadcasts, and
-    its result."""
+    the step that limits the product, which may stand behind the reader."""
     for user in _readers(value):
-        factor = fixed_point_factor(user)
+        factor = factor_of(user, rectified)
         if factor is not None:
-            yield factor, user.result
+            for one in [user] if limits_in(user) else _readers(user.result):
+                yield factor, one, limits_in(one)
 
 
-def clip_limits(step: Step) -> tuple[int, int] | None:
-    """The integers that a clip limits to; None for other steps."""
+def limits_in(step: Step) -> tuple[int, int] | None:
+    """The integers that a clip or a requantization limits to, its zero point taken off; None for
+    other steps."""
+    if step.name == OP:
+        return held_limits(step.attrs)
     if step.name != "clip":
         return None
     dtype = step.args[0].type.dtype

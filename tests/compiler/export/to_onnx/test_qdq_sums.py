@@ -13,6 +13,7 @@ import pytest
 
 from compiler import evaluate
 from compiler.export.to_onnx.qdq.model import to_qdq_onnx
+from compiler.ir.expr import Quant
 from compiler.qtypes.layer_choices import TABLES
 from compiler.quantize import prerequisite_optimize
 from compiler.runtime.artifact import QModule
@@ -189,7 +190,7 @@ def test_what_stands_in_front_of_a_table_may_be_anything() -> None:
     made = op.zeros(shape=(1, 2, 4, 4), dtype="int8")
     for value in (data, made):
         total = op.nn.conv2d(value, weight, out_dtype="int32")
-        wide = op.clip(total, a_min=-2047.0, a_max=2047.0)
+        wide = op.clip(total, a_min=-2047.0, a_max=2047.0).with_fields(quant=Quant(1.0, bits=12))
         places = op.cast(op.subtract(wide, relay.const(np.int32(-2047))), dtype="uint16")
         table = relay.const(np.arange(4095, dtype="int32"))
         found = op.cast(op.lookup(places, table), dtype="float32")
@@ -364,7 +365,9 @@ def test_clips_of_channels_that_8_bits_have_are_left_out(
     m, e = (constant([pair[i] for pair in pairs]) for i in (0, 1))
     scaled = op.fixed_point_multiply_per_axis(op.cast(sums, dtype="int64"), m, e, axis=1)
     low, high = (0, most) if bits == 8 else (-32767, 32767)
-    held = op.cast(op.clip(scaled, a_min=low, a_max=high), dtype="int32")
+    limited = op.clip(scaled, a_min=low, a_max=high)
+    limited = limited if bits == 8 else limited.with_fields(quant=Quant(1.0, bits=bits))
+    held = op.cast(limited, dtype="int32")
     held = op.cast(held, dtype="uint8" if bits == 8 else "int16")
     deep = constant(rng.integers(1, 90, (4, 1, 3, 3)), "int8")
     result = nn.conv2d(held, deep, groups=4, channels=4, out_dtype="int32")

@@ -388,13 +388,15 @@ def test_a_scale_and_a_zero_point_are_printed_behind_a_value_and_parsed() -> Non
     written = (
         f"{HEAD}def @main(%x: Tensor[(2), int8] : quant(0.1f, -3)) {{\n"
         "  %0 = nn.relu(%x) : quant(1e-30f);\n"
-        '  add(%0, cast(%0, dtype="int8")) : quant(0.5f, 7)\n}\n'
+        '  %1 = cast(%0, dtype="int8") : quant(2f, 0, 12);\n'
+        "  add(%0, %1) : quant(0.5f, 7)\n}\n"
     )
     mod = infer_module(parse(written))
     main = mod["main"]
     assert isinstance(main, Function)
-    assert main.params[0].quant == (float(np.float32(0.1)), -3)
-    assert main.body.quant == (0.5, 7)
+    assert main.params[0].quant == (float(np.float32(0.1)), -3, 0)
+    assert main.body.quant == (0.5, 7, 0)
+    assert main.body.operands()[-1].quant == (2.0, 0, 12)
     assert "%x: Tensor[(2), int8] : quant(0.1f, -3)" in text(mod, show_types=False)
     again = parse(text(mod, show_types=False))
     assert text(infer_module(again)) == text(mod)
@@ -404,8 +406,11 @@ def test_a_scale_and_a_zero_point_are_printed_behind_a_value_and_parsed() -> Non
 
 @pytest.mark.parametrize(
     "wrong",
-    ["quant(0f)", "quant(-1f)", "quant(inff)", "quant(1f, 0.5f)", "quant()", "quant(1f,1,1)"],
+    [
+        *("quant(0f)", "quant(-1f)", "quant(inff)", "quant(1f, 0.5f)", "quant()"),
+        *("quant(1f, 1, 8)", "quant(1f, 1, 17)", "quant(1f, 1, 9.5f)", "quant(1f, 1, 9, 9)"),
+    ],
 )
 def test_a_scale_that_is_no_finite_number_above_zero_is_refused(wrong: str) -> None:
-    with pytest.raises(ParseError, match="a quant holds a scale and a zero point"):
+    with pytest.raises(ParseError, match="a quant holds a scale, a zero point"):
         parse(f"{HEAD}def @main(%x: Tensor[(2), int8]) {{ nn.relu(%x) : {wrong} }}")

@@ -21,16 +21,18 @@ from compiler.export.to_onnx.qdq.emitter import (
     of_operand,
     scaled,
 )
-from compiler.export.to_onnx.qdq.sums import (
-    clip_limits,
-    fixed_point_factor,
-    is_same,
-    narrowed_sides,
-)
+from compiler.export.to_onnx.qdq.sums import factor_of, is_same, limits_in, narrowed_sides
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import integer_range, is_integer
 from compiler.ops.image.interpolated_integers import MIX, coordinates_of, matrix_of
-from compiler.ops.qnn.requantize import RESCALING
+from compiler.ops.qnn.requantize import (
+    OP,
+    RESCALING,
+    TFLM,
+    RequantizeAttrs,
+    factors_in,
+    held_limits,
+)
 
 
 @FToQdq.register("cast")
@@ -117,7 +119,7 @@ def _leaky(step: Step, graph: QdqEmitter) -> Real | None:
     for above, value in (step.args, step.args[::-1]):
         slopes: Floats = np.ones(())
         while (below := value.producer) is not None:
-            factor = fixed_point_factor(below)
+            factor = factor_of(below) if limits_in(below) is None else None
             if factor is None and not is_same(below):
                 break
             slopes, value = slopes if factor is None else slopes * factor, below.args[0]
@@ -148,9 +150,9 @@ def _short(constant: Floats, value: Value) -> Floats:
     return constant
 
 
-def _free(value: Value, graph: QdqEmitter) -> Real | None:
-    """The real of a value without a limit that waits."""
-    real, unit = graph.real(value), graph.unit(value)
+def _free(value: Value, graph: QdqEmitter, real: Real | None = None) -> Real | None:
+    """The real of a value, or another in its place, without a limit that waits."""
+    real, unit = real or graph.real(value), graph.unit(value)
     if real is None or real.clip is None:
         return real
     one = np.asarray(unit)
@@ -195,9 +197,10 @@ def _of_two(lhs: Value, rhs: Value, graph: QdqEmitter) -> Real | None:
 def relu(step: Step, graph: QdqEmitter) -> Real | None:
     """Relu, which kernels take up."""
     real = _free(step.args[0], graph)
-    if real is None:
-        return None
+    return None if real is None else _rectified(real, graph)
 
+
+def _rectified(real: Real, graph: QdqEmitter) -> Real:
     def write(factors: Floats) -> str:
         return graph.node("Relu", [real.emit(graph, factors)])
 
@@ -207,17 +210,33 @@ def relu(step: Step, graph: QdqEmitter) -> Real | None:
 @FToQdq.register("clip")
 def clip(step: Step, graph: QdqEmitter) -> Real | None:
     """Limits, which 8 bits have by themselves."""
-    real, limits = _free(step.args[0], graph), clip_limits(step)
+    real, limits = _free(step.args[0], graph), limits_in(step)
     return None if real is None or limits is None else real.limited(*limits)
 
 
 @FToQdq.register(*RESCALING)
-def fixed_point_multiply(step: Step, graph: QdqEmitter) -> Real | None:
-    """One factor for the whole tensor, or one per channel."""
-    factor, real = fixed_point_factor(step), _free(step.args[0], graph)
-    if factor is None or real is None or factor.min() <= 0:
+def requantize(step: Step, graph: QdqEmitter) -> Real | None:
+    """Part of a bias, a Relu, one factor for the tensor or one per channel, and limits; what rounds
+    down is half a level lower."""
+    value, factors = step.args[0], factors_in(step)
+    rounding = getattr(step.attrs, "rounding", "")
+    real = graph.real(value)
+    if factors is None or real is None or rounding in TFLM or factors.scale.min() <= 0:
         return None
-    return real.times(_short(factor, step.args[0]))
+    if factors.bias.size == 1:
+        real = graph.plus(real, float(factors.bias.reshape(()))) if factors.bias.any() else real
+    real = _free(value, graph, real)
+    assert real is not None
+    if factors.bias.size > 1:
+        real = real.plus(_short(factors.bias.astype(np.float64), value))
+    attrs = step.attrs if step.name == OP else RequantizeAttrs()
+    real = _rectified(real, graph) if attrs.relu else real
+    real = real.times(_short(factors.scale, value))
+    if rounding == "floor":
+        real = real.plus(-_short(np.where(factors.shift < 1, 0.5, 0.0), value))
+    limits = held_limits(attrs)
+    real = real if limits is None else real.limited(*limits)
+    return graph.plus(real, attrs.zero_point) if attrs.zero_point else real
 
 
 @FToQdq.register("left_shift")
