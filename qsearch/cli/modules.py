@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -121,14 +121,8 @@ def profile_command(
 
 
 _in_export: Final = partial(option, panel=OUTPUT)
-_OF_FORMATS: Final = {
-    "qdq": ("for", "reduce_range", "wide_sums", "opset", "anyway"),
-    "commands": ("hw", "matcher"),
-    "c": ("unpack",),
-    "tflite": ("io", "fully_connected"),
-    "onnx": ("batch",),
-}
-"""Options of export that are those of one format; a batch is that of every ONNX file."""
+_BESIDE: Final = {"anyway": "qdq", "batch": "onnx"}
+"""Options of one format that are no fields of its class; a batch is that of every ONNX file."""
 
 
 def _export_format(format: str, given: Mapping[str, Any]) -> str | C | Qdq | Tflite | Commands:
@@ -137,23 +131,17 @@ def _export_format(format: str, given: Mapping[str, Any]) -> str | C | Qdq | Tfl
     Raises:
         SettingsError: an option of another format was given.
     """
-    from qsearch.commands.export import ONNX_FORMATS, C, Commands, Qdq, Tflite
+    from qsearch.commands.export import FORMATS, ONNX_FORMATS
 
-    own = "onnx" if format in ONNX_FORMATS else format
-    for owner, names in _OF_FORMATS.items():
-        for flag in (f"--{name.replace('_', '-')}" for name in names if given[name]):
-            if owner not in (format, own):
-                what, fix = f"--format {format} has no {flag}", f"choose --format {owner}"
-                raise SettingsError(what, where=flag, fix=f"leave it out, or {fix}")
-    if format == "tflite":
-        return Tflite(given["io"], given["fully_connected"])
-    if format == "c":
-        return C(given["unpack"] or "run")
-    if format == "qdq":
-        runtime = given["for"] or Qdq().runtime
-        return Qdq(runtime, given["reduce_range"], given["wide_sums"], given["opset"])
-    hw = given["hw"]
-    return format if hw is None else Commands(hw, given["matcher"] or Commands(hw).matcher)
+    owners = {each.name: name for name, kind in FORMATS.items() for each in fields(kind)} | _BESIDE
+    flags = {each.name: each.opts[0] for each in click.get_current_context().command.params}
+    own: dict[str, Any] = {}
+    for name in (name for name, value in given.items() if value):
+        if owners[name] not in (format, "onnx" if format in ONNX_FORMATS else format):
+            what, fix = f"--format {format} has no {flags[name]}", f"--format {owners[name]}"
+            raise SettingsError(what, where=flags[name], fix=f"leave it out, or choose {fix}")
+        own |= {name: given[name]} if name not in _BESIDE else {}
+    return FORMATS[format](**own) if own else format
 
 
 @click.command(cls=Command)
@@ -168,7 +156,7 @@ def _export_format(format: str, given: Mapping[str, Any]) -> str | C | Qdq | Tfl
     "the accelerator --hw and its host run, in order (c)",
 )
 @_in_export(
-    "--for",
+    *("--for", "runtime"),
     metavar="RUNTIME",
     help="with qdq: onnxruntime, openvino, tensorrt, or an NPU, ryzenai or qnn (onnxruntime)",
 )
@@ -429,7 +417,7 @@ def _report(found: Verification) -> list[str]:
         lines.append(f"  {test.what}: {runs}, {differing}")
     lines += [f"  {form}" for form in found.proof.steps]
     if found.evaluation is not None:
-        lines.append(_score(found))
+        lines.append(_score(found.evaluation))
     return lines
 
 
@@ -440,9 +428,7 @@ def _finding_lines(findings: Sequence[Finding]) -> list[str]:
     return lines
 
 
-def _score(found: Verification) -> str:
-    assert found.evaluation is not None
-    values = found.evaluation
+def _score(values: Mapping[str, Any]) -> str:
     top1 = "no labels" if values["top1"] is None else f"top-1 {values['top1']:.4f}"
     stored = values["stored_outputs_sha256"]
     same = "other data than the search scored on"

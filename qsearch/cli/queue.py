@@ -113,17 +113,12 @@ def _tell(job: dict[str, Any], finished: int) -> None:
     print(f"{job['state']}{_place(job)}, {finished} of {job['trials']} trials", file=sys.stderr)
 
 
-def _failure(why: dict[str, Any]) -> SearchFailedError:
-
-    return SearchFailedError(why["what"], where=why.get("where"), fix=why.get("fix"))
-
-
 def _finish(client: Client, job: dict[str, Any], out: str | None, quiet: bool) -> int:
     """Print how a job ended; its exit code."""
     from qsearch.cli.studies import best_on_server, print_best
 
     if job["state"] == "failed":
-        failure = _failure(job["error"] or {"what": "the search failed"})
+        failure = SearchFailedError(**(job["error"] or {"what": "the search failed"}))
         print(f"error: {failure}", file=sys.stderr)
         return int(job["exit_code"] or failure.exit_code)
     why = "" if job["error"] is None else f": {job['error']['what']}"
@@ -169,7 +164,7 @@ def queue_command(name: str | None, server: str, as_json: bool, **asked: Any) ->
     print(json.dumps(jobs) if as_json else table([row(job) for job in jobs]))
     for why in [job.get("error") for job in jobs if name is not None and not as_json]:
         if why is not None:
-            print(_failure(why), file=sys.stderr)
+            print(SearchFailedError(**why), file=sys.stderr)
 
 
 def _row(job: dict[str, Any]) -> dict[str, Any]:

@@ -59,7 +59,6 @@ def _serve(
 
 
 def _bytes(size: str, where: str) -> int:
-
     try:
         return parse_bytes(size)
     except ValueError as error:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from compiler.errors import CodegenError, TfliteExportError
 from compiler.named_table import NamedTable
@@ -114,12 +114,16 @@ class Commands:
     """The format "commands": what an accelerator and its host run, in order.
 
     Attributes:
-        hw: name of a shipped hardware description, or its file.
+        hw: name of a shipped hardware description, or its file; it has to be given.
         matcher: how its groups are drawn: "greedy" or "optimal".
     """
 
-    hw: str
+    hw: str = ""
     matcher: str = "greedy"
+
+
+FORMATS: Final = {"c": C, "qdq": Qdq, "tflite": Tflite, "commands": Commands}
+"""Formats with options, and their options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +185,7 @@ def export(
     options = None if isinstance(format, str) else format
     form = format if isinstance(format, str) else type(format).__name__.lower()
     exporter = export_formats.require(form)
-    if form == "commands" and options is None:
+    if form == "commands" and not (isinstance(options, Commands) and options.hw):
         raise SettingsError(
             "commands are those of an accelerator", where=f"--format {form}", fix="add --hw opu_q"
         )
