@@ -17,7 +17,7 @@ from typing import Final
 import click
 
 from qsearch import ForeignPackageError, __version__, check_own_packages
-from qsearch.cli.options import Choice, Command, argument, unknown_option
+from qsearch.cli.options import CONTEXT, Choice, Command, argument, unknown_option
 from qsearch.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_OK, EXIT_SEARCH_FAILED
 
 SEARCH: Final = "Search"
@@ -124,11 +124,7 @@ qsearch: Final = Commands(
     help="Search for the quantization of an ONNX model that keeps its accuracy, on integers only.",
     epilog="Exit codes: 0 done, 1 accuracy target missed (all is written), 2 bad input, "
     "3 the search failed, 130 interrupted (the best so far is written).",
-    context_settings={
-        "help_option_names": ["-h", "--help"],
-        "max_content_width": 100,
-        "allow_extra_args": True,
-    },
+    context_settings=CONTEXT,
     params=[click.Option(["--version"], is_flag=True, help="print the version")],
     subcommand_metavar="COMMAND …",
     no_args_is_help=False,

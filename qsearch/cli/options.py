@@ -35,11 +35,13 @@ def _with_hyphens(name: str) -> str:
     return name.replace("_", "-")
 
 
-_HELP: Final = {
+CONTEXT: Final = {
     "help_option_names": ["-h", "--help"],
     "max_content_width": 100,
     "token_normalize_func": _with_hyphens,
+    "allow_extra_args": True,
 }
+"""Settings of every command line."""
 
 
 class Option(click.Option):
@@ -102,7 +104,7 @@ class Command(click.Command):
     """
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
-        attributes["context_settings"] = {**_HELP, "allow_extra_args": True}
+        attributes["context_settings"] = CONTEXT
         attributes.setdefault("epilog", "Defaults are in parentheses.")
         super().__init__(*args, **attributes)
         self.params += _VERBOSITY_OPTIONS

@@ -13,6 +13,7 @@ from qsearch.search.space import canonical_fields
 from qsearch.store.records import Counts, Study, Trial
 from workers.metrics.registry import known_measures
 
+_OF_OUTCOME: Final = ("samples", "from_store", "attempts", "seconds", "outputs_sha256")
 _NAMED: Final = 3
 """Layers of one setting that are named."""
 
@@ -111,11 +112,7 @@ def trial_row(trial: Trial) -> dict[str, Any]:
         "stage": trial.stage,
         **_scored(score),
         "params": dict(trial.params),
-        "samples": outcome.samples,
-        "from_store": outcome.from_store,
-        "attempts": outcome.attempts,
-        "seconds": outcome.seconds,
-        "outputs_sha256": outcome.outputs_sha256,
+        **{name: getattr(outcome, name) for name in _OF_OUTCOME},
         "error": outcome.failure.what if outcome.failure else None,
     }
 

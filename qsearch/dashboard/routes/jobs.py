@@ -17,7 +17,7 @@ from qsearch.dashboard.sources import NotFoundError, study_key
 from qsearch.dashboard.state import Shared, SharedDep, UserDep
 from qsearch.errors import StoreError
 from qsearch.server.queue import ForbiddenError, JobQueue
-from qsearch.server.submission import BEFORE, FILES, NAMES, STUDY_NAME
+from qsearch.server.submission import BEFORE, FILES, NAMES, STUDY_NAME, ServerOptions
 from qsearch.server.tokens import User
 from qsearch.server.uploads import DATA, HIDDEN, KINDS, blocks
 from qsearch.store.records import Job, Upload
@@ -35,12 +35,10 @@ _DATA = rf"^[0-9a-f]{{64}}(\.({'|'.join(DATA)}))?$"
 _FILE = rf"^[^/\\\t\n{HIDDEN}]{{1,255}}$"
 
 
-class UploadedOut(Out):
+class UploadedOut(Out, of=Upload, shows="kind bytes"):
     """A file that the user uploaded; a zip counts as what it unpacked to."""
 
     upload: str
-    kind: str
-    bytes: int
 
 
 class UploadOut(UploadedOut):
@@ -107,27 +105,22 @@ class JobOut(
     error: ErrorOut | None
 
 
-class QueueOut(Out):
+class QueueOut(Out, of=ServerOptions, shows="max_studies workers pools"):
     """Resources of a server for its studies; ``workers`` is the most that one study gets.
 
     ``costs`` are what a study may minimise, with their names for people; ``forms`` what it may be
     for.
     """
 
-    max_studies: int
-    workers: int
-    pools: list[str]
     costs: dict[str, str]
     forms: list[str]
     max_upload_bytes: int
 
 
-class MeOut(Out):
+class MeOut(Out, of=User, shows="name may"):
     """User of the request. ``quota`` and ``used`` are of bytes now, trials and seconds in 24
     hours."""
 
-    name: str
-    may: Literal["read", "submit"]
     api: str
     quota: dict[str, float | None]
     used: dict[str, float]
