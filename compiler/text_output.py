@@ -23,6 +23,12 @@ def abbreviated(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + more
 
 
+def first_lines(lines: Sequence[str], most: int) -> list[str]:
+    """The first lines of a report, and how many more its JSON has."""
+    more = len(lines) - most
+    return [*lines[:most], *([f"  and {more} more; all are in the JSON"] if more > 0 else [])]
+
+
 def html_table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """An HTML table; names inside come from models, so they are text and never markup."""
     head = "".join(f"<th>{escape(cell)}</th>" for cell in header)

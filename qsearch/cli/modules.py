@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from compiler.text_output import first_lines
 from qsearch.cli import options
 from qsearch.cli.options import INPUT, OUTPUT, Choice, Command, argument, option
 from qsearch.cli.output import print_table, wrapped, write_text
@@ -422,10 +423,7 @@ def _report(found: Verification) -> list[str]:
 
 
 def _finding_lines(findings: Sequence[Finding]) -> list[str]:
-    lines = [f"  {f.check:<10} {f}" for f in findings[:_SHOWN]]
-    if len(findings) > _SHOWN:
-        lines.append(f"  and {len(findings) - _SHOWN} more; all are in the JSON")
-    return lines
+    return first_lines([f"  {f.check:<10} {f}" for f in findings], _SHOWN)
 
 
 def _score(values: Mapping[str, Any]) -> str:

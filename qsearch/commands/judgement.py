@@ -39,7 +39,7 @@ from compiler.judgement.nodes import DYNAMIC, QUANTIZE
 from compiler.judgement.overflow import OPEN, PROVED, Claim, overflow, with_witnesses
 from compiler.ops.number_format import Array
 from compiler.targets.ort.session import OrtExecutor
-from compiler.text_output import abbreviated
+from compiler.text_output import abbreviated, first_lines
 from qsearch.data.prepared_data import Batches
 from qsearch.opening.model_file import ModelSource, find_model
 from qsearch.opening.open_model import DataSource, dims_with
@@ -270,7 +270,7 @@ class Judgement:
             where = " at the layer" if claim.verdict.endswith("layer") else ""
             more = "; --json has the input" if claim.witness is not None else ""
             others.append(f"  {word:<8} {claim.layer}, {claim.what}{where}: {claim.detail}{more}")
-        return lines + _first(others)
+        return lines + first_lines(others, _SHOWN)
 
     def lines_behind(self) -> list[str]:
         """The report behind its table: rules, witnesses, measurement, notes."""
@@ -281,7 +281,7 @@ class Judgement:
             rule = RULES[key]
             lines.append(f"  {_names(layers)}: {rule.says} ({rule.source}; {rule.version})")
         found = [f"  {line}" for line in self.witnesses()]
-        lines += ["shown by operands", *_first(found)] if found else []
+        lines += ["shown by operands", *first_lines(found, _SHOWN)] if found else []
         if self.measured:
             lines.append(
                 f"measured here: onnxruntime {onnxruntime.__version__}, {self.samples} samples, "
@@ -304,7 +304,7 @@ class Judgement:
             grid = f" ({loss.sqnr_db:.1f} dB, {loss.best_db:.1f} on its own grid)"
             told = f"  {loss.layer}, {loss.what}: {loss.cause}"
             losses.append(told + grid * (loss.best_db > 0))
-        lines += ["against the float model", *_first(losses)] if losses else []
+        lines += ["against the float model", *first_lines(losses, _SHOWN)] if losses else []
         if self.cure is not None:
             lines += ["cure", f"  {self.cure.command}", f"  {self.cure}"]
         return lines + [f"note: {note}" for note in self.notes]
@@ -318,13 +318,6 @@ LEGEND: Final = (
     "exact: the integers of exact sums; may: may differ; sat.: can saturate; ?: not examined. "
     "AVX2, AVX512 (without VNNI), VNNI, AMX: x86; dot, i8mm: Arm"
 )
-
-
-def _first(lines: Sequence[str]) -> list[str]:
-    """The first of some lines, and how many more there are."""
-    more = len(lines) - _SHOWN
-    told = [f"  and {more} more; all are in the JSON"] if more > 0 else []
-    return [*lines[:_SHOWN], *told]
 
 
 def _names(layers: Any) -> str:

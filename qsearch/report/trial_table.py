@@ -130,8 +130,7 @@ class TrialTable:
 
     def _test(self, term: tuple[str, str, str]) -> Callable[[TrialPoint], bool]:
         name, operator, text = term
-        quoted = text.startswith('"')
-        values = [text.strip('"')] if quoted else text.split(",")
+        values = [text.strip('"')] if text.startswith('"') else text.split(",")
         if not name:
             return lambda point: values[0].lower() in self._whole(point)
         column = self._column(name, "filter")
@@ -151,22 +150,15 @@ class TrialTable:
             )
         number, _ = limit
         holds = _COMPARE[operator]
-
-        def compare(point: TrialPoint) -> bool:
-            value = column.value(point)
-            return not isinstance(value, str | None) and holds(value, number)
-
-        return compare
+        return lambda point: (
+            not isinstance(value := column.value(point), str | None) and holds(value, number)
+        )
 
     def _equals(self, column: Column, text: str) -> Callable[[Any], bool]:
         number = self._number(column, text)
 
         def test(value: Any) -> bool:
-            if (
-                isinstance(value, int | float)
-                and not isinstance(value, bool)
-                and number is not None
-            ):
+            if number is not None and type(value) in (int, float):  # True is no number
                 return bool(abs(value - number[0]) <= number[1])
             if text.lower() in _WORDS and not isinstance(value, str):
                 return value is _WORDS[text.lower()]
