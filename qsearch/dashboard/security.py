@@ -145,7 +145,7 @@ class Policy:
         own = "" if self.token is None else session_of(self.token)
         if own and hmac.compare_digest(session.encode(), own.encode()):
             return OPERATOR
-        return None if self.tokens is None else self.tokens.find_session(session)
+        return None if self.tokens is None else self.tokens.find(session, "session")
 
     def knows_host(self, header: str | None) -> bool:
         """Return whether a Host header names this server.
@@ -164,12 +164,12 @@ class Policy:
 
     def refusal(
         self, method: str, path: str, headers: Headers, user: User | None
-    ) -> _Refusal | None:
+    ) -> JSONResponse | None:
         """Explain why a request is not answered; None where it is."""
         if path in (HEALTH_PATH, READY_PATH):
             return None
         if not self.knows_host(headers.get("host")):
-            return _Refusal(
+            return _refused(
                 400,
                 "this server does not go by that name",
                 "Host header",
@@ -177,14 +177,14 @@ class Policy:
             )
         if path == METRICS_PATH or (path.startswith("/api/") and path != SESSION_PATH):
             if user is None:
-                return _Refusal(
+                return _refused(
                     401,
                     "the token is wrong" if "authorization" in headers else "a token is needed",
                     "Authorization",
                     "send Authorization: Bearer TOKEN, or open the address that the server printed",
                 )
             if method not in _SAFE and not user.submits:
-                return _Refusal(
+                return _refused(
                     403,
                     "your token may read, and change nothing",
                     "Authorization",
@@ -197,12 +197,12 @@ class Policy:
         own = {UPLOAD_PATH: self.max_upload_bytes, SUBMIT_PATH: MAX_SUBMISSION_BYTES}
         return own.get(path, MAX_JSON_BYTES)
 
-    def _bad_write(self, path: str, headers: Headers) -> _Refusal | None:
+    def _bad_write(self, path: str, headers: Headers) -> JSONResponse | None:
         origin = headers.get("origin")
         host = headers.get("host", "").lower()
         foreign = origin is not None and urlsplit(origin).netloc.lower() != host
         if foreign or headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-            return _Refusal(
+            return _refused(
                 403,
                 "another page may not change anything here",
                 "Origin",
@@ -211,19 +211,12 @@ class Policy:
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         wanted = "application/octet-stream" if path == UPLOAD_PATH else "application/json"
         if kind != wanted:
-            return _Refusal(415, f"the content type is {kind!r}", "Content-Type", f"send {wanted}")
+            return _refused(415, f"the content type is {kind!r}", "Content-Type", f"send {wanted}")
         claimed = headers.get("content-length", "0")
         if not claimed.isdecimal() or int(claimed) > self.limit(path):
-            return _too_large(self.limit(path))
+            fix = "send less; its operator can raise the limit of uploads: --max-upload"
+            return _refused(413, _larger(self.limit(path)), "Content-Length", fix)
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class _Refusal:
-    status: int
-    what: str
-    where: str
-    fix: str
 
 
 class Guard:
@@ -264,14 +257,10 @@ class Guard:
             scope[USER] = self._policy.user(given)
             refusal = self._policy.refusal(scope["method"], path, given, scope[USER])
         except SettingsError as error:  # nobody is known without the file of tokens
-            refusal = _Refusal(503, error.what, "tokens", "ask the server's operator")
+            refusal = _refused(503, error.what, "tokens", "ask the server's operator")
         if refusal is not None:
             body.ended = "expect" in given  # such a client waits to be told before it sends
-            told = {"what": refusal.what, "where": refusal.where, "fix": refusal.fix}
-            headers = {"Connection": "close"}  # what the client still sends is not read
-            if refusal.status == 401:
-                headers["WWW-Authenticate"] = "Bearer"
-            await JSONResponse(told, refusal.status, headers)(scope, receive, send_marked)
+            await refusal(scope, receive, send_marked)
             return
         await self._app(scope, body.counted, send_marked)
 
@@ -293,8 +282,7 @@ class _Body:
         if message["type"] == "http.request":
             self._arrived += len(message.get("body", b""))
             if self._arrived > self._limit:
-                refusal = _too_large(self._limit)
-                raise HTTPException(refusal.status, refusal.what)  # where a route reads the body
+                raise HTTPException(413, _larger(self._limit))  # where a route reads the body
         return message
 
     async def drain(self) -> None:
@@ -306,10 +294,15 @@ class _Body:
                     self.ended = not message.get("more_body", False)
 
 
-def _too_large(limit: int) -> _Refusal:
-    what = f"the body is larger than {limit} bytes, the most that this server takes"
-    fix = "send less; its operator can raise the limit of uploads: --max-upload"
-    return _Refusal(413, what, "Content-Length", fix)
+def _larger(limit: int) -> str:
+    return f"the body is larger than {limit} bytes, the most that this server takes"
+
+
+def _refused(status: int, what: str, where: str, fix: str) -> JSONResponse:
+    headers = {"Connection": "close"}  # what the client still sends is not read
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse({"what": what, "where": where, "fix": fix}, status, headers)
 
 
 def _host_name(header: str) -> str | None:

@@ -145,8 +145,9 @@ def checked(settings: Mapping[str, Any], options: ServerOptions) -> Settings:
     what = "the settings cannot be used"
     with raised_as(SettingsError, what, ValueError, where="settings", fix="give less"):
         check_plain(given)
-    plain = {name: value for name, value in given.items() if name not in ("preprocess", "hw")}
-    found = resolve({**plain, **_words_of(given)}, environment={}).settings
+    # A name of a file in place of what launch reads from one.
+    files = {n: f"{n}.json" for n in ("preprocess", "hw") if isinstance(given.get(n), Mapping)}
+    found = resolve({**given, **files}, environment={}).settings
     pool = found.pool if "pool" in given else options.pools[0]
     what = f"this server has no pool {pool!r}"
     check_known(pool, options.pools, what, SettingsError, "settings.pool")
@@ -300,15 +301,6 @@ def _refuse_paths(value: Any, where: str) -> None:
             raise SettingsError(
                 f"{one[:80]!r} is no word or number", where=where, fix="give a word or a number"
             )
-
-
-def _words_of(given: Mapping[str, Any]) -> dict[str, str]:
-    """Texts in place of what ``launch`` reads from files."""
-    return {
-        name: given[name] if isinstance(given[name], str) else f"{name}.json"
-        for name in ("preprocess", "hw")
-        if name in given
-    }
 
 
 def _check_size(found: Settings, workers: int) -> None:

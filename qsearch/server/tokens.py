@@ -143,13 +143,13 @@ class Tokens:
     _read: tuple[Any, dict[str, _Entry]] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def find(self, token: str) -> User | None:
-        """The user of a token."""
-        return self._find("token", token)
-
-    def find_session(self, session: str) -> User | None:
-        """The user of a browser's cookie."""
-        return self._find("session", session)
+    def find(self, given: str, kind: Literal["token", "session"] = "token") -> User | None:
+        """The user of a token, or of the session in a browser's cookie."""
+        found, digest = None, _hash(given)
+        for name, entry in self._entries().items():
+            if hmac.compare_digest(getattr(entry, kind), digest):
+                found = entry.user(name)
+        return found
 
     def add(self, name: str, may: May, quota: Quota) -> str:
         """Give a user a new token, which replaces an earlier one.
@@ -210,13 +210,6 @@ class Tokens:
             SettingsError: the file cannot be read, or is none of ours.
         """
         return {name: entry.user(name) for name, entry in self._entries().items()}
-
-    def _find(self, kind: str, given: str) -> User | None:
-        found, digest = None, _hash(given)
-        for name, entry in self._entries().items():
-            if hmac.compare_digest(getattr(entry, kind), digest):
-                found = entry.user(name)
-        return found
 
     def _entries(self) -> Mapping[str, _Entry]:
         with self._lock:

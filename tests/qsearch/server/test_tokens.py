@@ -31,13 +31,13 @@ def test_a_token_names_its_user_and_is_not_in_the_file(tokens: Tokens) -> None:
 
 def test_a_session_follows_from_the_token_and_not_from_the_file(tokens: Tokens) -> None:
     given = tokens.add("ann", "read", Quota())
-    found = tokens.find_session(session_of(given))
+    found = tokens.find(session_of(given), "session")
     assert found is not None
     assert not found.submits
     entry = json.loads(tokens.path.read_text())["ann"]
     for hashed in (entry["token"], entry["session"]):
         assert tokens.find(hashed) is None
-        assert tokens.find_session(hashed) is None
+        assert tokens.find(hashed, "session") is None
     assert tokens.find("") is None
     assert tokens.find(given[:-1]) is None
 
@@ -66,7 +66,7 @@ def test_other_rights_and_another_quota_keep_the_token(tokens: Tokens) -> None:
     assert found is not None
     assert (found.submits, found.quota) == (True, Quota(max_bytes=1000))
     assert str(found) == "ann may submit, at most 1,000 bytes of uploads"
-    assert other.find_session(session_of(given)) == found
+    assert other.find(session_of(given), "session") == found
 
 
 @pytest.mark.parametrize("name", ["", "operator", "a b", "../x", "x" * 65, "-a"])
