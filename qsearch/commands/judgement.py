@@ -11,6 +11,7 @@ import math
 import shlex
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -517,13 +518,11 @@ def _layer_of(network: Network, point: str) -> str:
 
 
 def _ties(network: Network, runs: Sequence[Evaluation]) -> dict[str, int]:
-    found: dict[str, int] = {}
+    found: Counter[str] = Counter()
     for run in runs:
         for point, count in run.ties.items():
-            if count:
-                layer = _layer_of(network, point)
-                found[layer] = found.get(layer, 0) + count
-    return found
+            found[_layer_of(network, point)] += count
+    return dict(+found)
 
 
 def summary_of(model: Any, dim: Mapping[str, int] | Sequence[str] = ()) -> tuple[str, ...]:

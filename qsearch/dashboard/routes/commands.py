@@ -82,8 +82,8 @@ def add_try(asked: TryIn, study: SnapshotDep, found: SharedDep, user: UserDep) -
     return CommandOut(kind=TRY, listening=heard)
 
 
-@router.post("/api/v1/studies/{key}/notes", status_code=204, responses={204: {}})
-def write_note(given: NoteIn, study: SnapshotDep, found: SharedDep, user: UserDep) -> Response:
+@router.post("/api/v1/studies/{key}/notes", status_code=204)
+def write_note(given: NoteIn, study: SnapshotDep, found: SharedDep, user: UserDep) -> None:
     """Note and tags of a trial, or of the study, in place of an earlier one.
 
     Raises:
@@ -95,11 +95,10 @@ def write_note(given: NoteIn, study: SnapshotDep, found: SharedDep, user: UserDe
     data = {"note": given.note, "tags": given.tags, "author": user.name}
     with _writing(study) as repository:
         repository.add_event(study.study.id, NOTE, trial=given.trial, data=data, newest=True)
-    return Response(status_code=204)
 
 
-@router.post("/api/v1/studies/{key}/delete", status_code=204, responses={204: {}})
-def delete_study(given: DeleteIn, study: SnapshotDep, found: SharedDep, user: UserDep) -> Response:
+@router.post("/api/v1/studies/{key}/delete", status_code=204)
+def delete_study(given: DeleteIn, study: SnapshotDep, found: SharedDep, user: UserDep) -> None:
     """Forget a study with all its trials; of a run folder also its files.
 
     Raises:
@@ -114,13 +113,12 @@ def delete_study(given: DeleteIn, study: SnapshotDep, found: SharedDep, user: Us
     folder = None if study.folder is None else study.folder.path
     if found.queue is None:
         delete(folder, storage=storage, study=name)
-        return Response(status_code=204)
+        return
     job = found.job_of(study)
     if job is not None:
         own = found.queue.options.folder_of(job).path
         folder = own if own.is_dir() or storage is None else None
     found.queue.delete(job, lambda: delete(folder, storage=storage, study=name))
-    return Response(status_code=204)
 
 
 @router.post(SESSION_PATH, status_code=204, responses={204: {"description": "cookie set"}})

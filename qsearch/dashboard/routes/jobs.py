@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from qsearch.dashboard.routes.artifacts import Sha256
@@ -182,11 +182,10 @@ def get_upload(sha256: Sha256, kind: Kind, found: SharedDep, user: UserDep) -> U
     return UploadedOut.of(kept, upload=sha256)
 
 
-@router.post(UPLOAD_PATH + "/{sha256}/delete", status_code=204, responses={204: {}})
-def delete_upload(sha256: Sha256, found: SharedDep, user: UserDep) -> Response:
+@router.post(UPLOAD_PATH + "/{sha256}/delete", status_code=204)
+def delete_upload(sha256: Sha256, found: SharedDep, user: UserDep) -> None:
     """Forget a file that no study of the user needs any more."""
     require_queue(found).forget_upload(user, sha256)
-    return Response(status_code=204)
 
 
 # Jobs -------------------------------------------------------------------------------------------

@@ -88,8 +88,8 @@ def get_study(study: SnapshotDep, found: SharedDep, user: UserDep) -> StudyDetai
         **_summary(study, found, view),
         model_sha256=row.model_sha256 if found.may_see_hashes(study, user) else None,
         storage=study.source.shown,
-        evaluator=_text(row.spec.get("evaluator")),
-        sampler=_text(row.spec.get("sampler")),
+        evaluator=row.spec.get("evaluator"),
+        sampler=row.spec.get("sampler"),
         measures=list(map(MeasureOut.of, study.measures.all)),
         parameters=study.derive("parameters", lambda: parameter_names(study.points)),
         constant=_constant(study),
@@ -223,7 +223,3 @@ def _reason(points: Sequence[TrialPoint]) -> str:
     """Return the common part of the reasons; figures that differ are left out."""
     texts = {point.error or "" for point in points}
     return texts.pop() if len(texts) == 1 else _FIGURE.sub("…", texts.pop())
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
