@@ -16,9 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CompilerError, EvaluationError
-from compiler.ir.adt import Constructor, Pattern, PatternConstructor, PatternTuple, PatternVar
+from compiler.ir.adt import (
+    Constructor,
+    Pattern,
+    PatternConstructor,
+    PatternTuple,
+    PatternVar,
+    RefCreate,
+    RefRead,
+)
 from compiler.ir.dataflow import UNROLL_INNER
-from compiler.ir.expr import Expr, Function, GlobalVar, Op, Var, describe
+from compiler.ir.expr import Expr, Function, GlobalVar, Op, Tuple, TupleGetItem, Var, describe
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.loops import closed
 from compiler.ir.lowered_function import LoweredFunction
@@ -219,28 +227,22 @@ class _Machine:
             value = slots[step.args[0]]
             if step.detail is not None:
                 value.captured[step.detail] = value
-        elif do is Do.TUPLE:
-            value = tuple(slots[a] for a in step.args)
-        elif do is Do.GET_ITEM:
-            value = slots[step.args[0]][step.detail]
-        elif do in _CONTROL:
-            self._control(step, slots)
-            return
+        elif do is Do.RECORD:
+            value = _of_record(step.node, [slots[a] for a in step.args])
         elif do is Do.CLOSURE:
             plan: Plan = step.detail
             value = Closure(plan, [slots[outer] for outer, _ in plan.captures], self.call)
         else:
-            value = _make(step, slots)
+            self._control(step, slots)
+            return
         self._finish(step, slots, value)
 
     def _control(self, step: Step, slots: list[Any]) -> None:
         """Steps whose value is that of another block."""
         args = [slots[a] for a in step.args]
-        if step.do is Do.CALL_GLOBAL:
-            self._enter_function(self.plan_of(step.detail), (), args, step, slots)
-        elif step.do is Do.KERNEL:
+        if step.do is Do.KERNEL:
             self._call_kernel(step, args, slots)
-        elif step.do is Do.CALL_VALUE:
+        elif step.do is Do.CALL:
             self._call_value(args[0], args[1:], step, slots)
         elif step.do is Do.IF:
             branch = step.detail[0] if bool(args[0]) else step.detail[1]
@@ -301,19 +303,16 @@ class _Machine:
         raise EvaluationError(f"no clause matches {name}", span=step.node.span)
 
 
-_CONTROL = frozenset({Do.CALL_GLOBAL, Do.CALL_VALUE, Do.IF, Do.MATCH, Do.KERNEL})
-
-
-def _make(step: Step, slots: list[Any]) -> Any:
-    """Values of constructors and references."""
-    args = [slots[a] for a in step.args]
-    if step.do is Do.CONSTRUCT:
-        return AdtValue(step.detail, tuple(args))
-    if step.do is Do.REF_CREATE:
+def _of_record(node: Expr, args: list[Any]) -> Any:
+    """Return the value of a tuple, of a field of one, or of an operation on a reference."""
+    if isinstance(node, Tuple):
+        return tuple(args)
+    if isinstance(node, TupleGetItem):
+        return args[0][node.index]
+    if isinstance(node, RefCreate):
         return Cell(args[0])
-    if step.do is Do.REF_READ:
+    if isinstance(node, RefRead):
         return args[0].value
-    assert step.do is Do.REF_WRITE
     args[0].value = args[1]
     return ()
 

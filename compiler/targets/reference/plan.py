@@ -45,26 +45,20 @@ class Do(IntEnum):
     """Kind of a step."""
 
     OPERATOR = 0
-    TUPLE = 1
-    GET_ITEM = 2
-    MOVE = 3
-    CALL_GLOBAL = 4
-    CALL_VALUE = 5
-    CONSTRUCT = 6
-    CLOSURE = 7
-    IF = 8
-    MATCH = 9
-    REF_CREATE = 10
-    REF_READ = 11
-    REF_WRITE = 12
-    KERNEL = 13
+    RECORD = 1
+    MOVE = 2
+    CALL = 3
+    CLOSURE = 4
+    IF = 5
+    MATCH = 6
+    KERNEL = 7
 
 
 @dataclass(slots=True, eq=False)
 class Step:
     """Compute ``node`` into slot ``out`` from the slots ``args``, then empty the slots ``frees``.
 
-    ``detail`` is what the kind needs besides: the numpy function, a global's name, blocks, a plan.
+    ``detail`` is what the kind needs besides: the numpy function, a kernel's name, blocks, a plan.
     """
 
     do: Do
@@ -217,10 +211,8 @@ class _BlockBuilder:
             self._add(Do.MOVE, node, (node.body,))
         elif isinstance(node, Call):
             self._call(node)
-        elif isinstance(node, Tuple):
-            self._add(Do.TUPLE, node, node.fields)
-        elif isinstance(node, TupleGetItem):
-            self._add(Do.GET_ITEM, node, (node.tuple,), node.index)
+        elif isinstance(node, (Tuple, TupleGetItem, RefCreate, RefRead, RefWrite)):
+            self._add(Do.RECORD, node, node.operands())
         elif isinstance(node, If):
             blocks = [
                 self._block(scope, branch)
@@ -233,12 +225,6 @@ class _BlockBuilder:
             self._add(Do.MATCH, node, (node.data,), self._clauses(node))
         elif isinstance(node, Function):
             self._add(Do.CLOSURE, node, (), self._literal(node))
-        elif isinstance(node, RefCreate):
-            self._add(Do.REF_CREATE, node, (node.value,))
-        elif isinstance(node, RefRead):
-            self._add(Do.REF_READ, node, (node.ref,))
-        elif isinstance(node, RefWrite):
-            self._add(Do.REF_WRITE, node, (node.ref, node.value))
         else:
             raise EvaluationError(f"a {type(node).__name__} has no value", span=node.span)
 
@@ -264,12 +250,8 @@ class _BlockBuilder:
             self._add(
                 Do.OPERATOR, call, call.args, (compute, call.op, call.attrs, call.checked_type)
             )
-        elif isinstance(call.op, GlobalVar):
-            self._add(Do.CALL_GLOBAL, call, call.args, call.op.name_hint)
-        elif isinstance(call.op, Constructor):
-            self._add(Do.CONSTRUCT, call, call.args, call.op)
         else:
-            self._add(Do.CALL_VALUE, call, (call.op, *call.args))
+            self._add(Do.CALL, call, (call.op, *call.args))
 
     def _block(self, scope: Scope, root: Expr) -> Block:
         block = Block()
