@@ -18,33 +18,22 @@ class TargetKind:
     """A way to run kernels.
 
     Args:
-        doc: one line for people.
         options: names of the options a target of this kind takes, with what each one means.
-        keys: other words the kind answers to in descriptions ("cpu").
         missing_dtypes: dtypes that kernels of this kind cannot hold.
     """
 
-    doc: str
     options: Mapping[str, str] = field(default_factory=dict)
-    keys: tuple[str, ...] = ()
     missing_dtypes: frozenset[str] = frozenset()
 
 
 target_kinds: NamedTable[TargetKind] = NamedTable("target")
 
-target_kinds.register("reference")(
-    TargetKind("kernels evaluated with numpy: slow, obvious, the oracle", keys=("cpu",))
-)
-target_kinds.register("c")(
-    TargetKind(
-        "generated C99, compiled by the system's compiler",
-        keys=("cpu",),
-        missing_dtypes=frozenset({"float16"}),
-    )
-)
-target_kinds.register("ext_dev")(
-    TargetKind("functions of an external code generator that names no target of its own")
-)
+# Kernels evaluated with numpy: slow, obvious, the oracle.
+target_kinds.register("reference")(TargetKind())
+# Generated C99, compiled by the system's compiler.
+target_kinds.register("c")(TargetKind(missing_dtypes=frozenset({"float16"})))
+# Functions of an external code generator that names no target of its own.
+target_kinds.register("ext_dev")(TargetKind())
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +85,6 @@ class Target:
                 )
             options.append((name, value))
         return Target(words[0], tuple(options))
-
-    def option(self, name: str, default: str = "") -> str:
-        """Value of an option, or ``default``."""
-        return dict(self.options).get(name, default)
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The kind and the other words it answers to."""
-        return (self.kind, *target_kinds.require(self.kind).keys)
 
     def __str__(self) -> str:
         return " ".join([self.kind, *(f"-{name}={value}" for name, value in self.options)])
