@@ -17,6 +17,7 @@ from compiler.ir.attrs import NO_ATTRS, DictAttrs
 from compiler.ir.lowered_function import Array, register_lowered_parser
 from compiler.ir.text.lexer import QUOTED, Source, Token
 from compiler.ir.text.literals import IDENT_TEXT
+from compiler.ir.text.parser_types import meta_reference
 from compiler.ir.ty import DTYPES
 from compiler.lir.nodes import COMBINERS, HINTS, Block, Compute, Extern, PrimFunc
 from compiler.lir.printer import FLOAT_SUFFIX, INFIX, INT_SUFFIX
@@ -365,19 +366,12 @@ class _Reader:
         return int(word.text)
 
     def _meta(self) -> Array:
-        words = self.words
-        first = words.token
-        words.expect("meta")
-        words.expect("[")
-        if words.take("relay.Constant"):
-            words.expect("]")
-            words.expect("[")
-        index = self._size()
-        words.expect("]")
+        first = self.words.expect("meta")
+        _, index = meta_reference(self.words)
         try:
             return self.constant(index)
         except IndexError:
-            words.fail_at(first, f"there is no constant {index}")
+            self.words.fail_at(first, f"there is no constant {index}")
 
     def _block(self) -> Block:
         if self.words.peek().text == "[":

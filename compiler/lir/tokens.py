@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, NoReturn
 
 from compiler.ir.text.lexer import QUOTED, Source, Token, TokenStream
@@ -39,19 +39,6 @@ class Words(TokenStream):
                 self.tokens.append(Token(kind, found[0], start))
             start = found.end()
         self.tokens.append(Token("end", "", end))
-
-    def items(self, close: str) -> Iterator[None]:
-        """Once for each item in front of the mark ``close``, which is taken, a comma between them.
-
-        Raises:
-            ParseError: no comma stands there.
-        """
-        if self.take(close):
-            return
-        yield
-        while not self.take(close):
-            self.expect(",")
-            yield
 
     def fail_at(
         self, at: Token, what: str, word: str | None = None, legal: Sequence[str] = ()
