@@ -35,11 +35,15 @@ def split_guards(
         bounded: whether a loop can take over the condition that this sum is not negative.
     """
     conditions: list[Affine] = []
+    summed = block.combiner == "sum"
+    if not summed and block.combiner not in ("max", "min"):
+        return expr, conditions
+    neutral = 0 if summed else getattr(block.init, "value", None)
 
-    def strip(node: Scalar, neutral: Callable[[Scalar], bool], depth: int = 0) -> Scalar:
+    def strip(node: Scalar, depth: int = 0) -> Scalar:
         if depth > _DEEPEST:
             return node
-        if isinstance(node, Select) and neutral(node.b):
+        if isinstance(node, Select) and _is(node.b, neutral):
             kept: list[Scalar] = []
             for part in conjuncts(node.condition):
                 values = _not_negative(part)
@@ -47,31 +51,20 @@ def split_guards(
                     conditions.extend(values)
                 else:
                     kept.append(part)
-            inner, guard = strip(node.a, neutral, depth + 1), all_of(kept)
+            inner, guard = strip(node.a, depth + 1), all_of(kept)
             return inner if guard is None else Select(guard, inner, node.b)
+        if not summed:
+            return node
         if isinstance(node, Cast) and is_whole(node.to) and is_whole(node.a.dtype):
-            stripped = strip(node.a, _is_zero, depth + 1) if neutral is _is_zero else node.a
+            stripped = strip(node.a, depth + 1)
             return node if stripped is node.a else Cast(node.to, stripped)
         if isinstance(node, Bin) and node.op == "*" and is_whole(node.dtype):
-            # Nothing but sums: 0 times anything is 0, and adds nothing.
-            if neutral is not _is_zero:
-                return node
-            a, b = (strip(side, _is_zero, depth + 1) for side in (node.a, node.b))
+            # 0 times anything is 0, and adds nothing.
+            a, b = (strip(side, depth + 1) for side in (node.a, node.b))
             return node if a is node.a and b is node.b else Bin("*", a, b)
         return node
 
-    if block.combiner == "sum":
-        return strip(expr, _is_zero), conditions
-    if block.combiner in ("max", "min"):
-        init = block.init
-
-        def is_init(node: Scalar) -> bool:
-            if not isinstance(node, IntImm | FloatImm) or not isinstance(init, IntImm | FloatImm):
-                return False
-            return node.value == init.value and node.dtype == init.dtype
-
-        return strip(expr, is_init), conditions
-    return expr, conditions
+    return strip(expr), conditions
 
 
 def conditions_of(condition: Scalar) -> list[Affine] | None:
@@ -85,8 +78,8 @@ def conditions_of(condition: Scalar) -> list[Affine] | None:
     return found
 
 
-def _is_zero(node: Scalar) -> bool:
-    return isinstance(node, IntImm | FloatImm) and node.value == 0
+def _is(node: Scalar, number: float | None) -> bool:
+    return isinstance(node, IntImm | FloatImm) and node.value == number
 
 
 def _not_negative(node: Scalar) -> tuple[Affine, ...] | None:
