@@ -91,11 +91,16 @@ def plan_memory(lifetimes: Sequence[Lifetime], alignment: int = ALIGNMENT) -> Me
 
 def lower_bound(lifetimes: Sequence[Lifetime]) -> int:
     """Bytes of the largest set of values alive in one step."""
+    return max(held_bytes(lifetimes), default=0)
+
+
+def held_bytes(lifetimes: Sequence[Lifetime]) -> list[int]:
+    """Bytes of the values alive in each step, up to the last that needs one."""
     change: Counter[int] = Counter()
     for value in lifetimes:
         change[value.first] += value.size
         change[value.last + 1] -= value.size
-    return max(accumulate(change[step] for step in sorted(change)), default=0)
+    return list(accumulate(change[step] for step in range(max(change, default=0))))
 
 
 _ORDERS: tuple[tuple[Callable[[Lifetime], tuple[int, ...]], bool], ...] = (

@@ -11,7 +11,13 @@ from dataclasses import dataclass, replace
 
 from compiler.lir.nodes import PrimFunc
 from compiler.targets.c.kernel import may_share
-from compiler.targets.c.memory_plan import Lifetime, lower_bound, plan_memory, rounded
+from compiler.targets.c.memory_plan import (
+    Lifetime,
+    held_bytes,
+    lower_bound,
+    plan_memory,
+    rounded,
+)
 from compiler.targets.c.product_form import with_scratch
 from compiler.targets.c.program import Program, Step, Value
 
@@ -103,19 +109,13 @@ def place(
 def with_room(program: Program, kernels: Mapping[str, PrimFunc]) -> dict[str, PrimFunc]:
     """Kernels with temporaries: as much as the largest step with few of them leaves to each."""
     last_read = {value: n for n, step in enumerate(program.steps) for value in step.args}
-    alive, held = set[Value](), 0
-    taken: list[tuple[str, int]] = []
-    for number, step in enumerate(program.steps):
-        new = {v for v in step.outs if v not in program.results} - alive
-        alive |= new
-        held += sum(value.nbytes for value in new)
-        if step.callee in kernels:
-            taken.append((step.callee, held))
-        gone = {
-            v for v in (*step.args, *step.outs) if v in alive and last_read.get(v, -1) <= number
-        }
-        alive -= gone
-        held -= sum(value.nbytes for value in gone)
+    lives = [
+        Lifetime(0 if out in program.results else out.nbytes, number, last_read.get(out, number))
+        for number, step in enumerate(program.steps)
+        for out in step.outs
+    ]
+    called = ((step.callee, held) for step, held in zip(program.steps, held_bytes(lives)))
+    taken = [(name, held) for name, held in called if name in kernels]
     few = {name: _temps(with_scratch(kernels[name], 0)) for name, _ in taken}
     most = max((held + few[name] for name, held in taken), default=0)
     room: dict[str, int] = {}
