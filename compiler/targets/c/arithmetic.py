@@ -19,12 +19,14 @@ _FUNCTIONS = INTEGER_FUNCTIONS | PRODUCT_FUNCTIONS | FLOAT_FUNCTIONS
 class Arithmetic:
     """The functions that a file needs, each asked for by name and defined once.
 
-    ``uses_libm`` and ``uses_memcpy`` tell which headers beside <stdint.h> the functions need.
+    ``uses_libm``, ``uses_math_macros`` and ``uses_memcpy`` tell which headers beside <stdint.h>
+    the functions need.
     """
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
         self.uses_libm = False
+        self.uses_math_macros = False
         self.uses_memcpy = False
 
     def definitions(self) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from compiler.errors import CodegenError
 
@@ -52,6 +54,17 @@ def int_literal(value: int, dtype: str) -> str:
     if bits == 64:
         return f"(-INT64_C({-value - 1}) - 1)" if value == -(1 << 63) else f"INT64_C({value})"
     return f"(-{-value - 1} - 1)" if value == -(1 << 31) else str(value)
+
+
+def float_literal(value: Any, dtype: str) -> str:
+    """The shortest decimal that reads back as the value; infinity and NaN by their macros."""
+    if np.isnan(value):
+        return "NAN"
+    if np.isinf(value):
+        return f"{'-' if value < 0 else ''}INFINITY"
+    shown = str(np.dtype(dtype).type(value))
+    end = "f" if dtype == "float32" else ""
+    return f"{shown if any(c in shown for c in '.e') else shown + '.0'}{end}"
 
 
 APART: Final = "NO_INLINE"

@@ -12,15 +12,13 @@ their type has, in those bits (``runtime/packed.py``), in ``packed_bytes``.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from compiler.ir.module import IRModule
 from compiler.ops.number_format import Array
 from compiler.runtime.artifact import constants_of
 from compiler.runtime.packed import Form, form_of, numbers
-from compiler.targets.c.c_types import C_TYPES, c_type, int_literal, suffix
+from compiler.targets.c.c_types import C_TYPES, c_type, float_literal, int_literal, suffix
 from compiler.targets.c.names import Names
 
 _WIDTH = 100
@@ -182,20 +180,9 @@ def elements(array: Array) -> list[str]:
     if dtype == "bool":
         return [str(int(value)) for value in flat]
     if dtype.startswith("float"):
-        return [_float_text(value, dtype) for value in flat]
+        return [float_literal(value, dtype) for value in flat]
     assert dtype in C_TYPES
     if dtype in ("int8", "int16", "uint8", "uint16", "int32"):
         lowest = -(1 << 31)
         return [str(v) if v != lowest else int_literal(v, dtype) for v in flat.tolist()]
     return [int_literal(value, dtype) for value in flat.tolist()]
-
-
-def _float_text(value: Any, dtype: str) -> str:
-    """The shortest decimal that reads back as the value; infinity and NaN by their macros."""
-    end = "f" if dtype == "float32" else ""
-    if np.isnan(value):
-        return "NAN"
-    if np.isinf(value):
-        return f"{'-' if value < 0 else ''}INFINITY"
-    shown = str(value)
-    return f"{shown if any(c in shown for c in '.e') else shown + '.0'}{end}"

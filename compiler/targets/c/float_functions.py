@@ -1,9 +1,9 @@
-"""C functions of floats that need no mathematical library: rounding, conversion, infinity."""
+"""C functions of floats that need no mathematical library: rounding and conversion."""
 
 from __future__ import annotations
 
 from compiler.lir.ranges import dtype_range
-from compiler.targets.c.c_types import c_type, function_text, int_literal, unsigned_of
+from compiler.targets.c.c_types import c_type, function_text, int_literal
 from compiler.targets.c.integer_functions import Functions, Maker
 
 
@@ -75,17 +75,6 @@ def _whole_below(sign: str) -> Maker:
     return make
 
 
-def _infinity(use: Functions, name: str, dtype: str) -> str:
-    use.uses_memcpy = True
-    kind, wide = c_type(dtype), unsigned_of(dtype)
-    bits = "0x7F800000u" if dtype == "float32" else "UINT64_C(0x7FF0000000000000)"
-    body = (
-        f"const {wide} bits = {bits};\n    {kind} x;\n"
-        "    memcpy(&x, &bits, sizeof x);\n    return x;"
-    )
-    return function_text(kind, f"{name}(void)", body)
-
-
 def _sigmoid(use: Functions, name: str, dtype: str) -> str:
     kind, one = c_type(dtype), "1.0f" if dtype == "float32" else "1.0"
     exp = use("exp", dtype)
@@ -103,7 +92,6 @@ FLOAT_FUNCTIONS: dict[str, Maker] = {
     "trunc": _trunc,
     "floor": _whole_below("floor"),
     "ceil": _whole_below("ceil"),
-    "infinity": _infinity,
     "sigmoid": _sigmoid,
     "rsqrt": _rsqrt,
 }

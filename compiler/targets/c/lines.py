@@ -7,15 +7,11 @@ from contextlib import AbstractContextManager, contextmanager
 
 
 class Lines:
-    """Lines of a function body; calling it adds one.
+    """Lines of a function body; calling it adds one."""
 
-    Args:
-        depth: braces open at the start.
-    """
-
-    def __init__(self, depth: int = 1) -> None:
+    def __init__(self) -> None:
         self.lines: list[str] = []
-        self._depth = depth
+        self._depth = 1
 
     def __call__(self, line: str) -> None:
         self.lines.append("    " * self._depth + line)

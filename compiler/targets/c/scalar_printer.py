@@ -37,7 +37,7 @@ from compiler.lir.scalars import (
 )
 from compiler.lir.walk import post_order
 from compiler.targets.c.arithmetic import Arithmetic
-from compiler.targets.c.c_types import bits_of, c_type, int_literal, unsigned_of
+from compiler.targets.c.c_types import bits_of, c_type, float_literal, int_literal, unsigned_of
 
 _LONGEST = 52
 """Characters of an expression that stays inline."""
@@ -136,16 +136,13 @@ class ScalarPrinter:
         return [self._at(part, _PRODUCT) for part in node.index]
 
     def _float(self, node: FloatImm) -> str:
-        end = "f" if node.dtype == "float32" else ""
-        if math.isnan(node.value):
-            infinity = self.use("infinity", node.dtype)
-            return f"({infinity}() - {infinity}())"
-        if math.isinf(node.value):
-            return f"{'-' if node.value < 0 else ''}{self.use('infinity', node.dtype)}()"
-        shown = repr(float(node.value)) if not end else str(np.float32(node.value))
+        shown = float_literal(node.value, node.dtype)
+        if not math.isfinite(node.value):
+            self.use.uses_math_macros = True
+            return shown
         # Where floats are computed in 80 bits, an inexact constant has as many without the cast.
-        rounded = "(float)" if end and Fraction(shown) != Fraction(float(node.value)) else ""
-        return f"{rounded}{shown if any(c in shown for c in '.e') else shown + '.0'}{end}"
+        exact = Fraction(shown.removesuffix("f")) == Fraction(node.value)
+        return shown if exact or node.dtype != "float32" else f"(float){shown}"
 
     def _binary(self, node: Bin) -> tuple[str, int]:
         op = node.op

@@ -57,7 +57,8 @@ def source_text(
     includes = [f'#include "{header}"'] if header else []
     includes += ["#include <stdint.h>"]
     includes += ["#include <string.h>"] if use.uses_memcpy else []
-    includes += ["#include <math.h>"] if use.uses_libm or pool.uses_math_macros else []
+    macros = use.uses_math_macros or pool.uses_math_macros
+    includes += ["#include <math.h>"] if use.uses_libm or macros else []
     parts.append("\n".join(includes) + "\n")
     # Some compilers would fuse a * b + c into one rounding, and give other bits.
     parts.append("#if defined(__clang__)\n#pragma STDC FP_CONTRACT OFF\n#endif\n")
