@@ -16,15 +16,15 @@ import numpy as np
 
 from compiler.core.legalize import is_integral, words_of
 from compiler.core.words import WORDS
-from compiler.errors import PlanError
+from compiler.errors import EvaluationError, PlanError
 from compiler.ir.dataflow import Dataflow, Form, Step, flatten_function
 from compiler.ir.dataflow import Value as FlowValue
 from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
-from compiler.ir.ty import TupleType, integer_range
+from compiler.ir.ty import integer_range
+from compiler.ops.evaluate import evaluate_step
 from compiler.ops.number_format import Array, storage_dtype
 from compiler.ops.qnn.requantize import RESCALING, factors_in
-from compiler.ops.rules.numpy_compute import FNumpyCompute
 from compiler.targets.engine.elementwise import BLOCK, emit_program
 from compiler.targets.engine.epilogue import scaled_epilogue
 from compiler.targets.engine.layouts import MOVES, factors_moved, moved, pad_of
@@ -103,7 +103,7 @@ def plan_function(mod: IRModule, function: str, library: Library) -> tuple[Plann
         pair_channels(flow, library)
         planner.run()
         return planner, planner.emitter.finish()
-    except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+    except (AssertionError, EvaluationError, LookupError, TypeError, ValueError) as error:
         at = planner.emitter.span
         raise PlanError(
             f"the engine cannot plan {at.name if at else function}: {error!r}",
@@ -327,7 +327,7 @@ class Planner:
     def _fold(self, step: Step, args: Sequence[Item]) -> None:
         """Compute steps whose operands bounds have made constant, by numpy, here and now."""
         arrays = [_known(arg, value.type.dtype) for arg, value in zip(args, step.args)]
-        for index, data in enumerate(_computed(step, arrays)):
+        for index, data in enumerate(evaluate_step(step, arrays)):
             self.define(step, constants(bits_of(data)), index)
         self.folded |= set(step.results)
 
@@ -512,14 +512,6 @@ def _known(item: Item, dtype: str) -> Array:
     if dtype == "float32":
         return np.ascontiguousarray(data.astype(np.int32)).view(np.float32)
     return data.astype(storage_dtype(dtype))
-
-
-def _computed(step: Step, arrays: list[Array]) -> list[Array]:
-    """The results of a step by numpy."""
-    types: Any = tuple(r.type for r in step.results)
-    out_type = types[0] if len(types) == 1 else TupleType(types)
-    with np.errstate(all="ignore"):  # inf and NaN are values, as on the reference
-        return list(FNumpyCompute.require(step.op)(step.attrs, arrays, out_type))
 
 
 def _renamed(step: Step, kept: Container[str]) -> tuple[list[Step], dict[FlowValue, FlowValue]]:

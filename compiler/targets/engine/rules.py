@@ -43,7 +43,7 @@ def rescale(
     if shifted and (factors[1] >= 1).all():
         return _raised(planner, x, factors[1] - 1, dtype)
     if shifted and ties == "floor":
-        return _lowered(planner, x, 1 - factors[1])
+        return _lowered(planner, x, constants(1 - factors[1]))
     multiplier, shift = (each.reshape(-1) for each in factors)
     along: int | None = axis
     if all((each == each[:1]).all() for each in (multiplier, shift)):
@@ -53,7 +53,7 @@ def rescale(
     amounts = 1 - shift
     if shifted and ties == "up" and along is None and x.low < 0:  # half joins a bias
         half = planner.compose("ADD", (x, constant(1 << int(amounts[0]) - 1)))
-        return _lowered(planner, half, amounts)
+        return _lowered(planner, half, constants(amounts))
     powers = multiplier == POWER_OF_TWO
     to_even = ties == "even" and bool(powers.all()) and 0 <= amounts.min() <= amounts.max() < _DOWN
     if to_even and max(-x.low, x.high) + (1 << int(amounts.max())) < 1 << 31:
@@ -94,10 +94,10 @@ def _raised(planner: Planner, x: Item, up: Array, dtype: str) -> Item | None:
     return planner.wrapped(planner.compose("MUL", (x, times)), dtype, x.shape)
 
 
-def _lowered(planner: Planner, x: Item, down: Array) -> Item:
+def _lowered(planner: Planner, x: Item, down: Item) -> Item:
     """x >> down."""
-    count = constants(down).as_scalar()
-    if count.low == count.high <= _DOWN and x.fits_int32:
+    count = down.as_scalar()
+    if count.data is not None and 0 <= count.low == count.high <= _DOWN and x.fits_int32:
         return planner.compose("SHIFT", (x,), count.low)
     return planner.compose("RIGHT", (x, count))
 
@@ -244,14 +244,8 @@ def fixed_point(planner: Planner, step: Step, args: list[Item]) -> bool:
 
 @rule("right_shift")
 def right_shift(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """Shift by constant numbers of bits."""
-    data, count = args[0], args[1].as_scalar()
-    if data.shape != step.results[0].type.concrete_shape:
-        return planner.elementwise(step, "RIGHT", (data, count))
-    one = count.data is not None and count.data.size == 1 and 0 <= count.low <= 31
-    if one and data.fits_int32:
-        return planner.elementwise(step, "SHIFT", (data,), count.low)
-    return planner.elementwise(step, "RIGHT", (data, count))
+    """Shift by numbers of bits."""
+    return planner.settle(step, _lowered(planner, *args))
 
 
 @rule("cast")

@@ -160,11 +160,13 @@ class _Rows:
     def _enter(self, inputs: Sequence[Array]) -> None:
         """The turn of a loop reads what lies in memory, and no input of the module."""
         self._ins, self._outs = self._engine.empty()
-        self._batch = Batch(*self._engine.sizes).fill(self._ins, self._outs)
-        for value, array in zip(self.starts, inputs, strict=True):
-            view = self._views[value]
-            if view is not None and view.buffer in self._engine.last_use:  # else no row reads it
+        for place, (value, array) in enumerate(zip(self.starts, inputs, strict=True)):
+            view = self._views.get(value)
+            if value not in self._views:
+                self._ins[place] = np.ascontiguousarray(array)
+            elif view is not None and view.buffer in self._engine.last_use:  # else no row reads it
                 self._write(view, array)
+        self._batch = Batch(*self._engine.sizes).fill(self._ins, self._outs)
 
     def _write(self, place: View, array: Array) -> None:
         memory = array_of(place, self._arena.bytes)
@@ -275,8 +277,3 @@ class SteppedEngine(_Rows, EngineExecutor):
     def _planned(self, mod: IRModule, function: str) -> Plan:
         self._planner, plan = plan_function(mod, function, self._library)
         return plan
-
-    def _enter(self, inputs: Sequence[Array]) -> None:
-        self._ins = [np.ascontiguousarray(array) for array in inputs]
-        self._outs = self.empty()[1]
-        self._batch = Batch(*self._sizes).fill(self._ins, self._outs)

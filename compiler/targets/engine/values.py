@@ -174,8 +174,7 @@ def spread(item: Item, shape: tuple[int, ...]) -> Item:
     """An item broadcast to a shape; constants stay as they are."""
     if item.data is not None or item.shape == shape:
         return item
-    zeros = Item(shape, 0, 0, data=np.broadcast_to(np.int64(0), shape))
-    chain = Chain("ADD", (item, zeros.as_scalar()))
+    chain = Chain("ADD", (item, constant(0)))
     return Item(shape, item.low, item.high, chain=chain, uses=1, depth=item.depth + 1)
 
 
