@@ -114,13 +114,13 @@ def _scaled_end(ends: Array, none: int, link: Chain) -> Array:
 
 def _take_constant(epilogue: Epilogue, link: Chain, axis: int, rank: int) -> bool:
     """A bias, or the bounds of a clip; see ``_take``."""
-    constant = next((a.data for a in link.args if a.data is not None), None)
+    if link.op == "CLIP":
+        return _take_clip(epilogue, *link.params)
+    (constant,) = (a.data for a in link.args if a.data is not None)
+    along = _along_channel(constant, axis, rank, len(epilogue.bias))
+    if along is None:
+        return False
     if link.op == "ADD":
-        if constant is None:
-            return False
-        along = _along_channel(constant, axis, rank, len(epilogue.bias))
-        if along is None:
-            return False
         # In front of a clip, whose ends move along.
         epilogue.low = _moved_end(epilogue.low, INT32[0], along)
         epilogue.high = _moved_end(epilogue.high, INT32[1], along)
@@ -131,15 +131,10 @@ def _take_constant(epilogue: Epilogue, link: Chain, axis: int, rank: int) -> boo
         else:
             return False
         return True
-    if link.op == "CLIP":
-        low, high = link.params
-    elif constant is None:
-        return False
-    else:
-        bound = _along_channel(constant, axis, rank, len(epilogue.bias))
-        if bound is None:
-            return False
-        low, high = (bound, INT32[1]) if link.op == "MAX" else (INT32[0], bound)
+    return _take_clip(epilogue, *((along, INT32[1]) if link.op == "MAX" else (INT32[0], along)))
+
+
+def _take_clip(epilogue: Epilogue, low: Array | int, high: Array | int) -> bool:
     low, high = np.maximum(low, INT32[0]), np.minimum(high, INT32[1])
     # In the order max(min(x, high), low).
     epilogue.low = np.maximum(np.minimum(epilogue.low, high), low)

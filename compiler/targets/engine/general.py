@@ -234,8 +234,6 @@ def _windows(
 def ordered(planner: Planner, step: Step, args: list[Item]) -> bool:
     """Elements of the first operand, in the order in which numpy would take them."""
     data, *others = args
-    if data.data is not None or any(a.data is None for a in others):
-        return False
     view = planner.materialise(data)
     offsets = _offsets(view)
     span = int(offsets.max()) + view.buffer.item

@@ -42,7 +42,7 @@ def axis_order(item: Item) -> Shape:
     if len(item.shape) == 4:
         for step in item.readers:
             layout = layout_of(step)
-            if layout is not None and sorted(layout) == sorted("NCHW"):
+            if layout is not None:
                 return channels_last(layout)
         if item.image_layout:
             return channels_last(item.image_layout)

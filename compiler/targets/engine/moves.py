@@ -19,10 +19,6 @@ def _moved(planner: Planner, step: Step, data: Item, view: View) -> bool:
     return True
 
 
-def _source(planner: Planner, data: Item) -> View | None:
-    return planner.materialise(data) if data.data is None else None
-
-
 @rule("reshape")
 def reshape(planner: Planner, step: Step, args: list[Item]) -> bool:
     """Another shape of the same memory, or of a copy in the order that its readers want.
@@ -33,9 +29,7 @@ def reshape(planner: Planner, step: Step, args: list[Item]) -> bool:
     if product is not None and args[0].view is None and _keeps_columns(product, args[0], shape):
         planner.define(step, _reshaped_product(planner, product, args[0], shape))
         return True
-    view = _source(planner, args[0])
-    if view is None:
-        return False
+    view = planner.materialise(args[0])
     made = view.reshaped(shape)
     if made is not None:
         return _moved(planner, step, args[0], made)
@@ -74,19 +68,14 @@ def _reshaped_product(planner: Planner, product: Product, data: Item, shape: Sha
 @rule("transpose")
 def transpose(planner: Planner, step: Step, args: list[Item]) -> bool:
     """Another order of axes over the same memory."""
-    view = _source(planner, args[0])
-    if view is None:
-        return False
+    view = planner.materialise(args[0])
     return _moved(planner, step, args[0], view.permuted(step.attrs.axes))
 
 
 @rule("strided_slice")
 def strided_slice(planner: Planner, step: Step, args: list[Item]) -> bool:
     """A part of the same memory."""
-    view = _source(planner, args[0])
-    shape = step.results[0].type.concrete_shape
-    if view is None or not all(shape):
-        return False
+    view = planner.materialise(args[0])
     for axis, (begin, end, stride) in slices_of(view.shape, step.attrs).items():
         start, stop, by = slice(begin, end, stride).indices(int(view.shape[axis]))
         if by < 1:
@@ -118,7 +107,7 @@ def pad(planner: Planner, step: Step, args: list[Item]) -> bool:
     """The border that the operand was given, or a copy with a border."""
     data = args[0]
     found = pad_of(step)
-    view = _source(planner, data)
+    view = planner.materialise(data) if found is not None else None
     if found is None or view is None or view.buffer.type != "U8" or len(view.shape) != 4:
         return padded(planner, step, data)
     width, value = [(int(a), int(b)) for a, b in found[0]], found[1]

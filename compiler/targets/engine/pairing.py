@@ -97,8 +97,6 @@ def _axes(step: Step) -> _Axes | None:
     if step.name == "nn.dense":
         return _Axes(len(shape) - 1, len(shape) - 1, rows=0, columns=1, depthwise=False)
     layouts = attrs.data_layout, attrs.out_layout or attrs.data_layout, attrs.kernel_layout
-    if [*map(len, layouts)] != [4, 4, 4]:
-        return None
     data, result = (layout.index("C") for layout in layouts[:2])
     rows, columns = (layouts[2].index(letter) for letter in "OI")
     depthwise = 1 < attrs.groups == shape[data] == weight.shape[rows]

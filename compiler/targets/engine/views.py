@@ -178,9 +178,6 @@ def reshaped_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
             step *= new[axis]
             left //= new[axis]
     item = min((s for s in strides if s), default=0)
-    for rest in range(axis):
-        if new[rest] != 1:
-            return None
     return tuple(item if size == 1 and not stride else stride for size, stride in zip(new, found))
 
 

@@ -69,13 +69,9 @@ def pool(planner: Planner, step: Step, args: list[Item]) -> bool:
     out_layout = getattr(attrs, "out_layout", "") or layout
     data = args[0]
     average = "avg" in step.name
-    if sorted(layout) != sorted("NCHW") or sorted(out_layout) != sorted("NCHW"):
-        return False
     if data.shape[layout.index("N")] > MOST_IMAGES:
         return False
     data, factor = _factor_in_front(planner, data) if average else (data, 1)
-    if data.data is not None:
-        return False
     axes = [layout.index(c) for c in "NHWC"]
     shape = step.results[0].type.concrete_shape
     window = _window(step, [data.shape[a] for a in axes[1:3]])
@@ -152,8 +148,6 @@ def reduce(planner: Planner, step: Step, args: list[Item]) -> bool:
     """A pool with one window over up to two runs of axes, if the kept axes are one run."""
     average = step.name == "mean"
     data, factor = _factor_in_front(planner, args[0]) if average else (args[0], 1)
-    if data.data is not None:
-        return False
     terms = prod(data.shape[a] for a in axes_of(step))
     if step.name != "max" and not _sums_fit(data, terms, factor):
         return False
@@ -313,12 +307,10 @@ def _lines(planner: Planner, entries: Array, in_kind: str, kind: str) -> dict[st
 
 def _rows(
     planner: Planner, step: Step, data: Item, bounds: tuple[int, int]
-) -> tuple[View, View, dict[str, int]] | None:
+) -> tuple[View, View, dict[str, int]]:
     """The data with the step's axis last and in one run, its result, and fields of the kernel."""
     rank, axis = len(data.shape), step.attrs.axis
     axes = (*(a for a in range(rank) if a != axis % rank), axis % rank)
-    if data.data is not None:
-        return None
     view = planner.materialise(data).permuted(axes)
     loops = merged_axes(view.shape[:-1], [view.strides[:-1]])
     if len(loops) > 1 or (view.shape[-1] > 1 and view.strides[-1] != view.buffer.item):
@@ -342,10 +334,7 @@ def integer_softmax(planner: Planner, step: Step, args: list[Item]) -> bool:
     if int(entries.max(initial=0)) * columns >= 1 << 31:
         return False
     bits = step.attrs.out_bits
-    found = _rows(planner, step, data, (0, 1 << bits))
-    if found is None:
-        return False
-    view, out, fields = found
+    view, out, fields = _rows(planner, step, data, (0, 1 << bits))
     in_bytes = view.buffer.type == "U8" and int(entries.max()) < 1 << 24
     together = max(1, min(fields["rows"], _TOGETHER // columns))
     scratch = planner.emitter.scratch(8 * columns * together + 256)
@@ -383,10 +372,9 @@ def integer_standardize(planner: Planner, step: Step, args: list[Item]) -> bool:
     if spread << (2 * attrs.root_bits) >= 1 << 62 or top >= 1 << 61 or not columns:
         return False
     bound = output_bound(columns, attrs.out_bits)
-    found = _rows(planner, step, data, (-bound, bound)) if bound < 1 << 30 else None
-    if found is None:
+    if bound >= 1 << 30:
         return False
-    view, out, fields = found
+    view, out, fields = _rows(planner, step, data, (-bound, bound))
     planner.emitter.step(
         "standardize",
         [view],
