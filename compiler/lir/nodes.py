@@ -22,6 +22,7 @@ from compiler.ir.attrs import NO_ATTRS, DictAttrs
 from compiler.ir.lowered_function import Array, LoweredFunction
 from compiler.ir.text import literals
 from compiler.ir.ty import FuncType, TensorType, TupleType
+from compiler.lir.affine import Affine, flat_index
 from compiler.lir.scalars import INDEX_DTYPE, Acc, Axis, Buffer, Cast, Scalar
 from compiler.lir.walk import loads
 
@@ -80,6 +81,13 @@ class Compute:
         """``value`` in the dtype of ``out``."""
         value = self.value
         return value if value.dtype == self.out.dtype else Cast(self.out.dtype, value)
+
+    @property
+    def position(self) -> Affine:
+        """Row-major position in ``out`` of what a point writes: a sum of axes, see ``verify``."""
+        found = flat_index(self.out, self.out_index)
+        assert found is not None
+        return found
 
     def mapped(self, change: Callable[[Scalar], Scalar]) -> Compute:
         """The block with each of its expressions changed."""

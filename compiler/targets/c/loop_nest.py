@@ -35,7 +35,7 @@ from compiler.targets.c.arithmetic import Arithmetic
 from compiler.targets.c.guards import split_guards
 from compiler.targets.c.lines import Lines
 from compiler.targets.c.loop_order import Loop, Order, join_loops, row_of
-from compiler.targets.c.scalar_printer import ScalarPrinter, axes_in, names_apart, position_text
+from compiler.targets.c.scalar_printer import ScalarPrinter, axes_in, names_apart
 from compiler.targets.c.source_file import ROLLED
 
 LONGEST_ROW = 512
@@ -115,11 +115,7 @@ class LoopNest:
                 fixed |= axes_in(*node.index)
             else:
                 positions[id(node)] = position
-        out = flat_index(block.out, block.out_index)
-        if out is None:
-            fixed |= axes_in(*block.out_index)
-        else:
-            positions["out"] = out
+        positions["out"] = block.position
         if block.combiner in _ARG:
             fixed |= {a.name for a in block.raxes}
         fixed |= axes_in(*roots, *([block.init] if block.init is not None else []))
@@ -248,12 +244,7 @@ class LoopNest:
     def _store(self, value: Scalar, acc: str) -> None:
         block = self._block
         printer = self._printer({}, acc)
-        known = self._order.positions.get("out")
-        if known is not None:
-            place = known.text()
-        else:
-            index = [f"({printer.expression(i, self._lines)})" for i in block.out_index]
-            place = position_text(block.out, index)
+        place = self._order.positions["out"].text()
         text = printer.expression(value, self._lines)
         self._lines(f"{self._names[block.out.name]}[{place}] = {text};")
 

@@ -357,10 +357,7 @@ def _joined(block: Compute, sides: Sequence[Operand]) -> Order | None:
         if position is None:
             return None
         positions[id(node)] = position
-    out = flat_index(block.out, block.out_index)
-    if out is None:
-        return None
-    positions["out"] = out
+    positions["out"] = block.position
     raxes = [Loop(a.name, a.extent) for a in block.raxes if a.extent != 1]
     raxes.sort(key=lambda loop: -abs(sides[0].position.terms.get(loop.name, 0)))
     axes = tuple(Loop(a.name, a.extent) for a in block.axes if a.extent != 1)
