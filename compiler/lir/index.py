@@ -23,9 +23,7 @@ def imm(value: int) -> IntImm:
 
 
 def binary(op: str, a: Scalar, b: Scalar) -> Scalar:
-    """``a op b`` of index dtype (or a comparison), simplified where that is safe."""
-    if a.dtype != INDEX_DTYPE:
-        return Bin(op, a, b)
+    """``a op b`` of index dtype, simplified where that is safe."""
     if op in ("+", "-"):
         return plus(a, b if op == "+" else times(b, -1))
     if op == "*":
