@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Literal
 
@@ -53,7 +54,7 @@ TOLERANCE = 1e-4
 
 
 def self_check(
-    name: str,
+    package: str,
     entry: Entry,
     inputs: Sequence[Array],
     outputs: Sequence[Array],
@@ -63,7 +64,7 @@ def self_check(
     """Text of main.c.
 
     Args:
-        name: of the package.
+        package: its name.
         entry: the function it runs.
         inputs: of the sample; one with fewer elements than its parameter repeats them.
         outputs: what they have to give; together beyond MOST_ELEMENTS, main.c holds a hash of each,
@@ -81,65 +82,64 @@ def self_check(
         )
     rough = [not exact and value.dtype == "float32" for value in entry.results]
     how = f"to {TOLERANCE:g}" if any(rough) else "bit by bit"
-    parts = [
-        comment(
-            "main.c: runs one sample; exits 0 if the outputs are those of the reference,\n"
-            f"{how}, else 1."
-        )
-    ]
-    short = sum(array.size for array in outputs) <= MOST_ELEMENTS
-    stride = 1 if short else sum(array.size for array in outputs) // MOST_ELEMENTS + 1
-    kept = [
-        out if short else out.reshape(-1)[::stride]
-        for out, loose in zip(outputs, rough)
-        if short or loose
-    ]
-    arrays = (*inputs, *kept)
-    macros = any(a.dtype.kind == "f" and not np.isfinite(a).all() for a in arrays)
+    size = sum(array.size for array in outputs)
+    short = size <= MOST_ELEMENTS
+    stride = 1 if short else size // MOST_ELEMENTS + 1
+    names = Names(["arena", "differs", "digest", "i"])
+    arena = ["&arena"] if entry.placement.arena_bytes else []
+    constants: list[str] = []
+    declared: list[str] = []
+    lines: list[str] = []
+    checks: list[str] = []
+    args: list[str] = []
+    for word, value, array in zip(entry.names, entry.params, inputs):
+        name = begin = names.fresh(f"sample_{word}")
+        if array.size < value.size:
+            begin = names.fresh(f"begin_of_{word}")
+            declared.append(_declared(name, value))
+            loop = f"for (int32_t i = 0; i < {value.size}; ++i)"
+            lines.append(f"{loop} {name}[i] = {begin}[i % {array.size}];")
+        constants.append(array_text(begin, array))
+        args.append(name)
+    for word, value, array, loose in zip(entry.names[count:], entry.results, outputs, rough):
+        name, wanted = names.fresh(f"actual_{word}"), names.fresh(f"expected_{word}")
+        if short or loose:
+            constants.append(array_text(wanted, array if short else array.reshape(-1)[::stride]))
+        if loose:
+            checks.append(f"differs({name}, {wanted}, {-(-value.size // stride)}, {stride})")
+        elif short:
+            checks.append(f"memcmp({name}, {wanted}, sizeof {wanted}) != 0")
+        else:
+            call = f"digest({name}, {value.size}, sizeof *{name})"
+            checks.append(f"{call} != UINT64_C({_digest(array):#x})")
+        declared.append(_declared(name, value))
+        args.append(name)
+    declared += [f"static {package}_arena arena;" for _ in arena]
+    lines += call_lines(load, []) if load else []
+    lines += call_lines(entry.symbol, [*arena, *args])
+    lines.append("return " + "\n        || ".join(checks or ["0"]) + ";")
+    macros = any(word in text for text in constants for word in ("INFINITY", "NAN"))
     system = ["<string.h>"] if not all(rough) else []
     system += ["<math.h>"] if macros else []
-    parts.append(f'#include "{name}.h"\n')
-    parts.append("".join(f"#include {header}\n" for header in system))
-    names = Names(["arena", "differs", "digest", "i"])
-    given = [names.fresh(f"sample_{word}") for word in entry.names[:count]]
-    begun = [names.fresh(f"begin_of_{word}") for word in entry.names[:count]]
-    wanted = [names.fresh(f"expected_{word}") for word in entry.names[count:]]
-    made = [names.fresh(f"actual_{word}") for word in entry.names[count:]]
-    repeats = [array.size < value.size for array, value in zip(inputs, entry.params)]
-    words = [b if repeat else g for g, b, repeat in zip(given, begun, repeats)]
-    words += [word for word, loose in zip(wanted, rough) if short or loose]
-    parts += [array_text(word, array) for word, array in zip(words, arrays)]
-    declared = [
-        f"static {c_type(value.dtype)} {word}[{max(value.size, 1)}];"
-        for word, value, there in zip(
-            (*given, *made), (*entry.params, *entry.results), (*repeats, *[True] * len(made))
-        )
-        if there
-    ]
-    arena = ["&arena"] if entry.placement.arena_bytes else []
-    declared += [f"static {name}_arena arena;"] if arena else []
-    parts.append("\n".join(declared) + "\n")
-    parts += [_DIFFERS] if any(rough) else []
-    parts += [_DIGEST] if not short and not all(rough) else []
-    checks = []
-    for word, expected, value, loose, output in zip(made, wanted, entry.results, rough, outputs):
-        if loose:
-            checks.append(f"differs({word}, {expected}, {-(-value.size // stride)}, {stride})")
-        elif short:
-            checks.append(f"memcmp({word}, {expected}, sizeof {expected}) != 0")
-        else:
-            call = f"digest({word}, {value.size}, sizeof *{word})"
-            checks.append(f"{call} != UINT64_C({_digest(output):#x})")
-    lines = [
-        f"for (int32_t i = 0; i < {value.size}; ++i) {word}[i] = {begin}[i % {array.size}];"
-        for word, begin, value, array, repeat in zip(given, begun, entry.params, inputs, repeats)
-        if repeat
-    ]
-    lines += call_lines(load, []) if load else []
-    lines += call_lines(entry.symbol, [*arena, *given, *made])
-    lines.append("return " + "\n        || ".join(checks or ["0"]) + ";")
-    parts.append("int main(void)\n{\n" + "\n".join(f"    {line}" for line in lines) + "\n}\n")
-    return "\n".join(parts)
+    return "\n".join(
+        [
+            comment(
+                "main.c: runs one sample; exits 0 if the outputs are those of the reference,\n"
+                f"{how}, else 1."
+            ),
+            f'#include "{package}.h"\n',
+            "".join(f"#include {header}\n" for header in system),
+            *constants,
+            "\n".join(declared) + "\n",
+            *([_DIFFERS] if any(rough) else []),
+            *([_DIGEST] if not short and not all(rough) else []),
+            "int main(void)\n{\n" + "\n".join(f"    {line}" for line in lines) + "\n}\n",
+        ]
+    )
+
+
+def _declared(name: str, value: Value) -> str:
+    return f"static {c_type(value.dtype)} {name}[{max(value.size, 1)}];"
 
 
 def _digest(array: Array) -> int:
@@ -356,25 +356,22 @@ class _Writer:
 
     def _callees_first(self, root: str) -> list[str]:
         """Functions reachable from ``root``, callees before callers; kernels are noted aside."""
-        done: dict[str, None] = {}
-        open_: dict[str, None] = {}
-        stack = [(root, False)]
-        while stack:
-            name, ready = stack.pop()
-            if ready:
-                open_.pop(name)
-                done[name] = None
+        called: dict[str, list[str]] = {}
+        waiting = [root]
+        while waiting:
+            name = waiting.pop()
+            if name in called:
                 continue
-            if name in done:
-                continue
-            if name in open_:
-                raise CodegenError(f"@{name} calls itself", fix="C is generated without recursion")
-            if name in self._kernels:
-                continue
-            open_[name] = None
-            stack.append((name, True))
-            stack.extend((c, False) for c in reversed(callees(self._program(name))))
-        return list(done)
+            names = callees(self._program(name))
+            called[name] = [callee for callee in names if callee not in self._kernels]
+            waiting += reversed(called[name])
+        try:
+            return list(TopologicalSorter(called).static_order())
+        except CycleError as error:
+            name = error.args[1][0]
+            raise CodegenError(
+                f"@{name} calls itself", fix="C is generated without recursion"
+            ) from error
 
     def _program(self, name: str) -> Program:
         """The steps of a function, kernels joined; kernels are noted aside."""
@@ -397,7 +394,7 @@ class _Writer:
             self._placed[when][function] = place(program, self._kernels, self._placed[when])
         placement = self._placed[self._unpack][function]
         for step, taken in zip(placement.program.steps, placement.shared):
-            self._shared[step.callee].update(taken)
+            self._shared[step.callee] |= {taken} - {""}
         word = "run" if function == "main" else function
         symbol = self._names.fresh(f"{self._name}_{word}")
         scope = Names(["arena", "t"])
