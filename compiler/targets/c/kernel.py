@@ -123,23 +123,23 @@ def head_of(start: str, parameters: Sequence[str]) -> str:
     return f"{start}(\n    " + ",\n    ".join(parameters) + ")"
 
 
-def may_share(func: PrimFunc) -> tuple[str, ...]:
-    """Parameters whose memory the only output may take over, element by element.
+def may_share(func: PrimFunc) -> list[int]:
+    """Numbers of the parameters whose memory the only output may take over, element by element.
 
     Each is as large as the output, of the same dtype, and read where the output is written and
     nowhere else, before it is written.
     """
     if len(func.outputs) != 1:
-        return ()
+        return []
     (out,) = func.outputs
     if not isinstance(func.blocks[-1], Compute) or func.blocks[-1].out != out:
-        return ()
-    found = []
-    for param in func.params:
-        alike = param.dtype == out.dtype and param.size == out.size
-        if alike and all(_reads_in_place(block, param, out) for block in func.blocks):
-            found.append(param.name)
-    return tuple(found)
+        return []
+    return [
+        number
+        for number, param in enumerate(func.params)
+        if (param.dtype, param.size) == (out.dtype, out.size)
+        and all(_reads_in_place(block, param, out) for block in func.blocks)
+    ]
 
 
 def _reads_in_place(block: Compute | Extern, param: Buffer, out: Buffer) -> bool:
@@ -151,5 +151,4 @@ def _reads_in_place(block: Compute | Extern, param: Buffer, out: Buffer) -> bool
         return block.out != out or not reads
     if block.raxes and any(node.buffer == param for node in loads(block.expr)):
         return False
-    place = flat_index(out, block.out_index)
-    return place is not None and all(flat_index(param, n.index) == place for n in reads)
+    return all(flat_index(param, node.index) == block.position for node in reads)

@@ -30,7 +30,8 @@ class Placement:
         program: the program.
         offsets: byte offset in the arena of every value that lies there.
         temps: byte offsets of the temporaries of each step's kernel, or of a loop's next states.
-        shared: for each step, parameters of its kernel whose memory the result takes over.
+        shared: for each step, the parameter of its kernel whose memory the result takes over, or
+            "".
         arena_bytes: of the whole arena, called functions included.
         lower_bound_bytes: the largest set of values alive at once, called functions included; no
             arena can be smaller.
@@ -39,7 +40,7 @@ class Placement:
     program: Program
     offsets: Mapping[Value, int]
     temps: tuple[tuple[int, ...], ...]
-    shared: tuple[tuple[str, ...], ...]
+    shared: tuple[str, ...]
     arena_bytes: int
     lower_bound_bytes: int
 
@@ -58,7 +59,7 @@ def place(
     kept = set(program.results)
     home: dict[Value, int] = {}
     lives: list[Lifetime] = []
-    shared: list[tuple[str, ...]] = []
+    shared: list[str] = []
     temps: list[tuple[int, ...]] = []
 
     def new(size: int, start: int, end: int) -> int:
@@ -68,20 +69,15 @@ def place(
     below = 0
     for number, step in enumerate(program.steps):
         kernel = kernels.get(step.callee)
-        taken: tuple[str, ...] = ()
-        if kernel is not None:
-            free = {
-                value for value in step.args if value in home and lives[home[value]].last == number
-            }
-            taken = _taken_over(step, kernel, free, kept)
-        shared.append(taken)
+        free = {v for v in step.args if v in home and lives[home[v]].last == number}
+        taken = None if kernel is None else _taken_over(step, kernel, free, kept)
+        shared.append("" if kernel is None or taken is None else kernel.params[taken].name)
         for out in step.outs:
             end = last_read.get(out, number)
             if out in kept:
                 continue
-            if taken:
-                source = step.args[_index(kernel, taken[0])]
-                slot = home[out] = home[source]
+            if taken is not None:
+                slot = home[out] = home[step.args[taken]]
                 lives[slot] = replace(lives[slot], last=max(lives[slot].last, end))
             else:
                 home[out] = new(out.nbytes, number, end)
@@ -116,7 +112,8 @@ def with_room(program: Program, kernels: Mapping[str, PrimFunc]) -> dict[str, Pr
     ]
     called = ((step.callee, held) for step, held in zip(program.steps, held_bytes(lives)))
     taken = [(name, held) for name, held in called if name in kernels]
-    few = {name: _temps(with_scratch(kernels[name], 0)) for name, _ in taken}
+    least = {name: with_scratch(kernels[name], 0).temps for name, _ in taken}
+    few = {name: sum(buffer.nbytes for buffer in temps) for name, temps in least.items()}
     most = max((held + few[name] for name, held in taken), default=0)
     room: dict[str, int] = {}
     for name, held in taken:
@@ -124,26 +121,14 @@ def with_room(program: Program, kernels: Mapping[str, PrimFunc]) -> dict[str, Pr
     return {name: with_scratch(kernels[name], budget) for name, budget in room.items()}
 
 
-def _temps(kernel: PrimFunc) -> int:
-    return sum(buffer.nbytes for buffer in kernel.temps)
-
-
-def _index(kernel: PrimFunc | None, name: str) -> int:
-    assert kernel is not None
-    return [param.name for param in kernel.params].index(name)
-
-
 def _taken_over(
     step: Step, kernel: PrimFunc, free: Collection[Value], kept: Collection[Value]
-) -> tuple[str, ...]:
-    """The parameter whose memory the result takes over, if there is one.
+) -> int | None:
+    """The number of the parameter whose memory the result takes over, if there is one.
 
     ``free`` are the arguments in the arena that no later step reads.
     """
     if len(step.outs) != 1 or step.outs[0] in kept:
-        return ()
-    for name in may_share(kernel):
-        value = step.args[_index(kernel, name)]
-        if value in free and sum(other is value for other in step.args) == 1:
-            return (name,)
-    return ()
+        return None
+    alone = (n for n in may_share(kernel) if step.args.count(step.args[n]) == 1)
+    return next((number for number in alone if step.args[number] in free), None)
