@@ -10,7 +10,6 @@ import copy
 import ctypes
 from collections.abc import Sequence
 from pkgutil import resolve_name
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from compiler.ops.number_format import Array
 from compiler.runtime.executor import Inputs
 from compiler.targets.c.entry import Entry
 from compiler.targets.c.package import CPackage, c_package
-from compiler.targets.c.toolchain import EXACT_FLAGS, load_library
+from compiler.targets.c.toolchain import EXACT_FLAGS, call_c, load_library
 from compiler.targets.reference.inputs import checked_inputs
 
 # Lowering is a layer above: named as text, imported when a module has not been lowered yet.
@@ -58,7 +57,6 @@ class CExecutor:
         self.package = c_package(lowered(mod), "module", function=function)
         self._library = _library(self.package, flags)
         self._entry = self.package.entries[function]
-        self._call = _symbol(self._library, self._entry)
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -76,7 +74,6 @@ class CExecutor:
         found = copy.copy(self)
         found._function = self._mod[function]
         found._entry = self.package.entries[function]
-        found._call = _symbol(self._library, found._entry)
         return found
 
     def run(self, inputs: Inputs) -> list[Array]:
@@ -89,7 +86,7 @@ class CExecutor:
         made = [np.empty(value.shape, value.dtype) for value in self._entry.results]
         arena = np.empty(self._entry.placement.arena_bytes // 8 + 2, np.int64)
         memory = [arena] if self._entry.placement.arena_bytes else []
-        self._call(*(ctypes.c_void_p(a.ctypes.data) for a in (*memory, *given, *made)))
+        call_c(self._library, self._entry.symbol, [*memory, *given, *made])
         return made
 
 
@@ -123,10 +120,3 @@ def _library(package: CPackage, flags: Sequence[str]) -> ctypes.CDLL:
     texts = dict(package.files)
     texts[f"{package.name}.c"] += f"\nvoid (*const {KERNELS}[])(void) = {{{addresses or 0}}};\n"
     return load_library(package.name, texts, flags)
-
-
-def _symbol(library: ctypes.CDLL, entry: Entry) -> Any:
-    """The C function of an entry."""
-    call = getattr(library, entry.symbol)
-    call.restype = None
-    return call

@@ -9,7 +9,6 @@ owns all memory, so calls from several threads do not meet.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,7 +24,7 @@ from compiler.targets.c.names import Names
 from compiler.targets.c.product_form import with_scratch
 from compiler.targets.c.routines import c_routines
 from compiler.targets.c.source_file import source_text
-from compiler.targets.c.toolchain import EXACT_FLAGS, load_library
+from compiler.targets.c.toolchain import EXACT_FLAGS, call_c, load_library
 
 
 class KernelLibrary:
@@ -57,9 +56,7 @@ class KernelLibrary:
             return func.evaluate(args)
         given = checked_arguments(func, args)
         made = [np.empty(b.shape, b.dtype) for b in (*func.outputs, *func.temps)]
-        call = getattr(self._library, self._symbols[name])
-        call.restype = None
-        call(*(ctypes.c_void_p(array.ctypes.data) for array in (*given, *made)))
+        call_c(self._library, self._symbols[name], [*given, *made])
         return made[: len(func.outputs)]
 
 

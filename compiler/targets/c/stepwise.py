@@ -92,7 +92,6 @@ class _Kernels:
         arena = np.frombuffer(bytearray(self._noise), np.int64, len(self._noise) // 8)
         start = arena.ctypes.data
         others: dict[Value, Array] = {}
-        places: list[int] = []
         for home in (*step.args, *step.outs):
             if home.packed is not None:
                 others[home] = np.frombuffer(numbers(*home.packed), np.uint8)
@@ -109,7 +108,7 @@ class _Kernels:
             else:
                 held = np.ascontiguousarray(array)
                 ctypes.memmove(start + self._placement.offsets[home], held.ctypes.data, held.nbytes)
-        places += [
+        places = [
             others[home].ctypes.data if home in others else start + self._placement.offsets[home]
             for home in (*step.args, *step.outs)
         ]

@@ -25,6 +25,9 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
 
 from compiler.errors import CodegenError
 
@@ -145,6 +148,13 @@ def load_library(name: str, texts: Mapping[str, str], flags: Sequence[str]) -> c
         for source, text in zip(sources, texts.values()):
             source.write_text(text, encoding="utf-8", newline="\n")
         return ctypes.CDLL(str(build_library(name, sources, ("-std=c99", *flags))))
+
+
+def call_c(library: ctypes.CDLL, symbol: str, arrays: Sequence[NDArray[Any]]) -> None:
+    """Call a function that takes the addresses of arrays, and returns nothing."""
+    call = getattr(library, symbol)
+    call.restype = None
+    call(*(ctypes.c_void_p(array.ctypes.data) for array in arrays))
 
 
 def build_facts(compiler: Command) -> tuple[str, ...]:
