@@ -182,7 +182,4 @@ def elements(array: Array) -> list[str]:
     if dtype.startswith("float"):
         return [float_literal(value, dtype) for value in flat]
     assert dtype in C_TYPES
-    if dtype in ("int8", "int16", "uint8", "uint16", "int32"):
-        lowest = -(1 << 31)
-        return [str(v) if v != lowest else int_literal(v, dtype) for v in flat.tolist()]
     return [int_literal(value, dtype) for value in flat.tolist()]

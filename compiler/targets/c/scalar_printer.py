@@ -16,7 +16,6 @@ from fractions import Fraction
 
 import numpy as np
 
-from compiler.errors import CodegenError
 from compiler.lir.affine import Affine
 from compiler.lir.ranges import ValueRanges, dtype_range, exact_range, fits, is_whole
 from compiler.lir.scalars import (
@@ -238,8 +237,6 @@ class ScalarPrinter:
         args = [self._plain(arg) for arg in node.args]
         if node.name == "saturating_cast":
             return self._saturated(node), _UNARY
-        if node.dtype == "float16":
-            raise CodegenError("C has no type for float16", fix="keep such values in float32")
         call = f"{self.use(node.name, node.dtype)}({', '.join(args)})"
         return call, _UNARY
 
