@@ -15,11 +15,10 @@ from compiler.ir.ty import integer_range
 from compiler.ops.reduce.axes import axes_of
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 from compiler.ops.transform.scatter import most_updates
-from compiler.targets.engine.elementwise import emit_program
 from compiler.targets.engine.layouts import axis_order
 from compiler.targets.engine.planner import Planner, general, rule
 from compiler.targets.engine.steps import number
-from compiler.targets.engine.values import INT64, Chain, Item, constant, spread
+from compiler.targets.engine.values import INT64, Item, constant, spread
 from compiler.targets.engine.views import (
     Address,
     Shape,
@@ -326,11 +325,9 @@ def surrounded(planner: Planner, data: Item, width: Sequence[tuple[int, int]], v
 
 def _filled(planner: Planner, item: Item, value: int) -> View:
     """Memory of an item with one value everywhere."""
-    view = compact(item.storage, item.shape, axis_order(item))
-    chain = Chain("CLIP", (constant(value),), (value, value))
-    emit_program(planner, Item(item.shape, value, value, chain=chain), view)
-    item.view = view
-    return view
+    item.view = compact(item.storage, item.shape, axis_order(item))
+    planner.write(constant(value), item.view)
+    return item.view
 
 
 # ---- computed places --------------------------------------------------------------------------
@@ -416,13 +413,9 @@ def scatter(planner: Planner, step: Step, args: list[Item]) -> bool:
     if mode == "add":
         item.stored = ("S32" if item.fits_int32 else "S64", 0)
     item.view = out = compact(item.storage, shape)
-    if data.data is not None and data.low == data.high:
-        chain = Chain("CLIP", (constant(data.low),), data.bounds)
-        emit_program(planner, Item(shape, *data.bounds, chain=chain), out)
-    else:
-        if data.uses > 1:  # so that no other reader reads the rows written here
-            planner.materialise(data)
-        planner.write(data, out)
+    if data.uses > 1 and data.data is None:  # so that no other reader reads the rows written here
+        planner.materialise(data)
+    planner.write(data, out)
     source = planner.materialise(updates)
     summed = mode == "add" and item.fits_int32
     if not summed and source.buffer.storage != out.buffer.storage:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Final, Protocol
@@ -13,14 +13,15 @@ from compiler.errors import PlanError
 from compiler.ir.dataflow import Dataflow, Step
 from compiler.ir.ty import TensorType
 from compiler.ops.number_format import Array
+from compiler.targets.c.memory_plan import Lifetime, plan_memory
 from compiler.targets.engine.layouts import MOST_IMAGES, axis_order, wanted_padding
 from compiler.targets.engine.library import Library
 from compiler.targets.engine.steps import Blob, number, row, row_fields
 from compiler.targets.engine.values import Item
 from compiler.targets.engine.views import (
+    ALIGN,
     Address,
     Buffer,
-    Memory,
     Shape,
     View,
     compact,
@@ -340,15 +341,8 @@ class Emitter:
                 live.update(action.reads)
         kept.reverse()
         self.kept = kept
-        memory = Memory()
-        for place, action in enumerate(kept):
-            for buffer in (*action.reads, *action.writes):
-                if isinstance(buffer, Buffer) and buffer not in self._constants:
-                    memory.touch(buffer, place)
         begun = {last: first for first, last in _loops(kept)}
-        for last, first in begun.items():
-            memory.hold(first, last)
-        arena = memory.place()
+        arena = self._placed(kept, begun)
         if arena > MOST_ARENA:
             raise PlanError(
                 f"the engine would need {arena / 2**30:.1f} GiB for one run",
@@ -371,6 +365,27 @@ class Emitter:
             tuple(v.type for v in self.flow.inputs),
             tuple(v.type for v in self.flow.outputs),
         )
+
+    def _placed(self, actions: Sequence[Action], begun: Mapping[int, int]) -> int:
+        """Give every buffer its place, and return the bytes of the arena.
+
+        Args:
+            begun: where each loop begins, by its end. What lives across an end of a loop lives as
+                long as the loop, whose steps are run again.
+        """
+        spans: dict[Buffer, tuple[int, int]] = {}
+        for place, action in enumerate(actions):
+            for buffer in (*action.reads, *action.writes):
+                if isinstance(buffer, Buffer) and buffer not in self._constants:
+                    spans[buffer] = spans.get(buffer, (place,))[0], place
+        for last, first in begun.items():
+            for buffer, (begin, end) in spans.items():
+                if end >= first and begin <= last and (begin < first or end > last):
+                    spans[buffer] = min(begin, first), max(end, last)
+        plan = plan_memory([Lifetime(b.size, *span) for b, span in spans.items()], ALIGN)
+        for buffer, offset in zip(spans, plan.offsets):
+            buffer.place = offset
+        return -(-plan.arena_bytes // ALIGN) * ALIGN
 
     def _resolved(self, value: Any) -> int:
         if isinstance(value, Address):

@@ -407,18 +407,19 @@ class Planner:
         return made
 
     def write(self, item: Item, target: View) -> None:
-        """Copy an item into memory of its shape, or compute it there."""
+        """Copy an item into memory of its shape, or compute it there; one number fills it."""
         stored = target.buffer.storage
         if item.view is None and item.chain is not None and item.storage == stored:
             item.view, item.depth = emit_program(self, item, target), 0
             self.lies(item)
             return
-        view = self.materialise(item)
-        if view.buffer.storage == stored:
+        number = item.data is not None and item.low == item.high
+        view = None if number else self.materialise(item)
+        if view is not None and view.buffer.storage == stored:
             self.emitter.copy(view, target)
         else:
-            same = Chain("CLIP", (item,), (item.low, item.high))
-            emit_program(self, Item(item.shape, item.low, item.high, chain=same), target)
+            same = Chain("CLIP", (item.as_scalar(),), item.bounds)
+            emit_program(self, Item(target.shape, *item.bounds, chain=same), target)
 
     def materialise(self, item: Item) -> View:
         """Return the view of the item; computes it if it was not yet."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
 import numpy as np
 
 from compiler.errors import PlanError
-from compiler.targets.c.memory_plan import Lifetime, plan_memory
 
 ALIGN: Final = 64
 """Bytes; of every buffer and constant."""
@@ -211,34 +210,3 @@ def positions(loops: Sequence[tuple[int, Shape]]) -> list[list[tuple[int, Shape]
             raise NoProgramError(f"tensors of {len(loops)} loops more than the kernels have")
         found = [[*at, (index, strides)] for at in found for index in range(size)]
     return found
-
-
-@dataclass(slots=True, eq=False)
-class Memory:
-    """Lifetimes of buffers, and their places in the arena.
-
-    Attributes:
-        spans: buffer -> (first step, last step) that touches it.
-    """
-
-    spans: dict[Buffer, tuple[int, int]] = field(default_factory=dict)
-
-    def touch(self, buffer: Buffer, step: int) -> None:
-        """Note that a step reads or writes a buffer."""
-        first, last = self.spans.get(buffer, (step, step))
-        self.spans[buffer] = (min(first, step), max(last, step))
-
-    def hold(self, first: int, last: int) -> None:
-        """Let what lives across an end of a loop live as long as the loop, whose steps are run
-        again."""
-        for buffer, (begin, end) in self.spans.items():
-            if end >= first and begin <= last and (begin < first or end > last):
-                self.spans[buffer] = (min(begin, first), max(end, last))
-
-    def place(self) -> int:
-        """Give every buffer its place; returns the bytes of the arena."""
-        lives = [Lifetime(buffer.size, *span) for buffer, span in self.spans.items()]
-        plan = plan_memory(lives, ALIGN)
-        for buffer, offset in zip(self.spans, plan.offsets):
-            buffer.place = offset
-        return -(-plan.arena_bytes // ALIGN) * ALIGN
