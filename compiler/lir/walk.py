@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import methodcaller
-from typing import Any
+from typing import Any, TypeVar
 
 from compiler.lir import index
 from compiler.lir.scalars import INDEX_DTYPE, Axis, Bin, Cast, Intrin, Load, Scalar, Select, Un
 
+T = TypeVar("T")
+
 
 def post_order(
-    *roots: Scalar, operands_of: Callable[[Scalar], tuple[Scalar, ...]] = methodcaller("operands")
-) -> Iterator[Scalar]:
+    *roots: T, operands_of: Callable[[T], tuple[T, ...]] = methodcaller("operands")
+) -> Iterator[T]:
     """Every node reachable from the roots once, operands before users.
 
     Args:
         operands_of: () does not enter a node.
     """
     done: set[int] = set()
-    stack: list[tuple[Scalar, bool]] = [(root, False) for root in reversed(roots)]
+    stack = [(root, False) for root in reversed(roots)]
     while stack:
         node, operands_pushed = stack.pop()
         if id(node) in done:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from compiler.lir.walk import post_order
 from compiler.targets.engine.epilogue import to_even_parts
 from compiler.targets.engine.steps import layout
 from compiler.targets.engine.values import (
@@ -261,18 +262,8 @@ def _does_nothing(chain: Chain) -> bool:
 
 def _needed(results: Collection[Item], by: dict[Item, Chain]) -> list[Operation]:
     """The operators behind results, in the order of execution."""
-    made: dict[Item, Operation] = {}
-    stack = [(result, False) for result in reversed(list(results))]
-    while stack:
-        item, ready = stack.pop()
-        if item in made or item not in by:
-            continue
-        if ready:
-            made[item] = Operation(item, by[item])
-        else:
-            stack.append((item, True))
-            stack.extend((arg, False) for arg in reversed(by[item].args))
-    return list(made.values())
+    order = post_order(*results, operands_of=lambda item: by[item].args if item in by else ())
+    return [Operation(item, by[item]) for item in order if item in by]
 
 
 def shift_axis(amounts: Item, shape: Shape) -> int | None:
