@@ -49,15 +49,6 @@ def axis_order(item: Item) -> Shape:
     return tuple(range(len(item.shape)))
 
 
-def conv_padding(step: Step, item: Item) -> tuple[int, int, int, int]:
-    """(top, left, bottom, right) of zeros that a convolution reads around an item."""
-    found = transposed(step)
-    if found is not None and found.value.type.concrete_shape == item.shape:
-        return found.padding()
-    top, left, bottom, right = step.attrs.padding
-    return top, left, bottom, right
-
-
 def wanted_padding(item: Item) -> tuple[list[tuple[int, int]], int]:
     """Return the padding that readers want before and after every axis, and its value.
 
@@ -74,7 +65,10 @@ def wanted_padding(item: Item) -> tuple[list[tuple[int, int]], int]:
         layout = layout_of(step)
         if "conv2d" not in step.name or rank != 4 or layout is None:
             continue
-        top, left, bottom, right = conv_padding(step, item)
+        spread, sides = transposed(step), step.attrs.padding
+        if spread is not None and spread.value.type.concrete_shape == item.shape:
+            sides = spread.padding()
+        top, left, bottom, right = sides
         for letter, before, after in (("H", top, bottom), ("W", left, right)):
             axis = layout.index(letter)
             pads[axis] = (max(pads[axis][0], before), max(pads[axis][1], after))

@@ -13,7 +13,7 @@ LARGEST_32 = (1 << 31) - 1
 _BLOCK_BYTES, _BLOCK_ROWS = 147456, 240
 _MOST_TOGETHER = 4
 _MOST_SHARE = 20
-_FILLED_ROWS = {
+FILLED_ROWS = {
     4: {(3, 1): 2, (3, 2): 1, (5, 1): 4, (5, 2): 2},
     2: {(3, 1): 2, (3, 2): 2, (5, 1): 2, (5, 2): 2},
 }
@@ -145,20 +145,6 @@ def rows_together(kernel: int, stride: int, dilation: int, height: int, unit: in
     if dilation > 1:
         return 1
     return min(spare // stride + 1, height, _MOST_TOGETHER)
-
-
-def filled_rows(
-    kernel: tuple[int, int],
-    strides: tuple[int, int],
-    dilation: tuple[int, int],
-    height: int,
-    unit: int,
-) -> int:
-    """Output rows together in depthwise kernels that fill registers; 0 where there are none."""
-    if len({*kernel}) > 1 or len({*strides}) > 1 or tuple(dilation) != (1, 1):
-        return 0
-    rows = _FILLED_ROWS[unit].get((kernel[0], strides[0]), 0)
-    return rows if rows <= height else 0
 
 
 def depthwise_order(channels: int, block: int) -> Array:

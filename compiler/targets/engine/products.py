@@ -21,10 +21,10 @@ from compiler.targets.engine.epilogue import put_epilogue, repeated
 from compiler.targets.engine.layouts import MOST_IMAGES, channels_last
 from compiler.targets.engine.library import Library
 from compiler.targets.engine.packing import (
+    FILLED_ROWS,
     crossed_term,
     depthwise_columns,
     dot_unit,
-    filled_rows,
     has_four_bits,
     least_columns,
     pack_depthwise,
@@ -171,34 +171,23 @@ def _waiting(
     return Item(shape, int(low.min()), int(high.max()), product=product, uses=1)
 
 
-def zero_term(planner: Planner, view: View, weight: Array) -> Array:
-    """Return the term that the bias takes back, because kernels multiply stored bytes."""
-    sums = weight.astype(np.int64).sum(axis=1)
-    shift = planner.library.activation_shift if view.buffer.type == "U8" else 0
-    return np.asarray((shift - view.buffer.zero) * sums)
-
-
 def bias_of(planner: Planner, view: View, weight: Array, rows: int) -> tuple[Array, int]:
     """Return the term that the bias of a product with weights [channels, elements of a row] takes
-    back, and whether its dot steps are crossed."""
+    back, because kernels multiply stored bytes, and whether its dot steps are crossed."""
     library, (columns, length) = planner.library, weight.shape
     sizes = zip((rows, columns, length), _LEAST_CROSSED)
     crossed = library.crosses and view.buffer.type == "U8" and all(n >= most for n, most in sizes)
     crossed = crossed and wide_steps(weight[:, None], library) is None
-    bias = zero_term(planner, view, weight)
+    shift = library.activation_shift if view.buffer.type == "U8" else 0
+    bias = (shift - view.buffer.zero) * weight.astype(np.int64).sum(axis=1)
     return bias + crossed_term(weight, library) if crossed else bias, int(crossed)
-
-
-def takes_four_bits(runs: Array, library: Library) -> bool:
-    """Return whether a product of one row by weights [channels, runs, elements] takes them in 4
-    bits."""
-    return 0 < library.nibbles <= runs.size and runs.shape[1] == 1 and has_four_bits(runs[:, 0])
 
 
 def _taken_as(runs: Array, rows: int, library: Library) -> tuple[str, int]:
     """Choose the form of weights [channels, runs, elements of a run] for rows of bytes, and the
     number of wide steps that narrow ones end with: see step.h."""
-    if rows == 1 and takes_four_bits(runs, library):
+    many = rows == 1 == runs.shape[1] and 0 < library.nibbles <= runs.size
+    if many and has_four_bits(runs[:, 0]):
         return "FOUR_BITS", 0
     if (wide := wide_steps(runs, library)) is not None:
         return "NARROW_PAIRS", wide
@@ -540,11 +529,13 @@ def _bordered(planner: Planner, data: Item, layout: str, padding: Sequence[int])
 
 def _filled_rows(planner: Planner, attrs: Any, weight: Array, source: View, target: View) -> int:
     """Output rows together in depthwise kernels that fill registers; 0 where there are none."""
-    if planner.library.depthwise_block == 1:
+    sides, strides = {*weight.shape[2:]}, {*attrs.strides}
+    even = len(sides) == len(strides) == 1 and tuple(attrs.dilation) == (1, 1)
+    if planner.library.depthwise_block == 1 or not even:
         return 0
     unit = dot_unit(source.buffer.type, planner.library)
-    kernel = weight.shape[2], weight.shape[3]
-    return filled_rows(kernel, attrs.strides, attrs.dilation, target.shape[1], unit)
+    rows = FILLED_ROWS[unit].get((*sides, *strides), 0)
+    return rows if rows <= target.shape[1] else 0
 
 
 def _write_depthwise(
