@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pkgutil import resolve_name
 
 from compiler.errors import LoweringError, check_known
@@ -19,7 +20,11 @@ _REFERENCE = "reference"
 """The kind of target whose PrimFuncs the executor of the graph evaluates by itself, with numpy."""
 
 
-class ModuleKernels:
+Kernel = Callable[[Sequence[Array]], list[Array]]
+"""The outputs of one callee for one array per parameter."""
+
+
+def module_kernels(mod: IRModule, kind: str | None = None) -> dict[str, Kernel]:
     """All callees of a module's ``call_lowered``: PrimFuncs by their targets, external functions.
 
     Args:
@@ -29,27 +34,19 @@ class ModuleKernels:
         LoweringError: a target that nothing here can run.
         CodegenError: the code generator of a target failed.
     """
-
-    def __init__(self, mod: IRModule, kind: str | None = None) -> None:
-        by_kind: dict[str, list[LoweredFunction]] = {}
-        for fn in mod.functions.values():
-            if isinstance(fn, LoweredFunction):
-                own = str(fn.attrs.get("target", _REFERENCE)).split(" ", 1)[0]
-                by_kind.setdefault(kind or own, []).append(fn)
-        self._runs: dict[str, Callable[[str, Sequence[Array]], list[Array]]] = {}
-        by_kind.pop(_REFERENCE, None)
-        for name, functions in by_kind.items():
-            what = f"kernels for target {name!r} cannot be run here"
-            check_known(name, (_REFERENCE, *KERNEL_RUNNERS), what, LoweringError)
-            runner = resolve_name(KERNEL_RUNNERS[name])(functions)
-            self._runs.update({f.name: runner.run for f in functions})
-        externals: Sequence[ExternalModule] = mod.attrs.get("external_mods", ())
-        for external in externals:
-            self._runs.update(dict.fromkeys(external.symbols, external.run))
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._runs
-
-    def run(self, name: str, args: Sequence[Array]) -> list[Array]:
-        """The outputs of one callee."""
-        return self._runs[name](name, args)
+    by_kind: dict[str, list[LoweredFunction]] = {}
+    for fn in mod.functions.values():
+        if isinstance(fn, LoweredFunction):
+            own = str(fn.attrs.get("target", _REFERENCE)).split(" ", 1)[0]
+            by_kind.setdefault(kind or own, []).append(fn)
+    by_kind.pop(_REFERENCE, None)
+    found: dict[str, Kernel] = {}
+    for name, functions in by_kind.items():
+        what = f"kernels for target {name!r} cannot be run here"
+        check_known(name, (_REFERENCE, *KERNEL_RUNNERS), what, LoweringError)
+        runner = resolve_name(KERNEL_RUNNERS[name])(functions)
+        found |= {f.name: partial(runner.run, f.name) for f in functions}
+    externals: Sequence[ExternalModule] = mod.attrs.get("external_mods", ())
+    for external in externals:
+        found |= {symbol: partial(external.run, symbol) for symbol in external.symbols}
+    return found

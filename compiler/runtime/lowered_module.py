@@ -27,7 +27,7 @@ from compiler.runtime.archive import json_bytes, read_archive, read_json, write_
 from compiler.runtime.exact_executor import EXECUTOR_FACTORIES
 from compiler.runtime.executor import Executor, Inputs, ordered_inputs
 from compiler.runtime.external_module import ExternalModule, external_loaders
-from compiler.runtime.kernels import ModuleKernels
+from compiler.runtime.kernels import module_kernels
 from compiler.runtime.packed import pack, unpack
 
 TEXT, TENSORS, INDEX = "lir.txt", "lir.bin", "lir.json"
@@ -79,7 +79,7 @@ class LoweredModule:
         if key not in self._executors:
             # The walk over the graph is the reference target's.
             factory: Callable[..., Executor] = resolve_name(EXECUTOR_FACTORIES["reference"])
-            made = factory(self.mod, function, kernels=ModuleKernels(self.mod, kernels))
+            made = factory(self.mod, function, kernels=module_kernels(self.mod, kernels))
             self._executors[key] = made
         return self._executors[key]
 

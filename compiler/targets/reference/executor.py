@@ -7,9 +7,8 @@ in the program is bounded by memory only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,12 +33,11 @@ from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType
 from compiler.ops.evaluate import Value, apply_rule, evaluate_op, flatten, shaped_like
 from compiler.runtime.executor import Inputs
-from compiler.runtime.kernels import ModuleKernels
+from compiler.runtime.kernels import Kernel
 from compiler.targets.reference.inputs import checked_inputs
 from compiler.targets.reference.plan import Block, Do, Plan, Step, make_plan
 
 Tap = Callable[[Expr, Value], None]
-Kernel = Callable[[list[NDArray[Any]]], list[NDArray[Any]]]
 
 
 @dataclass(slots=True, eq=False)
@@ -77,8 +75,8 @@ class ReferenceExecutor:
     Args:
         mod: a well-typed module; types are inferred when they are missing.
         function: name of the global function.
-        kernels: runs the lowered functions it contains; the others, and all without it, are
-            evaluated with numpy or through their Relay body.
+        kernels: run lowered functions, by their names; the others are evaluated with numpy or
+            through their Relay body.
         tap: called as ``tap(node, value)`` with every parameter and every computed node (calls,
             tuples, items, Ifs, Matches), in the order of evaluation.
     Raises:
@@ -91,7 +89,7 @@ class ReferenceExecutor:
         mod: IRModule,
         function: str = "main",
         tap: Tap | None = None,
-        kernels: ModuleKernels | None = None,
+        kernels: Mapping[str, Kernel] | None = None,
     ) -> None:
         if mod[function].checked_type_or_none is None:
             mod = infer_module(mod)
@@ -101,7 +99,7 @@ class ReferenceExecutor:
         self._function: Function = mod[function]
         self.input_names = tuple(p.name_hint for p in self._function.params)
         self._tap = tap
-        self._kernels = kernels
+        self._kernels = kernels or {}
         self._plans: dict[str, Plan] = {function: make_plan(self._function)}
         self._name = function
 
@@ -113,7 +111,10 @@ class ReferenceExecutor:
         Raises:
             EvaluationError: an input does not fit, or the program cannot go on.
         """
-        value = self.run_values(checked_inputs(self._function, inputs))
+        args = checked_inputs(self._function, inputs)
+        with np.errstate(all="ignore"):
+            machine = _Machine(self._plan_of, self._kernel, self._tap)
+            value = machine.run(self._plans[self._name], args)
         results = flatten([value])
         for result in results:
             if not isinstance(result, np.ndarray):
@@ -122,19 +123,11 @@ class ReferenceExecutor:
                 )
         return results
 
-    def run_values(self, args: list[Any]) -> Any:
-        """The value of the function for values of its parameters, which are taken as they are."""
-        with np.errstate(all="ignore"):
-            machine = _Machine(self._plan_of, self._kernel, self._tap)
-            return machine.run(self._plans[self._name], args)
-
     def _kernel(self, name: str) -> Kernel | None:
         """Return the kernel of a lowered function; None where its Relay body runs."""
-        kernels = self._kernels
-        if kernels is not None and name in kernels:
-            return partial(kernels.run, name)
         found = self._mod[name]
-        return found.evaluate if isinstance(found, LoweredFunction) else None
+        own = found.evaluate if isinstance(found, LoweredFunction) else None
+        return self._kernels.get(name, own)
 
     def _plan_of(self, name: str) -> Plan:
         plan = self._plans.get(name)
