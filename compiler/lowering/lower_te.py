@@ -224,16 +224,11 @@ class LowerTensorExprMutator(DeviceAwareExprMutator):
         if device.target is None:
             raise LoweringError(
                 "the target of a call of a primitive function is not known",
-                where=_kernel_words(function),
+                where=f"fused {', '.join(fused_ops(function)) or 'function'}",
                 fix="run transform.PlanDevices(target) before LowerTE",
                 span=call.span,
             )
         return Target.from_text(device.target)
-
-
-def _kernel_words(function: Function) -> str:
-    """The operators a primitive function calls, for messages."""
-    return f"fused {', '.join(fused_ops(function)) or 'function'}"
 
 
 def _call_flat(
