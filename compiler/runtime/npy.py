@@ -37,8 +37,6 @@ def read_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]
     try:
         with warnings.catch_warnings(action="ignore"):  # of a header that is strange Python
             shape, fortran, dtype = read(stream)
-    except (ValueError, EOFError):
-        raise
     except (  # of Python's parser and of dtypes
         tokenize.TokenError,
         SyntaxError,
