@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Final
 
 import numpy as np
@@ -32,14 +33,8 @@ _SPARE: Final = 1 << 20
 
 def available() -> tuple[str, ...]:
     """The judges that are installed."""
-    found = []
-    for name, package in zip(JUDGES, ("tflite_micro", "ai_edge_litert")):
-        try:
-            import_module(package)
-        except ImportError:
-            continue
-        found.append(name)
-    return tuple(found)
+    packages = zip(JUDGES, ("tflite_micro", "ai_edge_litert"))
+    return tuple(name for name, package in packages if find_spec(package) is not None)
 
 
 def interpreter(name: str, data: bytes) -> tuple[Run, tuple[str, ...]]:
