@@ -34,6 +34,7 @@ from compiler.ir.expr import (
     Var,
     describe,
 )
+from compiler.ir.functor.expr_functor import DepthGuard
 from compiler.ir.functor.mutator import ExprMutator
 from compiler.ir.functor.traversal import dataflow_children, expand_dataflow
 from compiler.ir.functor.visitor import ExprVisitor
@@ -111,6 +112,8 @@ class LexicalOnDeviceMixin:
 class _RegionWalk(LexicalOnDeviceMixin, ABC):
     """The walk that visitor and mutator share: through dataflow, in and out of regions."""
 
+    _guard: DepthGuard
+
     @abstractmethod
     def _done(self, expr: Expr) -> bool:
         """True when a node needs no (further) handling."""
@@ -122,6 +125,15 @@ class _RegionWalk(LexicalOnDeviceMixin, ABC):
     @abstractmethod
     def device_aware_visit_function(self, function: Function) -> Any:
         """Hook: what stands for a function, whose region has been entered."""
+
+    def visit(self, expr: Expr, *args: Any) -> Any:
+        """Handle ``expr`` and what it reaches."""
+        if not self._done(expr):
+            self._guard.enter(expr)
+            try:
+                self._walk(expr)
+            finally:
+                self._guard.leave()
 
     def visit_function(self, function: Function, *args: Any) -> Any:
         if function.has_nonzero_attr("Primitive"):
@@ -162,17 +174,6 @@ class DeviceAwareExprVisitor(_RegionWalk, ExprVisitor):
     def __init__(self, mod: IRModule | None = None) -> None:
         LexicalOnDeviceMixin.__init__(self, mod)
         ExprVisitor.__init__(self)
-
-    def visit(self, expr: Expr, *args: Any) -> None:
-        """Visit ``expr`` and what it reaches; a node seen before is only counted."""
-        if expr in self.visit_counter:
-            self.visit_counter[expr] += 1
-            return
-        self._guard.enter(expr)
-        try:
-            self._walk(expr)
-        finally:
-            self._guard.leave()
 
     def _done(self, expr: Expr) -> bool:
         count = self.visit_counter.get(expr, 0)
@@ -244,22 +245,14 @@ class DeviceAwareExprMutator(_RegionWalk, ExprMutator):
 
     def visit(self, expr: Expr, *args: Any) -> Expr:
         """The new form of ``expr``."""
-        done = self.memo.get(expr)
-        if done is not None:
-            return done
-        self._guard.enter(expr)
-        try:
-            self._walk(expr)
-        finally:
-            self._guard.leave()
+        super().visit(expr)
         return self.memo[expr]
 
     def _done(self, expr: Expr) -> bool:
         return expr in self.memo
 
     def _close(self, expr: Expr) -> None:
-        if expr not in self.memo:
-            self.memo[expr] = self.dispatch(expr)
+        self._rebuild(expr)
 
     def visit_call(self, call: Call, *args: Any) -> Expr:
         props = get_on_device_props(call)

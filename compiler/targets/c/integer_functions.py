@@ -12,8 +12,6 @@ from compiler.targets.c.c_types import bits_of, c_type, function_text, unsigned_
 class Functions(Protocol):
     """The functions that a file needs: ``Arithmetic``, as the texts of functions use it."""
 
-    uses_memcpy: bool
-
     def __call__(self, operation: str, dtype: str) -> str:
         """Name of the function for an operation on a dtype."""
 
