@@ -67,17 +67,6 @@ def split_guards(
     return strip(expr), conditions
 
 
-def conditions_of(condition: Scalar) -> list[Affine] | None:
-    """Sums of axes that are all not negative exactly where the condition holds."""
-    found: list[Affine] = []
-    for part in conjuncts(condition):
-        values = _not_negative(part)
-        if values is None:
-            return None
-        found += values
-    return found
-
-
 def _is(node: Scalar, number: float | None) -> bool:
     return isinstance(node, IntImm | FloatImm) and node.value == number
 

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 
-from compiler.lir.affine import Affine, flat_index
+from compiler.lir.affine import Affine
 from compiler.lir.nodes import Compute
 from compiler.lir.ranges import ValueRanges, is_whole
 from compiler.lir.scalars import Acc, Axis, Scalar
@@ -34,8 +34,8 @@ from compiler.targets.c.accumulator import Accumulator, accumulator_of
 from compiler.targets.c.arithmetic import Arithmetic
 from compiler.targets.c.guards import split_guards
 from compiler.targets.c.lines import Lines
-from compiler.targets.c.loop_order import Loop, Order, join_loops, row_of
-from compiler.targets.c.scalar_printer import ScalarPrinter, axes_in, names_apart
+from compiler.targets.c.loop_order import Loop, Order, joined_order, row_of
+from compiler.targets.c.scalar_printer import ScalarPrinter, names_apart
 from compiler.targets.c.source_file import ROLLED
 
 LONGEST_ROW = 512
@@ -106,26 +106,11 @@ class LoopNest:
 
     def _joined_order(self) -> Order:
         block = self._block
-        positions: dict[int | str, Affine] = {}
         fixed = {name for condition in self._conditions for name in condition.terms}
-        roots = (self._expr, self._result)
-        for node in loads(*roots):
-            position = flat_index(node.buffer, node.index)
-            if position is None:
-                fixed |= axes_in(*node.index)
-            else:
-                positions[id(node)] = position
-        positions["out"] = block.position
         if block.combiner in _ARG:
             fixed |= {a.name for a in block.raxes}
-        fixed |= axes_in(*roots, *([block.init] if block.init is not None else []))
-        order = Order(
-            tuple(Loop(a.name, a.extent) for a in block.axes if a.extent != 1),
-            tuple(Loop(a.name, a.extent) for a in self._raxes() if a.extent != 1),
-            positions,
-        )
-        taken = frozenset(a.name for a in (*block.axes, *block.raxes)) | set(self._names.values())
-        return join_loops(order, frozenset(fixed), taken)
+        roots, names = (self._expr, self._result), self._names.values()
+        return joined_order(block, roots, self._raxes(), fixed, names)
 
     def _raxes(self) -> list[Axis]:
         """The loops of the reduction; loops with their own bounds come first where that is free.

@@ -7,10 +7,14 @@ per x; a dense layer walks along the summed features, so its innermost loop is t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from compiler.lir.affine import Affine
+from compiler.lir.affine import Affine, flat_index
+from compiler.lir.nodes import Compute
+from compiler.lir.scalars import Axis, Scalar
+from compiler.lir.walk import loads
+from compiler.targets.c.scalar_printer import axes_in
 
 _NEAR = 4
 """A step up to this many elements still shares cache lines and vector loads."""
@@ -41,14 +45,39 @@ class Order:
     positions: Mapping[int | str, Affine]
 
 
-def join_loops(order: Order, fixed: frozenset[str], taken: frozenset[str]) -> Order:
-    """Neighbouring loops that walk every buffer as one would, made one.
+def joined_order(
+    block: Compute,
+    roots: Sequence[Scalar],
+    raxes: Sequence[Axis],
+    fixed: Collection[str] = (),
+    names: Collection[str] = (),
+) -> Order:
+    """The loops of a block; neighbours that walk every buffer as one would are one.
 
     Args:
-        order: as the block has it.
-        fixed: axes that something else than a position mentions.
-        taken: names that a new loop must not have.
+        roots: expressions that are computed in the loops.
+        raxes: of the block, in the order in which they are walked.
+        fixed: axes that stay as they are, beside those that anything but a position mentions.
+        names: that a new loop must not have, beside those of the axes.
     """
+    positions: dict[int | str, Affine] = {"out": block.position}
+    kept = {*fixed, *axes_in(*roots)}
+    for node in loads(*roots):
+        position = flat_index(node.buffer, node.index)
+        if position is None:
+            kept |= axes_in(*node.index)
+        else:
+            positions[id(node)] = position
+    axes, inner = (
+        tuple(Loop(axis.name, axis.extent) for axis in side if axis.extent != 1)
+        for side in (block.axes, raxes)
+    )
+    taken = {*names, *(axis.name for axis in (*block.axes, *raxes))}
+    return _join_loops(Order(axes, inner, positions), kept, taken)
+
+
+def _join_loops(order: Order, fixed: set[str], taken: set[str]) -> Order:
+    """Join neighbours of an order, unless ``fixed`` holds one, under names that are not taken."""
     for which in ("axes", "raxes"):
         loops: list[Loop] = []
         for loop in reversed(getattr(order, which)):

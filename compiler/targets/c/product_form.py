@@ -42,12 +42,11 @@ from typing import Literal
 from compiler.lir.affine import Affine, flat_index
 from compiler.lir.nodes import Compute, PrimFunc
 from compiler.lir.ranges import ValueRanges, is_whole
-from compiler.lir.scalars import Bin, Buffer, Cast, IntImm, Load, Scalar, Select
+from compiler.lir.scalars import Bin, Buffer, Cast, IntImm, Load, Scalar
 from compiler.lir.walk import loads
 from compiler.targets.c.accumulator import accumulator_of
-from compiler.targets.c.guards import conditions_of
-from compiler.targets.c.loop_order import Loop, Order, join_loops
-from compiler.targets.c.scalar_printer import axes_in
+from compiler.targets.c.guards import split_guards
+from compiler.targets.c.loop_order import Loop, Order, joined_order
 
 LEAST_SCRATCH = 1 << 12
 MOST_SCRATCH = 1 << 16
@@ -260,7 +259,7 @@ def product_of(block: Compute, budget: int = MOST_SCRATCH) -> Product | None:
         return None
     ranges = ValueRanges()
     accumulator = accumulator_of(block, expr, ranges)
-    sides = [_operand(side) for side in (expr.a, expr.b)]
+    sides = [_operand(block, side) for side in (expr.a, expr.b)]
     if accumulator.modular or sides[0] is None or sides[1] is None:
         return None
     ranges = ValueRanges(accumulator.range)
@@ -328,21 +327,13 @@ def _is_depthwise(product: Product) -> bool:
     )
 
 
-def _operand(side: Scalar) -> Operand | None:
+def _operand(block: Compute, side: Scalar) -> Operand | None:
     """A factor that is a narrow integer of some buffer, 0 where conditions fail."""
-    conditions: list[Affine] = []
-    node = side
-    while not isinstance(node, Load):
-        if isinstance(node, Cast) and is_whole(node.to) and is_whole(node.a.dtype):
-            node = node.a
-        elif isinstance(node, Select) and isinstance(node.b, IntImm) and node.b.value == 0:
-            found = conditions_of(node.condition)
-            if found is None:
-                return None
-            conditions += found
-            node = node.a
-        else:
-            return None
+    node, conditions = split_guards(block, side, lambda value: True)
+    while isinstance(node, Cast) and is_whole(node.to) and is_whole(node.a.dtype):
+        node = node.a
+    if not isinstance(node, Load):
+        return None
     position = flat_index(node.buffer, node.index)
     if node.buffer.dtype not in _NARROW or position is None:
         return None
@@ -351,16 +342,8 @@ def _operand(side: Scalar) -> Operand | None:
 
 def _joined(block: Compute, sides: Sequence[Operand]) -> Order | None:
     """The loops of the block; the innermost sum walks the first factors in order."""
-    positions: dict[int | str, Affine] = {id(s.load): s.position for s in sides}
-    for node in loads(block.stored):
-        position = flat_index(node.buffer, node.index)
-        if position is None:
-            return None
-        positions[id(node)] = position
-    positions["out"] = block.position
-    raxes = [Loop(a.name, a.extent) for a in block.raxes if a.extent != 1]
-    raxes.sort(key=lambda loop: -abs(sides[0].position.terms.get(loop.name, 0)))
-    axes = tuple(Loop(a.name, a.extent) for a in block.axes if a.extent != 1)
-    fixed = set().union(*(c.terms for s in sides for c in s.conditions)) | axes_in(block.stored)
-    taken = frozenset(axis.name for axis in (*block.axes, *block.raxes))
-    return join_loops(Order(axes, tuple(raxes), positions), frozenset(fixed), taken)
+    terms = sides[0].position.terms
+    raxes = sorted(block.raxes, key=lambda axis: -abs(terms.get(axis.name, 0)))
+    order = joined_order(block, (block.expr, block.stored), raxes)
+    placed = all(id(node) in order.positions for node in loads(block.stored))
+    return order if placed else None
