@@ -35,14 +35,14 @@ from compiler.errors import (
 )
 from compiler.ir.analysis import post_order
 from compiler.ir.call_spans import restore_spans, spans_of
-from compiler.ir.expr import Array, Constant, Expr, Function, GlobalVar, Op, Var
+from compiler.ir.expr import Array, Constant, Function, GlobalVar, Op, Var
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.text.literals import scalar_literal
 from compiler.ir.text.parser import parse
 from compiler.ir.text.printer import text
 from compiler.ir.text.printer_body import ScalarUses
-from compiler.ir.ty import Shape, TensorType, holds_float, is_dynamic, tensor_fields
+from compiler.ir.ty import TensorType, holds_float, is_dynamic, tensor_fields
 from compiler.ir.walk import nodes_of
 from compiler.qtypes.qconfig import QConfig
 from compiler.runtime.archive import json_bytes, read_archive, read_json, write_archive
@@ -562,15 +562,14 @@ def _check_scales(module: IRModule) -> None:
     """
     for function in module.functions.values():
         for node in nodes_of(function) if isinstance(function, Function) else ():
-            if node.quant is not None and not all(map(node.quant.fits, _shapes(node))):
-                raise TypeInferenceError(
-                    f"scales of shape {node.quant.scales.shape} lie along no axis of "
-                    f"{node.checked_type}"
-                )
-
-
-def _shapes(node: Expr) -> list[Shape]:
-    return [field.shape for field in tensor_fields(node.checked_type)]
+            quant = node.quant
+            if quant is None or all(
+                quant.fits(ty.shape) for ty in tensor_fields(node.checked_type)
+            ):
+                continue
+            raise TypeInferenceError(
+                f"scales of shape {quant.scales.shape} lie along no axis of {node.checked_type}"
+            )
 
 
 def _samples(members: Mapping[str, bytes], params: Sequence[Var]) -> tuple[StoredSample, ...]:

@@ -422,9 +422,7 @@ class _Writer:
 
     def _entry_text(self, entry: Entry) -> str:
         placement = entry.placement
-        where: dict[Value, str] = {}
-        for value, name in zip((*entry.params, *entry.results), entry.names):
-            where[value] = name
+        where = dict(zip((*entry.params, *entry.results), entry.names))
         read = {value for step in placement.program.steps for value in step.args}
         lines = [f"(void){where[value]};" for value in entry.params if value not in read]
         for number, step in enumerate(placement.program.steps):
