@@ -201,7 +201,7 @@ class _FrameBuilder:
             if kernel is not None and (given := kernel.constants_of(node)):
                 detail["constants"] = given
         if kernel is not None:
-            title = kernel.title
+            title = f"{kernel.name} on {kernel.runs_on}" if kernel.runs_on else kernel.name
             if kernel.loops:
                 detail["loops"] = kernel.loops
         key = self._put(node, f"{name}  {title}", ty, kind_of(node), detail, kernel)
@@ -296,11 +296,6 @@ class Kernel:
     loops: str = ""
     details: tuple[dict[str, str], ...] = ()
     params: tuple[str, ...] = ()
-
-    @property
-    def title(self) -> str:
-        """First line of the box, behind the number of the call."""
-        return f"{self.name} on {self.runs_on}" if self.runs_on else self.name
 
     def constants_of(self, call: Call) -> str:
         """The parameters that a call binds to constants, with their types, one a line."""

@@ -35,7 +35,7 @@ class PointSums:
     """
 
     def __init__(self, point: Call) -> None:
-        scale, low, high = (_value(arg) for arg in point.args[1:4])
+        scale, low, high = (arg.data for arg in point.args[1:] if isinstance(arg, Constant))
         self._point = point
         self._bounds = (scale, low, high)
         self.scale, self.levels = scale, (int(low), int(high))
@@ -158,8 +158,3 @@ def results_of(body: Expr, ty: Type) -> list[Expr]:
     if isinstance(ty, TupleType):
         return [TupleGetItem(body, index) for index in range(len(ty.fields))]
     return [body]
-
-
-def _value(arg: Expr) -> NDArray[Any]:
-    assert isinstance(arg, Constant), "examine binds every scale"
-    return arg.data

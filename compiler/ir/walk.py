@@ -107,6 +107,13 @@ def behind(value: Expr, names: Collection[str]) -> tuple[list[Call], Expr]:
     return calls, value
 
 
+def with_calls(value: Expr, calls: Sequence[Call]) -> Expr:
+    """``value`` in place of what the calls of ``behind`` lead to."""
+    for call in reversed(calls):
+        value = call.with_fields(args=(value, *call.args[1:]))
+    return value
+
+
 def is_lowered_call(node: Expr) -> bool:
     """True for ``call_lowered(@f, (…))``, whose argument tuple belongs to the call."""
     return (

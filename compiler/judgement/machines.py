@@ -508,11 +508,8 @@ def smallest_tie(product: Product) -> dict[str, Any] | None:
 
 def _tie_step(scale: Fraction) -> tuple[Fraction, int]:
     """The scale, and the smallest accumulator that meets a tie; 0 where none does."""
-    odd, twos = scale.denominator, 0
-    while odd % 2 == 0:
-        odd, twos = odd // 2, twos + 1
-    # a P 2^e / Q = n + 1/2 needs e < 0.
-    return (scale, odd << (twos - 1)) if twos else (scale, 0)
+    # a P 2^e / Q = n + 1/2 needs e < 0: the step is half of an even denominator.
+    return scale, 0 if scale.denominator % 2 else scale.denominator // 2
 
 
 def operands_of(weights: Array, wanted: int, least: int, most: int) -> Array | None:

@@ -63,13 +63,8 @@ if TYPE_CHECKING:
     from compiler.quantize.preparation.prerequisite import (
         prerequisite_optimize as prerequisite_optimize,
     )
-    from compiler.quantize.quantize_annotate import QuantizeAnnotate as QuantizeAnnotate
     from compiler.quantize.quantize_annotate import annotate as annotate
-    from compiler.quantize.quantize_calibrate import (
-        QuantizeCalibrate as QuantizeCalibrate,
-    )
     from compiler.quantize.quantize_calibrate import calibrate as calibrate
-    from compiler.quantize.quantize_partition import QuantizePartition as QuantizePartition
     from compiler.quantize.quantize_partition import partition as partition
     from compiler.quantize.quantize_realize import QuantizeRealize as QuantizeRealize
     from compiler.quantize.quantize_realize import realize as realize
@@ -99,7 +94,6 @@ if TYPE_CHECKING:
         fields_without_effect as fields_without_effect,
     )
     from compiler.quantize.smoothing.smoothing import smooth as smooth
-    from compiler.quantize.weight_rounding.bias_correction import correct_biases as correct_biases
     from compiler.quantize.weight_rounding.sequential_rounding import (
         sequential_seconds as sequential_seconds,
     )

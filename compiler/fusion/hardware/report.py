@@ -59,14 +59,14 @@ class HardwareReport:
         }
 
     def __str__(self) -> str:
-        return "\n".join([*self._group_lines(), *self._host_lines(), *self._cost_lines()])
+        return "\n".join([*self._group_lines(), *self._last_lines()])
 
     def summary(self) -> str:
         """The text without the list of groups: chains by how often they occur."""
         chains = Counter(" > ".join(_folded(group.stages)) for group in self.groups)
         lines = [self._title()]
         lines += [f"  {count} x {chain}" for chain, count in chains.most_common()]
-        return "\n".join([*lines, *self._host_lines(), *self._cost_lines()])
+        return "\n".join([*lines, *self._last_lines()])
 
     def _title(self) -> str:
         return f"{_counted(len(self.groups), 'group')} on {self.hardware}"
@@ -80,9 +80,14 @@ class HardwareReport:
             lines.append(f"  {'':<12}   reads {inputs or 'nothing'}; {group.where}")
         return lines
 
-    def _host_lines(self) -> list[str]:
+    def _last_lines(self) -> list[str]:
+        """Lines of the host and of the cost."""
+        cost = (
+            f"off-chip traffic {_bytes(self.cost.traffic_bytes)}, of it between groups "
+            f"{_bytes(self.cost.moved_bytes)}; {self.cost.cycles:,.0f} cycles"
+        )
         if not self.host:
-            return ["nothing stays on the host"]
+            return ["nothing stays on the host", cost]
         stay = "stays" if len(self.host) == 1 else "stay"
         lines = [f"{_counted(len(self.host), 'operator')} {stay} on the host"]
         same = Counter((h.op, h.reason) for h in self.host)
@@ -90,14 +95,7 @@ class HardwareReport:
             first = next(h for h in self.host if (h.op, h.reason) == (op, reason))
             more = f" (first: {first.where})" if first.where else ""
             lines += [f"  {count} x {op}{more}", f"      {reason}"]
-        return lines
-
-    def _cost_lines(self) -> list[str]:
-        cost = self.cost
-        return [
-            f"off-chip traffic {_bytes(cost.traffic_bytes)}, of it between groups "
-            f"{_bytes(cost.moved_bytes)}; {cost.cycles:,.0f} cycles"
-        ]
+        return [*lines, cost]
 
 
 def hw_report(

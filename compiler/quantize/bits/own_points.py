@@ -35,7 +35,7 @@ from compiler.ir.expr import Call, Expr, Function, Op, Var, is_op_call
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import rebuilt
-from compiler.ir.walk import behind, mentions, nodes_of
+from compiler.ir.walk import behind, mentions, nodes_of, with_calls
 from compiler.ops.annotation.attach_simulated_quantize import (
     PARAMETERS,
     SCALAR,
@@ -166,7 +166,7 @@ def own_points(annotated: IRModule, qconfig: QConfig, ranges: Ranges) -> tuple[I
                 own = tuple(Var(each, SCALAR) for each in PARAMETERS)
                 made[name] = _with_name(point, new[point.args[0]], own, name)
                 source[made[name]] = point
-            args.append(_marked_alike(arg, made[name]))
+            args.append(with_calls(made[name], behind(arg, BORDER_OPS)[0]))
         return node.with_fields(args=tuple(args))
 
     new = rebuilt(nodes_of(main), renamed)
@@ -223,13 +223,6 @@ def _with_name(point: Call, data: Expr, parameters: tuple[Expr, ...], name: str)
     assert point.attrs is not None
     attrs = point.attrs.with_values(name=name)
     return point.with_fields(args=(data, *parameters), attrs=attrs)
-
-
-def _marked_alike(arg: Expr, point: Expr) -> Expr:
-    """A point behind the annotations that ``arg`` has."""
-    for mark in reversed(behind(arg, BORDER_OPS)[0]):
-        point = mark.with_fields(args=(point,))
-    return point
 
 
 def _rows(ranges: Ranges, count: int) -> NDArray[np.float32] | None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from typing import Any, Final, Literal, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 
 from numpy.typing import NDArray
 
@@ -50,6 +50,7 @@ from compiler.runtime.executor import Executor
 
 Step = Literal["channels", "sample", "ranges", "histograms"]
 Statistics = ChannelStats | InputSample | CalibrationStats
+S = TypeVar("S", ChannelStats, InputSample, CalibrationStats)
 CHANNEL_STEPS: Final = ("channels", "sample")
 """Steps that do not depend on a QConfig."""
 
@@ -224,34 +225,30 @@ class LocalData:
         return [found]
 
 
+def _merged(data: CalibrationData, measurement: Measurement, kind: type[S]) -> S:
+    """The statistics of all shards."""
+    shards = (one for one in data.collect(measurement) if isinstance(one, kind))
+    return reduce(kind.merge, shards)
+
+
 def merged_channels(data: CalibrationData, qconfig: QConfig) -> ChannelStats:
     """Channels of all shards."""
-    shards = data.collect(Measurement("channels", qconfig))
-    return reduce(ChannelStats.merge, (one for one in shards if isinstance(one, ChannelStats)))
+    return _merged(data, Measurement("channels", qconfig), ChannelStats)
 
 
 def with_sample(data: CalibrationData, qconfig: QConfig, channels: ChannelStats) -> ChannelStats:
     """``channels`` with a sample of the inputs, of all shards."""
-    parts = data.collect(Measurement("sample", qconfig))
-    sample = reduce(InputSample.merge, (one for one in parts if isinstance(one, InputSample)))
-    return replace(channels, sample=sample)
+    return replace(channels, sample=_merged(data, Measurement("sample", qconfig), InputSample))
 
 
 def merged_points(data: CalibrationData, reading: Measurement) -> CalibrationStats:
     """Ranges of all shards, then histograms over them.
 
     Args:
-        reading: which network; its step and merged ranges are set here.
+        reading: what is measured; its step and ``merged`` are set here.
     """
-    ranges = data.collect(replace(reading, step="ranges"))
-    merged = _merged_stats(ranges)
-    counted = data.collect(replace(reading, step="histograms", merged=merged))
-    return _merged_stats(counted)
-
-
-def _merged_stats(shards: Sequence[Statistics]) -> CalibrationStats:
-    kept = (one for one in shards if isinstance(one, CalibrationStats))
-    return reduce(CalibrationStats.merge, kept)
+    merged = _merged(data, replace(reading, step="ranges"), CalibrationStats)
+    return _merged(data, replace(reading, step="histograms", merged=merged), CalibrationStats)
 
 
 def channel_stats(

@@ -34,7 +34,7 @@ from compiler.ir.expr import (
     is_op_call,
 )
 from compiler.ir.module import IRModule
-from compiler.ir.walk import behind, mentions, nodes_of
+from compiler.ir.walk import behind, mentions, nodes_of, with_calls
 from compiler.ops.annotation.minus_infinity import INFINITE, LIMIT, finite
 from compiler.ops.nn.pad import PadAttrs
 from compiler.ops.nn.softmax import SoftmaxAttrs
@@ -194,7 +194,7 @@ def _rewritten(node: Call, args: list[Expr], low: set[Expr]) -> Expr | None:
         moves, scores = behind(args[0], _MOVES)
         summed = _added(scores) if is_op_call(scores, "where") else scores
         if summed is not scores:
-            return node.with_fields(args=(_moved(summed, moves),))
+            return node.with_fields(args=(with_calls(summed, moves),))
     return None
 
 
@@ -267,9 +267,3 @@ def _padded(call: Call, data: Expr) -> Expr:
     inside = np.zeros([size if any(ends) else 1 for size, ends in sizes], np.float32)
     mask = np.pad(inside, np.maximum(width, 0), constant_values=-LIMIT)
     return op_call("add", call.with_fields(args=(data, zero)), Constant(mask), span=call.span)
-
-
-def _moved(value: Expr, moves: Sequence[Call]) -> Expr:
-    for move in reversed(moves):
-        value = Call(move.op, (value, *move.args[1:]), move.attrs, span=move.span)
-    return value
