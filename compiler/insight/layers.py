@@ -14,7 +14,7 @@ from compiler.insight.measuring import PointSums
 from compiler.insight.network import Network, Scales, compared, through
 from compiler.insight.records import OutputInsight
 from compiler.ir.analysis import post_order
-from compiler.ir.expr import Call, Expr, Op, is_op_call
+from compiler.ir.expr import Call, Expr, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.annotate import FQAnnotateRewrite
@@ -61,7 +61,6 @@ def find_layers(network: Network) -> list[Layer]:
         if node in places:
             seen_through[node] = (places[node],)
         elif is_op_call(node) and not is_op_call(node, *MARKER_OPS):
-            assert isinstance(node.op, Op)
             read = _read(node.operands(), seen_through)
             if read and FQAnnotateRewrite.get(node.op) is annotate_pass_through:
                 seen_through[node] = read  # the next operator reads the integers that it moves
@@ -91,7 +90,6 @@ def _followed(
     call: Call, read: Iterable[int], points: Sequence[Call], layer_of: Mapping[Expr, Layer]
 ) -> Layer | None:
     """The layer that this call only adds a constant to."""
-    assert isinstance(call.op, Op)
     if FQProductShape.get(call.op) is not None:
         return None
     if any(quantize_kind(points[place]) != QAnnotateKind.WEIGHT for place in read):

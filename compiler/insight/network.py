@@ -80,7 +80,6 @@ class Network:
 
         def made(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
             if node in points and node not in kept:
-                assert isinstance(node, Call)
                 return self.floats.get(node) or new[node.args[0]]
             return None
 

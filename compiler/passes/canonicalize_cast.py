@@ -46,14 +46,10 @@ class _CastSplitter(OpaquePrimitives):
 
     def rewrite_call(self, pre: Call, post: Call) -> Expr:
         args = [
-            _copy(arg) if (pre, index) in self.edges else arg for index, arg in enumerate(post.args)
+            arg.fresh_copy() if (pre, index) in self.edges else arg
+            for index, arg in enumerate(post.args)
         ]
         return post.with_fields(args=tuple(args))
-
-
-def _copy(cast: Expr) -> Expr:
-    assert isinstance(cast, Call)
-    return cast.fresh_copy()
 
 
 def _edges_to_split(fn: Function) -> set[Edge]:

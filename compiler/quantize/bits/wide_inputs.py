@@ -315,7 +315,6 @@ class _Marked:
         alone = self._read_alone()
         found: _Layers = {}
         for node, name in self.layers.items():
-            assert isinstance(node, Call)
             grouped = getattr(node.attrs, "groups", 1) > 1 and _terms(node) <= _FEW_TERMS
             if not grouped or name in others:
                 continue

@@ -139,7 +139,6 @@ class _WholeNumbers:
             ):
                 new[node] = Tuple(tuple(map(operand, node.fields)))
             elif is_op_call(node) and not _enters(node):
-                assert isinstance(node, Call)
                 tuples = (a for a in node.args if isinstance(a.checked_type, TupleType))
                 if str(getattr(node.op, "name", "")).startswith("scan.") or any(
                     a not in new for a in tuples
