@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -94,10 +94,6 @@ class QuantizeReport:
     def float_ops(self) -> list[CallRecord]:
         """The calls that stay float."""
         return [record for record in self.calls if record.status == "float"]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
 
 
 def float_calls(main: Function) -> Iterator[Call]:

@@ -22,11 +22,10 @@ from compiler.ir.module import IRModule
 
 @dataclass(frozen=True, slots=True)
 class GroupLine:
-    """One group: units and operators in order of joining, inputs as (type, bytes) where known."""
+    """One group: units in order of joining, inputs as (type, bytes) where known."""
 
     symbol: str
     stages: tuple[str, ...]
-    ops: tuple[str, ...]
     inputs: tuple[tuple[str, int | None], ...]
     where: str
 
@@ -162,7 +161,6 @@ def _group_line(function: Function) -> GroupLine:
     return GroupLine(
         symbol=function.get_attr("global_symbol"),
         stages=tuple(function.get_attr("hdfg_stages")),
-        ops=tuple(function.get_attr("hdfg_ops")),
         inputs=tuple((type_text(ty).replace("[]", "[scalar]"), bytes_of(ty)) for ty in types),
         where=str(function.body.span or "no source"),
     )

@@ -116,7 +116,7 @@ def test_cost_report_and_groups_are_those_of_one_preparation() -> None:
     mod = shared_sums()
     drawn = hw_groups(group_for_hardware(mod, hdfg), "opu_q")
     report = hw_report(mod, hdfg)
-    assert [list(group.ops) for group in report.groups] == [ops for _, ops, _ in drawn]
+    assert [list(group.stages) for group in report.groups] == [stages for stages, _, _ in drawn]
     assert report.cost == hardware_cost(mod, hdfg)
 
 
