@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from workers.datasets.contents import files_below
 from workers.datasets.image_folder import IMAGE_SUFFIXES, image_dataset, image_input, open_image
 from workers.datasets.listed import Array
 from workers.datasets.preprocess import Preprocess
-from workers.datasets.protocol import Dataset, InputSpec
-from workers.datasets.registry import datasets, take_options
+from workers.datasets.protocol import Dataset, InputSpec, Options
+from workers.datasets.registry import datasets
 from workers.errors import DatasetError
 
 BOXES, MASKS = "boxes", "masks"
@@ -30,23 +30,22 @@ _LOOKED_AT = 16
 
 
 def _opened(
-    kind: str, options: Mapping[str, Any], inputs: Sequence[InputSpec]
-) -> tuple[Path, Path, Preprocess, InputSpec]:
-    """The folder, what ``kind`` names in it, and how images become the input."""
-    given, preprocess = take_options(kind, options, path=..., preprocess=...)
-    root, fields, spec = Path(given), dict(preprocess), image_input(inputs)
+    kind: str, path: Path, preprocess: Options, inputs: Sequence[InputSpec]
+) -> tuple[Path, Preprocess, InputSpec]:
+    """Return what ``kind`` names in the folder, and how images become the input."""
+    fields, spec = dict(preprocess or {}), image_input(inputs)
     name = fields.pop(kind)
-    if not isinstance(name, str) or not (root / name).exists():
+    if not isinstance(name, str) or not (path / name).exists():
         raise DatasetError(
             f"there is no {name} in the folder of the images",
-            where=str(root),
+            where=str(path),
             fix=f"'{kind}: NAME' in pre.yaml names a file or folder beside the images",
         )
-    return root, root / name, Preprocess.from_options(fields, spec), spec
+    return path / name, Preprocess.from_options(fields, spec), spec
 
 
 @datasets.register("detection")
-def open_detection(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dataset:
+def open_detection(inputs: Sequence[InputSpec], path: Path, preprocess: Options) -> Dataset:
     """Options: ``path`` of a folder of images, and ``preprocess`` with the fields of images and
     ``boxes``, the name of a COCO file in the folder.
 
@@ -57,7 +56,7 @@ def open_detection(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> D
     Raises:
         DatasetError: a file is missing, is no COCO file, or names an image that is not there.
     """
-    root, file, made, spec = _opened(BOXES, options, inputs)
+    file, made, spec = _opened(BOXES, path, preprocess, inputs)
     try:
         coco = json.loads(file.read_text(encoding="utf-8"))
         classes = {
@@ -79,13 +78,13 @@ def open_detection(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> D
             fix="it holds images (id, file_name), annotations (image_id, category_id, bbox) and "
             "categories (id, name)",
         ) from error
-    there = {path.relative_to(root).as_posix(): path for path in files_below(root)}
+    there = {each.relative_to(path).as_posix(): each for each in files_below(path)}
     times = Counter(path.name for path in there.values())
     there = {path.name: path for path in there.values() if times[path.name] == 1} | there
     for name in images.values():
         if name not in there:
             several = f"in {times[name]} folders" if times[name] else "not there"
-            raise DatasetError(f"the image {name} of {file.name} is {several}", where=str(root))
+            raise DatasetError(f"the image {name} of {file.name} is {several}", where=str(path))
     if not images:
         raise DatasetError("the data is empty: 0 images", where=str(file))
     paths = [there[name] for name in images.values()]
@@ -124,7 +123,7 @@ def _moved(made: Preprocess, path: Path, boxes: Array, told: tuple[Any, Any]) ->
 
 
 @datasets.register("segmentation")
-def open_segmentation(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dataset:
+def open_segmentation(inputs: Sequence[InputSpec], path: Path, preprocess: Options) -> Dataset:
     """Options: ``path`` of a folder of images, and ``preprocess`` with the fields of images and
     ``masks``, the name of a folder in it with a .png of the same name for every image.
 
@@ -133,22 +132,22 @@ def open_segmentation(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -
     Raises:
         DatasetError: a mask is missing, or of another size than its image.
     """
-    root, masks, made, spec = _opened(MASKS, options, inputs)
+    masks, made, spec = _opened(MASKS, path, preprocess, inputs)
     images = [
-        path
-        for path in files_below(root)
-        if path.suffix.lower() in IMAGE_SUFFIXES and masks not in path.parents
+        each
+        for each in files_below(path)
+        if each.suffix.lower() in IMAGE_SUFFIXES and masks not in each.parents
     ]
     if not images:
-        raise DatasetError(f"no image in {root}", fix="put them beside the folder of the masks")
+        raise DatasetError(f"no image in {path}", fix="put them beside the folder of the masks")
     paths = [masks / f"{path.stem}.png" for path in images]
     if twice := [mask.name for mask, times in Counter(paths).items() if times > 1]:
-        raise DatasetError(f"several images have the mask {masks.name}/{twice[0]}", where=str(root))
-    for path, mask in zip(images, paths):
+        raise DatasetError(f"several images have the mask {masks.name}/{twice[0]}", where=str(path))
+    for image, mask in zip(images, paths):
         if not mask.is_file():
             raise DatasetError(
-                f"the image {path.name} has no mask {masks.name}/{mask.name}",
-                where=str(root),
+                f"the image {image.name} has no mask {masks.name}/{mask.name}",
+                where=str(path),
                 fix="a mask is a .png of the image's name and size, its values are classes",
             )
 

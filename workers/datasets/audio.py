@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from math import gcd
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -14,8 +13,8 @@ from compiler.errors import raised_as
 from workers.datasets.image_folder import labelled_files
 from workers.datasets.listed import Array, ListedDataset, known_fields, optional_package
 from workers.datasets.log_mel import LogMel
-from workers.datasets.protocol import Dataset, InputSpec
-from workers.datasets.registry import datasets, take_options
+from workers.datasets.protocol import Dataset, InputSpec, Options
+from workers.datasets.registry import datasets
 from workers.errors import DatasetError
 
 SUFFIXES = (".wav", ".flac")
@@ -25,7 +24,7 @@ _HELD = 256
 
 
 @datasets.register("audio")
-def open_audio(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dataset:
+def open_audio(inputs: Sequence[InputSpec], path: Path, preprocess: Options) -> Dataset:
     """Options: ``path`` of the folder, and ``preprocess`` with ``rate``, the model's samples a
     second. Channels become one, other rates are resampled, and the length is cut or filled with
     zeros at the end. With ``log_mel`` the model takes features of these names (``LogMel``) in place
@@ -34,15 +33,14 @@ def open_audio(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Datas
     Raises:
         DatasetError: no rate, no file, a file that cannot be read, or an input that is no sound.
     """
-    given, preprocess = take_options("audio", options, path=..., preprocess=None)
-    root, fields = Path(given), known_fields(preprocess, FIELDS)
+    fields = known_fields(preprocess, FIELDS)
     rate = fields.get("rate")
     if not isinstance(rate, int) or isinstance(rate, bool) or not 1000 <= rate <= 400_000:
         raise DatasetError(
             "sounds need the rate that the model takes"
             if rate is None
             else f"preprocess rate cannot be {rate!r}",
-            where=str(root),
+            where=str(path),
             fix="give --preprocess pre.yaml with 'rate: 16000', in samples a second",
         )
     spec = inputs[0]
@@ -52,30 +50,30 @@ def open_audio(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Datas
         raise DatasetError(
             f"sounds feed models with one float input of {'features' if mel else 'samples'}, not "
             f"{', '.join(map(str, inputs))}",
-            where=str(root),
+            where=str(path),
             fix="log_mel in pre.yaml is for a model that takes features, frames by bands",
         )
     if mel and mel.width not in sizes:
         raise DatasetError(
             f"the model takes {sizes[0]} by {sizes[1]} features, and log_mel gives {mel.width} of "
             "each frame",
-            where=str(root),
+            where=str(path),
             fix=f"set n_mels, or n_mfcc, to {sizes[1]}",
         )
     across = mel is not None and sizes[0] == mel.width  # bands by frames
     length = mel.samples(sizes[1 if across else 0]) if mel else sizes[0]
     most = length + (mel.hop_length - 1 if mel and mel.center else 0)
-    paths, labels = labelled_files(root, SUFFIXES, "sound")
+    paths, labels = labelled_files(path, SUFFIXES, "sound")
     soundfile = optional_package("soundfile", "audio", "a data set of sounds")
 
     @lru_cache(_HELD)
     def sample(place: int) -> dict[str, Array]:
-        path = paths[place]
+        file = paths[place]
         # soundfile raises RuntimeError of its own kinds
-        with raised_as(DatasetError, "cannot read the sound", Exception, where=str(path)):
-            wave, own_rate = soundfile.read(path, dtype="float32", always_2d=True)
+        with raised_as(DatasetError, "cannot read the sound", Exception, where=str(file)):
+            wave, own_rate = soundfile.read(file, dtype="float32", always_2d=True)
         if not len(wave):
-            raise DatasetError("the sound is empty", where=str(path))
+            raise DatasetError("the sound is empty", where=str(file))
         mono = wave.mean(axis=1)
         if own_rate != rate:
             from scipy.signal import resample_poly

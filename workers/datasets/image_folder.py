@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from compiler.errors import raised_as
 from workers.datasets.listed import Array, ListedDataset
 from workers.datasets.preprocess import LARGEST_IMAGE, Preprocess
-from workers.datasets.protocol import Dataset, InputSpec
-from workers.datasets.registry import datasets, take_options
+from workers.datasets.protocol import Dataset, InputSpec, Options
+from workers.datasets.registry import datasets
 from workers.errors import DatasetError
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def image_input(inputs: Sequence[InputSpec]) -> InputSpec:
 
 
 @datasets.register("image_folder")
-def open_image_folder(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dataset:
+def open_image_folder(inputs: Sequence[InputSpec], path: Path, preprocess: Options) -> Dataset:
     """Options: ``path`` of the folder and ``preprocess``, the fields of ``Preprocess``.
 
     Sub-folders are classes: their line in ``classes.txt``, else their name where all are numbers,
@@ -115,14 +115,12 @@ def open_image_folder(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -
     Raises:
         DatasetError: no folder, no image, a mixture of both forms, or a model with several inputs.
     """
-    given, preprocess = take_options("image_folder", options, path=..., preprocess=None)
-    root = Path(given)
-    if not root.is_dir():
-        raise DatasetError(f"no image folder {given}")
+    if not path.is_dir():
+        raise DatasetError(f"no image folder {path}")
     spec = image_input(inputs)
-    paths, labels = labelled_files(root, IMAGE_SUFFIXES, "image")
+    paths, labels = labelled_files(path, IMAGE_SUFFIXES, "image")
     made = Preprocess.from_options(preprocess, spec)
-    listing = root / _LISTING
+    listing = path / _LISTING
     return image_dataset(paths, labels, made, spec, [listing] if listing.is_file() else [])
 
 

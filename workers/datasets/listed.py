@@ -18,6 +18,7 @@ from workers.datasets.protocol import (
     LABEL_NAMES,
     Batch,
     InputSpec,
+    Options,
     check_values,
     fit_dtype,
 )
@@ -136,9 +137,7 @@ def optional_package(name: str, extra: str, what: str) -> Any:
         ) from error
 
 
-def known_fields(
-    options: Mapping[str, Any] | None, legal: Sequence[str], of: str = "preprocess"
-) -> dict[str, Any]:
+def known_fields(options: Options, legal: Sequence[str], of: str = "preprocess") -> dict[str, Any]:
     """Fields of ``--preprocess`` for one kind of data, or of one of its fields.
 
     Raises:

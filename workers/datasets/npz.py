@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from compiler.runtime.npy import read_header
 from workers.datasets.listed import CheckedDataset
 from workers.datasets.protocol import Dataset, InputSpec, fit_dtype
-from workers.datasets.registry import datasets, take_options
+from workers.datasets.registry import datasets
 from workers.errors import DatasetError
 from workers.messages import Range
 
@@ -202,7 +202,7 @@ class ArrayDataset(CheckedDataset):
 
 
 @datasets.register("npz")
-def open_npz(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dataset:
+def open_npz(inputs: Sequence[InputSpec], path: Path) -> Dataset:
     """Options: ``path`` of an .npz (keys = input names, optional ``labels``) or .npy (one input).
 
     .npy files and uncompressed .npz members are read sample by sample; compressed ones are loaded.
@@ -210,11 +210,9 @@ def open_npz(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dataset
     Raises:
         DatasetError: the file is missing, damaged, empty, or does not fit the model.
     """
-    (given,) = take_options("npz", options, path=...)
-    path = Path(given)
     if not path.is_file():
         raise DatasetError(
-            f"no data file {given}", fix="give an .npz, an .npy or a folder of images"
+            f"no data file {path}", fix="give an .npz, an .npy or a folder of images"
         )
     try:
         if path.suffix.lower() == ".npy":

@@ -21,7 +21,7 @@ from workers.datasets.protocol import (
     check_values,
     padded,
 )
-from workers.datasets.registry import datasets, open_dataset, take_options
+from workers.datasets.registry import datasets, open_dataset
 from workers.errors import DatasetError
 from workers.messages import DatasetRef, Range
 
@@ -59,7 +59,7 @@ def prepared(of: DatasetRef, pipeline: Pipeline, inputs: Sequence[InputSpec]) ->
     """
     options = {
         "of": asdict(of),
-        "inputs": [[spec.name, list(spec.shape), spec.dtype] for spec in inputs],
+        "whole": [[spec.name, list(spec.shape), spec.dtype] for spec in inputs],
         "before": base64.b64encode(pipeline.before or b"").decode(),
         "beside": list(pipeline.beside),
     }
@@ -142,15 +142,18 @@ def _stacked(_name: str, results: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 @datasets.register("prepared")
-def open_prepared(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dataset:
+def open_prepared(
+    inputs: Sequence[InputSpec],
+    of: Mapping[str, Any],
+    whole: Sequence[Any],
+    before: str,
+    beside: Sequence[str],
+) -> Dataset:
     """Options: ``of``, ``inputs``, ``before`` and ``beside``, as ``prepared`` makes them.
 
     Raises:
         DatasetError: the dataset cannot be opened.
     """
-    of, whole, before, beside = take_options(
-        "prepared", options, of=..., inputs=..., before=..., beside=...
-    )
     specs = tuple(
         InputSpec(name, tuple(shape), dtype, finite=False) for name, shape, dtype in whole
     )

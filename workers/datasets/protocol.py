@@ -15,6 +15,8 @@ from workers.messages import Range
 
 LABEL_NAMES: Final = ("label", "labels", "target", "targets")
 """Columns and fields that hold labels where no other name is given; the first that is there."""
+Options = Mapping[str, Any] | None
+"""Fields of a preprocess file, or of a part of it."""
 NO_LABEL: Final = -100
 """The class of samples, tokens and pixels without a label; metrics leave out negative classes."""
 

@@ -7,10 +7,10 @@ To add one: a file beside this one with a function ``open(options, inputs) -> Da
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from compiler.ir.expr import Call, Expr
 from compiler.ir.module import IRModule
@@ -26,8 +26,8 @@ from workers.messages import DatasetRef
 LABELS: Final = "labels"
 """Option of every kind: the fields of ``workers.datasets.labels``."""
 
-OpenDataset = Callable[[Mapping[str, Any], Sequence[InputSpec]], Dataset]
-"""``open(options, inputs)``: the dataset for a model with these inputs; raises DatasetError."""
+OpenDataset = Callable[..., Dataset]
+"""``open(inputs, **options)``: the dataset for a model with these inputs; raises DatasetError."""
 
 datasets: NamedTable[OpenDataset] = NamedTable(
     "dataset kind", DatasetError, filled_by="workers.datasets.builtin"
@@ -76,37 +76,21 @@ def open_dataset(
             samples are read.
         contents: of its files, where they were read already.
     Raises:
-        DatasetError: unknown kind or option, missing or empty data, or data that does not fit.
+        DatasetError: unknown kind, missing or empty data, or data that does not fit.
         DataChangedError: the files do not have the hash of ``ref``.
     """
-    options = dict(ref.options)
-    fields, path = options.pop(LABELS, {}), Path(options.get("path", ""))
+    options = {name: Path(v) if name == "path" else v for name, v in ref.options.items()}
+    fields, path = options.pop(LABELS, {}), options.get("path", Path())
     if ref.sha256 and contents is None:
         if not path.exists():
             raise changed(path)
         contents = Contents(path)
     if contents is not None and contents.sha256 != ref.sha256:
         raise changed(path)
-    dataset = datasets.require(ref.kind)(options, inputs)
+    dataset = datasets.require(ref.kind)(inputs, **options)
     if contents is not None:
         dataset = PinnedDataset(dataset, contents)
     return Relabelled(dataset, fields, str(path))
-
-
-def take_options(kind: str, options: Mapping[str, Any], **defaults: Any) -> tuple[Any, ...]:
-    """Values of the named options in order; a default of ``...`` makes one required.
-
-    Raises:
-        DatasetError: an option is unknown or missing.
-    """
-    unknown = sorted(set(options) - set(defaults))
-    missing = [n for n, value in defaults.items() if value is ... and n not in options]
-    if unknown or missing:
-        wrong = f"unknown option {unknown[0]!r}" if unknown else f"option {missing[0]!r} is missing"
-        raise DatasetError(
-            f"dataset kind {kind!r}: {wrong}", fix=f"options: {', '.join(sorted(defaults))}"
-        )
-    return tuple(options.get(name, value) for name, value in defaults.items())
 
 
 _OPEN = 2

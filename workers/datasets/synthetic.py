@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from workers.datasets.listed import Array, ListedDataset
 from workers.datasets.protocol import Dataset, InputSpec
-from workers.datasets.registry import datasets, take_options
+from workers.datasets.registry import datasets
 from workers.errors import DatasetError
 
 
@@ -23,7 +22,9 @@ def _random(rng: np.random.Generator, shape: tuple[int, ...], name: str) -> Arra
 
 
 @datasets.register("synthetic")
-def open_synthetic(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dataset:
+def open_synthetic(
+    inputs: Sequence[InputSpec], count: int = 32, seed: int = 0, whole: bool = False
+) -> Dataset:
     """Options: ``count`` (samples, default 32), ``seed`` (default 0) and ``whole``.
 
     Float inputs are standard normal, integer inputs 0 or 1; sample i depends on seed and i only.
@@ -32,13 +33,12 @@ def open_synthetic(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> D
     Raises:
         DatasetError: the count is not positive.
     """
-    count, seed, whole = take_options("synthetic", options, count=32, seed=0, whole=False)
     if count < 1:
         raise DatasetError("synthetic data is empty", fix="count must be at least 1")
     whole = whole or len({spec.shape[:1] for spec in inputs}) > 1
 
     def sample(place: int) -> dict[str, Array]:
-        rng = np.random.default_rng([int(seed), place])
+        rng = np.random.default_rng([seed, place])
         return {
             spec.name: _random(rng, spec.shape if whole else spec.shape[1:], spec.dtype)
             for spec in inputs
@@ -46,4 +46,4 @@ def open_synthetic(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> D
 
     # A table of one row may be asked for row 1.
     specs = [replace(spec, rows=0) for spec in inputs]
-    return ListedDataset(sample, None, [], specs, int(count), whole)
+    return ListedDataset(sample, None, [], specs, count, whole)

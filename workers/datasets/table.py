@@ -20,8 +20,8 @@ from workers.datasets.listed import (
     missing_column,
     optional_package,
 )
-from workers.datasets.protocol import Dataset, InputSpec
-from workers.datasets.registry import datasets, take_options
+from workers.datasets.protocol import Dataset, InputSpec, Options
+from workers.datasets.registry import datasets
 from workers.errors import DatasetError
 
 SUFFIXES = (".csv", ".parquet")
@@ -29,7 +29,7 @@ FIELDS = ("columns", "label")
 
 
 @datasets.register("table")
-def open_table(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dataset:
+def open_table(inputs: Sequence[InputSpec], path: Path, preprocess: Options) -> Dataset:
     """Options: ``path``, and ``preprocess`` with ``columns`` (names of columns by input) and
     ``label``. Without ``columns`` an input takes the column of its name, and an only input all
     columns but the label.
@@ -37,8 +37,7 @@ def open_table(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Datas
     Raises:
         DatasetError: a column is missing, or holds something else than numbers.
     """
-    given, preprocess = take_options("table", options, path=..., preprocess=None)
-    path, fields = Path(given), known_fields(preprocess, FIELDS)
+    fields = known_fields(preprocess, FIELDS)
     columns, lines = _columns(path)
     if not lines:
         raise DatasetError("the data is empty: 0 rows", where=str(path))

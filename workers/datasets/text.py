@@ -21,8 +21,8 @@ from workers.datasets.listed import (
     named_column,
     optional_package,
 )
-from workers.datasets.protocol import Dataset, InputSpec
-from workers.datasets.registry import datasets, take_options
+from workers.datasets.protocol import Dataset, InputSpec, Options
+from workers.datasets.registry import datasets
 from workers.errors import DatasetError
 
 SUFFIXES = (".txt", ".jsonl", ".csv")
@@ -34,7 +34,7 @@ _PADS = ("[PAD]", "<pad>", "<|endoftext|>", "</s>")
 
 
 @datasets.register("text")
-def open_text(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dataset:
+def open_text(inputs: Sequence[InputSpec], path: Path, preprocess: Options) -> Dataset:
     """Options: ``path``, and ``preprocess`` with the path of ``tokenizer`` (tokenizer.json beside
     the texts), names of the columns ``text``, ``pair`` and ``label``, and ``length`` in tokens.
 
@@ -44,8 +44,7 @@ def open_text(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Datase
     Raises:
         DatasetError: a file, a column or the tokenizer is missing, or the inputs are no tokens.
     """
-    given, preprocess = take_options("text", options, path=..., preprocess=None)
-    path, fields = Path(given), known_fields(preprocess, FIELDS)
+    fields = known_fields(preprocess, FIELDS)
     if not takes_tokens(inputs):
         raise DatasetError(
             f"texts feed models with one input of tokens, not {', '.join(map(str, inputs))}",

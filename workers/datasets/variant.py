@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from workers.datasets.listed import Array, ListedDataset
 from workers.datasets.protocol import Dataset, InputSpec, whole
-from workers.datasets.registry import datasets, open_dataset, take_options
+from workers.datasets.registry import datasets, open_dataset
 from workers.messages import DatasetRef, Range
 
 Floats = NDArray[np.floating[Any]]
@@ -119,14 +119,15 @@ def fitting_variants(spec: InputSpec, low: float, high: float) -> list[str]:
 
 
 @datasets.register("variant")
-def open_variant(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dataset:
+def open_variant(
+    inputs: Sequence[InputSpec], of: Mapping[str, Any], samples: Sequence[int], variant: str
+) -> Dataset:
     """Options: ``of`` (``kind`` and ``options`` of the dataset), ``samples`` (their numbers),
     ``variant``, which changes inputs that are images. Labels stay.
 
     Raises:
         DatasetError: the dataset cannot be opened, or there is no sample.
     """
-    of, samples, variant = take_options("variant", options, of=..., samples=..., variant="as_given")
     dataset = open_dataset(DatasetRef(**of), inputs)
     transform = VARIANTS[variant].transform
     axes = {spec.name: channel_axis(spec) for spec in inputs}
