@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.datasets.protocol import Dataset, InputSpec, padded, whole
-from workers.messages import Range
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,22 +73,22 @@ def spread_batches(
     size, count = batch_size(inputs, whole(dataset)), len(dataset)
     of, runs = -(-count // size), -(-min(samples, count) // size)
     if runs == of:
-        yield from model_batches(dataset, Range(0, count), inputs, chunk)
+        yield from model_batches(dataset, range(count), inputs, chunk)
         return
     for run in range(runs):
-        start = run * of // runs * size
-        yield from model_batches(dataset, Range(start, min(start + size, count)), inputs, size)
+        part = range(count)[run * of // runs * size :][:size]
+        yield from model_batches(dataset, part, inputs, size)
 
 
 def model_batches(
-    dataset: Dataset, samples: Range, inputs: Sequence[InputSpec], chunk: int
+    dataset: Dataset, samples: range, inputs: Sequence[InputSpec], chunk: int
 ) -> Iterator[ModelBatch]:
     """Cut a range into runs of the model; ``chunk`` samples are read from the dataset at a time."""
     whole_runs = whole(dataset)
     size = batch_size(inputs, whole_runs)
     chunk = max(chunk // size, 1) * size
-    for start in range(samples.start, samples.stop, chunk):
-        part = Range(start, min(start + chunk, samples.stop))
+    for start in samples[::chunk]:
+        part = range(start, min(start + chunk, samples.stop))
         read = dataset.batch(part)
         for offset in range(0, len(part), size):
             count = min(size, len(part) - offset)

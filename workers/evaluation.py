@@ -18,7 +18,7 @@ from workers.candidates import Builder, Runnable
 from workers.datasets.protocol import Dataset, padded, whole
 from workers.datasets.registry import OpenDatasets
 from workers.errors import DatasetError, DifferingOutputsError, WorkerError
-from workers.messages import EvaluationRequest, EvaluationResult, Range
+from workers.messages import EvaluationRequest, EvaluationResult
 from workers.metrics.costs import DEVICE, TIMED, device_figures, hardware_figures, latency_figures
 from workers.metrics.protocol import Outputs
 from workers.metrics.registry import MetricSums, of_answers
@@ -262,9 +262,7 @@ class _Evaluation:
         return enumerate(model_batches(self._dataset, self._request.samples, inputs, chunk))
 
     def _batch(self, index: int) -> ModelBatch:
-        samples = self._request.samples
-        start = samples.start + index * self._size
-        part = Range(start, min(start + self._size, samples.stop))
+        part = self._request.samples[index * self._size :][: self._size]
         (batch,) = model_batches(self._dataset, part, self._runnable.inputs, self._size)
         return batch
 

@@ -24,21 +24,11 @@ reference   the integer module in the numpy reference executor (slow, the oracle
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Samples start … stop-1 of a dataset."""
-
-    start: int
-    stop: int
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-    def split(self, parts: int) -> list[Range]:
-        """At most ``parts`` non-empty, consecutive, nearly equal ranges."""
-        count = max(1, min(parts, len(self)))
-        cuts = [self.start + len(self) * i // count for i in range(count + 1)]
-        return [Range(a, b) for a, b in pairwise(cuts)]
+def split_range(samples: range, parts: int) -> list[range]:
+    """Return at most ``parts`` non-empty, consecutive, nearly equal ranges."""
+    count = max(1, min(parts, len(samples)))
+    cuts = [len(samples) * i // count for i in range(count + 1)]
+    return [samples[a:b] for a, b in pairwise(cuts)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +78,7 @@ class CalibrationRequest:
     blob: bytes | Handle
     qconfig: Mapping[str, Any]
     dataset: DatasetRef
-    samples: Range
+    samples: range
     step: Step
     merged: Mapping[str, NDArray[Any]] | Handle | None
     percentiles: tuple[float, ...]
@@ -166,7 +156,7 @@ class EvaluationRequest:
 
     build: Build
     dataset: DatasetRef
-    samples: Range
+    samples: range
     metrics: tuple[str, ...]
     reference: tuple[NDArray[Any], ...] | Handle | None = None
     collapse_after: int | None = None

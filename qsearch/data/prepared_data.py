@@ -31,7 +31,7 @@ from workers.datasets.protocol import NO_LABEL, InputSpec, padded
 from workers.datasets.protocol import Dataset as OpenDataset
 from workers.datasets.protocol import whole as is_whole
 from workers.datasets.registry import LABELS, open_dataset
-from workers.messages import DatasetRef, Range
+from workers.messages import DatasetRef
 from workers.metrics.library import LIBRARY, WORDS
 
 SYNTHETIC_SAMPLES: Final = 64
@@ -79,9 +79,9 @@ class PreparedData:
         return self.label_kind == CLASSES
 
     @property
-    def samples(self) -> Range:
+    def samples(self) -> range:
         """All of them."""
-        return Range(0, self.count)
+        return range(self.count)
 
     @property
     def given(self) -> DatasetRef:
@@ -229,7 +229,7 @@ def _joining_output(data: PreparedData, inputs: Sequence[InputSpec], model: Cell
     Data of exactly one run are what the model takes: rows of a table, nodes of a graph.
     """
     size = batch_size(inputs)
-    read = open_dataset(data.ref, inputs).batch(Range(0, min(size, data.count))).inputs
+    read = open_dataset(data.ref, inputs).batch(range(min(size, data.count))).inputs
     rows = {spec.name: padded(read[spec.name], size) for spec in inputs}
     changed = {
         name: np.concatenate([array[:-1], array[:1].reshape(-1)[::-1].reshape(1, *array.shape[1:])])
@@ -358,7 +358,7 @@ def open_data(
     if kind != "npz":
         return data
     for start in range(0, data.count, _SCAN):
-        dataset.batch(Range(start, min(start + _SCAN, data.count)))  # refuses what is not finite
+        dataset.batch(data.samples[start : start + _SCAN])  # refuses what is not finite
     return data
 
 
@@ -434,14 +434,14 @@ def _checked(
     judged: Judged | None,
 ) -> PreparedData:
     count = len(dataset)
-    first = dataset.labels(Range(0, 1))
+    first = dataset.labels(range(1))
     axes = 0 if first is None else first.ndim
     label_kind = "" if first is None else fit_labels(dataset, judged, described)
     spread = sorted({place * count // _RANGED for place in range(_RANGED)})
     ranges: dict[str, tuple[float, float]] = {}
     names = [spec.name for spec in inputs if spec.dtype.startswith("float")]
     for place in spread if names else ():
-        batch = dataset.batch(Range(place, place + 1))
+        batch = dataset.batch(range(place, place + 1))
         for name in names:
             values = batch.inputs[name]
             low, high = ranges.get(name, (np.inf, -np.inf))
@@ -458,11 +458,9 @@ def fit_labels(dataset: OpenDataset, judged: Judged | None, where: str) -> str:
     Raises:
         DataError: a label is no class of the model; the first is named.
     """
-    parts = (
-        dataset.labels(Range(start, min(start + _SCAN, len(dataset))))
-        for start in range(0, len(dataset), _SCAN)
-    )
-    first = dataset.labels(Range(0, 1))
+    samples = range(len(dataset))
+    parts = (dataset.labels(samples[start : start + _SCAN]) for start in samples[::_SCAN])
+    first = dataset.labels(range(1))
     assert first is not None
     kind = CLASSES if first.dtype.kind in "iu" else NUMBERS
     classes = None if judged is None else judged.classes

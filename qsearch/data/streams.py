@@ -21,7 +21,6 @@ from compiler.errors import check_known
 from qsearch.errors import DataError
 from workers.datasets.npz import LABELS, shapes_in
 from workers.datasets.protocol import Dataset, InputSpec, whole
-from workers.messages import Range
 
 STATES: Final = "states"
 """Field of the preprocess file."""
@@ -140,7 +139,7 @@ class Streams:
             )
         states = zeros = {name: np.zeros(own[name].shape, own[name].dtype) for name in self.states}
         for place in range(len(dataset)):
-            batch = dataset.batch(Range(place, place + 1))
+            batch = dataset.batch(range(place, place + 1))
             values = batch.inputs if together else {n: v[0] for n, v in batch.inputs.items()}
             steps, labels = [values], batch.labels
             if streams:

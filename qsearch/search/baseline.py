@@ -26,7 +26,7 @@ from qsearch.settings.launch_settings import is_import_path
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import open_dataset
 from workers.datasets.variant import VARIANTS, channel_axis, fitting_variants
-from workers.messages import Build, DatasetRef, EvaluationRequest, EvaluationResult, Range
+from workers.messages import Build, DatasetRef, EvaluationRequest, EvaluationResult
 from workers.metrics.registry import merge_sums
 from workers.metrics.top_k import answers
 from workers.pool.queued_pool import WorkerPool
@@ -51,10 +51,9 @@ class SplitEvaluation:
     cpu_s: float
 
 
-def shards(samples: Range) -> list[Range]:
+def shards(samples: range) -> list[range]:
     """Consecutive ranges of at most ``SHARD`` samples."""
-    starts = range(samples.start, samples.stop, SHARD)
-    return [Range(start, min(start + SHARD, samples.stop)) for start in starts]
+    return [samples[place : place + SHARD] for place in range(0, len(samples), SHARD)]
 
 
 def evaluate_split(
@@ -79,7 +78,7 @@ def evaluate_split(
 def float_requests(
     blob: Any,
     dataset: DatasetRef,
-    samples: Range,
+    samples: range,
     metrics: tuple[str, ...] = (),
     head: Any = None,
 ) -> list[EvaluationRequest]:
@@ -248,7 +247,7 @@ class Examination:
         rng = np.random.default_rng(0)
         chosen = [int(place) for place in rng.permutation(self.data.count)[:EXAMINED]]
         dataset = open_dataset(self.data.ref, self.inputs)
-        rows = [dataset.labels(Range(place, place + 1)) for place in chosen]
+        rows = [dataset.labels(range(place, place + 1)) for place in chosen]
         labels = np.concatenate([row for row in rows if row is not None]).astype(np.int64)
         if labels.shape == (len(chosen), self.classes) and (labels.sum(axis=1) == 1).all():
             hot = f"labels are one-hot ({self.classes} a sample), and top1 needs a class index"
@@ -269,7 +268,7 @@ class Examination:
         low, high = wilson(share, count)
         summary = _summary(right)
         if outputs is not None and count < self.data.count:
-            every = np.asarray(dataset.labels(Range(0, self.data.count)))
+            every = np.asarray(dataset.labels(range(self.data.count)))
             summary = _summary((answers(outputs[0]) == every)[every >= 0])
         better = [*self._other_labels(given, labels), *self._other_inputs(chosen, labels, right)]
         chance = 1 / self.classes
@@ -367,7 +366,7 @@ class Examination:
             "samples": list(chosen),
             "variant": variant,
         }
-        requests = float_requests(self.blob, DatasetRef("variant", options), Range(0, len(chosen)))
+        requests = float_requests(self.blob, DatasetRef("variant", options), range(len(chosen)))
         found = evaluate_split(self.pool, requests, self.progress, f"float {variant} {chosen[0]}")
         return answers(found.outputs[0])
 

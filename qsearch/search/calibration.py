@@ -30,7 +30,7 @@ from qsearch.data.prepared_data import content_hash
 from qsearch.search.context import PreparedStudy, StudyArtifacts, StudyContext
 from qsearch.search.running_trials import await_workers, run_requests
 from qsearch.search.space import Params, Space, input_parameter
-from workers.messages import CalibrationRequest, CalibrationResult, DatasetRef, Range
+from workers.messages import CalibrationRequest, CalibrationResult, DatasetRef, split_range
 from workers.metrics.size import fields_of
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class PooledData:
     context: StudyContext
     blob: Any
     dataset: DatasetRef
-    samples: Range
+    samples: range
     worker_cpu_s: float = 0.0
     """CPU seconds that workers spent on it in this run."""
     _handles: dict[ChannelStats, Any] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class PooledData:
             channels=None if channels is None else self.channels_handle(channels),
             counted=measurement.counted,
         )
-        shards = self.samples.split(self.context.pool.num_workers)
+        shards = split_range(self.samples, self.context.pool.num_workers)
         requests = [replace(whole, samples=shard) for shard in shards]
         name = f"calibration, {whole.step}"
         results = run_requests(self.context.pool, requests, name, self._note)

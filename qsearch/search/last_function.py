@@ -24,7 +24,6 @@ from qsearch.search.context import PreparedStudy
 from qsearch.search.shipped import build_winner
 from workers.batching import model_batches, rows_of
 from workers.datasets.registry import open_dataset
-from workers.messages import Range
 from workers.metrics.library import LIBRARY, WORDS
 from workers.metrics.protocol import State
 from workers.metrics.registry import MetricSums, find_metric, merge_sums
@@ -102,7 +101,7 @@ def _sums(study: PreparedStudy, progress: Progress) -> list[State]:
     data = {"has_labels": True, "has_reference": False}
     sums = [MetricSums((study.metric,), **data) for _ in range(_GROUPS)]
     for place, start in enumerate(_runs(study)):
-        samples = Range(start, min(start + size, study.evaluation.count))
+        samples = study.evaluation.samples[start : start + size]
         for batch in model_batches(dataset, samples, study.inputs, size):
             outputs: Sequence[Any] = run(batch.inputs)
             if head is not None:

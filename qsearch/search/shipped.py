@@ -23,7 +23,6 @@ from qsearch.data.prepared_data import PreparedData
 from workers.batching import batch_size, model_batches
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import open_dataset
-from workers.messages import Range
 from workers.process import code_version, library_versions
 
 log = logging.getLogger("qsearch.search.shipped")
@@ -139,14 +138,14 @@ def samples_of(
     from compiler.pipeline import evaluate
 
     dataset = open_dataset(data.ref, inputs)
-    first = Range(0, min(SAMPLES, data.count))
+    first = range(min(SAMPLES, data.count))
     batches = model_batches(dataset, first, inputs, 1)
     return fitting_samples(module, (b.inputs for b in batches), partial(evaluate, module))
 
 
 def sample_inputs(data: PreparedData, inputs: Sequence[InputSpec]) -> dict[str, NDArray[Any]]:
     """Inputs of a few runs of the model, by ``run.place``: input names may be anything."""
-    first = Range(0, min(_RUNS * batch_size(inputs, data.whole), data.count))
+    first = range(min(_RUNS * batch_size(inputs, data.whole), data.count))
     kept: dict[str, NDArray[Any]] = {}
     held = 0
     for run, batch in enumerate(model_batches(open_dataset(data.ref, inputs), first, inputs, 1)):

@@ -30,7 +30,7 @@ from qsearch.search.shipped import Shipped, build_winner, provenance_of, samples
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.records import Trial
 from workers.batching import hash_outputs
-from workers.messages import EvaluationRequest, Range
+from workers.messages import EvaluationRequest, split_range
 from workers.metrics.size import QDQ, RESTRICTED
 from workers.process import code_version
 
@@ -247,7 +247,7 @@ class Winner:
         written = replace(whole.build, module=pool.put(self._folder.module.read_bytes()))
         shipped = replace(whole, build=written)
 
-        def run(request: EvaluationRequest, parts: Sequence[Range], what: str) -> SplitEvaluation:
+        def run(request: EvaluationRequest, parts: Sequence[range], what: str) -> SplitEvaluation:
             progress.phase(f"check, {what}", sum(map(len, parts)))
             requests = [
                 replace(
@@ -261,11 +261,11 @@ class Winner:
 
         await_workers(pool, progress)
         found = run(shipped, shards(samples), "module")
-        places = samples.split(max(REFERENCE_SAMPLES // run_samples, 1))
-        spread = [Range(p.start, min(p.start + run_samples, p.stop)) for p in places]
+        places = split_range(samples, max(REFERENCE_SAMPLES // run_samples, 1))
+        spread = [part[:run_samples] for part in places]
         exact_build = replace(written, evaluator="reference")
         exact = run(replace(whole, build=exact_build), spread, "reference")
-        rows = [row - samples.start for part in spread for row in range(part.start, part.stop)]
+        rows = [row - samples.start for part in spread for row in part]
         equal, cpu_s = 1.0, found.cpu_s + exact.cpu_s
         digest = hashlib.sha256()
         hash_outputs(digest, found.outputs)

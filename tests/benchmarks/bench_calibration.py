@@ -27,7 +27,7 @@ from compiler.quantize.calibration.profile_function import profile_function
 from compiler.quantize.kernels.choice import KERNELS_VARIABLE, choose_kernels
 from workers.batching import model_batches
 from workers.datasets.registry import input_specs, open_dataset
-from workers.messages import DatasetRef, Range
+from workers.messages import DatasetRef
 from workers.process import peak_rss_bytes
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ def main() -> None:
     profile, points = profile_function(annotated)
     inputs = input_specs(mod)
     dataset = open_dataset(DatasetRef("npz", {"path": options.data}), inputs)
-    samples = Range(0, min(options.samples, len(dataset)))
+    samples = range(min(options.samples, len(dataset)))
     os.environ[KERNELS_VARIABLE] = options.kernels
     network, measured = float_executor(mod), float_executor(profile)
     seconds: dict[str, float] = {}

@@ -43,7 +43,7 @@ from tests.benchmarks.databases import database
 from tests.benchmarks.machine import machine
 from tests.benchmarks.pretended import pretended
 from tests.benchmarks.simulation import Cluster, SimulatedPool, Simulation, Statements
-from workers.messages import Build, DatasetRef, EvaluationRequest, Range
+from workers.messages import Build, DatasetRef, EvaluationRequest
 from workers.pool.ray_pool import RayPool
 
 USERS = 7
@@ -376,7 +376,7 @@ def measure_ray(url: str, address: str, workers: int, trials: int) -> dict[str, 
 
 def warm_up(pool: RayPool) -> None:
     """Wait until every worker answered something."""
-    nothing = EvaluationRequest(Build(b"", {}, None, "engine"), DatasetRef("npz"), Range(0, 32), ())
+    nothing = EvaluationRequest(Build(b"", {}, None, "engine"), DatasetRef("npz"), range(32), ())
     for number in range(pool.num_workers):
         pool.submit(("warm", number), nothing)
     while pool.pending or pool.wait_ready(0.0) < pool.num_workers:

@@ -21,7 +21,7 @@ from qsearch.search.space import Parameter, Space
 from qsearch.search.trial_queue import TrialQueue
 from qsearch.store.records import NewStudy, Study
 from qsearch.store.repository import Repository
-from workers.messages import Build, DatasetRef, EvaluationRequest, Range
+from workers.messages import Build, DatasetRef, EvaluationRequest
 from workers.pool.queued_pool import WorkerPool
 
 START = QConfig.recommended()
@@ -101,7 +101,7 @@ def pretended(
     budget = Budget(trials, clock=clock)
     queue = TrialQueue(context, KnownTrials(objective), timed, NoScales(), {"code": name}, budget)
     build = Build(b"", {}, None, "engine")
-    whole = EvaluationRequest(build, DatasetRef("npz"), Range(0, 32), (), ())
+    whole = EvaluationRequest(build, DatasetRef("npz"), range(32), (), ())
     scorer = Scorer(whole, score_of)
     driver = Driver(context, queue, RunningTrials(pool, scorer, None), budget)
     return Pretended(driver, timed)

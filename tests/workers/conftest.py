@@ -17,13 +17,7 @@ from compiler.quantize.calibration.measurement import Step
 from compiler.quantize.calibration.stats import CalibrationStats
 from tests.compiler.networks import residual_net
 from tests.workers.shards import calibrate_shard
-from workers.messages import (
-    Build,
-    CalibrationRequest,
-    DatasetRef,
-    EvaluationRequest,
-    Range,
-)
+from workers.messages import Build, CalibrationRequest, DatasetRef, EvaluationRequest
 
 PERCENTILES = (0.999, 0.99999)
 BUILT = [field.name for field in fields(Build)]
@@ -39,13 +33,13 @@ class TinyStudy:
     dataset: DatasetRef
     images: NDArray[np.float32]
 
-    def calibration(self, step: Step, samples: Range, merged: Any = None) -> CalibrationRequest:
+    def calibration(self, step: Step, samples: range, merged: Any = None) -> CalibrationRequest:
         return CalibrationRequest(
             self.blob, self.qconfig.to_dict(), self.dataset, samples, step, merged, PERCENTILES
         )
 
     def stats(self) -> CalibrationStats:
-        whole = Range(0, len(self.images))
+        whole = range(len(self.images))
         first = calibrate_shard(self.calibration("ranges", whole))
         second = calibrate_shard(self.calibration("histograms", whole, first.arrays))
         return CalibrationStats.from_arrays(second.arrays)
@@ -54,7 +48,7 @@ class TinyStudy:
         request = EvaluationRequest(
             build=Build(self.blob, self.qconfig.to_dict(), None, evaluator),
             dataset=self.dataset,
-            samples=Range(0, len(self.images)),
+            samples=range(len(self.images)),
             metrics=("top1",),
         )
         parts = {name: changed.pop(name) for name in BUILT if name in changed}

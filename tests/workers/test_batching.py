@@ -9,7 +9,6 @@ import pytest
 
 from workers.batching import hash_outputs, model_batches, spread_batches
 from workers.datasets.protocol import Batch, InputSpec
-from workers.messages import Range
 
 INPUTS = (InputSpec("x", (4, 2), "float32"),)
 
@@ -27,7 +26,7 @@ class Counted:
     def __len__(self) -> int:
         return self._count
 
-    def batch(self, samples: Range) -> Batch:
+    def batch(self, samples: range) -> Batch:
         self.read.append((samples.start, samples.stop))
         numbers = np.arange(samples.start, samples.stop)
         return Batch({"x": np.stack([numbers, numbers], 1).astype("float32")}, numbers)
@@ -46,7 +45,7 @@ def test_every_run_is_full_and_a_chunk_is_read_once(
     chunk: int, read: list[tuple[int, int]]
 ) -> None:
     dataset = Counted(20)
-    found = list(model_batches(dataset, Range(3, 13), INPUTS, chunk))
+    found = list(model_batches(dataset, range(3, 13), INPUTS, chunk))
     assert dataset.read == read
     assert [(one.start, one.count) for one in found] == [(3, 4), (7, 4), (11, 2)]
     rows = [one.inputs["x"][:, 0].tolist() for one in found]

@@ -18,7 +18,7 @@ from tests.each import each
 from tests.workers.shards import calibrate_shard
 from workers.calibration import CalibrationActor
 from workers.errors import DatasetError
-from workers.messages import CalibrationResult, DatasetRef, Handle, Range
+from workers.messages import CalibrationResult, DatasetRef, Handle, split_range
 from workers.object_store import ObjectStore
 
 
@@ -28,7 +28,7 @@ def merged_arrays(results: list[CalibrationResult]) -> dict[str, np.ndarray]:
 
 
 def test_shards_of_both_rounds_merge_to_the_statistics_of_one_process(study) -> None:
-    parts = Range(0, 48).split(3)
+    parts = split_range(range(48), 3)
     ranges = merged_arrays([calibrate_shard(study.calibration("ranges", p)) for p in parts[::-1]])
     found = merged_arrays(
         [calibrate_shard(study.calibration("histograms", p, ranges)) for p in parts]
@@ -43,7 +43,7 @@ def test_shards_of_both_rounds_merge_to_the_statistics_of_one_process(study) -> 
 
 
 def test_shards_of_channel_statistics_merge_to_those_of_one_process(study) -> None:
-    parts = Range(0, 48).split(3)
+    parts = split_range(range(48), 3)
     shards = [
         ChannelStats.from_arrays(calibrate_shard(study.calibration("channels", part)).arrays)
         for part in parts[::-1]
@@ -55,7 +55,7 @@ def test_shards_of_channel_statistics_merge_to_those_of_one_process(study) -> No
 
 
 def test_a_smoothed_network_is_measured_with_its_channels(study) -> None:
-    samples = Range(0, 48)
+    samples = range(48)
     channels = calibrate_shard(study.calibration("channels", samples)).arrays
     smooth = study.qconfig.with_overrides(smooth_alpha=0.5).to_dict()
     request = replace(study.calibration("ranges", samples), qconfig=smooth, channels=channels)
@@ -71,7 +71,7 @@ def test_a_smoothed_network_is_measured_with_its_channels(study) -> None:
 
 
 def test_results_tell_what_they_cost(study) -> None:
-    result = calibrate_shard(study.calibration("ranges", Range(0, 4)))
+    result = calibrate_shard(study.calibration("ranges", range(4)))
     assert result.samples == 4
     assert 0 < result.cpu_s < 60
 
@@ -84,20 +84,20 @@ def test_handles_are_fetched_once_for_many_shards(study) -> None:
         return study.blob
 
     actor = CalibrationActor(ObjectStore(fetch))
-    for part in Range(0, 8).split(4):
+    for part in split_range(range(8), 4):
         actor.run(replace(study.calibration("ranges", part), blob=Handle("k")))
     assert fetched == ["k"]
 
 
 def test_histograms_without_merged_ranges_are_refused(study) -> None:
     with pytest.raises(CalibrationError, match="need the merged ranges of all shards"):
-        calibrate_shard(study.calibration("histograms", Range(0, 4)))
+        calibrate_shard(study.calibration("histograms", range(4)))
 
 
 def test_no_sample_and_data_that_does_not_fit_are_refused(study, tmp_path) -> None:
     with pytest.raises(DatasetError, match="no sample to calibrate on"):
-        calibrate_shard(study.calibration("ranges", Range(3, 3)))
+        calibrate_shard(study.calibration("ranges", range(3, 3)))
     np.savez(tmp_path / "other.npz", x=np.zeros((2, 3, 9, 9), np.float32))
     other = DatasetRef("npz", {"path": str(tmp_path / "other.npz")})
     with pytest.raises(DatasetError, match=r"\[2, 3, 9, 9\] in the data and \[1, 3, 8, 8\]"):
-        calibrate_shard(replace(study.calibration("ranges", Range(0, 2)), dataset=other))
+        calibrate_shard(replace(study.calibration("ranges", range(2)), dataset=other))

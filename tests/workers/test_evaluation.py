@@ -27,7 +27,7 @@ from workers import candidates, evaluation
 from workers.batching import model_batches
 from workers.errors import DifferingOutputsError, MetricError, WorkerError
 from workers.evaluation import EvaluationActor
-from workers.messages import EvaluationRequest, EvaluationResult, Handle, Range
+from workers.messages import EvaluationRequest, EvaluationResult, Handle, split_range
 from workers.metrics.registry import merge_sums, results
 from workers.object_store import ObjectStore
 
@@ -108,7 +108,7 @@ def test_shards_of_one_candidate_merge_to_the_whole(study, baseline, scales) -> 
     )
     whole = evaluate_shard(request)
     shards = []
-    for part in Range(0, 48).split(3):
+    for part in split_range(range(48), 3):
         reference = tuple(out[part.start : part.stop] for out in baseline.outputs)
         shards.append(evaluate_shard(replace(request, samples=part, reference=reference)))
     merged = results(merge_sums(shard.sums for shard in shards))
@@ -197,7 +197,7 @@ def test_a_candidate_is_compiled_once_for_many_shards(study, scales, monkeypatch
     )
     actor = EvaluationActor(ObjectStore(lambda handle: study.blob))
     request = study.evaluation("engine", activation_scales=scales, blob=Handle("blob"))
-    for samples in Range(0, 4).split(2):
+    for samples in split_range(range(4), 2):
         actor.run(replace(request, samples=samples))
     assert len(compiled) == 1
 
@@ -219,13 +219,13 @@ def test_metrics_and_references_that_do_not_fit_are_refused(study, baseline) -> 
         evaluate_shard(study.evaluation("float", metrics=("agreement",)))
     with pytest.raises(WorkerError, match=r"\[48\] samples, 5 are scored"):
         evaluate_shard(
-            study.evaluation("float", samples=Range(0, 5), reference=(baseline.outputs[0],))
+            study.evaluation("float", samples=range(5), reference=(baseline.outputs[0],))
         )
 
 
 @pytest.mark.parametrize("evaluator", ["engine", "simulated"])
 def test_a_check_by_the_reference_changes_no_result(study, scales, evaluator: str) -> None:
-    request = study.evaluation(evaluator, activation_scales=scales, samples=Range(0, 4))
+    request = study.evaluation(evaluator, activation_scales=scales, samples=range(4))
     plain, checked = (evaluate_shard(replace(request, spot_check=asked)) for asked in (False, True))
     assert checked.outputs_sha256 == plain.outputs_sha256
 
@@ -246,7 +246,7 @@ def test_an_evaluator_that_is_wrong_ends_with_an_error_that_names_both(
             return [outputs]
 
     monkeypatch.setattr(candidates, "_executor", lambda *asked: Wrong(right(*asked)))
-    request = study.evaluation("engine", activation_scales=scales, samples=Range(0, 4))
+    request = study.evaluation("engine", activation_scales=scales, samples=range(4))
     evaluate_shard(request)
     with pytest.raises(DifferingOutputsError, match="engine and reference differ: 1 of 5 values"):
         evaluate_shard(replace(request, spot_check=True))
@@ -257,7 +257,7 @@ def test_large_samples_are_read_a_few_at_a_time(study, monkeypatch) -> None:
     monkeypatch.setattr(evaluation, "_SUMMED_BYTES", 5 * sample)
     read: list[int] = []
 
-    def batches(dataset: Any, samples: Range, inputs: Any, chunk: int) -> Any:
+    def batches(dataset: Any, samples: range, inputs: Any, chunk: int) -> Any:
         read.append(chunk)
         return model_batches(dataset, samples, inputs, chunk)
 

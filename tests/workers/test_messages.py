@@ -7,13 +7,13 @@ import pytest
 
 from compiler.lru_cache import LRUCache
 from workers.errors import DatasetError, LostWorkerError, WorkerError
-from workers.messages import CalibrationRequest, DatasetRef, Handle, Range
+from workers.messages import CalibrationRequest, DatasetRef, Handle, split_range
 from workers.object_store import content_key
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 7, 100])
 def test_parts_of_a_range_are_consecutive_nearly_equal_and_complete(parts: int) -> None:
-    pieces = Range(3, 17).split(parts)
+    pieces = split_range(range(3, 17), parts)
     assert [i for p in pieces for i in range(p.start, p.stop)] == list(range(3, 17))
     lengths = {len(piece) for piece in pieces}
     assert max(lengths) - min(lengths) <= 1
@@ -25,7 +25,7 @@ def test_requests_survive_pickling() -> None:
         Handle("k"),
         {"nbit_input": 8},
         DatasetRef("npz", {"path": "p"}),
-        Range(0, 3),
+        range(3),
         "ranges",
         None,
         (),

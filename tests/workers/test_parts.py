@@ -9,7 +9,7 @@ import pytest
 from qsearch.search.scoring import merge, parts_of, split
 from tests.workers.shards import evaluate_shard
 from workers.errors import WorkerError
-from workers.messages import EvaluationResult, Range
+from workers.messages import EvaluationResult
 from workers.metrics.registry import results
 
 ALL = ("top1", "agreement", "sqnr")
@@ -26,7 +26,7 @@ def test_parts_add_up_to_the_whole(study, baseline, samples: int, parts: int) ->
     request = study.evaluation(
         "float",
         metrics=ALL,
-        samples=Range(0, samples),
+        samples=range(samples),
         reference=(baseline.outputs[0][:samples] * 1.01,),
     )
     whole = evaluate_shard(request)
@@ -59,7 +59,7 @@ def test_how_many_parts_there_are_depends_on_the_samples_alone() -> None:
 
 
 def test_parts_that_do_not_fit_are_refused(study) -> None:
-    request = study.evaluation("float", samples=Range(0, 2))
+    request = study.evaluation("float", samples=range(2))
     with pytest.raises(WorkerError, match="part 2 of 3 of 2 samples"):
         evaluate_shard(replace(request, part=(2, 3)))
     with pytest.raises(WorkerError, match="without their outputs"):

@@ -20,14 +20,7 @@ from compiler.quantize.calibration.profile_function import profile_function
 from compiler.quantize.calibration.stats import CalibrationStats
 from workers.calibration import CalibrationActor
 from workers.evaluation import EvaluationActor
-from workers.messages import (
-    Build,
-    CalibrationRequest,
-    DatasetRef,
-    EvaluationRequest,
-    Handle,
-    Range,
-)
+from workers.messages import Build, CalibrationRequest, DatasetRef, EvaluationRequest, Handle
 from workers.metrics.registry import results
 from workers.object_store import ObjectStore
 
@@ -63,7 +56,7 @@ def test_a_calibrated_candidate_keeps_the_accuracy_on_the_grid(
 
     def calibrate(step: Step, merged: object = None) -> CalibrationStats:
         request = CalibrationRequest(
-            Handle("blob"), fields, refs["calib"], Range(0, 128), step, merged, (0.99999,)
+            Handle("blob"), fields, refs["calib"], range(128), step, merged, (0.99999,)
         )
         return CalibrationStats.from_arrays(calibration.run(request).arrays)
 
@@ -74,7 +67,7 @@ def test_a_calibrated_candidate_keeps_the_accuracy_on_the_grid(
         base = EvaluationRequest(
             Build(Handle("blob"), fields, scales, evaluator, **more),
             refs["dev"],
-            Range(0, 300),
+            range(300),
             ("top1",),
         )
         return evaluation.run(base)

@@ -13,7 +13,7 @@ from compiler.quantize import activation_scales
 from compiler.quantize.calibration.measurement import Step
 from compiler.quantize.calibration.stats import CalibrationStats
 from workers.errors import DatasetError
-from workers.messages import CalibrationRequest, DatasetRef, Range
+from workers.messages import CalibrationRequest, DatasetRef, split_range
 from workers.metrics.registry import merge_sums, results
 from workers.pool.kinds import open_pool
 from workers.pool.queued_pool import WorkerPool
@@ -43,7 +43,7 @@ def answers(pool: WorkerPool, requests: list[Any]) -> list[Any]:
 
 def test_a_study_runs_the_same_in_every_pool(pool: WorkerPool, study) -> None:
     blob = pool.put(study.blob)
-    halves = Range(0, 48).split(2)
+    halves = split_range(range(48), 2)
 
     def calibrate(step: Step, merged: Any = None) -> CalibrationStats:
         requests = [study.calibration(step, half, merged) for half in halves]

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from compiler.lru_cache import LRUCache
 from workers.datasets.protocol import Batch, Dataset, WrappedDataset
 from workers.errors import DataChangedError, DatasetError
-from workers.messages import Range
 
 _LARGE: Final = 1 << 20
 
@@ -112,11 +111,11 @@ class PinnedDataset(WrappedDataset):
         super().__init__(dataset)
         self._contents = contents
 
-    def labels(self, samples: Range) -> NDArray[Any] | None:
+    def labels(self, samples: range) -> NDArray[Any] | None:
         self._check(samples)
         return self._dataset.labels(samples)
 
-    def batch(self, samples: Range) -> Batch:
+    def batch(self, samples: range) -> Batch:
         """A batch of the data, if they are still those that were hashed.
 
         Raises:
@@ -131,7 +130,7 @@ class PinnedDataset(WrappedDataset):
         self._check(samples)
         return batch
 
-    def _check(self, samples: Range) -> None:
+    def _check(self, samples: range) -> None:
         for path in self._dataset.files(samples):
             if not self._contents.is_unchanged(path):
                 raise changed(path)

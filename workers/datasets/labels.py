@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from workers.datasets.protocol import NO_LABEL, Batch, Dataset, WrappedDataset
 from workers.errors import DatasetError
-from workers.messages import Range
 
 FIELDS: Final = ("ignore", "classes", "alphabet")
 _PAD: Final = -1
@@ -62,9 +61,9 @@ class Relabelled(WrappedDataset):
         self.words: Sequence[str] = ()
         """Words by class; none where labels were numbers."""
         self._numbers: NDArray[np.int64] | None = None
-        first = dataset.labels(Range(0, 1))
+        first = dataset.labels(range(1))
         if first is not None and first.dtype.kind == "U":
-            texts = dataset.labels(Range(0, len(dataset)))
+            texts = dataset.labels(range(len(dataset)))
             assert texts is not None  # has_labels
             if alphabet := fields.get("alphabet"):
                 self._numbers = _spelled(texts, alphabet, where)
@@ -72,14 +71,14 @@ class Relabelled(WrappedDataset):
                 self.words = fields.get("classes") or sorted(set(texts.reshape(-1).tolist()))
                 self._numbers = _placed(texts, self.words, where)
 
-    def batch(self, samples: Range) -> Batch:
+    def batch(self, samples: range) -> Batch:
         read = self._dataset.batch(samples)
         return Batch(read.inputs, self._changed(read.labels, samples))
 
-    def labels(self, samples: Range) -> NDArray[Any] | None:
+    def labels(self, samples: range) -> NDArray[Any] | None:
         return self._changed(self._dataset.labels(samples), samples)
 
-    def _changed(self, labels: NDArray[Any] | None, samples: Range) -> NDArray[Any] | None:
+    def _changed(self, labels: NDArray[Any] | None, samples: range) -> NDArray[Any] | None:
         if self._numbers is not None:
             labels = self._numbers[samples.start : samples.stop]
         if labels is None or not self._ignored:

@@ -23,7 +23,6 @@ from workers.datasets.protocol import (
     fit_dtype,
 )
 from workers.errors import DatasetError
-from workers.messages import Range
 
 Array = NDArray[Any]
 
@@ -54,7 +53,7 @@ class CheckedDataset(ABC):
     def __len__(self) -> int:
         return self._count
 
-    def batch(self, samples: Range) -> Batch:
+    def batch(self, samples: range) -> Batch:
         if not 0 <= samples.start <= samples.stop <= self._count:
             asked = f"samples {samples.start} to {samples.stop} were asked for"
             raise DatasetError(f"{asked}, there are {self._count}", where=self._where)
@@ -65,20 +64,20 @@ class CheckedDataset(ABC):
         return Batch(inputs, self.labels(samples))
 
     @abstractmethod
-    def _read(self, samples: Range) -> Iterator[Array]:
+    def _read(self, samples: range) -> Iterator[Array]:
         """Values of each input in order, samples on axis 0."""
 
-    def labels(self, samples: Range) -> Array | None:
+    def labels(self, samples: range) -> Array | None:
         if self._labels is None:
             return None
         if callable(self._labels):
-            return np.stack([self._labels(place) for place in range(samples.start, samples.stop)])
+            return np.stack([self._labels(place) for place in samples])
         part = self._labels[samples.start : samples.stop]
         if part.dtype.kind == "U":
             return part
         return np.asarray(part, np.float64 if part.dtype.kind == "f" else np.int64)
 
-    def files(self, samples: Range) -> Sequence[Path]:
+    def files(self, samples: range) -> Sequence[Path]:
         own = [f if len(f) == 1 else f[samples.start : samples.stop] for f in self._files]
         return [path for paths in own for path in paths]
 
@@ -107,10 +106,10 @@ class ListedDataset(CheckedDataset):
         self._sample, self._count = sample, count
         if not count:
             raise DatasetError("the data is empty: 0 samples", where=self._where)
-        self.batch(Range(0, 1))
+        self.batch(range(1))
 
-    def _read(self, samples: Range) -> Iterator[Array]:
-        rows = [self._sample(place) for place in range(samples.start, samples.stop)]
+    def _read(self, samples: range) -> Iterator[Array]:
+        rows = [self._sample(place) for place in samples]
         for spec in self._specs:
             given = [row[spec.name] for row in rows]
             shape = spec.shape if self.whole else spec.shape[1:]

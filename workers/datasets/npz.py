@@ -21,7 +21,6 @@ from workers.datasets.listed import CheckedDataset
 from workers.datasets.protocol import Dataset, InputSpec, fit_dtype
 from workers.datasets.registry import datasets
 from workers.errors import DatasetError
-from workers.messages import Range
 
 LABELS = "labels"
 
@@ -163,7 +162,7 @@ class ArrayDataset(CheckedDataset):
                 "the data is empty: 0 samples", where=self._where, fix="give at least one sample"
             )
 
-    def _read(self, samples: Range) -> Iterator[NDArray[Any]]:
+    def _read(self, samples: range) -> Iterator[NDArray[Any]]:
         for spec in self._specs:
             part = self._arrays[spec.name][samples.start : samples.stop]
             values = np.ascontiguousarray(part)

@@ -23,7 +23,7 @@ from workers.datasets.protocol import (
 )
 from workers.datasets.registry import datasets, open_dataset
 from workers.errors import DatasetError
-from workers.messages import DatasetRef, Range
+from workers.messages import DatasetRef
 
 
 def whole_inputs(whole: Interface) -> tuple[InputSpec, ...]:
@@ -94,7 +94,7 @@ class PreparedDataset(WrappedDataset):
         self._joined = self.whole
         self.whole = self._joined or size == 1
 
-    def batch(self, samples: Range) -> Batch:
+    def batch(self, samples: range) -> Batch:
         """The samples of a range; raises as the dataset does."""
         read = self._dataset.batch(samples)
         step = 1 if self.whole else self._size

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.errors import DatasetError
-from workers.messages import Range
 
 LABEL_NAMES: Final = ("label", "labels", "target", "targets")
 """Columns and fields that hold labels where no other name is given; the first that is there."""
@@ -66,17 +65,17 @@ class Dataset(Protocol):
     def __len__(self) -> int:
         """Number of samples, at least 1."""
 
-    def batch(self, samples: Range) -> Batch:
+    def batch(self, samples: range) -> Batch:
         """The samples of a range, read now.
 
         Raises:
             DatasetError: the range leaves the dataset, or a value is not finite.
         """
 
-    def labels(self, samples: Range) -> NDArray[Any] | None:
+    def labels(self, samples: range) -> NDArray[Any] | None:
         """The labels of a range without its inputs; None where there are none."""
 
-    def files(self, samples: Range) -> Sequence[Path]:
+    def files(self, samples: range) -> Sequence[Path]:
         """The files that decide the samples of a range; none for samples that are made up."""
 
 
@@ -95,10 +94,10 @@ class WrappedDataset:
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def labels(self, samples: Range) -> NDArray[Any] | None:
+    def labels(self, samples: range) -> NDArray[Any] | None:
         return self._dataset.labels(samples)
 
-    def files(self, samples: Range) -> Sequence[Path]:
+    def files(self, samples: range) -> Sequence[Path]:
         return self._dataset.files(samples)
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from workers.datasets.listed import Array, ListedDataset
 from workers.datasets.protocol import Dataset, InputSpec, whole
 from workers.datasets.registry import datasets, open_dataset
-from workers.messages import DatasetRef, Range
+from workers.messages import DatasetRef
 
 Floats = NDArray[np.floating[Any]]
 Transform = Callable[[Floats, int], Floats]
@@ -153,5 +153,5 @@ def open_variant(
     return ListedDataset(sample, labels, [], inputs, len(samples), whole(dataset))
 
 
-def _one(place: int) -> Range:
-    return Range(place, place + 1)
+def _one(place: int) -> range:
+    return range(place, place + 1)

@@ -30,7 +30,7 @@ from qsearch.store.engine import open_engine
 from qsearch.store.records import NewStudy, Trial
 from qsearch.store.repository import Repository
 from workers.errors import LostWorkerError
-from workers.messages import Build, DatasetRef, EvaluationRequest, EvaluationResult, Range
+from workers.messages import Build, DatasetRef, EvaluationRequest, EvaluationResult
 from workers.pool.protocol import Finished, Loss
 
 SMALL = Space(
@@ -201,7 +201,7 @@ def search(
         context, known, sampler, scales or Scales(), {"code": code}, budget, without_effect
     )
     build = Build(b"", {}, None, "engine")
-    whole = EvaluationRequest(build, DatasetRef("npz"), Range(0, 300), ("agreement",), ())
+    whole = EvaluationRequest(build, DatasetRef("npz"), range(300), ("agreement",), ())
     scorer = Scorer(whole, score_of)
     running = RunningTrials(pool, scorer, None)
     control = Control(tell=tell)

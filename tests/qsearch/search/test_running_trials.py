@@ -14,7 +14,7 @@ from compiler.qtypes.qconfig import QConfig
 from qsearch.search.running_trials import RunningTrials
 from qsearch.search.scoring import Scorer
 from qsearch.store.records import Ended, Outcome, Trial
-from workers.messages import Build, DatasetRef, EvaluationRequest, EvaluationResult, Range
+from workers.messages import Build, DatasetRef, EvaluationRequest, EvaluationResult
 from workers.pool.protocol import Finished
 from workers.pool.queued_pool import JobQueue
 
@@ -63,7 +63,7 @@ class StopAfter:
 def run(order: Sequence[int], stop: StopAfter, collapsed: bool = False, more: float = 0.0) -> Ended:
     build = Build(b"", {}, None, "engine")
     scorer = Scorer(
-        EvaluationRequest(build, DatasetRef("npz"), Range(0, 96), ("agreement",), ()),
+        EvaluationRequest(build, DatasetRef("npz"), range(96), ("agreement",), ()),
         lambda sums: {"agreement": sums["agreement"]["equal"] / sums["agreement"]["total"]},
         parts=PARTS,
     )

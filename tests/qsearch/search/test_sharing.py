@@ -35,7 +35,7 @@ from tests.qsearch.search.test_driver import (
     score_of,
     story,
 )
-from workers.messages import Build, DatasetRef, EvaluationRequest, EvaluationResult, Range
+from workers.messages import Build, DatasetRef, EvaluationRequest, EvaluationResult
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +65,7 @@ def driver(
     budget = Budget(TRIALS)
     queue = TrialQueue(context, KnownTrials(objective), proposes, Scales(), {"code": code}, budget)
     build = Build(b"", {}, None, "engine")
-    whole = EvaluationRequest(build, DatasetRef("npz"), Range(0, 300), ("agreement",), ())
+    whole = EvaluationRequest(build, DatasetRef("npz"), range(300), ("agreement",), ())
     scorer = Scorer(whole, score_of)
     running = RunningTrials(pool, scorer, None)
     return Driver(context, queue, running, budget, leases=watch or LeaseMonitor())

@@ -32,7 +32,7 @@ from qsearch.store.engine import open_engine
 from qsearch.store.records import NewStudy
 from qsearch.store.repository import Repository
 from tests.qsearch.search.test_driver import FakePool, made_up
-from workers.messages import Build, DatasetRef, EvaluationRequest, EvaluationResult, Range
+from workers.messages import Build, DatasetRef, EvaluationRequest, EvaluationResult
 
 TRIALS = 20
 
@@ -110,7 +110,7 @@ def damages(
         study = repository.create_study(
             NewStudy("study", "m.onnx", "a" * 64, {}, "b" * 64, 3, TRIALS, "c" * 16)
         )
-        build, samples = Build(b"", {}, None, "engine"), (DatasetRef("npz"), Range(0, 300))
+        build, samples = Build(b"", {}, None, "engine"), (DatasetRef("npz"), range(300))
         return Sensitivities(
             StudyContext(repository, study, FakePool(answer=answer), SilentProgress()),
             Scorer(EvaluationRequest(build, *samples, ("sqnr",), ()), lambda _: {}),

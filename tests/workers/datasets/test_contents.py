@@ -19,7 +19,7 @@ from workers.datasets.contents import Contents
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import OpenDatasets, open_dataset
 from workers.errors import DataChangedError
-from workers.messages import DatasetRef, Range
+from workers.messages import DatasetRef
 
 INPUTS = [InputSpec("x", (1, 3), "float32")]
 IMAGES = [InputSpec("x", (1, 1, 4, 4), "float32")]
@@ -62,10 +62,10 @@ def test_a_file_changed_after_it_was_opened_gives_no_more_samples(
     path = tmp_path / "d.npy"
     np.save(path, rows(0))
     dataset = open_dataset(pinned(path), INPUTS)
-    np.testing.assert_array_equal(dataset.batch(Range(0, 2)).inputs["x"], rows(0)[:2])
+    np.testing.assert_array_equal(dataset.batch(range(2)).inputs["x"], rows(0)[:2])
     change(path, 1)
     with pytest.raises(DataChangedError, match=r"d\.npy was") as caught:
-        dataset.batch(Range(30, 40))
+        dataset.batch(range(30, 40))
     assert str(path) in str(caught.value)
     assert "run the same command" in str(caught.value)
     assert type(pickle.loads(pickle.dumps(caught.value))) is DataChangedError
@@ -88,10 +88,10 @@ def test_a_file_that_is_touched_or_written_again_as_it_was_goes_on(tmp_path: Pat
     np.save(path, rows(0))
     dataset = open_dataset(pinned(path), INPUTS)
     os.utime(path, ns=(1, 1))
-    assert len(dataset.batch(Range(0, 3)).inputs["x"]) == 3
+    assert len(dataset.batch(range(3)).inputs["x"]) == 3
     path.unlink()
     np.save(path, rows(0))
-    assert len(dataset.batch(Range(0, 3)).inputs["x"]) == 3
+    assert len(dataset.batch(range(3)).inputs["x"]) == 3
 
 
 def test_a_changed_image_is_refused_and_its_neighbours_are_not(tmp_path: Path) -> None:
@@ -101,11 +101,11 @@ def test_a_changed_image_is_refused_and_its_neighbours_are_not(tmp_path: Path) -
     options = {"path": str(tmp_path), "preprocess": {"channel_order": "GRAY"}}
     ref = DatasetRef("image_folder", options, Contents(tmp_path).sha256)
     dataset = open_dataset(ref, IMAGES)
-    dataset.batch(Range(0, 2))
+    dataset.batch(range(2))
     Image.new("L", (4, 4), 99).save(tmp_path / "1" / "a.png")
-    dataset.batch(Range(0, 1))
+    dataset.batch(range(1))
     with pytest.raises(DataChangedError, match=r"a\.png was changed"):
-        dataset.batch(Range(1, 2))
+        dataset.batch(range(1, 2))
     with pytest.raises(DataChangedError):
         open_dataset(ref, IMAGES)
 
@@ -138,10 +138,10 @@ def test_a_file_is_the_same_by_whatever_path_it_was_hashed(
     (tmp_path / "link.npy").symlink_to("d.npy")
     monkeypatch.chdir(tmp_path)
     dataset = open_dataset(pinned(tmp_path / "d.npy"), INPUTS, Contents(Path(hashed)))
-    assert dataset.batch(Range(0, 2)).inputs["x"].shape == (2, 3)
+    assert dataset.batch(range(2)).inputs["x"].shape == (2, 3)
     renamed_over(tmp_path / "d.npy", 1)
     with pytest.raises(DataChangedError):
-        dataset.batch(Range(0, 2))
+        dataset.batch(range(2))
 
 
 def test_class_folders_may_be_links(tmp_path: Path) -> None:
@@ -154,4 +154,4 @@ def test_class_folders_may_be_links(tmp_path: Path) -> None:
     contents = Contents(linked)
     assert contents.sha256 == Contents(copied).sha256
     ref = DatasetRef("image_folder", {"path": str(linked), "preprocess": {}}, contents.sha256)
-    assert open_dataset(ref, IMAGES).batch(Range(0, 1)).labels.tolist() == [0]
+    assert open_dataset(ref, IMAGES).batch(range(1)).labels.tolist() == [0]

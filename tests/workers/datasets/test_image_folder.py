@@ -10,7 +10,7 @@ from PIL import Image
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import open_dataset
 from workers.errors import DatasetError
-from workers.messages import DatasetRef, Range
+from workers.messages import DatasetRef
 
 SPEC = InputSpec("input", (1, 3, 8, 8), "float32")
 PLAIN = {"crop": 8, "mean": 0, "std": 1}
@@ -33,21 +33,21 @@ def test_numeric_folder_names_are_class_indices(tmp_path: Path) -> None:
     for name in ("7", "0010", "2"):
         draw(tmp_path / name / "a.png")
     dataset = opened(tmp_path)
-    assert dataset.batch(Range(0, 3)).labels.tolist() == [10, 2, 7], "in order of paths"
+    assert dataset.batch(range(3)).labels.tolist() == [10, 2, 7], "in order of paths"
 
 
 def test_other_folder_names_count_in_sorted_order(tmp_path: Path) -> None:
     for name in ("dog", "cat", "1"):
         draw(tmp_path / name / "a.png")
         draw(tmp_path / name / "b.png")
-    assert opened(tmp_path).batch(Range(0, 6)).labels.tolist() == [0, 0, 1, 1, 2, 2]
+    assert opened(tmp_path).batch(range(6)).labels.tolist() == [0, 0, 1, 1, 2, 2]
 
 
 def test_classes_txt_gives_the_index_by_line(tmp_path: Path) -> None:
     for name in ("dog", "cat"):
         draw(tmp_path / name / "a.png")
     (tmp_path / "classes.txt").write_text("ant\ndog\ncat\n")
-    assert opened(tmp_path).batch(Range(0, 2)).labels.tolist() == [2, 1]
+    assert opened(tmp_path).batch(range(2)).labels.tolist() == [2, 1]
     draw(tmp_path / "emu" / "a.png")
     with pytest.raises(DatasetError, match="'emu' is no class of"):
         opened(tmp_path)
@@ -56,7 +56,7 @@ def test_classes_txt_gives_the_index_by_line(tmp_path: Path) -> None:
 def test_classes_txt_may_begin_with_a_mark_and_is_utf8(tmp_path: Path) -> None:
     draw(tmp_path / "café" / "a.png")
     (tmp_path / "classes.txt").write_text("café\r\n", encoding="utf-8-sig")
-    assert opened(tmp_path).batch(Range(0, 1)).labels.tolist() == [0]
+    assert opened(tmp_path).batch(range(1)).labels.tolist() == [0]
     (tmp_path / "classes.txt").write_text("café\n", encoding="latin-1")
     with pytest.raises(DatasetError, match=r"classes\.txt is no UTF-8"):
         opened(tmp_path)
@@ -68,7 +68,7 @@ def test_loose_images_have_no_labels(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not an image")
     dataset = opened(tmp_path)
     assert (len(dataset), dataset.has_labels) == (2, False)
-    batch = dataset.batch(Range(0, 1))
+    batch = dataset.batch(range(1))
     assert batch.labels is None
     np.testing.assert_array_equal(batch.inputs["input"][0], first.transpose(2, 0, 1))
 
@@ -76,7 +76,7 @@ def test_loose_images_have_no_labels(tmp_path: Path) -> None:
 def test_pixels_are_cropped_ordered_and_normalised_as_asked(tmp_path: Path) -> None:
     pixels = draw(tmp_path / "a.png", height=12, width=11)
     bgr = {"crop": [8, 8], "channel_order": "BGR", "mean": [10, 20, 30], "std": [2, 4, 8]}
-    found = opened(tmp_path, bgr).batch(Range(0, 1)).inputs["input"][0]
+    found = opened(tmp_path, bgr).batch(range(1)).inputs["input"][0]
     centre = pixels[2:10, 1:9, ::-1].astype(np.float32)
     expected = (centre - np.float32([10, 20, 30])) / np.float32([2, 4, 8])
     np.testing.assert_array_equal(found, expected.transpose(2, 0, 1))
@@ -85,15 +85,15 @@ def test_pixels_are_cropped_ordered_and_normalised_as_asked(tmp_path: Path) -> N
 def test_layout_nhwc_and_grey_images(tmp_path: Path) -> None:
     draw(tmp_path / "a.png")
     nhwc = opened(tmp_path, PLAIN, InputSpec("input", (1, 8, 8, 3), "float32"))
-    assert nhwc.batch(Range(0, 1)).inputs["input"].shape == (1, 8, 8, 3)
+    assert nhwc.batch(range(1)).inputs["input"].shape == (1, 8, 8, 3)
     grey = opened(tmp_path, PLAIN, InputSpec("input", (1, 1, 8, 8), "float32"))
     expected = np.asarray(Image.open(tmp_path / "a.png").convert("L"), np.float32)
-    np.testing.assert_array_equal(grey.batch(Range(0, 1)).inputs["input"][0, 0], expected)
+    np.testing.assert_array_equal(grey.batch(range(1)).inputs["input"][0, 0], expected)
 
 
 def test_resize_acts_on_the_short_side_with_antialias(tmp_path: Path) -> None:
     draw(tmp_path / "a.png", height=32, width=64)
-    found = opened(tmp_path, {"resize": 8, "mean": 0, "std": 1}).batch(Range(0, 1))
+    found = opened(tmp_path, {"resize": 8, "mean": 0, "std": 1}).batch(range(1))
     image = Image.open(tmp_path / "a.png").resize((16, 8), Image.Resampling.BICUBIC)
     expected = np.asarray(image.crop((4, 0, 12, 8)), np.float32).transpose(2, 0, 1)
     np.testing.assert_array_equal(found.inputs["input"][0], expected)
@@ -104,11 +104,11 @@ def test_images_are_stretched_or_filled_to_any_size(tmp_path: Path) -> None:
     image = Image.open(tmp_path / "a.png")
     spec = InputSpec("input", (1, 3, 12, 8), "float32")
     fields = {"stretch": [12, 8], "interpolation": "bilinear"}
-    found = opened(tmp_path, fields, spec).batch(Range(0, 1)).inputs["input"][0]
+    found = opened(tmp_path, fields, spec).batch(range(1)).inputs["input"][0]
     expected = np.asarray(image.resize((8, 12), Image.Resampling.BILINEAR), np.float32)
     np.testing.assert_array_equal(found, expected.transpose(2, 0, 1))
     fields = {"letterbox": {"size": [12, 8], "value": 114}}
-    found = opened(tmp_path, fields, spec).batch(Range(0, 1)).inputs["input"][0]
+    found = opened(tmp_path, fields, spec).batch(range(1)).inputs["input"][0]
     inner = np.asarray(image.resize((8, 4), Image.Resampling.BICUBIC), np.float32)
     np.testing.assert_array_equal(found[:, 4:8], inner.transpose(2, 0, 1))
     assert np.unique(found[:, :4]) == np.unique(found[:, 8:]) == 114
@@ -119,13 +119,13 @@ def test_pixels_feed_uint8_inputs_as_they_are_and_gray_ones_without_channels(
 ) -> None:
     pixels = draw(tmp_path / "a.png")
     spec = InputSpec("input", (1, 8, 8, 3), "uint8")
-    found = opened(tmp_path, {"crop": 8}, spec).batch(Range(0, 1)).inputs["input"]
+    found = opened(tmp_path, {"crop": 8}, spec).batch(range(1)).inputs["input"]
     np.testing.assert_array_equal(found, pixels[None])
     assert found.dtype == np.uint8
     with pytest.raises(DatasetError, match="leave mean and std out"):
         opened(tmp_path, {"mean": 127}, spec)
     gray = opened(tmp_path, {"std": 255}, InputSpec("input", (1, 8, 8), "float32"))
-    assert gray.batch(Range(0, 1)).inputs["input"].shape == (1, 8, 8)
+    assert gray.batch(range(1)).inputs["input"].shape == (1, 8, 8)
 
 
 @pytest.mark.parametrize(
@@ -190,11 +190,11 @@ def test_folders_without_usable_images_are_told(tmp_path: Path) -> None:
 def test_a_damaged_or_small_image_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"\x89PNG not really")
     with pytest.raises(DatasetError, match="cannot decode") as caught:
-        opened(tmp_path).batch(Range(0, 1))
+        opened(tmp_path).batch(range(1))
     assert str(caught.value.where).endswith("a.png")
     draw(tmp_path / "a.png", height=4, width=20)
     with pytest.raises(DatasetError, match="4x20 is smaller than the crop 8x8"):
-        opened(tmp_path).batch(Range(0, 1))
+        opened(tmp_path).batch(range(1))
 
 
 def test_two_inputs_cannot_be_fed_from_images(tmp_path: Path) -> None:

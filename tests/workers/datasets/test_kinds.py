@@ -17,7 +17,7 @@ from workers.datasets.log_mel import LogMel
 from workers.datasets.protocol import Dataset, InputSpec
 from workers.datasets.registry import open_dataset
 from workers.errors import DatasetError
-from workers.messages import DatasetRef, Range
+from workers.messages import DatasetRef
 
 TOKENS = InputSpec("input_ids", (1, 6), "int64")
 MASK = InputSpec("attention_mask", (1, 6), "int64")
@@ -47,7 +47,7 @@ def texts(tmp_path: Path) -> Path:
 
 
 def test_texts_are_padded_cut_and_masked_by_the_names_of_the_inputs(texts: Path) -> None:
-    batch = opened("text", texts / "t.txt", TOKENS, MASK).batch(Range(0, 2))
+    batch = opened("text", texts / "t.txt", TOKENS, MASK).batch(range(2))
     assert batch.inputs["input_ids"].tolist() == [[2, 3, 1, 1, 1, 1], [2, 3, 4, 2, 3, 4]]
     assert batch.inputs["attention_mask"].sum(axis=1).tolist() == [2, 6]
     assert batch.labels is None
@@ -56,10 +56,10 @@ def test_texts_are_padded_cut_and_masked_by_the_names_of_the_inputs(texts: Path)
 def test_pairs_of_columns_and_labels_are_read(texts: Path) -> None:
     fields = {"text": "one", "pair": "two"}
     data = opened("text", texts / "t.csv", TOKENS, TYPES, preprocess=fields)
-    batch = data.batch(Range(1, 2))
+    batch = data.batch(range(1, 2))
     assert batch.inputs["input_ids"][0, :2].tolist() == [3, 4]
     assert batch.inputs["token_type_ids"][0, :2].tolist() == [0, 1]
-    labels = opened("text", texts / "t.jsonl", TOKENS).labels(Range(0, 2))
+    labels = opened("text", texts / "t.jsonl", TOKENS).labels(range(2))
     assert labels is not None
     assert labels.tolist() == [1, 0]
 
@@ -71,7 +71,7 @@ def test_texts_are_padded_where_and_with_what_the_tokenizer_says(texts: Path, si
     tokenizer.save(str(texts / "tokenizer.json"))
     (texts / "t.jsonl").write_text('{"text": ""}\n{"text": "a b c a"}')
     fields = {"label": "next", "length": 3}
-    batch = opened("text", texts / "t.jsonl", TOKENS, preprocess=fields).batch(Range(0, 2))
+    batch = opened("text", texts / "t.jsonl", TOKENS, preprocess=fields).batch(range(2))
     words, wanted = [2, 3, 4], [3, 4, -1]
     ids = [1, 1, 1, *words] if side == "left" else [*words, 1, 1, 1]
     labels = [-1, -1, -1, *wanted] if side == "left" else [*wanted, -1, -1, -1]
@@ -89,7 +89,7 @@ def test_only_line_feeds_end_a_text(texts: Path) -> None:
 
 def test_the_label_of_a_token_may_be_the_next_token(texts: Path) -> None:
     data = opened("text", texts / "t.txt", TOKENS, preprocess={"label": "next"})
-    labels = data.labels(Range(0, 2))
+    labels = data.labels(range(2))
     assert labels is not None
     assert labels.tolist() == [[3, -1, -1, -1, -1, -1], [3, 4, 2, 3, 4, -1]]
 
@@ -100,7 +100,7 @@ def test_sounds_become_mono_of_one_rate_and_length(tmp_path: Path) -> None:
         wave = np.tile(np.sin(np.arange(samples) / rate * 2000)[:, None], 2)
         soundfile.write(tmp_path / name / "s.wav", wave, rate)
     data = opened("audio", tmp_path, WAVE, preprocess=RATE)
-    batch = data.batch(Range(0, 2))
+    batch = data.batch(range(2))
     wave = batch.inputs["wave"]
     assert wave.shape == (2, 1, 800)
     assert not wave[0, 0, 500:].any()
@@ -133,11 +133,11 @@ def test_sounds_become_the_features_that_others_compute(tmp_path: Path, scale: s
     fields = {"rate": 16000, "log_mel": {**MEL, "mel_scale": scale}}
     for shape, frame in (((1, 6, 8), (0, 2)), ((1, 1, 8, 6), (0, 0, slice(None), 2))):
         spec = InputSpec("x", shape, "float32")
-        found = opened("audio", tones(tmp_path), spec, preprocess=fields).batch(Range(0, 1))
+        found = opened("audio", tones(tmp_path), spec, preprocess=fields).batch(range(1))
         np.testing.assert_allclose(found.inputs["x"][frame], THIRD_FRAME[scale], atol=2e-3)
     fields["log_mel"] |= {"n_mfcc": 4, "mean": 1, "std": 2}
     spec = InputSpec("x", (1, 6, 4), "float32")
-    found = opened("audio", tones(tmp_path), spec, preprocess=fields).batch(Range(0, 1))
+    found = opened("audio", tones(tmp_path), spec, preprocess=fields).batch(range(1))
     wanted = (np.array(FOURTH_COSINES[scale]) - 1) / 2
     np.testing.assert_allclose(found.inputs["x"][0, 3], wanted, atol=2e-3)
 
@@ -149,7 +149,7 @@ def test_the_last_centred_frame_hears_the_whole_sound(tmp_path: Path, samples: i
     mel = {"n_fft": 256, "hop_length": 128, "n_mels": 8}
     spec = InputSpec("x", (1, 6, 8), "float32")
     fields = {"rate": 8000, "log_mel": mel}
-    found = opened("audio", tmp_path, spec, preprocess=fields).batch(Range(0, 1)).inputs["x"][0]
+    found = opened("audio", tmp_path, spec, preprocess=fields).batch(range(1)).inputs["x"][0]
     wanted = LogMel.of(mel, 8000).features(np.pad(wave, (0, max(640 - samples, 0))))
     np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
@@ -159,7 +159,7 @@ def test_frames_that_are_not_centred_fill_the_sound(tmp_path: Path) -> None:
     mel = {"center": False, "n_fft": 1024, "win_length": 640, "hop_length": 320, "n_mels": 10}
     spec = InputSpec("x", (1, 49, 10), "float32")
     fields = {"rate": 16000, "log_mel": mel}
-    found = opened("audio", tones(tmp_path), spec, preprocess=fields).batch(Range(0, 1))
+    found = opened("audio", tones(tmp_path), spec, preprocess=fields).batch(range(1))
     silent = (found.inputs["x"][0] == np.float32(np.log(1e-6))).all(axis=1)
     assert silent.tolist() == [False] * 5 + [True] * 44
 
@@ -170,14 +170,14 @@ def test_columns_of_a_table_become_the_inputs(tmp_path: Path, suffix: str) -> No
     path = tmp_path / f"t.{suffix}"
     frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path)
     fields = {"columns": {"x": ["b", "a"]}}
-    batch = opened("table", path, ROW, preprocess=fields).batch(Range(0, 2))
+    batch = opened("table", path, ROW, preprocess=fields).batch(range(2))
     assert batch.inputs["x"].tolist() == [[0.0, 1.5], [1.0, 2.0]]
     assert batch.labels is not None
     assert batch.labels.tolist() == [0.5, 2.0]
     by_name = opened(
         "table", path, InputSpec("n", (1, 1), "int64"), InputSpec("a", (1,), "float32")
     )
-    assert by_name.batch(Range(1, 2)).inputs["n"].tolist() == [[4]]
+    assert by_name.batch(range(1, 2)).inputs["n"].tolist() == [[4]]
 
 
 def test_boxes_move_with_the_resize_and_the_crop(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_boxes_move_with_the_resize_and_the_crop(tmp_path: Path) -> None:
     }
     (tmp_path / "boxes.json").write_text(json.dumps(coco))
     fields = {"boxes": "boxes.json", "resize": 8}
-    labels = opened("detection", tmp_path, IMAGE, preprocess=fields).labels(Range(0, 1))
+    labels = opened("detection", tmp_path, IMAGE, preprocess=fields).labels(range(1))
     assert labels is not None
     assert labels.tolist() == [[[1, 0, 2, 4, 4], [-3, 0, 0, 8, 8]]], "one box is beside the crop"
 
@@ -205,7 +205,7 @@ def test_masks_are_resized_without_new_classes(tmp_path: Path) -> None:
     mask[:, 8:], mask[0:2, 0:2] = 2, 255
     Image.fromarray(mask).save(tmp_path / "m" / "i.png")
     data = opened("segmentation", tmp_path, IMAGE, preprocess={"masks": "m", "resize": 8})
-    labels = data.batch(Range(0, 1)).labels
+    labels = data.batch(range(1)).labels
     assert labels is not None
     assert (labels.shape, set(labels.ravel().tolist())) == ((1, 8, 8), {-1, 0, 2})
 
@@ -287,7 +287,7 @@ def test_boxes_belong_to_the_image_of_exactly_their_path(tmp_path: Path) -> None
         coco["images"] = [{"id": n, "file_name": name} for n, name in enumerate(names)]
         (tmp_path / "a.json").write_text(json.dumps(coco))
         data = opened("detection", tmp_path, IMAGE, preprocess=fields)
-        return [float(one.max()) for one in data.batch(Range(0, len(names))).inputs["image"]]
+        return [float(one.max()) for one in data.batch(range(len(names))).inputs["image"]]
 
     assert levels("1.png", "thumbs/1.png", "2.png") == [10, 20, 30]
     (tmp_path / "1.png").rename(tmp_path / "thumbs" / "3.png")
@@ -354,11 +354,11 @@ def test_boxes_and_masks_move_with_a_letterbox(tmp_path: Path) -> None:
     Image.fromarray(np.ones((8, 16), np.uint8)).save(tmp_path / "m" / "i.png")
     box: dict[str, Any] = {"letterbox": {"size": [8, 8]}}
     found = opened("detection", tmp_path, IMAGE, preprocess={"boxes": "boxes.json", **box})
-    labels = found.labels(Range(0, 1))
+    labels = found.labels(range(1))
     assert labels is not None
     assert labels.tolist() == [[[0, 0, 2, 4, 6]]]
     found = opened("segmentation", tmp_path, IMAGE, preprocess={"masks": "m", **box})
-    labels = found.labels(Range(0, 1))
+    labels = found.labels(range(1))
     assert labels is not None
     assert labels[0, :, 0].tolist() == [-1, -1, 1, 1, 1, 1, -1, -1]
 

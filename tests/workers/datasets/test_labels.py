@@ -13,7 +13,6 @@ from qsearch.errors import DataError
 from workers.datasets.protocol import NO_LABEL, InputSpec
 from workers.datasets.registry import open_dataset
 from workers.errors import DatasetError
-from workers.messages import Range
 from workers.metrics.library import LIBRARY
 from workers.metrics.registry import MetricSums
 
@@ -25,7 +24,7 @@ def opened(folder: Path, labels: Any, judged: Judged | None = None, **fields: An
     path = folder / "d.npz"
     np.savez(path, x=np.resize(ROWS, (len(labels), 2)), labels=labels)
     data = open_data(path, SPEC, name="eval", judged=judged, preprocess=fields or None)
-    return data, open_dataset(data.ref, SPEC).labels(Range(0, data.count))
+    return data, open_dataset(data.ref, SPEC).labels(range(data.count))
 
 
 def scored(word: str, outputs: Any, labels: Any) -> float | None:
@@ -86,7 +85,7 @@ def test_words_are_classes_in_the_order_of_their_names(tmp_path: Path) -> None:
         opened(tmp_path, words, classes=["dog", "ape"])
     (tmp_path / "d.csv").write_text("a,b,label\n1,2,yes\n3,4,no\n")
     data = open_data(tmp_path / "d.csv", SPEC, name="eval")
-    labels = open_dataset(data.ref, SPEC).labels(Range(0, 2))
+    labels = open_dataset(data.ref, SPEC).labels(range(2))
     assert labels is not None
     assert labels.tolist() == [1, 0]
 

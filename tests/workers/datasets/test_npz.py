@@ -13,7 +13,7 @@ from workers.batching import model_batches
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs, open_dataset
 from workers.errors import DatasetError
-from workers.messages import DatasetRef, Range
+from workers.messages import DatasetRef
 
 IMAGE = InputSpec("image", (1, 3, 4, 4), "float32")
 IDS = InputSpec("ids", (1, 5), "int64")
@@ -38,7 +38,7 @@ def test_ranges_of_an_npz_are_its_samples(tmp_path: Path, write: Any) -> None:
     dataset = open_dataset(npz(tmp_path / "d.npz"), [IMAGE])
     assert len(dataset) == 6
     assert dataset.has_labels
-    batch = dataset.batch(Range(2, 5))
+    batch = dataset.batch(range(2, 5))
     np.testing.assert_array_equal(batch.inputs["image"], arrays["image"][2:5])
     assert batch.labels is not None
     assert (batch.labels.dtype, batch.labels.tolist()) == (np.int64, [2, 3, 4])
@@ -53,7 +53,7 @@ def test_uncompressed_members_are_read_sample_by_sample(tmp_path: Path) -> None:
     dataset = open_dataset(npz(tmp_path / "d.npz"), [spec])
     del big
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    dataset.batch(Range(1000, 1001))
+    dataset.batch(range(1000, 1001))
     grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown_kib < 20_000, "98 MB of images were read for one sample"
 
@@ -63,13 +63,13 @@ def test_an_npy_feeds_the_only_input(tmp_path: Path) -> None:
     np.save(tmp_path / "d.npy", arrays["image"])
     dataset = open_dataset(npz(tmp_path / "d.npy"), [IMAGE])
     assert not dataset.has_labels
-    np.testing.assert_array_equal(dataset.batch(Range(0, 6)).inputs["image"], arrays["image"])
+    np.testing.assert_array_equal(dataset.batch(range(6)).inputs["image"], arrays["image"])
 
 
 def test_wider_and_narrower_floats_and_narrower_integers_fit(tmp_path: Path) -> None:
     arrays = {"image": samples()["image"].astype(np.float64), "ids": np.ones((6, 5), np.int32)}
     np.savez(tmp_path / "d.npz", **arrays)
-    batch = open_dataset(npz(tmp_path / "d.npz"), [IMAGE, IDS]).batch(Range(0, 1))
+    batch = open_dataset(npz(tmp_path / "d.npz"), [IMAGE, IDS]).batch(range(1))
     assert {name: a.dtype.name for name, a in batch.inputs.items()} == {
         "image": "float32",
         "ids": "int64",
@@ -123,7 +123,7 @@ def test_samples_are_whole_where_an_axis_of_their_own_counts_them(tmp_path: Path
     }
     np.savez(tmp_path / "d.npz", **arrays)
     dataset = open_dataset(npz(tmp_path / "d.npz"), specs)
-    runs = list(model_batches(dataset, Range(1, 4), specs, 2))
+    runs = list(model_batches(dataset, range(1, 4), specs, 2))
     assert [(run.start, run.count) for run in runs] == [(1, 1), (2, 1), (3, 1)]
     for run in runs:
         np.testing.assert_array_equal(run.inputs["x"], arrays["x"][run.start][None])
@@ -147,9 +147,9 @@ def test_a_value_that_is_not_finite_is_reported_with_its_sample(
     arrays["image"][4, 1, 2, 3] = value
     np.savez(tmp_path / "d.npz", **arrays)
     dataset = open_dataset(npz(tmp_path / "d.npz"), [IMAGE])
-    dataset.batch(Range(0, 4))
+    dataset.batch(range(4))
     with pytest.raises(DatasetError, match=f"sample 4 of 'image' holds {value}"):
-        dataset.batch(Range(3, 6))
+        dataset.batch(range(3, 6))
 
 
 def test_a_place_that_no_row_of_a_table_has_is_reported_with_its_sample(tmp_path: Path) -> None:
@@ -164,9 +164,9 @@ def test_a_place_that_no_row_of_a_table_has_is_reported_with_its_sample(tmp_path
     given = np.array([[0, 1, 2, 3, -7], [0, 1, 2, 3, 7]])
     np.savez(tmp_path / "d.npz", ids=given)
     dataset = open_dataset(npz(tmp_path / "d.npz"), [spec])
-    assert dataset.batch(Range(0, 1)).inputs["ids"].tolist() == given[:1].tolist()
+    assert dataset.batch(range(1)).inputs["ids"].tolist() == given[:1].tolist()
     with pytest.raises(DatasetError, match=r"sample 1 of 'ids' holds 7; .* table of 7 rows"):
-        dataset.batch(Range(0, 2))
+        dataset.batch(range(2))
 
 
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
 def test_a_range_outside_the_data_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", **samples())
     with pytest.raises(DatasetError, match="samples 4 to 9 were asked for, there are 6"):
-        open_dataset(npz(tmp_path / "d.npz"), [IMAGE]).batch(Range(4, 9))
+        open_dataset(npz(tmp_path / "d.npz"), [IMAGE]).batch(range(4, 9))
 
 
 def test_an_unknown_kind_lists_the_legal_ones() -> None:
@@ -273,5 +273,5 @@ def test_an_encrypted_or_damaged_member_is_refused(tmp_path: Path) -> None:
 def test_fortran_order_in_a_compressed_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     arrays = {"image": np.asfortranarray(samples()["image"])}
     np.savez_compressed(tmp_path / "d.npz", **arrays)
-    batch = open_dataset(npz(tmp_path / "d.npz"), [IMAGE]).batch(Range(0, 6))
+    batch = open_dataset(npz(tmp_path / "d.npz"), [IMAGE]).batch(range(6))
     np.testing.assert_array_equal(batch.inputs["image"], arrays["image"])
