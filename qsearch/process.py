@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import logging
 import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -75,6 +77,45 @@ def logging_to(verbosity: int = 0, log_file: Path | None = None) -> Iterator[Non
             logger.propagate = propagate
         for handler in handlers:
             handler.close()
+
+
+@contextlib.contextmanager
+def quieted(library: str, level: int, warning: type[Warning]) -> Iterator[None]:
+    """Keep a library's log lines below ``level``, and such warnings, off the user's terminal."""
+    logger = logging.getLogger(library)
+    before = logger.level
+    logger.setLevel(level)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", warning)
+            yield
+    finally:
+        logger.setLevel(before)
+
+
+@contextlib.contextmanager
+def native_stdout_dropped() -> Iterator[None]:
+    """Drop what compiled code prints to standard output inside the block.
+
+    HiGHS 1.12, which SciPy 1.17 carries, prints a line left from debugging (ERGO-Code/HiGHS #2783).
+    On a pipe C keeps it until the process ends, where it would follow the last line of ``--json``.
+    """
+    if sys.stdout is None:  # closed by the parent process
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    sys.stdout.flush()
+    libc.fflush(None)
+    kept = os.dup(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        libc.fflush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
 
 
 # Signals ----------------------------------------------------------------------------------------

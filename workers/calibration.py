@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.lru_cache import LRUCache
-from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import ChannelStats
 from compiler.quantize.calibration.measurement import (
     CHANNEL_STEPS,
@@ -74,20 +73,17 @@ class CalibrationActor:
 
     def _measurement(self, request: CalibrationRequest) -> Measurement:
         channels, merged = (self._values.value(v) for v in (request.channels, request.merged))
-        return Measurement(
-            request.step,
-            QConfig.from_dict(dict(request.qconfig)),
-            request.percentiles,
-            None if channels is None else ChannelStats.from_arrays(channels),
-            None if merged is None else CalibrationStats.from_arrays(merged),
-            request.counted,
+        return replace(
+            request.measurement,
+            channels=None if channels is None else ChannelStats.from_arrays(channels),
+            merged=None if merged is None else CalibrationStats.from_arrays(merged),
         )
 
     def _key(self, request: CalibrationRequest) -> tuple[Any, ...]:
         """Key of the network that the steps "ranges" and "histograms" share."""
         return (
             self._values.key(request.blob),
-            json.dumps(dict(request.qconfig), sort_keys=True),
+            request.measurement.qconfig,
             "" if request.channels is None else self._values.key(request.channels),
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -105,50 +106,49 @@ class EvaluationActor:
         )
 
 
+@dataclass(slots=True, eq=False)
 class _Evaluation:
     """One request while it runs. Runs of the model are numbered from the first sample on."""
 
-    def __init__(
-        self,
-        request: EvaluationRequest,
-        runnable: Runnable,
-        dataset: Dataset,
-        size: int,
-        reference: Rows | None,
-        head: Pipeline | None,
-    ) -> None:
-        self._head = head
-        self._request = request
-        self._runnable = runnable
-        self._dataset = dataset
-        self._reference = reference
-        self._size = size
-        part, parts = request.part
-        all_runs = -(-len(request.samples) // self._size)
-        self._runs = range(part, all_runs, parts)
-        self._alone = parts == 1
-        # Outputs that rows_of gave an axis of samples.
-        self._lifted: Sequence[bool] = ()
-        self._probed: dict[int, tuple[ModelBatch, Rows]] = {}
-        self._kept: list[Rows] = []
-        whole = [name for name in request.metrics if head is not None and of_answers(name)]
-        self.sums = self._new_sums(tuple(n for n in request.metrics if n not in whole))
-        self.whole_sums = self._new_sums(tuple(whole))
-        self.scored = 0
-        self.digest = hashlib.sha256()
+    request: EvaluationRequest
+    runnable: Runnable
+    dataset: Dataset
+    size: int
+    reference: Rows | None
+    head: Pipeline | None
+    sums: MetricSums = field(init=False)
+    whole_sums: MetricSums = field(init=False)
+    scored: int = 0
+    digest: Any = field(default_factory=hashlib.sha256)
+    _runs: range = field(init=False)
+    _lifted: Sequence[bool] = ()
+    """Outputs that rows_of gave an axis of samples."""
+    _probed: dict[int, tuple[ModelBatch, Rows]] = field(default_factory=dict)
+    _kept: list[Rows] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        names, (part, parts) = self.request.metrics, self.request.part
+        self._runs = range(-(-len(self.request.samples) // self.size))[part::parts]
+        whole = tuple(name for name in names if self.head is not None and of_answers(name))
+        self.sums = self._new_sums(tuple(name for name in names if name not in whole))
+        self.whole_sums = self._new_sums(whole)
+
+    @property
+    def _alone(self) -> bool:
+        return self.request.part[1] == 1
 
     def _new_sums(self, names: tuple[str, ...]) -> MetricSums:
         return MetricSums(
-            names, has_labels=self._dataset.has_labels, has_reference=self._reference is not None
+            names, has_labels=self.dataset.has_labels, has_reference=self.reference is not None
         )
 
     def collapsed_early(self) -> bool:
         """Look at samples spread over the range, since neighbours are often of one class."""
-        after = self._request.collapse_after
+        after = self.request.collapse_after
         runs = len(self._runs)
-        probes = 0 if after is None else min(-(-after // self._size), runs)
+        probes = 0 if after is None else min(-(-after // self.size), runs)
         # Where all there is would be probed, there is nothing to save.
-        if self._reference is None or probes == 0 or (self._alone and probes == runs):
+        if self.reference is None or probes == 0 or (self._alone and probes == runs):
             return False
         indices = [self._runs[probe * runs // probes] for probe in range(probes)]
         self._probed = {index: self._run(self._batch(index)) for index in indices}
@@ -158,11 +158,11 @@ class _Evaluation:
         # Of waves or images the place of the highest value says little.
         signal = 1.0 - relative_noise(candidate.sums["sqnr"])
         kept = max(candidate.results()["agreement"] or 0.0, signal)
-        if self._dataset.has_labels and "top1" in self.sums.sums:
+        if self.dataset.has_labels and "top1" in self.sums.sums:
             ours, base = (self._top1(rows, labels) for rows in (outputs, reference))
             kept = ours / base if base else kept
         finite = all(np.isfinite(out).all() for out in outputs)
-        if finite and kept >= self._request.collapse_below:
+        if finite and kept >= self.request.collapse_below:
             return False
         self.sums.add(outputs, reference, labels)
         for batch, rows in self._probed.values():
@@ -204,13 +204,13 @@ class _Evaluation:
         """
         from compiler.targets.reference.executor import ReferenceExecutor
 
-        integer, name = self._runnable.integer, self._request.build.evaluator
+        integer, name = self.runnable.integer, self.request.build.evaluator
         if integer is None:
             return
         batch, outputs = self._run(self._batch(self._runs[len(self._runs) // 2]))
         exact = ReferenceExecutor(integer).run(batch.inputs)
         for place, (ours, theirs) in enumerate(zip(outputs, exact, strict=True)):
-            wanted = rows_of(theirs, batch.count, self._size)
+            wanted = rows_of(theirs, batch.count, self.size)
             differ = int(np.count_nonzero((ours != wanted) & ~(np.isnan(ours) & np.isnan(wanted))))
             if differ:
                 raise DifferingOutputsError(
@@ -229,7 +229,7 @@ class _Evaluation:
         Raises:
             CompilerError: the module cannot be timed as asked, or there is no compiler.
         """
-        module, request = self._runnable.module, self._request
+        module, request = self.runnable.module, self.request
         if module is None:
             return {}
         found = hardware_figures(module, request.hardware) if request.hardware else {}
@@ -239,7 +239,7 @@ class _Evaluation:
         timed = [name for name in TIMED if name in request.asked]
         if timed and not collapsed:
             inputs = self._batch(self._runs[0]).inputs
-            found |= latency_figures(timed, module, inputs, self._size, request.board)
+            found |= latency_figures(timed, module, inputs, self.size, request.board)
         return found
 
     def outputs(self) -> Rows:
@@ -247,8 +247,8 @@ class _Evaluation:
         return _concatenated(self._kept)
 
     def _run(self, batch: ModelBatch) -> tuple[ModelBatch, Rows]:
-        outputs = self._runnable.run(batch.inputs)
-        rows = tuple(rows_of(out, batch.count, self._size) for out in outputs)
+        outputs = self.runnable.run(batch.inputs)
+        rows = tuple(rows_of(out, batch.count, self.size) for out in outputs)
         self._lifted = [one.ndim > out.ndim for one, out in zip(rows, outputs, strict=True)]
         return batch, rows
 
@@ -256,35 +256,35 @@ class _Evaluation:
         """Runs of the part in order; of a whole range, several small samples are read together."""
         if not self._alone:
             return ((index, self._batch(index)) for index in self._runs)
-        inputs = self._runnable.inputs
+        inputs = self.runnable.inputs
         run_bytes = sum(np.dtype(spec.dtype).itemsize * math.prod(spec.shape) for spec in inputs)
-        chunk = min(_SUMMED_BYTES // max(run_bytes, 1) * self._size, _SUMMED_SAMPLES)
-        return enumerate(model_batches(self._dataset, self._request.samples, inputs, chunk))
+        chunk = min(_SUMMED_BYTES // max(run_bytes, 1) * self.size, _SUMMED_SAMPLES)
+        return enumerate(model_batches(self.dataset, self.request.samples, inputs, chunk))
 
     def _batch(self, index: int) -> ModelBatch:
-        part = self._request.samples[index * self._size :][: self._size]
-        (batch,) = model_batches(self._dataset, part, self._runnable.inputs, self._size)
+        part = self.request.samples[index * self.size :][: self.size]
+        (batch,) = model_batches(self.dataset, part, self.runnable.inputs, self.size)
         return batch
 
     def _given(self, batch: ModelBatch, outputs: Rows) -> _Given:
         """Arguments of metrics from one run."""
-        first = batch.start - self._request.samples.start
-        reference = self._reference and tuple(
-            rows[first : first + batch.count] for rows in self._reference
+        first = batch.start - self.request.samples.start
+        reference = self.reference and tuple(
+            rows[first : first + batch.count] for rows in self.reference
         )
         return outputs, reference, batch.labels
 
     def _add_whole(self, batch: ModelBatch, outputs: Rows) -> None:
         """Metrics of the whole model on one run, whose outputs may have any sizes."""
-        if self._head is None or not self.whole_sums.sums:
+        if self.head is None or not self.whole_sums.sums:
             return
-        head, count = self._head, batch.count
+        head, count = self.head, batch.count
         rows, reference, labels = self._given(batch, outputs)
         values = {**batch.inputs, **batch.beside}
 
         def finished(core: Rows) -> Rows:
             pairs = zip(core, self._lifted, strict=True)
-            whole = [out[0] if lifted else padded(out, self._size) for out, lifted in pairs]
+            whole = [out[0] if lifted else padded(out, self.size) for out, lifted in pairs]
             found = zip(head.finish(values, whole), head.sampled, strict=True)
             return tuple(out[:count] if sampled else out[None] for out, sampled in found)
 
@@ -293,7 +293,7 @@ class _Evaluation:
 
     def _record(self, outputs: Rows) -> None:
         hash_outputs(self.digest, outputs)
-        if self._request.return_outputs:
+        if self.request.return_outputs:
             self._kept.append(outputs)
 
 

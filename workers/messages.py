@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from compiler.quantize.calibration.measurement import Step
-    from compiler.quantize.smoothing.rescaled_tensors import CountedTensor
+    from compiler.quantize.calibration.measurement import Measurement
 
 EvaluatorName = Literal["engine", "simulated", "float", "reference", "onnxruntime"]
 """Executors that compute the outputs.
@@ -67,23 +66,19 @@ class CalibrationRequest:
 
     Attributes:
         blob: the float module after prerequisite_optimize (``ModuleBlob.data``), or its handle.
-        qconfig: fields of the QConfig, plain values; those that choose the quantize points matter.
         dataset: calibration inputs.
         samples: which of them.
-        step, percentiles, counted: as of the Measurement.
+        measurement: without its statistics, which are beside it.
         merged: its merged statistics of "ranges" as arrays, or their handle.
         channels: its channel statistics as arrays, or their handle.
     """
 
     blob: bytes | Handle
-    qconfig: Mapping[str, Any]
     dataset: DatasetRef
     samples: range
-    step: Step
+    measurement: Measurement
     merged: Mapping[str, NDArray[Any]] | Handle | None
-    percentiles: tuple[float, ...]
     channels: Mapping[str, NDArray[Any]] | Handle | None = None
-    counted: tuple[CountedTensor, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class Worker:
 def _part_of(request: CalibrationRequest | EvaluationRequest) -> str:
     samples = f"samples {request.samples.start} to {request.samples.stop - 1}"
     if isinstance(request, CalibrationRequest):
-        return f"in calibration, {request.step}, {samples}"
+        return f"in calibration, {request.measurement.step}, {samples}"
     return f"in evaluation by {request.build.evaluator}, {samples}"
 
 

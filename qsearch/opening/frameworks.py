@@ -9,13 +9,12 @@ import contextlib
 import copy
 import importlib
 import inspect
+import io
 import itertools
 import logging
 import os
 import re
-import sys
 import tempfile
-import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,6 +28,7 @@ from compiler.targets.ort.session import OrtExecutor
 from qsearch.data.object_data import as_array, data_items, labelled
 from qsearch.data.prepared_data import check_exists
 from qsearch.errors import ModelFileError, SettingsError
+from qsearch.process import native_stdout_dropped, quieted
 from qsearch.store.artifacts import write_atomically
 from workers.datasets.protocol import LABEL_NAMES
 
@@ -132,7 +132,11 @@ def _exported(
         made = Path(folder) / "model.onnx"
         for way, export, rows, free in ways:
             try:
-                with _quiet():
+                with (  # torch prints the graph of what it cannot export, from C++ as well
+                    quieted("torch", logging.CRITICAL, Warning),
+                    native_stdout_dropped(),
+                    contextlib.redirect_stdout(io.StringIO()),
+                ):
                     export(made, rows, free)
                 data = _plain(made)
             except Exception as error:  # of a framework: anything
@@ -149,29 +153,6 @@ def _exported(
         fix="give the module in float32, or export it with the tools of its framework, compare, "
         "and give the path of the file",
     )
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without what an exporter says beside its answer: the answer is compared."""
-    logger = logging.getLogger("torch")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    sys.stdout.flush()
-    stdout = os.dup(1)  # torch prints the graph of what it cannot export from C++
-    try:
-        with (
-            open(os.devnull, "w", encoding="utf-8") as nothing,
-            warnings.catch_warnings(),
-            contextlib.redirect_stdout(nothing),
-        ):
-            os.dup2(nothing.fileno(), 1)
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        os.dup2(stdout, 1)
-        os.close(stdout)
-        logger.setLevel(level)
 
 
 def _plain(path: Path) -> bytes:

@@ -120,15 +120,12 @@ class Baseline:
     head: Any = None
     cpu_s: float = 0.0
     """CPU seconds this run spent on it."""
-    _outputs: tuple[NDArray[Any], ...] | None = None
 
     def outputs(self) -> tuple[NDArray[Any], ...]:
         """One array per output of the model, samples on axis 0."""
-        if self._outputs is None:
-            arrays = self.artifacts.arrays(OUTPUTS, self.data.sha256)
-            stored = () if arrays is None else tuple(arrays[name] for name in sorted(arrays))
-            self._outputs = stored or self._run()
-        return self._outputs
+        arrays = self.artifacts.arrays(OUTPUTS, self.data.sha256)
+        stored = () if arrays is None else tuple(arrays[name] for name in sorted(arrays))
+        return stored or self._run()
 
     def _run(self) -> tuple[NDArray[Any], ...]:
         pool, progress = self.context.pool, self.context.progress

@@ -69,18 +69,15 @@ class PooledData:
         merged, channels = measurement.merged, measurement.channels
         whole = CalibrationRequest(
             blob=self.blob,
-            qconfig=measurement.qconfig.to_dict(),
             dataset=self.dataset,
             samples=self.samples,
-            step=measurement.step,
+            measurement=replace(measurement, channels=None, merged=None),
             merged=None if merged is None else self.context.pool.put(merged.to_arrays()),
-            percentiles=measurement.percentiles,
             channels=None if channels is None else self.channels_handle(channels),
-            counted=measurement.counted,
         )
         shards = split_range(self.samples, self.context.pool.num_workers)
         requests = [replace(whole, samples=shard) for shard in shards]
-        name = f"calibration, {whole.step}"
+        name = f"calibration, {measurement.step}"
         results = run_requests(self.context.pool, requests, name, self._note)
         return [measurement.read(result.arrays) for result in results]
 
@@ -184,8 +181,6 @@ def stored_keys(key: Mapping[str, Any], qconfig: QConfig) -> tuple[str, str, str
 
 CHOSEN: Final = "chosen"
 """Kind of the event that holds what a study begins with, and why."""
-FIRST_EVENTS: Final = 20
-"""Events among which those are that a search begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,10 +198,9 @@ class FirstChoice:
     @staticmethod
     def stored(repository: Repository, study_id: int) -> FirstChoice | None:
         """The choice that the store holds for a study; None if the study began without one."""
-        for event in repository.events_of(study_id, limit=FIRST_EVENTS):
-            if event.kind == CHOSEN and event.data:
-                row = event.data
-                return FirstChoice(QConfig.from_dict(row["qconfig"]), tuple(row["decisions"]))
+        for event in repository.events_of(study_id, kind=CHOSEN):
+            row = event.data or {}
+            return FirstChoice(QConfig.from_dict(row["qconfig"]), tuple(row["decisions"]))
         return None
 
     @staticmethod

@@ -14,11 +14,7 @@ Damages are taken to add up. Source: Yao et al., "HAWQ-V3: dyadic neural network
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import math
-import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -33,6 +29,7 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import FLOAT_BITS, LayerCost, module_cost
 from compiler.quantize.candidate import recommended_mark
 from qsearch.errors import SearchError
+from qsearch.process import native_stdout_dropped
 from qsearch.search.space import (
     FLOAT_LAYER,
     Parameter,
@@ -332,28 +329,3 @@ def _solved(layers: Sequence[str], costs: Floats, sizes: Floats, budget: float) 
     if solved.x is None:
         raise SearchError("the integer programme was not solved", where=str(solved.message))
     return np.flatnonzero(solved.x > 0.5)
-
-
-@contextlib.contextmanager
-def native_stdout_dropped() -> Iterator[None]:
-    """Drop what compiled code prints to standard output inside the block.
-
-    HiGHS 1.12, which SciPy 1.17 carries, prints a line left from debugging (ERGO-Code/HiGHS #2783).
-    On a pipe C keeps it until the process ends, where it would follow the last line of ``--json``.
-    """
-    if sys.stdout is None:  # closed by the parent process
-        yield
-        return
-    libc = ctypes.CDLL(None)
-    sys.stdout.flush()
-    libc.fflush(None)
-    kept = os.dup(1)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 1)
-        yield
-    finally:
-        libc.fflush(None)
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(nowhere)

@@ -10,8 +10,7 @@ import contextlib
 import hashlib
 import inspect
 import logging
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +22,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from compiler.named_table import NamedTable
 from qsearch.errors import SettingsError
+from qsearch.process import quieted
 from qsearch.search.objectives import KEEPS_ACCURACY, Objective
 from qsearch.search.space import Space
 from qsearch.settings.launch_settings import is_import_path
@@ -201,18 +201,9 @@ def replica(trials: Sequence[Trial], space: Space, objective: Objective) -> optu
     return study
 
 
-@contextlib.contextmanager
-def quiet_optuna() -> Iterator[None]:
+def quiet_optuna() -> contextlib.AbstractContextManager[None]:
     """Keep Optuna's log lines and experimental warnings off the user's terminal."""
-    logger = logging.getLogger("optuna")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            yield
-    finally:
-        logger.setLevel(level)
+    return quieted("optuna", logging.ERROR, optuna.exceptions.ExperimentalWarning)
 
 
 def write_study(

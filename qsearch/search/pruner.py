@@ -20,7 +20,7 @@ configuring metaheuristics", GECCO 2002 (racing against the incumbent).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -62,7 +62,6 @@ class SignFlipPruner:
     parts: int
     seed: int
     cost_of: Callable[[Sequence[EvaluationResult]], Mapping[str, float]]
-    _losses: dict[int, NDArray[np.float64]] = field(default_factory=dict)
 
     def reason_to_prune(self, trial: Trial, parts: Sequence[EvaluationResult]) -> str | None:
         """Return the reason to stop after these first parts of a trial, in order; None goes on.
@@ -78,7 +77,7 @@ class SignFlipPruner:
             return None
         metric = self.objective.decides(rival.outcome.score or {})
         mine = losses(metric, [part.sums for part in parts])
-        theirs = self._losses_of(rival, metric)
+        theirs = losses(metric, [shard.sums for shard in self.shards_of(rival)])
         if mine is None or theirs is None or len(theirs) != self.parts:
             return None
         difference = mine - theirs[: len(mine)]
@@ -118,16 +117,6 @@ class SignFlipPruner:
             if cheaper and self.objective.feasible(score):
                 fit.append(other)
         return self.objective.best(fit)
-
-    def _losses_of(self, trial: Trial, metric: str) -> NDArray[np.float64] | None:
-        """Return the losses of an incumbent, by the metric that decides against it."""
-        if trial.number not in self._losses:
-            sums = [shard.sums for shard in self.shards_of(trial)]
-            found = losses(metric, sums)
-            if found is None:
-                return None
-            self._losses[trial.number] = found
-        return self._losses[trial.number]
 
 
 def losses(metric: str, parts: Sequence[Sums]) -> NDArray[np.float64] | None:

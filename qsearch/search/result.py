@@ -304,9 +304,8 @@ def finish(
         str(folder.module) if best is not None else None,
         emitted,
     )
-    events = repository.events_of(study.id)
     number = None if best is None else best.number
-    audits = [e for e in reversed(events) if e.kind == AUDIT]
+    audits = reversed(repository.events_of(study.id, kind=AUDIT))
     looked = (e.data for e in audits if e.data and number in (e.trial, e.data.get("trial")))
     short["audit"] = next(looked, None)
     short["evaluations_saved"] = saved_by_stopping(trials, len(prepared.evaluation.samples))

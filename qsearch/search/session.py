@@ -28,7 +28,6 @@ from qsearch.run.run_folder import RunFolder
 from qsearch.search.audit import AUDIT
 from qsearch.search.baseline import Baseline, examination
 from qsearch.search.calibration import (
-    FIRST_EVENTS,
     MEASUREMENTS,
     FirstChoice,
     PooledData,
@@ -58,12 +57,11 @@ from qsearch.search.shipped import INPUTS, sample_inputs
 from qsearch.search.space import Params, input_layer, to_qconfig
 from qsearch.search.space_file import faster_layers
 from qsearch.search.stages import Base, Sensitivities, StageTracker
-from qsearch.search.trial_queue import TrialQueue
+from qsearch.search.trial_queue import TrialQueue, left_to_the_trial
 from qsearch.search.winner import Winner
 from qsearch.settings.launch_settings import is_import_path
 from qsearch.store.artifacts import artifact_store
 from qsearch.store.records import LAYERS, SENSITIVITY, STAGES, StudyState, Trial
-from workers.errors import BrokenRunError
 from workers.metrics.library import AGAINST_FLOAT, WORDS
 from workers.process import Stopwatch, code_version
 
@@ -114,8 +112,8 @@ class Session:
         self._watch, self._control = watch, control
         self._rows, self._study_id = context.repository, context.study_id
         # Trials of earlier audits are none of those that the user asks for.
-        audits = [e.data for e in self._rows.events_of(self._study_id) if e.kind == AUDIT]
-        mended = {one["trial"] for one in audits if one and "trial" in one}
+        audits = self._rows.events_of(self._study_id, kind=AUDIT)
+        mended = {e.data["trial"] for e in audits if e.data and "trial" in e.data}
         trials = settings.trials + len(mended)
         self._budget = Budget(trials, settings.timeout, patience=settings.patience)
         files = artifact_store(folder.artifacts, settings.artifacts)
@@ -228,10 +226,9 @@ class Session:
 
     def _doubt(self, outputs: tuple[Any, ...]) -> None:
         """Warn of a float model whose score is not plausible; once, and of what was found then."""
-        events = self._rows.events_of(self._study_id, limit=FIRST_EVENTS)
-        known = [event.data or {} for event in events if event.kind == EXAMINED]
+        known = self._rows.events_of(self._study_id, kind=EXAMINED)
         if known:
-            warnings = tuple(known[0]["warnings"])
+            warnings = tuple((known[0].data or {})["warnings"])
         else:
             pool, blob = self._context.pool, self._baseline.blob
             found = examination(self._prepared, pool, blob).examine(outputs)
@@ -325,8 +322,8 @@ class Session:
 
         An earlier run of the command has looked at it already where the event says so.
         """
-        best, events = driver.queue.trials.best, self._rows.events_of(self._study_id)
-        if best is None or best.number in {e.trial for e in events if e.kind == AUDIT}:
+        best, audits = driver.queue.trials.best, self._rows.events_of(self._study_id, kind=AUDIT)
+        if best is None or best.number in {event.trial for event in audits}:
             return
         self._control.check()
         found = self._winner.audited(best)
@@ -412,13 +409,10 @@ class FirstTrials:
         """The first good guess of the space and its ranges, where there are both."""
         start = self.prepared.space.params_of(self.prepared.start)
         points = [point for point in self._points() if point != start][:1]
-        try:
+        with left_to_the_trial():
             guesses = self._quick(points)
             return [(guess, self.calibration.scales_for(guess)) for guess in guesses]
-        except BrokenRunError:
-            raise
-        except CompilerError:
-            return []  # its trial will tell
+        return []
 
     def predictions(self) -> Iterator[str]:
         """Yield sentences: which layers fewer bits make faster; that a short search of 8 bits can

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import contextlib
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from qsearch.errors import ConflictError, SearchError
 from qsearch.run.progress import TRIALS
 from qsearch.search.context import Budget, StudyContext
 from qsearch.search.known_trials import KnownTrials
-from qsearch.search.sampler import StudySampler
+from qsearch.search.sampler import Proposal, StudySampler
 from qsearch.search.space import canonical_fields, config_hash, to_qconfig, value_in
 from qsearch.settings.launch_settings import AUTO_PATIENCE
 from qsearch.store.records import TRIED, TRIED_BATCH, NewTrial, Trial
@@ -169,15 +170,8 @@ class TrialQueue:
             point = space.params_of(qconfig)
         except SearchError:  # the sampler could not have proposed it
             point = {p.name: value_in(whole, p.name) for p in space.parameters}
-        return NewTrial(
-            number=self.trials.next_number,
-            batch=TRIED_BATCH,
-            params=point,
-            qconfig=whole,
-            config_hash=key,
-            work_hash=self._work_of(qconfig),
-            stage=TRIED,
-        )
+        number = self.trials.next_number
+        return self._new_trial(number, TRIED_BATCH, Proposal(point, qconfig, key, TRIED))
 
     def _in_space(self, trial: Trial) -> bool:
         """Tell whether the sampler could have proposed the trial; it learns from no other."""
@@ -198,19 +192,23 @@ class TrialQueue:
 
     def beside(self, trial: Trial, qconfig: QConfig) -> NewTrial | None:
         """Return a trial of another configuration at this point; None where it has finished."""
-        fields = qconfig.to_dict()
-        key = config_hash(fields)
+        key = config_hash(qconfig.to_dict())
         known = {one.config_hash: one for one in self.trials.by_number.values()}.get(key)
         if known is not None and known.finished:
             return None
+        number = self.trials.next_number if known is None else known.number
+        proposal = Proposal(dict(trial.params), qconfig, key, trial.stage)
+        return self._new_trial(number, self._next_batch, proposal)
+
+    def _new_trial(self, number: int, batch: int, proposal: Proposal) -> NewTrial:
         return NewTrial(
-            number=self.trials.next_number if known is None else known.number,
-            batch=self._next_batch,
-            params=trial.params,
-            qconfig=fields,
-            config_hash=key,
-            work_hash=self._work_hash(fields, self.scales_for(qconfig)),
-            stage=trial.stage,
+            number=number,
+            batch=batch,
+            params=proposal.params,
+            qconfig=proposal.qconfig.to_dict(),
+            config_hash=proposal.config_hash,
+            work_hash=self._work_of(proposal.qconfig),
+            stage=proposal.stage,
         )
 
     def _new_trials(self, batch: int) -> list[NewTrial]:
@@ -221,27 +219,14 @@ class TrialQueue:
         for proposal in self.sampler.propose(batch, self._work_of):
             if proposal.config_hash in stored or len(new) == room:
                 continue
-            new.append(
-                NewTrial(
-                    number=self.trials.next_number + len(new),
-                    batch=batch,
-                    params=proposal.params,
-                    qconfig=proposal.qconfig.to_dict(),
-                    config_hash=proposal.config_hash,
-                    work_hash=self._work_of(proposal.qconfig),
-                    stage=proposal.stage,
-                )
-            )
+            number = self.trials.next_number + len(new)
+            new.append(self._new_trial(number, batch, proposal))
         return new
 
     def _work_of(self, qconfig: QConfig) -> str:
         scales = None
-        try:
+        with left_to_the_trial():
             scales = self.scales_for(qconfig)
-        except BrokenRunError:
-            raise
-        except CompilerError:
-            pass  # told when the trial is run
         return self._work_hash(qconfig.to_dict(), scales)
 
     def _work_hash(self, fields: Mapping[str, Any], scales: tuple[float, ...] | None) -> str:
@@ -261,12 +246,20 @@ class TrialQueue:
         return content_hash({**self.work_key, "qconfig": decides})
 
     def _zero_points_matter(self, fields: Mapping[str, Any]) -> bool:
-        try:
+        with left_to_the_trial():
             return self.scales.zero_points_matter(QConfig.from_dict(fields))
-        except BrokenRunError:
-            raise
-        except CompilerError:  # told when the trial is run
-            return True
+        return True
+
+
+@contextlib.contextmanager
+def left_to_the_trial() -> Iterator[None]:
+    """Leave errors of a configuration to its trial, which reports them."""
+    try:
+        yield
+    except BrokenRunError:
+        raise
+    except CompilerError:
+        pass
 
 
 def measured_variant(qconfig: QConfig) -> str:

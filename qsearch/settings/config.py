@@ -20,12 +20,12 @@ from compiler.errors import check_known, raised_as
 from qsearch.errors import SettingsError
 from qsearch.settings.launch_settings import (
     ENVIRONMENT_PREFIX,
+    POOLS,
     Flag,
     Settings,
     UnknownWordError,
     names_of_keys,
 )
-from workers.pool.protocol import POOLS
 
 IMPORT: Final = "import"
 RESOLVED: Final = "config.resolved.yaml"
@@ -216,7 +216,7 @@ def read_config_file(path: str | Path) -> dict[str, Any]:
     """
     path = Path(path)
     suffix = path.suffix.lower()
-    if suffix not in {".yaml", ".yml", ".toml", ".json"}:
+    if suffix not in _PARSERS:
         raise SettingsError(
             f"configuration files end in .yaml, .toml or .json, not {suffix or 'nothing'!r}",
             where=str(path),
@@ -232,7 +232,7 @@ def read_config_file(path: str | Path) -> dict[str, Any]:
     try:
         if len(data) > MAX_BYTES:
             raise ValueError(f"it holds more than {MAX_BYTES >> 20} MiB")
-        value = _parse(text, suffix)
+        value = _PARSERS[suffix](text)
         check_plain(value)
     # A number of 5,000 digits or a date that is none is a ValueError, deep nesting the other.
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -282,14 +282,6 @@ def check_plain(value: Any) -> None:
     raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
 
 
-def _parse(text: str, suffix: str) -> Any:
-    if suffix == ".toml":
-        return tomllib.loads(text)
-    if suffix == ".json":
-        return json.loads(text)
-    return yaml.load(text, _OneValueAKey)
-
-
 class _OneValueAKey(yaml.SafeLoader):
     """Refuses a key that stands twice in a mapping, of which the last would count."""
 
@@ -305,3 +297,10 @@ class _OneValueAKey(yaml.SafeLoader):
             raise yaml.constructor.ConstructorError(problem=f"{twice!r} is given twice")
         found: dict[Any, Any] = super().construct_mapping(node, deep)
         return found
+
+
+def _yaml(text: str) -> Any:
+    return yaml.load(text, _OneValueAKey)
+
+
+_PARSERS: Final = {".yaml": _yaml, ".yml": _yaml, ".toml": tomllib.loads, ".json": json.loads}

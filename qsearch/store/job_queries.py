@@ -18,8 +18,6 @@ from qsearch.store.records import (
     Upload,
     columns_of,
     failure_columns,
-    failure_of,
-    record_of,
 )
 from qsearch.store.tables import JOB, UPLOAD
 
@@ -71,7 +69,7 @@ class JobQueries(Database):
             query = query.where(JOB.c.name == name)
         chosen = JOB.c.state != "deleted" if states is None else JOB.c.state.in_(states)
         query = query.where(chosen)
-        return [_job_of(row) for row in self.read(query.order_by(JOB.c.id))]
+        return self.records(Job, query.order_by(JOB.c.id))
 
     def last_starts(self, server: str) -> dict[str, float]:
         """Return the time of each owner's last start of a driver."""
@@ -82,8 +80,7 @@ class JobQueries(Database):
 
     def job(self, job_id: int) -> Job | None:
         """The job of this id, if it was not deleted."""
-        rows = self.read(select(JOB).where(JOB.c.id == job_id))
-        return _job_of(rows[0]) if rows else None
+        return next(iter(self.records(Job, select(JOB).where(JOB.c.id == job_id))), None)
 
     def start_job(self, job_id: int) -> bool:
         """Note that a driver starts; False where the job is not queued any more."""
@@ -200,7 +197,3 @@ class JobQueries(Database):
         of_file = (UPLOAD.c.server == server, UPLOAD.c.sha256 == sha256)
         self.execute(delete(UPLOAD).where(*of_file, UPLOAD.c.owner == owner))
         return int(self.read(select(func.count()).select_from(UPLOAD).where(*of_file))[0][0])
-
-
-def _job_of(row: Any) -> Job:
-    return record_of(Job, row, failure=failure_of(row))

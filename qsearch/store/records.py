@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final, Literal, TypeVar
 
 TrialState = Literal["waiting", "running", "complete", "pruned", "failed", "infeasible"]
@@ -377,26 +378,17 @@ def names_of(kind: Any) -> tuple[str, ...]:
 
 
 def record_of(kind: type[R], row: Any, **given: Any) -> R:
-    """A row as a record; fields that are not given are the columns of the same names."""
-    columns = {name: getattr(row, name) for name in names_of(kind) if name not in given}
-    return kind(**given, **columns)
+    """A row as a record; fields that are not given are read by ``_READ``, or are columns."""
+    left = (name for name in names_of(kind) if name not in given)
+    return kind(**given, **{name: _READ.get(name, attrgetter(name))(row) for name in left})
 
 
 def columns_of(record: Any) -> dict[str, Any]:
-    """The fields of a record as values of the columns of the same names."""
+    """The fields of a record as values of the columns that ``record_of`` reads."""
     values = {name: getattr(record, name) for name in names_of(type(record))}
+    if "failure" in values:
+        values |= failure_columns(values.pop("failure"))
     return {name: dict(v) if isinstance(v, Mapping) else v for name, v in values.items()}
-
-
-def trial_of(row: Any) -> Trial:
-    """A row of qs_trial as a record."""
-    outcome = record_of(
-        Outcome,
-        row,
-        failure=failure_of(row),
-        objective_values=objective_values_of(row),
-    )
-    return record_of(Trial, row, outcome=outcome)
 
 
 def failure_of(row: Any) -> Failure | None:
@@ -414,6 +406,8 @@ def failure_columns(failure: Failure | None) -> dict[str, str | None]:
     }
 
 
-def objective_values_of(row: Any) -> tuple[float, ...] | None:
-    """Return the value of a trial in each objective; None while it has no score."""
-    return None if row.objective_values is None else tuple(row.objective_values)
+_READ: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "outcome": lambda row: record_of(Outcome, row),
+    "failure": failure_of,
+    "objective_values": lambda row: row.objective_values and tuple(row.objective_values),
+}

@@ -38,8 +38,7 @@ from qsearch.store.records import (
     Trial,
     columns_of,
     failure_columns,
-    names_of,
-    trial_of,
+    record_of,
 )
 from qsearch.store.tables import COMMAND, EVENT, LOG, SHARD, TRIAL
 
@@ -125,15 +124,14 @@ _LEASE: Final = (
 _OPEN: Final = select(TRIAL.c.id).where(_OF_IDS, _STANDS).order_by(TRIAL.c.id).with_for_update()
 """Those of some trials that have not ended; no other driver ends them before this one has."""
 
-_APART: Final = ("attempts", "failure")
-_COPIED: Final = tuple(name for name in names_of(Outcome) if name not in _APART)
-_OUTCOME: Final = (*_COPIED, *failure_columns(None), "finished_at")
+_ENDED: Final = columns_of(Outcome("complete")).keys() - {"attempts"} | {"finished_at"}
+"""Columns that the end of a trial sets; attempts are added to those before."""
 _FINISH: Final = (
     update(TRIAL)
     .where(TRIAL.c.id == bindparam("trial_id"))
     .values(
         attempts=TRIAL.c.attempts + bindparam("more_attempts"),
-        **{name: bindparam(f"new_{name}") for name in _OUTCOME},
+        **{name: bindparam(f"new_{name}") for name in sorted(_ENDED)},
     )
 )
 _NEW_TRIALS: Final = insert(TRIAL).returning(TRIAL, sort_by_parameter_order=True)
@@ -162,7 +160,7 @@ class TrialQueries(Database):
             raise ConflictError(
                 f"trials {trials[0].number} to {trials[-1].number} are stored already: {error.orig}"
             ) from error
-        return [trial_of(row) for row in stored]
+        return [record_of(Trial, row) for row in stored]
 
     def trials_of(
         self,
@@ -173,15 +171,15 @@ class TrialQueries(Database):
     ) -> list[Trial]:
         """Trials by number: all, or those in the given states, from number ``first`` on."""
         query = _FROM if states is None else _FROM.where(TRIAL.c.state.in_(list(states)))
-        return [trial_of(row) for row in self.read(query, {"of_study": study_id, "first": first})]
+        return self.records(Trial, query, {"of_study": study_id, "first": first})
 
     def trials_by_number(self, study_id: int, numbers: Sequence[int]) -> list[Trial]:
         """These trials, by number."""
         found: list[Trial] = []
         for start in range(0, len(numbers), _MANY):
             some = TRIAL.c.number.in_(numbers[start : start + _MANY])
-            rows = self.read(select(TRIAL).where(TRIAL.c.study_id == study_id, some))
-            found.extend(trial_of(row) for row in rows)
+            query = select(TRIAL).where(TRIAL.c.study_id == study_id, some)
+            found += self.records(Trial, query)
         return sorted(found, key=lambda trial: trial.number)
 
     def unfinished(self, study_id: int) -> set[int]:
@@ -352,23 +350,18 @@ def _answers(connection: Connection, work_hashes: Sequence[str]) -> dict[str, Tr
     answers: dict[str, Trial] = {}
     if work_hashes:
         for row in connection.execute(_ANSWERS, {"hashes": sorted(set(work_hashes))}):
-            answers.setdefault(row.work_hash, trial_of(row))
+            answers.setdefault(row.work_hash, record_of(Trial, row))
     return answers
 
 
 def _by_id(connection: Connection, statement: Any, ids: Sequence[int], **given: Any) -> list[Trial]:
     """Return the trials of a statement, in the order of their ids."""
     rows = connection.execute(statement, {"ids": ids, **given}) if ids else ()
-    found = {row.id: trial_of(row) for row in rows}
+    found = {row.id: record_of(Trial, row) for row in rows}
     return [found[row_id] for row_id in ids]
 
 
 def _finished(trial_id: int, outcome: Outcome, now: float) -> Mapping[str, Any]:
-    columns = columns_of(outcome)
-    return {
-        "trial_id": trial_id,
-        "more_attempts": outcome.attempts - 1,
-        **{f"new_{name}": columns[name] for name in _COPIED},
-        **{f"new_{name}": value for name, value in failure_columns(outcome.failure).items()},
-        "new_finished_at": now,
-    }
+    columns = {**columns_of(outcome), "finished_at": now}
+    new = {f"new_{name}": columns[name] for name in _ENDED}
+    return {"trial_id": trial_id, "more_attempts": outcome.attempts - 1, **new}

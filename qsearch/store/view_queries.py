@@ -16,7 +16,6 @@ from qsearch.store.records import (
     Trial,
     TrialState,
     names_of,
-    objective_values_of,
     record_of,
 )
 from qsearch.store.tables import ARTIFACT, DRIVER, EVENT, STUDY, TRIAL
@@ -207,13 +206,7 @@ class ViewQueries(Database):
 
 
 def _point_of(row: Any) -> TrialPoint:
-    return record_of(
-        TrialPoint,
-        row,
-        objective_values=objective_values_of(row),
-        cpu_s=_cpu_s(row),
-        error=row.error_what,
-    )
+    return record_of(TrialPoint, row, cpu_s=_cpu_s(row), error=row.error_what)
 
 
 def _cpu_s(outcome: Any) -> float | None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.quantize import QConfig, activation_scales, prerequisite_optimize
-from compiler.quantize.calibration.measurement import Step
+from compiler.quantize.calibration.measurement import Measurement, Step
 from compiler.quantize.calibration.stats import CalibrationStats
 from tests.compiler.networks import residual_net
 from tests.workers.shards import calibrate_shard
@@ -34,9 +34,8 @@ class TinyStudy:
     images: NDArray[np.float32]
 
     def calibration(self, step: Step, samples: range, merged: Any = None) -> CalibrationRequest:
-        return CalibrationRequest(
-            self.blob, self.qconfig.to_dict(), self.dataset, samples, step, merged, PERCENTILES
-        )
+        measurement = Measurement(step, self.qconfig, PERCENTILES)
+        return CalibrationRequest(self.blob, self.dataset, samples, measurement, merged)
 
     def stats(self) -> CalibrationStats:
         whole = range(len(self.images))

@@ -13,6 +13,7 @@ from compiler.quantize import (
     channel_stats,
     mark,
 )
+from compiler.quantize.calibration.measurement import Measurement
 from compiler.quantize.calibration.stats import CalibrationStats
 from tests.each import each
 from tests.workers.shards import calibrate_shard
@@ -57,8 +58,8 @@ def test_shards_of_channel_statistics_merge_to_those_of_one_process(study) -> No
 def test_a_smoothed_network_is_measured_with_its_channels(study) -> None:
     samples = range(48)
     channels = calibrate_shard(study.calibration("channels", samples)).arrays
-    smooth = study.qconfig.with_overrides(smooth_alpha=0.5).to_dict()
-    request = replace(study.calibration("ranges", samples), qconfig=smooth, channels=channels)
+    smooth = Measurement("ranges", study.qconfig.with_overrides(smooth_alpha=0.5))
+    request = replace(study.calibration("ranges", samples), measurement=smooth, channels=channels)
     with pytest.raises(CalibrationError, match="need statistics of single channels"):
         calibrate_shard(replace(request, channels=None))
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from compiler.lru_cache import LRUCache
+from compiler.quantize import QConfig
+from compiler.quantize.calibration.measurement import Measurement
 from workers.errors import DatasetError, LostWorkerError, WorkerError
 from workers.messages import CalibrationRequest, DatasetRef, Handle, split_range
 from workers.object_store import content_key
@@ -23,12 +25,10 @@ def test_parts_of_a_range_are_consecutive_nearly_equal_and_complete(parts: int) 
 def test_requests_survive_pickling() -> None:
     request = CalibrationRequest(
         Handle("k"),
-        {"nbit_input": 8},
         DatasetRef("npz", {"path": "p"}),
         range(3),
-        "ranges",
+        Measurement("ranges", QConfig.recommended()),
         None,
-        (),
     )
     assert pickle.loads(pickle.dumps(request)) == request
 

@@ -15,7 +15,7 @@ from compiler.ir.blob import ModuleBlob
 from compiler.quantize import QConfig, activation_scales, mark, prerequisite_optimize
 from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.quantize.calibration.collectors import RangeCollector
-from compiler.quantize.calibration.measurement import Step
+from compiler.quantize.calibration.measurement import Measurement, Step
 from compiler.quantize.calibration.profile_function import profile_function
 from compiler.quantize.calibration.stats import CalibrationStats
 from workers.calibration import CalibrationActor
@@ -55,9 +55,8 @@ def test_a_calibrated_candidate_keeps_the_accuracy_on_the_grid(
     calibration, evaluation = CalibrationActor(values), EvaluationActor(values)
 
     def calibrate(step: Step, merged: object = None) -> CalibrationStats:
-        request = CalibrationRequest(
-            Handle("blob"), fields, refs["calib"], range(128), step, merged, (0.99999,)
-        )
+        measurement = Measurement(step, qconfig, (0.99999,))
+        request = CalibrationRequest(Handle("blob"), refs["calib"], range(128), measurement, merged)
         return CalibrationStats.from_arrays(calibration.run(request).arrays)
 
     stats = calibrate("histograms", calibrate("ranges").to_arrays())

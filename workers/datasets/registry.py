@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from compiler.ir.expr import Call, Expr
 from compiler.ir.module import IRModule
@@ -79,8 +79,9 @@ def open_dataset(
         DatasetError: unknown kind, missing or empty data, or data that does not fit.
         DataChangedError: the files do not have the hash of ``ref``.
     """
-    options = {name: Path(v) if name == "path" else v for name, v in ref.options.items()}
-    fields, path = options.pop(LABELS, {}), options.get("path", Path())
+    options: dict[str, Any] = dict(ref.options)
+    fields, path = options.pop(LABELS, {}), Path(options.get("path", ""))
+    options |= {"path": path} if "path" in options else {}
     if ref.sha256 and contents is None:
         if not path.exists():
             raise changed(path)

@@ -8,7 +8,6 @@ second import of the user's main script takes place.
 from __future__ import annotations
 
 import functools
-import math
 import os
 import signal
 import socket
@@ -24,13 +23,12 @@ from workers.errors import WorkerError
 from workers.messages import Handle
 from workers.pool.endings import is_own_fault, oom_kills
 from workers.pool.queued_pool import (
-    FAILED_STARTS,
     Job,
     QueuedPool,
     Slot,
     with_handles,
 )
-from workers.process import code_version, log_tail, python_path
+from workers.process import log_tail, python_path
 
 START_TIMEOUT_S = 120.0
 """Seconds that a fresh worker may take until it reports ready."""
@@ -165,30 +163,21 @@ class ProcessPool(QueuedPool[_Process]):
         if message[0] == "done":
             self._done(process, message[1], message[2])
             return
-        if message[1] != code_version():
-            raise WorkerError(
-                "a worker process runs other code than the driver",
-                where=f"worker: {message[1]}; driver: {code_version()}",
-                fix="a source file changed while the search ran: start it again",
-            )
-        process.ready, process.deadline = True, math.inf
-        self._failed_starts = 0
+        fix = "a source file changed while the search ran: start it again"
+        self._greeted(process, message[1], fix)
 
     def _died(self, process: _Process, why: str, own_fault: bool) -> None:
         log = log_tail(process.log)
-        gives_up = not process.ready and self._fails_to_start()
         self._lost(process, why, log, own_fault)
         self._end(process)
-        if gives_up:
+        if not process.ready:
             last_words = (log or "").splitlines()[-1:]
-            raise WorkerError(
-                f"{FAILED_STARTS} worker processes in a row did not start: {why}",
-                where="; ".join([f"{sys.executable} -m workers.pool.process_worker", *last_words]),
-                fix=(
-                    "give --worker-memory more, 1G or so"
-                    if self._size.memory_bytes
-                    else "check that Python environment, or use --pool inline"
-                ),
+            self._count_failed_start(
+                f"worker processes in a row did not start: {why}",
+                "; ".join([f"{sys.executable} -m workers.pool.process_worker", *last_words]),
+                "give --worker-memory more, 1G or so"
+                if self._size.memory_bytes
+                else "check that Python environment, or use --pool inline",
             )
 
     def _end(self, slot: _Process) -> None:

@@ -38,8 +38,3 @@ class WorkerSize:
 
     cpus: float = 1
     memory_bytes: int | None = None
-
-
-POOLS = ("ray", "process", "inline")
-REQUEST_TIMEOUT_S = 3600.0
-"""A request is a part of one evaluation: minutes at most, unless its worker hangs."""

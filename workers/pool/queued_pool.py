@@ -18,6 +18,7 @@ from workers.errors import LostWorkerError, WorkerError
 from workers.messages import Handle
 from workers.object_store import content_key, find
 from workers.pool.protocol import Finished, Loss, WorkerSize
+from workers.process import code_version
 from workers.user_code import UserCode
 from workers.worker import Fetch, RequestRunner, answer
 
@@ -406,10 +407,30 @@ class QueuedPool(ABC, Generic[S]):
         if job is not None:
             self._jobs.lost(job, str(slot), why, log, own_fault)
 
-    def _fails_to_start(self) -> bool:
-        """Count a worker that died before it had started; whether there were too many."""
+    def _greeted(self, slot: S, version: str, fix: str) -> None:
+        """Take in that a worker is ready.
+
+        Raises:
+            WorkerError: it runs another version of the code.
+        """
+        if version != code_version():
+            raise WorkerError(
+                f"{slot} runs other code than the driver",
+                where=f"worker: {version}; driver: {code_version()}",
+                fix=fix,
+            )
+        slot.ready, slot.deadline = True, math.inf
+        self._failed_starts = 0
+
+    def _count_failed_start(self, told: str, where: str, fix: str) -> None:
+        """Note that a worker ended before it was ready.
+
+        Raises:
+            WorkerError: so did ``FAILED_STARTS`` in a row.
+        """
         self._failed_starts += 1
-        return self._failed_starts >= FAILED_STARTS
+        if self._failed_starts >= FAILED_STARTS:
+            raise WorkerError(f"{FAILED_STARTS} {told}", where=where, fix=fix)
 
     def _late(self) -> list[S]:
         """Workers whose deadline has passed."""

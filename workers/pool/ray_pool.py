@@ -26,7 +26,6 @@ from workers.messages import Handle
 from workers.pool.endings import inquest, note_crash, oom_kills
 from workers.pool.protocol import WorkerSize
 from workers.pool.queued_pool import (
-    FAILED_STARTS,
     Job,
     QueuedPool,
     Slot,
@@ -402,16 +401,10 @@ class RayPool(QueuedPool[_Actor]):
             self._done(actor, *value)
             return
         version, actor.pid, actor.log, actor.node, actor.oom_kills = value
-        if version != code_version():
-            raise WorkerError(
-                f"{actor} runs other code than this process",
-                where=f"actor: {version}; driver: {code_version()}",
-                fix="install the same qsearch on every node of the cluster",
-            )
+        self._greeted(actor, version, "install the same qsearch on every node of the cluster")
         if actor.restarts:
             _log.warning("%s is back", actor)
-        actor.ready, actor.deadline, actor.restarts = True, math.inf, 0
-        self._failed_starts = 0
+        actor.restarts = 0
 
     def _died(self, actor: _Actor, error: Exception, own_fault: bool = False) -> None:
         actor.restarts += 1
@@ -425,12 +418,11 @@ class RayPool(QueuedPool[_Actor]):
         else:
             self._ask_how(actor, actor.job, why)
         if actor.pid is None:
-            if self._fails_to_start():
-                raise WorkerError(
-                    f"{FAILED_STARTS} Ray actors in a row did not start",
-                    where=str(error),
-                    fix="every node needs the same Python environment with qsearch in it",
-                )
+            self._count_failed_start(
+                "Ray actors in a row did not start",
+                str(error),
+                "every node needs the same Python environment with qsearch in it",
+            )
             self._end(actor)
             return
         if self._given_up:

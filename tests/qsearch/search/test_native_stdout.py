@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import ctypes
-from qsearch.search.layer_space import native_stdout_dropped
+from qsearch.process import native_stdout_dropped
 
 libc = ctypes.CDLL(None)
 print("before")

@@ -48,7 +48,7 @@ class RecordingPool(InlinePool):
         self, tag: Hashable, request: Any, group: Hashable = None, first: bool = False
     ) -> None:
         if isinstance(request, CalibrationRequest):
-            self.asked[request.step] += 1
+            self.asked[request.measurement.step] += 1
         elif isinstance(request, EvaluationRequest):
             first = group is not None and request.part[0] == 0
             kind = " trial" if first else " file" if request.build.module is not None else ""
@@ -302,7 +302,7 @@ def test_calibration_data_replaced_before_a_worker_opens_them_end_the_search(
 
     class Replacing(InlinePool):
         def submit(self, tag: Hashable, request: Any, *args: Any, **options: Any) -> None:
-            if isinstance(request, CalibrationRequest) and request.step == "ranges":
+            if isinstance(request, CalibrationRequest) and request.measurement.step == "ranges":
                 shuffled(data)
             super().submit(tag, request, *args, **options)
 

@@ -6,9 +6,7 @@ import pytest
 from pool_runner import Ask
 from pool_test_case import PoolTestCase
 
-from workers.errors import WorkerError
 from workers.messages import Handle
-from workers.pool.kinds import open_pool
 from workers.pool.queued_pool import InlinePool
 
 
@@ -26,10 +24,3 @@ def test_a_handle_of_another_pool_is_refused() -> None:
     finished = pool.next_finished()
     assert finished is not None
     assert "another pool" in str(finished.error)
-
-
-def test_unknown_pools_and_stray_addresses_are_refused() -> None:
-    with pytest.raises(WorkerError, match="unknown pool 'dask'"):
-        open_pool("dask", 1)
-    with pytest.raises(WorkerError, match="belongs to --pool ray"):
-        open_pool("process", 1, address="auto")
