@@ -303,4 +303,9 @@ def _yaml(text: str) -> Any:
     return yaml.load(text, _OneValueAKey)
 
 
-_PARSERS: Final = {".yaml": _yaml, ".yml": _yaml, ".toml": tomllib.loads, ".json": json.loads}
+_PARSERS: Final[Mapping[str, Callable[[str], Any]]] = {
+    ".yaml": _yaml,
+    ".yml": _yaml,
+    ".toml": tomllib.loads,
+    ".json": json.loads,
+}
