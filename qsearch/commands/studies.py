@@ -101,7 +101,7 @@ def _study_row(repository: Repository, study: Study) -> dict[str, Any]:
         "stopped": study.stopped,
         "trials": f"{counts.finished}/{study.target_trials}",
         "metric": objective.names[0],
-        "best": objective.shown(best.outcome.score or {}) if best is not None else None,
+        "best": objective.shown(best.score) if best is not None else None,
         "best_trial": best.number if best is not None else None,
         "drivers": len(repository.drivers_of(study.id, running=True)),
         **counts.report(),
@@ -155,7 +155,7 @@ def best(
         module = RunFolder(address.folder).module if address.folder is not None else None
         is_best = best_one is not None and winner.number == best_one.number
         written = module is not None and is_best and module.is_file()
-        scores = {one.number: one.outcome.score or {} for one in complete}
+        scores = {one.number: one.score for one in complete}
         return {
             "study": named.name,
             **trial_details(winner),
@@ -185,7 +185,7 @@ def compare(studies: Sequence[PathLike], *, storage: str | None = None) -> list[
                 {
                     **{name: row[name] for name in ("study", "model", "state", "trials")},
                     "baseline_top1": (study.baseline or {}).get("top1"),
-                    **accuracies_in({} if best is None else best.outcome.score or {}),
+                    **accuracies_in({} if best is None else best.score),
                     "best_trial": None if best is None else best.number,
                     "cpu_s_per_trial": sum(spent) / len(spent) if spent else None,
                     "params": None if best is None else dict(best.params),

@@ -86,7 +86,7 @@ def saved_by_stopping(trials: Sequence[Trial], samples: int) -> float:
 
 
 def _best(trial: Trial) -> dict[str, Any]:
-    score = trial.outcome.score or {}
+    score = trial.score
     return {
         "trial": trial.number,
         "qconfig": dict(trial.qconfig),
@@ -132,7 +132,7 @@ def trial_details(trial: Trial) -> dict[str, Any]:
     """The row with the 95 % interval of every score."""
     return {
         **trial_row(trial),
-        "intervals": intervals(trial.outcome.score or {}, trial.outcome.samples),
+        "intervals": intervals(trial.score, trial.outcome.samples),
     }
 
 

@@ -46,15 +46,14 @@ _EXTREMES: Final = {"smallest": ("size",), "fastest": ("latency", "c_latency")}
 
 def extremes(trials: Iterable[Trial], objective: Objective) -> dict[str, Trial]:
     """The smallest and the fastest of the trials that break no limit; of equals the best."""
-    scored = [(t, t.outcome.score or {}) for t in trials if t.state == "complete"]
-    kept = [(trial, score) for trial, score in scored if objective.feasible(score)]
+    kept = [t for t in trials if t.state == "complete" and objective.feasible(t.score)]
     found: dict[str, Trial] = {}
     for name, costs in _EXTREMES.items():
         for key in map(score_key, reversed(costs)):
             timed = [
-                (cost, -objective.ranking(score), trial.number, trial)
-                for trial, score in kept
-                if (cost := score.get(key)) is not None
+                (cost, -objective.ranking(trial.score), trial.number, trial)
+                for trial in kept
+                if (cost := trial.score.get(key)) is not None
             ]
             if timed:
                 found[name] = min(timed, key=lambda each: each[:3])[-1]
@@ -63,8 +62,8 @@ def extremes(trials: Iterable[Trial], objective: Objective) -> dict[str, Trial]:
 
 def front_of(trials: Iterable[Trial], objective: Objective) -> list[dict[str, Any]]:
     """The trials ``on_front`` with their stage and objectives."""
-    complete = {t.number: t for t in trials if t.state == "complete" and t.outcome.score}
-    scores = {number: trial.outcome.score or {} for number, trial in complete.items()}
+    complete = {t.number: t for t in trials if t.state == "complete" and t.score}
+    scores = {number: trial.score for number, trial in complete.items()}
     return [
         {
             "trial": number,

@@ -84,7 +84,7 @@ class KnownTrials:
 
     def _compare(self, trial: Trial) -> None:
         """A trial that is complete, with those before it."""
-        score = trial.outcome.score or {}
+        score = trial.score
         rank = self.objective.rank(score, trial.number)
         if trial.outcome.score is not None and rank > self._best_rank:
             self.best, self._best_rank = trial, rank

@@ -72,7 +72,7 @@ class LayerBases:
     def _kinds(self) -> list[Value]:
         """Kinds of bases that keep the limits which bits hardly change, the best first."""
         keeps = self.objective.beside_bits.fits
-        kinds = [kind for kind, base in self._bases.items() if keeps(base.outcome.score or {})]
+        kinds = [kind for kind, base in self._bases.items() if keeps(base.score)]
         return kinds or [*self._bases][:1] or [None]
 
     def _kept(self, kind: Value) -> dict[float, bool | None]:
@@ -149,7 +149,7 @@ class LayerBases:
         trial that does."""
         if any(trial.params.get(flip, NO_FLIP) != NO_FLIP for flip in FLIPS):
             return
-        score, budget = trial.outcome.score or {}, float(trial.params.get(BUDGET) or 1.0)
+        score, budget = trial.score, float(trial.params.get(BUDGET) or 1.0)
         fits = trial.state == "complete" and self.objective.feasible(score)
         if trial.stage == LAYERS:
             self._budgets.setdefault(kind, {})[budget] = fits

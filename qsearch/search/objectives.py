@@ -229,7 +229,11 @@ class Objective:
 
     def feasible(self, score: Score) -> bool:
         """Return whether nothing is broken."""
-        return all(amount <= 0 for amount in self.violations(score).values())
+        return self.excess(score) == 0
+
+    def excess(self, score: Score) -> float:
+        """Return the sum of the excesses over limits that are broken."""
+        return sum(max(amount, 0.0) for amount in self.violations(score).values())
 
     def fits(self, score: Score) -> bool:
         """Return whether its costs stay within ``max_size`` and ``at_most``."""
@@ -254,9 +258,8 @@ class Objective:
 
     def rank(self, score: Score, number: int) -> tuple[float, ...]:
         """Greater is better; what breaks a limit is behind what breaks none."""
-        broken = sum(max(amount, 0.0) for amount in self.violations(score).values())
         ties = (sqnr_value(score), score.get("agreement") or 0.0)
-        return (-broken, *self.rankings(score), *ties, -number)
+        return (-self.excess(score), *self.rankings(score), *ties, -number)
 
     @property
     def beside_bits(self) -> Objective:
@@ -285,7 +288,7 @@ class Objective:
         """
 
         def worth(trial: Trial) -> tuple[float, ...]:
-            score = self.paid_in_bits(trial.outcome.score or {}, weights)
+            score = self.paid_in_bits(trial.score, weights)
             return self.beside_bits.rank(score, trial.number)
 
         complete = (t for t in trials if t.state == "complete" and t.outcome.score is not None)
@@ -294,7 +297,7 @@ class Objective:
     def best(self, trials: Iterable[Trial]) -> Trial | None:
         """The best complete trial."""
         complete = [t for t in trials if t.state == "complete" and t.outcome.score is not None]
-        return max(complete, key=lambda t: self.rank(t.outcome.score or {}, t.number), default=None)
+        return max(complete, key=lambda t: self.rank(t.score, t.number), default=None)
 
     def explained(self, best: int, scores: Mapping[int, Score]) -> str | None:
         """Explain in a sentence why a trial with more right answers than the best did not win.

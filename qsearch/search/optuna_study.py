@@ -168,7 +168,7 @@ def measured_trial(trial: Trial, distributions: Distributions, objective: Object
     """
     frozen = frozen_trial(trial, distributions, objective)
     if frozen.values is not None:
-        score = trial.outcome.score or {}
+        score = trial.score
         frozen.user_attrs["ranking"] = frozen.values[0]
         frozen.values = list(objective.values(score))
         if objective.smaller_is_better[0] and not score.get(KEEPS_ACCURACY):

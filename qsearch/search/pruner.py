@@ -75,7 +75,7 @@ class SignFlipPruner:
         rival = self._rival(trial, self.cost_of(parts))
         if rival is None:
             return None
-        metric = self.objective.decides(rival.outcome.score or {})
+        metric = self.objective.decides(rival.score)
         mine = losses(metric, [part.sums for part in parts])
         theirs = losses(metric, [shard.sums for shard in self.shards_of(rival)])
         if mine is None or theirs is None or len(theirs) != self.parts:
@@ -97,7 +97,7 @@ class SignFlipPruner:
         if rival is None:
             return None
         shards = self.shards_of(rival)[: len(parts)]
-        return merge_sums(shard.sums for shard in shards), rival.outcome.score or {}
+        return merge_sums(shard.sums for shard in shards), rival.score
 
     def _rival(self, trial: Trial, cost: Mapping[str, float]) -> Trial | None:
         """The best earlier trial that breaks no limit and costs no more.
@@ -112,7 +112,7 @@ class SignFlipPruner:
 
         mine, fit = costs(cost), []
         for other in self.earlier.before(trial.batch):
-            score = other.outcome.score or {}
+            score = other.score
             cheaper = all(a <= b for a, b in zip(costs(score), mine, strict=True))
             if cheaper and self.objective.feasible(score):
                 fit.append(other)

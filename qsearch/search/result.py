@@ -189,7 +189,7 @@ class SearchResult:
     def _missed(self) -> str:
         """Describe the limits that the best trial misses, a trial that stays within them, and a
         cure."""
-        score = self._best().outcome.score or {}
+        score = self._best().score
         name, value = accuracy_of(score)
         before = (self.summary["baseline"] or {}).get(name)
         told = measure(name)
@@ -219,7 +219,7 @@ class SearchResult:
             had = [
                 (value, trial.number)
                 for trial in self.trials
-                if (value := (trial.outcome.score or {}).get(each.name)) is not None
+                if (value := trial.score.get(each.name)) is not None
             ]
             if had:
                 value, number = min(had)
@@ -295,7 +295,7 @@ def finish(
     score = emitted or (best.outcome.score if best is not None else None) or {}
     baseline = study.baseline or {}
     kept = best is not None and keeps_accuracy(score, baseline, settings.max_drop)
-    fits = best is not None and objective.fits(best.outcome.score or {})
+    fits = best is not None and objective.fits(best.score)
     short = summary(
         study,
         best,
@@ -313,20 +313,19 @@ def finish(
         short["front"] = front_of(trials, objective)
     if {*objective.names, *objective.limited}.intersection(_OF_EXTREMES):
         short["extremes"] = {
-            name: {"trial": trial.number, "score": dict(trial.outcome.score or {})}
+            name: {"trial": trial.number, "score": dict(trial.score)}
             for name, trial in extremes(trials, objective).items()
         }
     within = objective.best(
         t
         for t in trials
-        if keeps_accuracy(t.outcome.score or {}, baseline, settings.max_drop)
-        and objective.fits(t.outcome.score or {})
+        if keeps_accuracy(t.score, baseline, settings.max_drop) and objective.fits(t.score)
     )
     if not kept and within is not None:
-        short["within"] = {"trial": within.number, **(within.outcome.score or {})}
+        short["within"] = {"trial": within.number, **within.score}
     first = FirstChoice.stored(repository, study.id)
     short["compile"] = _alone(first, trials)
-    place = None if best is None else (best.outcome.score or {}).get(WORST_OUTPUT)
+    place = None if best is None else best.score.get(WORST_OUTPUT)
     if place is not None:
         short["worst_output"] = prepared.source.interface.outputs[int(place)].name
     if best is not None and any(_beside(short)):
@@ -392,7 +391,7 @@ def _alone(first: FirstChoice | None, trials: Sequence[Trial]) -> dict[str, Any]
     wanted = config_hash(first.qconfig.to_dict())
     found = (t for t in trials if t.state == "complete" and t.config_hash == wanted)
     trial = next(found, None)
-    return None if trial is None else {"trial": trial.number, **(trial.outcome.score or {})}
+    return None if trial is None else {"trial": trial.number, **trial.score}
 
 
 def _target(

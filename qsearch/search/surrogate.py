@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -198,6 +199,7 @@ _MOST_KEPT: Final = 96
 """Trials a surrogate is fitted to: so many of the best, and as many of the latest."""
 
 
+@dataclass(slots=True)
 class Refinement:
     """Proposes changes to the best trials.
 
@@ -207,20 +209,19 @@ class Refinement:
         objective: which trials are good.
     """
 
-    def __init__(self, space: Space, start: QConfig, objective: Objective) -> None:
-        self.space = space
-        self.start = start
-        self.objective = objective
-        self._best: list[tuple[tuple[float, ...], Trial]] = []
-        self._latest: deque[Trial] = deque(maxlen=_MOST_KEPT)
-        self._surrogate: Surrogate | None = None
+    space: Space
+    start: QConfig
+    objective: Objective
+    _best: list[tuple[tuple[float, ...], Trial]] = field(default_factory=list)
+    _latest: deque[Trial] = field(default_factory=lambda: deque(maxlen=_MOST_KEPT))
+    _surrogate: Surrogate | None = None
 
     def note(self, trial: Trial) -> None:
         """Take in a trial that ended; those are kept that a surrogate may be fitted to."""
         self._latest.append(trial)
         self._surrogate = None
-        if trial.state == "complete" and trial.outcome.score:
-            rank = self.objective.rank(trial.outcome.score, trial.number)
+        if trial.state == "complete" and trial.score:
+            rank = self.objective.rank(trial.score, trial.number)
             ranked = sorted([*self._best, (rank, trial)], key=lambda one: one[0], reverse=True)
             self._best = ranked[:_MOST_KEPT]
 
@@ -259,12 +260,10 @@ class Refinement:
     def _fitted(self) -> Surrogate:
         kept = {t.number: t for t in (*(best for _, best in self._best), *self._latest)}
         trials = [kept[number] for number in sorted(kept)]
-        broken = [self._broken(t) for t in trials]
+        broken = [self.objective.excess(trial.score) for trial in trials]
         least = min(b for t, b in zip(trials, broken, strict=True) if t.state == "complete")
         scores = [
-            self.objective.ranking(t.outcome.score)
-            if t.outcome.score and b <= max(least, 0.0)
-            else -math.inf
+            self.objective.ranking(t.score) if t.score and b <= max(least, 0.0) else -math.inf
             for t, b in zip(trials, broken, strict=True)
         ]
         points = [self.space.effective(t.params) for t in trials]
@@ -278,7 +277,3 @@ class Refinement:
             pairs += self.space.changed(point, rng)
         chosen = rng.permutation(len(pairs))[:_PAIRS]
         return alone + [pairs[int(place)] for place in np.sort(chosen)]
-
-    def _broken(self, trial: Trial) -> float:
-        broken = self.objective.violations(trial.outcome.score or {}).values()
-        return sum(max(amount, 0.0) for amount in broken)

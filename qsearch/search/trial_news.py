@@ -71,7 +71,7 @@ class TrialNews:
     def new_best(self, best: Trial) -> None:
         """Tell that a trial is the best one now."""
         told = f"{self.context.study.name}: {self.best_note()}"
-        self.control.tell(BEST, told, trial=best.number, score=dict(best.outcome.score or {}))
+        self.control.tell(BEST, told, trial=best.number, score=dict(best.score))
 
     def out_of_patience(self) -> str:
         """Say why no trial follows that could be better."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -80,6 +80,7 @@ class Emitted:
         return {**told.pop("score"), **told}
 
 
+@dataclass(slots=True, eq=False)
 class Winner:
     """The module of the best trial: built, audited, written and checked, each once.
 
@@ -91,36 +92,31 @@ class Winner:
         signer: signs the file before it gets its name; None writes no signature.
     """
 
-    def __init__(
-        self,
-        prepared: PreparedStudy,
-        folder: RunFolder,
-        context: StudyContext,
-        calibration: Calibration,
-        signer: Ed25519PrivateKey | None,
-    ) -> None:
-        self._prepared, self._folder, self._context = prepared, folder, context
-        self._calibration, self._signer = calibration, signer
-        self._built: tuple[str, Candidate] | None = None
-        self._written: tuple[tuple[str, str | None], QModule] | None = None
-        self.roundings: dict[int, Mapping[str, NDArray[Any]]] = {}
-        """Rounded weights that workers found, by number of the trial."""
-        self.float_ops: tuple[str, ...] = ()
-        """Operators that stayed in float, each with the reason."""
-        self.cpu_s = 0.0
-        """CPU seconds that the check cost workers."""
+    prepared: PreparedStudy
+    folder: RunFolder
+    context: StudyContext
+    calibration: Calibration
+    signer: Ed25519PrivateKey | None
+    roundings: dict[int, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
+    """Rounded weights that workers found, by number of the trial."""
+    float_ops: tuple[str, ...] = ()
+    """Operators that stayed in float, each with the reason."""
+    cpu_s: float = 0.0
+    """CPU seconds that the check cost workers."""
+    _built: tuple[str, Candidate] | None = None
+    _written: tuple[tuple[str, str | None], QModule] | None = None
 
     def audited(self, best: Trial) -> Repaired | None:
         """Measure every quantize point of the module, and repair doubtful ones.
 
         A space of the user's own says what may be tried, and so do points of a configuration.
         """
-        prepared, qconfig = self._prepared, QConfig.from_dict(best.qconfig)
+        prepared, qconfig = self.prepared, QConfig.from_dict(best.qconfig)
         if prepared.settings.space is not None or qconfig.layers.points:
             return None
         narrow = prepared.settings.for_ in RESTRICTED or qconfig.for_tflm
         return audited(
-            *(self._calibration, qconfig, self._candidate(best), prepared.calib, prepared.inputs),
+            *(self.calibration, qconfig, self._candidate(best), prepared.calib, prepared.inputs),
             fixed=("smooth_alpha", *(BITS if narrow else ())),
         )
 
@@ -136,7 +132,7 @@ class Winner:
         """
         if self.checked(best) is not None:
             return ()
-        progress = self._context.progress
+        progress = self.context.progress
         written = self.write(best, best.outcome.outputs_sha256)
         emitted = self._run_file(best, scorer, reference, written)
         self.cpu_s += emitted.cpu_s
@@ -148,10 +144,10 @@ class Winner:
             "config_hash": best.config_hash,
             "code": code_version(),
             "float_ops": list(self.float_ops),
-            "files": None if self._signer else self._digest(),
+            "files": None if self.signer else self._digest(),
         }
-        self._context.repository.save_emitted(
-            self._context.study_id, {**emitted.report(), ABOUT: about}
+        self.context.repository.save_emitted(
+            self.context.study_id, {**emitted.report(), ABOUT: about}
         )
         return emitted.findings
 
@@ -160,7 +156,7 @@ class Winner:
         are written unless those of an earlier run, which nobody signed, are in the folder."""
         emitted, about = self.checked(best) or (None, {})
         known = about.get("files")
-        if self._signer is None and known is not None and known == self._digest():
+        if self.signer is None and known is not None and known == self._digest():
             self.float_ops = tuple(about["float_ops"])
         else:
             self.write(best, None if emitted is None else emitted.get("outputs_sha256"))
@@ -169,7 +165,7 @@ class Winner:
     def checked(self, best: Trial) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """Return what the check of this winner by this code found, if it took place, and what is
         known of the files."""
-        emitted = dict(self._context.repository.study(self._context.study.name).emitted or {})
+        emitted = dict(self.context.repository.study(self.context.study.name).emitted or {})
         about = emitted.pop(ABOUT, {})
         of = about.get("config_hash"), about.get("code")
         return (emitted, about) if of == (best.config_hash, code_version()) else None
@@ -185,7 +181,7 @@ class Winner:
         key = best.config_hash, outputs_sha256
         if self._written is not None and self._written[0] == key:
             return self._written[1]
-        prepared, folder, source = self._prepared, self._folder, self._prepared.source
+        prepared, folder, source = self.prepared, self.folder, self.prepared.source
         qconfig, shipped = QConfig.from_dict(best.qconfig), Shipped.of(self._candidate(best))
         self.float_ops = shipped.float_ops
         known = provenance_of(prepared.spec, source.kept, outputs_sha256)
@@ -194,8 +190,8 @@ class Winner:
         partial = folder.module.with_suffix(".part")
         module = shipped.packed(qconfig, known, samples, around)
         module.save(partial)
-        if self._signer is not None:
-            sign_file(partial, self._signer)
+        if self.signer is not None:
+            sign_file(partial, self.signer)
         partial.replace(folder.module)
         text = json.dumps(qconfig.to_dict(), indent=1, sort_keys=True) + "\n"
         write_atomically(folder.qconfig, text.encode())
@@ -207,13 +203,13 @@ class Winner:
         if self._built is None or self._built[0] != trial.config_hash:
             self._built = None  # two are not held at a time
             rounded = self.roundings.get(trial.number)
-            made = build_winner(self._calibration, QConfig.from_dict(trial.qconfig), rounded)
+            made = build_winner(self.calibration, QConfig.from_dict(trial.qconfig), rounded)
             self._built = trial.config_hash, made
         return self._built[1]
 
     def _digest(self) -> str | None:
         """Over the module and its configuration; None where a file is missing."""
-        files = self._folder.module, self._folder.qconfig
+        files = self.folder.module, self.folder.qconfig
         if not all(file.is_file() for file in files):
             return None
         return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
@@ -231,20 +227,20 @@ class Winner:
         Args:
             module: the written one.
         """
-        prepared, run_samples = self._prepared, self._prepared.run_samples
-        pool, progress = self._context.pool, self._context.progress
+        prepared, run_samples = self.prepared, self.prepared.run_samples
+        pool, progress = self.context.pool, self.context.progress
         samples, qconfig = scorer.whole.samples, QConfig.from_dict(best.qconfig)
         name = scorer.name_for(best.qconfig)
         names = [port.name for port in prepared.source.interface.outputs]
         whole = EvaluationRequest(
-            build=scorer.build(qconfig, self._calibration.scales_for(qconfig)),
+            build=scorer.build(qconfig, self.calibration.scales_for(qconfig)),
             dataset=scorer.whole.dataset,
             samples=samples,
             metrics=scorer.whole.metrics,
             return_outputs=True,
             head=scorer.whole.head,
         )
-        written = replace(whole.build, module=pool.put(self._folder.module.read_bytes()))
+        written = replace(whole.build, module=pool.put(self.folder.module.read_bytes()))
         shipped = replace(whole, build=written)
 
         def run(request: EvaluationRequest, parts: Sequence[range], what: str) -> SplitEvaluation:
@@ -305,7 +301,7 @@ class Winner:
         from compiler.proof.steps import check_forms, rounds_of
         from compiler.proof.work import declared_work
 
-        prepared, module = self._prepared, written.module
+        prepared, module = self.prepared, written.module
         if (pipeline := compared_whole(prepared.source.pipeline)) is not None:
             parts = prepared.evaluation, prepared.inputs, (), pipeline
             emitted = replace(emitted, closeness=Closeness.of(prepared.module, module, *parts))

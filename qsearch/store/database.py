@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, CursorResult, Engine, Executable, text
@@ -21,6 +22,7 @@ _CONNECTIONS: Final = text(
 )
 
 
+@dataclass(eq=False)
 class Database:
     """One engine and a clock; every piece of work is one transaction.
 
@@ -34,16 +36,9 @@ class Database:
         retry: with a server that went away and with a lock of SQLite.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        clock: Callable[[], float] = time.time,
-        *,
-        retry: RetryPolicy | None = None,
-    ) -> None:
-        self.engine = engine
-        self._clock = clock
-        self._retry = retry or RetryPolicy()
+    engine: Engine
+    clock: Callable[[], float] = time.time
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
 
     @property
     def shared(self) -> bool:
@@ -70,7 +65,7 @@ class Database:
             with self.engine.begin() as connection:
                 return work(connection)
 
-        return self._retry.run(self.engine.url, attempt, comes_back=self.shared)
+        return self.retry.run(self.engine.url, attempt, comes_back=self.shared)
 
     def execute(self, *statements: Executable) -> int:
         """Run statements in one writing transaction; rows touched by the last one."""
@@ -107,7 +102,7 @@ class Database:
             with self.engine.connect().execution_options(**options) as connection, damaged:
                 return connection.execute(statement, given).all()
 
-        return self._retry.run(self.engine.url, attempt, comes_back=self.shared)
+        return self.retry.run(self.engine.url, attempt, comes_back=self.shared)
 
     def records(
         self, kind: type[T], statement: Any, given: Mapping[str, Any] | None = None

@@ -46,7 +46,7 @@ class JobQueries(Database):
             attempts=0,
             seconds=0.0,
             cancelled=False,
-            created_at=self._clock(),
+            created_at=self.clock(),
         )
         try:
             self.execute(row)
@@ -84,9 +84,7 @@ class JobQueries(Database):
 
     def start_job(self, job_id: int) -> bool:
         """Note that a driver starts; False where the job is not queued any more."""
-        return self._change(
-            job_id, ("queued",), state="running", pid=None, started_at=self._clock()
-        )
+        return self._change(job_id, ("queued",), state="running", pid=None, started_at=self.clock())
 
     def note_driver(self, job_id: int, pid: int) -> None:
         """Keep the process that drives a job."""
@@ -105,7 +103,7 @@ class JobQueries(Database):
             ("running",),
             state="queued",
             attempts=attempts,
-            retry_at=self._clock() + delay_s,
+            retry_at=self.clock() + delay_s,
             **failure_columns(failure),
         )
 
@@ -120,13 +118,13 @@ class JobQueries(Database):
         ended: dict[str, Any] = {"state": state, "exit_code": exit_code}
         if state != "cancelled" or failure is not None:
             ended |= failure_columns(failure)
-        return self._change(job_id, _UNFINISHED, **ended, finished_at=self._clock())
+        return self._change(job_id, _UNFINISHED, **ended, finished_at=self.clock())
 
     def reopen_job(self, job_id: int, settings: Mapping[str, Any], trials: int) -> bool:
         """Queue an ended job again; its study continues with the trials it has."""
         changed = update(JOB).where(JOB.c.id == job_id, JOB.c.state.not_in(_UNFINISHED))
         fresh = {"state": "queued", "attempts": 0, "cancelled": False, "exit_code": None}
-        times = {"created_at": self._clock(), "finished_at": None, "retry_at": None}
+        times = {"created_at": self.clock(), "finished_at": None, "retry_at": None}
         asked = {"settings": dict(settings), "trials": trials}
         again = changed.values(**fresh, **times, **asked, **failure_columns(None))
         return bool(self.execute(again))
@@ -134,7 +132,7 @@ class JobQueries(Database):
     def cancel_job(self, job_id: int, failure: Failure | None = None) -> bool:
         """Note that a job shall end, and why; one that waits ends here. False where it had."""
         why = {"cancelled": True, **failure_columns(failure)}
-        now = self._clock()
+        now = self.clock()
         waited = self._change(job_id, ("queued",), state="cancelled", finished_at=now, **why)
         return waited or self._change(job_id, ("running",), **why)
 

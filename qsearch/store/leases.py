@@ -14,7 +14,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from qsearch.errors import StoreError
@@ -60,6 +60,7 @@ def heartbeat(repository: Repository, driver_id: int, every_s: float = BEAT_S) -
         thread.join(every_s)
 
 
+@dataclass(slots=True)
 class LeaseMonitor:
     """Finds drivers without a heartbeat.
 
@@ -68,17 +69,15 @@ class LeaseMonitor:
         clock: monotonic seconds.
     """
 
-    def __init__(
-        self, lease_s: float = LEASE_S, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._lease_s = lease_s
-        self._clock = clock
-        self._last_look: float | None = None
-        self._still: dict[int, tuple[int, float]] = {}  # driver → (beat, seconds it stood still)
+    lease_s: float = LEASE_S
+    clock: Callable[[], float] = time.monotonic
+    _last_look: float | None = None
+    _still: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """Beat of each driver, and the seconds for which it stands still."""
 
     def expired(self, drivers: Iterable[DriverRecord]) -> list[int]:
         """Ids of those among ``drivers``, as the store shows them now, that are dead."""
-        now = self._clock()
+        now = self.clock()
         # A gap between two looks says nothing about the others: we did not look.
         longest = 2 * BEAT_S
         passed = 0.0 if self._last_look is None else min(now - self._last_look, longest)
@@ -88,7 +87,7 @@ class LeaseMonitor:
             beat, stood = self._still.get(driver.id, (None, 0.0))
             still[driver.id] = (driver.beat, stood + passed if beat == driver.beat else 0.0)
         self._still = still
-        return [driver for driver, (_, stood) in still.items() if stood >= self._lease_s]
+        return [driver for driver, (_, stood) in still.items() if stood >= self.lease_s]
 
 
 @dataclass(slots=True)

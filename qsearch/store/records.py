@@ -149,6 +149,11 @@ class Trial(NewTrial):
         return self.outcome.state
 
     @property
+    def score(self) -> Mapping[str, float | None]:
+        """The score; empty where the trial has none."""
+        return self.outcome.score or {}
+
+    @property
     def finished(self) -> bool:
         """Return whether nothing is left to be done."""
         return self.state in FINISHED

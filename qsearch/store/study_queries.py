@@ -39,7 +39,7 @@ class StudyQueries(Database):
         Raises:
             ConflictError: the name is taken.
         """
-        now = self._clock()
+        now = self.clock()
         row = insert(STUDY).values(
             **columns_of(study), state="running", created_at=now, updated_at=now
         )
@@ -102,7 +102,7 @@ class StudyQueries(Database):
 
     def _update_study(self, study_id: int, **values: Any) -> None:
         changed = update(STUDY).where(STUDY.c.id == study_id)
-        self.execute(changed.values(**values, updated_at=self._clock()))
+        self.execute(changed.values(**values, updated_at=self.clock()))
 
 
 # The drivers of a study, and the commands they are told -----------------------------------------
@@ -128,7 +128,7 @@ class DriverQueries(Database):
 
     def join(self, study_id: int, name: str, code_version: str, workers: int) -> int:
         """Enter a driver; the id under which it leases trials."""
-        now = self._clock()
+        now = self.clock()
         row = insert(DRIVER).values(
             study_id=study_id,
             name=name,
@@ -145,7 +145,7 @@ class DriverQueries(Database):
 
     def record_heartbeat(self, driver_id: int) -> None:
         """Show that the driver lives."""
-        beat = {"driver": driver_id, "now": self._clock()}
+        beat = {"driver": driver_id, "now": self.clock()}
         self.write(lambda connection: connection.execute(_BEAT, beat))
 
     def end_drivers(self, driver_ids: Collection[int]) -> None:
@@ -163,7 +163,7 @@ class DriverQueries(Database):
 
     def add_command(self, study_id: int, kind: CommandKind) -> None:
         """Tell the drivers of a study something."""
-        self.execute(insert(COMMAND).values(study_id=study_id, kind=kind, at=self._clock()))
+        self.execute(insert(COMMAND).values(study_id=study_id, kind=kind, at=self.clock()))
 
     def commands_of(self, study_id: int, after: int) -> list[Command]:
         """Commands with an id above ``after``, oldest first."""
@@ -179,7 +179,7 @@ class HistoryQueries(Database):
 
     def save_artifact(self, study_id: int, artifact: StoredArtifact) -> None:
         """Remember a file under its kind and key, in place of an earlier one."""
-        values = columns_of(artifact) | {"created_at": self._clock()}
+        values = columns_of(artifact) | {"created_at": self.clock()}
         self._replace(ARTIFACT, study_id, ("kind", "key"), [values])
 
     def artifacts_of(self, study_id: int, kind: str | None = None) -> list[StoredArtifact]:
@@ -205,7 +205,7 @@ class HistoryQueries(Database):
         """
         told = dict(data) if data is not None else None
         of_kind = {"study_id": study_id, "kind": kind, "trial": trial}
-        row = insert(EVENT).values(**of_kind, data=told, at=self._clock())
+        row = insert(EVENT).values(**of_kind, data=told, at=self.clock())
 
         def work(connection: Connection) -> None:
             (made,) = connection.execute(row).inserted_primary_key or (0,)

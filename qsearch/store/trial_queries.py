@@ -149,7 +149,7 @@ class TrialQueries(Database):
         Raises:
             ConflictError: a number or configuration is there already; nothing was stored.
         """
-        new = {"study_id": study_id, "state": "waiting", "created_at": self._clock()}
+        new = {"study_id": study_id, "state": "waiting", "created_at": self.clock()}
         new |= {"collapsed": False, "from_store": False, "attempts": 0, "lost_workers": 0}
         rows = [{**columns_of(trial), **new} for trial in trials]
         if not rows:
@@ -250,7 +250,7 @@ class TrialQueries(Database):
             again = {h: replace(a.outcome, attempts=1, from_store=True) for h, a in answers.items()}
             ends = [valued(Ended(trial, again[trial.work_hash])) for trial in known]
             stored = self._store_ends(connection, study_id, ends)
-            leased = _by_id(connection, _LEASE, chosen, driver=driver_id, now=self._clock())
+            leased = _by_id(connection, _LEASE, chosen, driver=driver_id, now=self.clock())
             return Claims(tuple(leased), tuple(stored))
 
         return self.write(work)
@@ -267,7 +267,7 @@ class TrialQueries(Database):
 
     def count_lost_worker(self, study_id: int, trial: Trial, where: str, log: str | None) -> None:
         """A worker died on a running trial: one attempt and one lost worker more."""
-        now = self._clock()
+        now = self.clock()
         statements: list[Any] = [
             update(TRIAL)
             .where(TRIAL.c.id == trial.id, TRIAL.c.state == "running")
@@ -328,7 +328,7 @@ class TrialQueries(Database):
     ) -> list[Trial]:
         if not ends:
             return []
-        now = self._clock()
+        now = self.clock()
         still = set(connection.execute(_OPEN, {"ids": [end.trial.id for end in ends]}).scalars())
         ends = [end for end in ends if end.trial.id in still]
         of = [{"study_id": study_id, "trial": end.trial.number, "at": now} for end in ends]

@@ -111,7 +111,7 @@ def test_users_change_their_own_jobs_and_the_operator_all(queue: JobQueue) -> No
 
 def test_nobody_waits_for_the_many_studies_of_another_user(queue: JobQueue) -> None:
     now = [1_000_000.0]
-    queue._clock = queue.repository._clock = lambda: now[0]
+    queue._clock = queue.repository.clock = lambda: now[0]
     for n in range(4):
         queue.submit(ANN, DIGITS, name=f"a{n}", priority=10)
     queue.submit(BOB, DIGITS, name="patient", priority=-10)
