@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from compiler.errors import raised_as
 from qsearch.errors import SettingsError
 from qsearch.run.tracking import figures_of, tags_of
 from qsearch.store.records import Trial
@@ -25,12 +26,9 @@ class MlflowCallback:
     """
 
     def __init__(self, experiment: str | None = None, tracking_uri: str | None = None) -> None:
-        try:
+        what, fix = "mlflow is not installed", "pip install mlflow"
+        with raised_as(SettingsError, what, ImportError, where="MlflowCallback", fix=fix):
             self._mlflow: Any = import_module("mlflow")
-        except ImportError as error:
-            raise SettingsError(
-                "mlflow is not installed", where="MlflowCallback", fix="pip install mlflow"
-            ) from error
         if tracking_uri is not None:
             self._mlflow.set_tracking_uri(tracking_uri)
         if experiment is not None:

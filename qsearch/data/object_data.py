@@ -17,6 +17,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
+from compiler.errors import raised_as
 from qsearch.errors import DataError, system_errors
 from workers.datasets.protocol import LABEL_NAMES, InputSpec
 
@@ -188,13 +189,10 @@ def as_array(value: Any) -> NDArray[Any]:
         value = value.detach()
     if hasattr(value, "cpu"):
         value = value.cpu()
-    try:
+    what = f"{type(value).__name__} is no array: its parts differ in their shapes"
+    fix = "give an item as one array, a pair (inputs, labels), or a mapping of arrays"
+    with raised_as(DataError, what, ValueError, fix=fix):
         array = np.asarray(value)
-    except ValueError as error:
-        raise DataError(
-            f"{type(value).__name__} is no array: its parts differ in their shapes",
-            fix="give an item as one array, a pair (inputs, labels), or a mapping of arrays",
-        ) from error
     return array.astype(np.float32) if array.dtype == np.float64 and array.ndim > 1 else array
 
 

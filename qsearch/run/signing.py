@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from compiler.errors import ArtifactError
+from compiler.errors import ArtifactError, raised_as
 from compiler.runtime.archive import (
     difference,
     json_bytes,
@@ -248,12 +248,8 @@ def repack(path: Path, out: Path) -> str:
 
 
 def _cryptography() -> tuple[Any, Any]:
-    try:
+    what, fix = "signatures need the package cryptography", "pip install 'qsearch[sign]'"
+    with raised_as(SettingsError, what, ImportError, fix=fix):
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519
-    except ImportError as error:
-        raise SettingsError(
-            "signatures need the package cryptography, which is not installed",
-            fix="pip install 'qsearch[sign]'",
-        ) from error
     return serialization, ed25519

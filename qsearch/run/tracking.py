@@ -17,6 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from compiler.errors import raised_as
 from qsearch.errors import SettingsError
 from qsearch.store.records import Trial
 
@@ -228,14 +229,9 @@ class Trackers:
         self._words, self._facts = tuple(words), facts
         for word in words:
             name = word.partition(":")[0]
-            try:
+            what, fix = f"{name} is not installed", f"pip install 'qsearch[{name}]'"
+            with raised_as(SettingsError, what, ImportError, where=f"--track {word}", fix=fix):
                 import_module("mlflow.entities" if name == "mlflow" else name)
-            except ImportError as error:
-                raise SettingsError(
-                    f"{name} is not installed",
-                    where=f"--track {word}",
-                    fix=f"pip install 'qsearch[{name}]'",
-                ) from error
         self._thread = threading.Thread(target=self._serve, name="trackers", daemon=True)
         if words:
             self._thread.start()

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from compiler.errors import legal_names
+from compiler.errors import legal_names, raised_as
 from qsearch.errors import SettingsError
 from qsearch.run.notifying import checked_urls, masked_url
 from workers.metrics.library import LIBRARY
@@ -75,14 +75,10 @@ class CutAt:
         found = {}
         for word in _words(self.set_input):
             name, equals, value = word.partition("=")
-            try:
+            what = f"--set-input needs NAME=VALUE, got {word!r}"
+            fix = "give a number, true, false or a list, for example sr=16000"
+            with raised_as(SettingsError, what, ValueError, where="set-input", fix=fix):
                 found[name] = json.loads(value.lower() if equals else "")
-            except ValueError as error:
-                raise SettingsError(
-                    f"--set-input needs NAME=VALUE, got {word!r}",
-                    where="set-input",
-                    fix="give a number, true, false or a list, for example sr=16000",
-                ) from error
         return found
 
 

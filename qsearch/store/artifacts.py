@@ -57,14 +57,9 @@ class ArtifactStore:
             StoreError: it is not there, or the file was changed.
         """
         path = self.path(kind, sha256)
-        try:
+        what, fix = "an artefact is missing", "restore the run folder, or start over with --fresh"
+        with system_errors(StoreError, what, where=str(path), fix=fix):
             data = path.read_bytes()
-        except OSError as error:
-            raise StoreError(
-                "an artefact of the study is missing",
-                where=str(path),
-                fix="restore the run folder, or start over with --fresh",
-            ) from error
         if hashlib.sha256(data).hexdigest() != sha256:
             raise StoreError(
                 "an artefact of the study is damaged",

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
+from compiler.errors import raised_as
 from compiler.lru_cache import LRUCache
 from workers.datasets.protocol import Batch, Dataset, WrappedDataset
 from workers.errors import DataChangedError, DatasetError
@@ -149,20 +150,18 @@ def changed(path: Path) -> DataChangedError:
 
 def _hashed(path: Path) -> tuple[str, _State]:
     """The hash of a file and its state before the first byte was read."""
-    try:
-        with path.open("rb") as stream:
-            facts = os.fstat(stream.fileno())
-            state = _state_of(facts)
+    what = f"the data {path.name} cannot be read"
+    fix = "check that the file is there and may be read, on every machine with workers"
+    with (
+        raised_as(DatasetError, what, OSError, where=str(path), fix=fix),
+        path.open("rb") as file,
+    ):
+        facts = os.fstat(file.fileno())
+        state = _state_of(facts)
 
-            def read() -> str:
-                return hashlib.file_digest(stream, "sha256").hexdigest()
+        def read() -> str:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
-            settled = facts.st_ctime_ns + _SETTLED_NS < time.time_ns()
-            sha256 = _HASHES.get(state, read) if settled and facts.st_size > _LARGE else read()
-    except OSError as error:
-        raise DatasetError(
-            f"the data {path.name} cannot be read: {error.strerror}",
-            where=str(path),
-            fix="check that the file is there and may be read, on every machine with workers",
-        ) from error
+        settled = facts.st_ctime_ns + _SETTLED_NS < time.time_ns()
+        sha256 = _HASHES.get(state, read) if settled and facts.st_size > _LARGE else read()
     return sha256, state

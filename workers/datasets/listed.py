@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import check_known
+from compiler.errors import check_known, raised_as
 from workers.datasets.protocol import (
     LABEL_NAMES,
     Batch,
@@ -128,12 +128,9 @@ def optional_package(name: str, extra: str, what: str) -> Any:
     Raises:
         DatasetError: it is not installed.
     """
-    try:
+    what, fix = f"{what} needs the package {name}", f"pip install 'qsearch[{extra}]'"
+    with raised_as(DatasetError, what, ImportError, fix=fix):
         return importlib.import_module(name)
-    except ImportError as error:
-        raise DatasetError(
-            f"{what} needs the package {name}", fix=f"pip install 'qsearch[{extra}]'"
-        ) from error
 
 
 def known_fields(options: Options, legal: Sequence[str], of: str = "preprocess") -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.errors import raised_as
 from compiler.runtime.npy import read_header
 from workers.datasets.listed import CheckedDataset
 from workers.datasets.protocol import Dataset, InputSpec, fit_dtype
@@ -213,25 +214,17 @@ def open_npz(inputs: Sequence[InputSpec], path: Path) -> Dataset:
         raise DatasetError(
             f"no data file {path}", fix="give an .npz, an .npy or a folder of images"
         )
-    try:
-        if path.suffix.lower() == ".npy":
-            arrays: dict[str, Samples] = {inputs[0].name: StoredArray.at(path, 0)}
-            if len(inputs) > 1:
-                raise DatasetError(
-                    "an .npy holds one array",
-                    where=f"the model takes {', '.join(map(str, inputs))}",
-                    fix="use an .npz whose keys are the input names",
-                )
-        else:
-            arrays = _npz_arrays(path)
-    except DatasetError:
-        raise
-    except _NOT_READABLE as error:
+    alone = path.suffix.lower() == ".npy"
+    if alone and len(inputs) > 1:
         raise DatasetError(
-            f"cannot read {path.name}: {error}",
-            where=str(path),
-            fix="write it with numpy.savez; object arrays (pickle) are not read",
-        ) from error
+            "an .npy holds one array",
+            where=f"the model takes {', '.join(map(str, inputs))}",
+            fix="use an .npz whose keys are the input names",
+        )
+    what = f"cannot read {path.name}"
+    fix = "write it with numpy.savez, uncompressed; object arrays (pickle) are not read"
+    with raised_as(DatasetError, what, *_NOT_READABLE, where=str(path), fix=fix):
+        arrays = {inputs[0].name: StoredArray.at(path, 0)} if alone else _npz_arrays(path)
     labels = arrays.pop(LABELS, None) if LABELS not in {s.name for s in inputs} else None
     return ArrayDataset(arrays, labels, inputs, path)
 
@@ -260,11 +253,9 @@ def _npz_arrays(path: Path) -> dict[str, Samples]:
         packed = [i for i in archive.infolist() if i.compress_type != zipfile.ZIP_STORED]
         unpacked_bytes = sum(info.file_size for info in packed)
         if unpacked_bytes > MAX_UNPACKED_BYTES:
-            raise DatasetError(
+            raise ValueError(
                 f"its compressed arrays unpack to {unpacked_bytes / 2**30:.1f} GiB; "
-                f"{MAX_UNPACKED_BYTES >> 30} GiB fit in memory at most",
-                where=str(path),
-                fix="write it with numpy.savez, uncompressed: then samples are read one by one",
+                f"{MAX_UNPACKED_BYTES >> 30} GiB fit in memory at most"
             )
         for info in archive.infolist():
             if not info.filename.endswith(".npy"):
