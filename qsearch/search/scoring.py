@@ -388,23 +388,13 @@ def split(request: EvaluationRequest, parts: int) -> list[EvaluationRequest]:
     """
     if parts == 1:
         return [request]
-    return [
-        replace(
-            request,
-            part=(part, parts),
-            collapse_after=request.collapse_after if part == 0 else None,
-            return_outputs=True,
-            spot_check=request.spot_check and part == 0,
-            hardware=request.hardware if part == 0 else None,
-            asked=tuple(
-                name
-                for name in request.asked
-                if part == 0 or (name in TIMED and part < _TIMED_PARTS)
-            ),
-            return_rounding=request.return_rounding and part == 0,
-        )
-        for part in range(parts)
-    ]
+    first = replace(request, return_outputs=True)
+    plain = replace(
+        first, collapse_after=None, spot_check=False, hardware=None, return_rounding=False, asked=()
+    )
+    timed = replace(plain, asked=tuple(name for name in request.asked if name in TIMED))
+    of_part = [first, *[timed] * (_TIMED_PARTS - 1), *[plain] * (parts - _TIMED_PARTS)]
+    return [replace(of_part[part], part=(part, parts)) for part in range(parts)]
 
 
 def merge(results: Sequence[EvaluationResult]) -> EvaluationResult:

@@ -7,47 +7,38 @@ temporal classification", ICML 2006).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import jiwer
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.metrics.library import Sums, classes
+from workers.metrics.library import Ratio, classes
 from workers.metrics.protocol import Outputs, State
 from workers.metrics.top_k import answers
 
 _BLANK = 0
 
 
-class WordErrors(Sums):
-    """Errors and words of all samples."""
-
-    def init(self) -> State:
-        return {"errors": 0.0, "words": 0.0}
+class WordErrors(Ratio):
+    """Negative errors by words of all samples."""
 
     def update(
         self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
     ) -> None:
+        counts = []
         for row, wanted in zip(answers(outputs[0]), classes(labels)):
             merged = row[np.flatnonzero(np.diff(row, prepend=-1))]
             said = " ".join(str(token) for token in merged if token != _BLANK)
             told = " ".join(str(token) for token in wanted if token >= 0)
             if not told:  # jiwer takes no silence
-                state["errors"] += len(said.split())
+                counts.append((len(said.split()), 0))
                 continue
             found = jiwer.process_words(told, said)
-            state["errors"] += found.substitutions + found.deletions + found.insertions
-            state["words"] += found.hits + found.substitutions + found.deletions
-
-    @staticmethod
-    def loss(state: Mapping[str, float]) -> float:
-        """Return the loss of a part."""
-        return state["errors"]
-
-    def result(self, state: Mapping[str, float]) -> float | None:
-        return -state["errors"] / state["words"] if state["words"] else None
+            lost = found.substitutions + found.deletions
+            counts.append((lost + found.insertions, lost + found.hits))
+        errors, words = np.asarray(counts, np.float64).reshape(-1, 2).T
+        self.add(state, -errors, words)
 
 
 wer = cer = WordErrors()
