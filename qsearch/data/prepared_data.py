@@ -215,7 +215,14 @@ def prepare_data(
         if joining and data.synthetic:
             data = open_data(given, inputs_of_all, name=name, **options, whole=True)
         elif joining:
-            raise _joined(joining, inputs_of_all, data.described)
+            wanted = (f"{s.name} [runs, {str([*s.shape])[1:]}" for s in inputs_of_all)
+            raise DataError(
+                f"the model computes {joining!r} from {batch_size(inputs_of_all)} samples "
+                "together, and the data hold single samples",
+                where=data.described,
+                fix="give whole inputs, with an axis for the runs in front "
+                f"({', '.join(wanted)}), or export the model for one sample",
+            )
     if pipeline is None:
         return data
     ref = prepared(data.ref, pipeline, inputs_of_all)
@@ -247,18 +254,6 @@ def _joining_output(data: PreparedData, inputs: Sequence[InputSpec], model: Cell
         if first.shape != second.shape or not np.allclose(first, second, 1e-3, 1e-5, True):
             return model.outputs[place] if model.outputs else f"output {place}"
     return ""
-
-
-def _joined(output: str, inputs: Sequence[InputSpec], where: str) -> DataError:
-    size = batch_size(inputs)
-    wanted = ", ".join(f"{spec.name} [runs, {str([*spec.shape])[1:]}" for spec in inputs)
-    return DataError(
-        f"the model computes {output!r} from {size} samples together, and the data hold single "
-        "samples",
-        where=where,
-        fix=f"give whole inputs, with an axis for the runs in front ({wanted}), or export the "
-        "model for one sample",
-    )
 
 
 def _fed_back(

@@ -103,11 +103,6 @@ class Driver:
         """Trials of the study, as they are known here."""
         return self.queue.trials
 
-    @property
-    def finished_here(self) -> int:
-        """Trials that this run finished."""
-        return self.news.finished_here
-
     def run(self) -> str | None:
         """Finish the study's trials; why it stopped early, or None.
 

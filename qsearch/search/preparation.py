@@ -239,25 +239,21 @@ def _spec(study: PreparedStudy, evaluator: str) -> dict[str, Any]:
         "collapse_after": scoring.COLLAPSE_AFTER,
         "prune": _prune(settings),
     }
-    if study.source.parts is not None:
-        spec["cut"] = study.source.parts.sha256
-    if study.code:
-        spec["imports"] = hashes(study.code)
-    if is_import_path(study.metric) and (code := code_behind(study.metric)).sources:
-        spec["metric_code"] = code.sha256
-    if settings.minimize:
-        spec["minimize"] = list(settings.minimize)
-    if settings.max_size is not None:
-        spec["max_size"] = settings.max_size
-    if settings.for_ != DEFAULT_FORM:
-        spec["for"] = settings.for_
-    if settings.at_most:
-        spec["at_most"] = dict(settings.at_most)
-    if weighs_accuracy(study.metric, settings.minimize, study.has_labels):
-        spec["max_drop"] = str(settings.max_drop)
-    if study.hardware is not None:
-        spec["hw"] = hashlib.sha256(study.hardware[0].encode()).hexdigest()
-    return spec
+    own = code_behind(study.metric) if is_import_path(study.metric) else None
+    weighs = weighs_accuracy(study.metric, settings.minimize, study.has_labels)
+    hardware = study.hardware and hashlib.sha256(study.hardware[0].encode()).hexdigest()
+    optional = {
+        "cut": study.source.parts and study.source.parts.sha256,
+        "imports": hashes(study.code),
+        "metric_code": own and own.sources and own.sha256,
+        "minimize": list(settings.minimize),
+        "max_size": settings.max_size,
+        "for": settings.for_ != DEFAULT_FORM and settings.for_,
+        "at_most": dict(settings.at_most),
+        "max_drop": weighs and str(settings.max_drop),
+        "hw": hardware,
+    }
+    return spec | {name: value for name, value in optional.items() if value}
 
 
 def _answering(settings: Settings, samples: int, answers: bool) -> Settings:

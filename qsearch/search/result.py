@@ -255,13 +255,10 @@ def _scores(score: Mapping[str, Any] | None) -> str:
             parts.append(f"{_told(each, score)} {unit}{each.words}")
     if score.get("answers_lost") is not None:
         parts.append(f"{score['answers_lost']:.0f} answers lost and {score['answers_won']:.0f} won")
-    own = own_scores(score).items()
-    return ", ".join(
-        [
-            *parts,
-            *(f"{measure(name).words} {value:.4g}" for name, value in own if value is not None),
-        ]
-    )
+    for name, value in own_scores(score).items():
+        if value is not None:
+            parts.append(f"{measure(name).words} {value:.4g}")
+    return ", ".join(parts)
 
 
 def finish(

@@ -199,9 +199,7 @@ class RunningTrials:
         self._running.clear()
 
     def _run_of(self, tag: Hashable) -> _Run | None:
-        if not isinstance(tag, tuple) or len(tag) != 2 or not isinstance(tag[0], int):
-            return None
-        return self._running.get(tag[0])
+        return self._running.get(tag[0]) if isinstance(tag, tuple) else None
 
     @staticmethod
     def _collapsed(run: _Run) -> bool:

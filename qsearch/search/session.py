@@ -367,7 +367,7 @@ class Session:
             wall_s=self._watch.wall_s,
             cpu_s=cpu_s,
             calibration_cpu_s=sum(a.cpu_s for a in kept if a.kind in MEASUREMENTS),
-            trials_here=driver.finished_here if driver is not None else 0,
+            trials_here=driver.news.finished_here if driver is not None else 0,
             trials_wall_s=self._trials_wall_s,
             worker_peak_rss_bytes=max((t.outcome.peak_rss_bytes or 0 for t in trials), default=0),
         )

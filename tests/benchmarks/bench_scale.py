@@ -209,7 +209,7 @@ class Service:
             run.driver.run()
         pool.close()
         self.sampler_cpu_s += run.sampler.cpu_s
-        self.done[job.name] = run.driver.finished_here
+        self.done[job.name] = run.driver.news.finished_here
         trials = repository.trials_of(run.driver.context.study_id)
         self.finished[job.name] = sum(trial.finished for trial in trials)
         self.waits += [(t.started_at or 0.0) - t.created_at for t in trials]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -30,7 +31,8 @@ def test_requests_survive_pickling() -> None:
         Measurement("ranges", QConfig.recommended()),
         None,
     )
-    assert pickle.loads(pickle.dumps(request)) == request
+    copy = pickle.loads(pickle.dumps(request))
+    assert asdict(copy) == asdict(request)
 
 
 @pytest.mark.parametrize("kind", [WorkerError, LostWorkerError, DatasetError])

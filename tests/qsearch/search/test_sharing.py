@@ -116,8 +116,8 @@ def test_two_drivers_share_a_study_without_a_duplicate(postgres_url: str, sample
     in_threads(first.run, second.run)
     ran = [*pools[0].ran, *pools[1].ran]
     assert len(ran) == len(set(ran)) == TRIALS
-    assert first.finished_here + second.finished_here == TRIALS
-    assert min(first.finished_here, second.finished_here) > 0
+    assert first.news.finished_here + second.news.finished_here == TRIALS
+    assert min(first.news.finished_here, second.news.finished_here) > 0
     repository = Repository(open_engine(postgres_url))
     driver(repository, FakePool(), sampler=sampler, code="v2", name="alone").run()
     assert story(repository, "study") == story(repository, "alone")
