@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -36,7 +36,7 @@ class Runnable:
     Attributes:
         inputs: the model's inputs.
         run: from inputs by name to outputs in order, real values.
-        cost: bytes of its packed constants and its bit operations; None for the float model.
+        cost: bytes of its packed constants and its bit operations; empty for the float model.
         module: what ships; None where nothing was realised.
         rounding: what rounding of its weights has found, as arrays.
         integer: the integer function that the reference runs, too; None where the executor
@@ -45,7 +45,7 @@ class Runnable:
 
     inputs: tuple[InputSpec, ...]
     run: Callable[[Inputs], list[NDArray[Any]]]
-    cost: Mapping[str, float] | None = None
+    cost: Mapping[str, float] = field(default_factory=dict)
     module: IRModule | None = None
     rounding: Mapping[str, NDArray[Any]] | None = None
     integer: IRModule | None = None

@@ -88,9 +88,6 @@ class EvaluationActor:
         if request.spot_check and not collapsed:
             run.spot_check()
         run_cpu_s = watch.cpu_s
-        cost = runnable.cost
-        if cost is not None:
-            cost = {**cost, **run.asked_costs(collapsed)}
         return EvaluationResult(
             sums={**run.sums.sums, **run.whole_sums.sums},
             samples=run.scored,
@@ -101,7 +98,7 @@ class EvaluationActor:
             run_cpu_s=run_cpu_s,
             peak_rss_bytes=peak_rss_bytes(),
             run_samples=size,
-            cost=cost,
+            cost={**runnable.cost, **run.asked_costs(collapsed)},
             rounding=runnable.rounding if request.return_rounding else None,
         )
 

@@ -196,5 +196,5 @@ class EvaluationResult:
     run_cpu_s: float
     peak_rss_bytes: int
     run_samples: int = 1
-    cost: Mapping[str, float] | None = None
+    cost: Mapping[str, float] = field(default_factory=dict)
     rounding: Mapping[str, NDArray[Any]] | None = None

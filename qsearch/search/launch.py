@@ -16,8 +16,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-import yaml
-
 from qsearch.data.prepared_data import check_exists, read_preprocess
 from qsearch.errors import SettingsError
 from qsearch.exit_codes import EXIT_OK, EXIT_TARGET_MISSED
@@ -38,6 +36,7 @@ from qsearch.search.context import Callback, Control, PreparedStudy, StudyContex
 from qsearch.search.preparation import open_study, prepare_study, study_name
 from qsearch.search.result import SearchResult
 from qsearch.search.session import Session
+from qsearch.search.space_file import on_a_line
 from qsearch.search.trying import fields_of_text, wish, wishes
 from qsearch.settings.config import IMPORT, Resolved, resolve
 from qsearch.settings.launch_settings import Settings
@@ -412,10 +411,7 @@ def write_config(folder: RunFolder, resolved: Resolved, prepared: PreparedStudy)
     for word in values.pop(IMPORT):
         lines.append(f"# imported: {word}")
     for key, value in values.items():
-        text = yaml.safe_dump(
-            {key: value}, default_flow_style=True, sort_keys=False, width=10_000
-        ).strip()
-        lines.append(f"{text[1:-1]}  # {resolved.sources[key]}")
+        lines.append(f"{on_a_line({key: value})[1:-1]}  # {resolved.sources[key]}")
     write_atomically(folder.config, ("\n".join(lines) + "\n").encode())
     if settings.preprocess is not None:
         shutil.copyfile(settings.preprocess, folder.preprocess)

@@ -46,6 +46,9 @@ HISTORY_FREE: Final = frozenset({"random", "grid"})
 _STARTUP_TRIALS = 10
 
 
+_SAMPLER: Final = "a function from a seed to an Optuna sampler"
+
+
 def make_sampler(name: str, seed: int, batch: int) -> BaseSampler:
     """The sampler that proposes batch number ``batch`` of a study with this seed."""
     if is_import_path(name):
@@ -54,11 +57,7 @@ def make_sampler(name: str, seed: int, batch: int) -> BaseSampler:
         named = "seed" in inspect.signature(make).parameters
         sampler = make(seed=chance) if named else make(chance)
         if not isinstance(sampler, BaseSampler):
-            raise SettingsError(
-                f"sampler {name} gave {sampler!r}",
-                where="sampler",
-                fix="a function from a seed to an Optuna sampler",
-            )
+            raise SettingsError(f"sampler {name} gave {sampler!r}", where="sampler", fix=_SAMPLER)
         return sampler
     return samplers.require(name)(batch_seed(seed, batch))
 
@@ -71,11 +70,7 @@ def own_sampler(path: str) -> Any:
     """
     found = load_object(path, "sampler")
     if not callable(found):
-        raise SettingsError(
-            f"sampler {path} is {found!r}",
-            where="sampler",
-            fix="a function from a seed to an Optuna sampler",
-        )
+        raise SettingsError(f"sampler {path} is {found!r}", where="sampler", fix=_SAMPLER)
     return found
 
 

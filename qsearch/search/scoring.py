@@ -281,7 +281,7 @@ def costs_of(parts: Sequence[EvaluationResult]) -> dict[str, float]:
 
     The first part knows; of times the shortest counts: what runs beside makes them longer.
     """
-    costs = [part.cost or {} for part in parts]
+    costs = [part.cost for part in parts]
     found = dict(costs[0])
     for key in (f"{name}_ms" for name in TIMED if f"{name}_ms" in found):
         found[key] = min(cost[key] for cost in costs if key in cost)

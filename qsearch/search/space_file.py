@@ -157,11 +157,11 @@ def write_space(asked: SpaceFile, heading: str = "") -> str:
         into[name] = kept if len(kept) > 1 else row["values"]
     lines = [f"# {line}" for line in heading.splitlines()]
     lines.append("fields:")
-    lines += [f"  {_on_a_line({name: row})[1:-1]}" for name, row in rows.items()]
+    lines += [f"  {on_a_line({name: row})[1:-1]}" for name, row in rows.items()]
     if asked.weight_bits or inputs:
         lines.append("layers:")
     if inputs:
-        lines.append(f"  nbit_input: {_on_a_line(inputs)}")
+        lines.append(f"  nbit_input: {on_a_line(inputs)}")
     if asked.weight_bits:
         choices = ", ".join(str(choice_of(bits)) for bits in asked.weight_bits)
         lines.append(f"  nbit_weight: [{choices}]")
@@ -170,7 +170,8 @@ def write_space(asked: SpaceFile, heading: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
-def _on_a_line(content: Mapping[str, Any]) -> str:
+def on_a_line(content: Mapping[str, Any]) -> str:
+    """Return a mapping as a line of YAML, with its braces."""
     text = yaml.safe_dump(content, default_flow_style=True, sort_keys=False, width=10_000)
     return str(text).strip()
 

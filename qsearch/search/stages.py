@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import log10
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import FLOAT_BITS
@@ -30,7 +30,7 @@ from qsearch.search.running_trials import await_workers, run_requests
 from qsearch.search.scoring import Scorer
 from qsearch.search.space import layer_parameter, to_qconfig
 from qsearch.store.records import SENSITIVITY, STAGES, LayerFigures, Stage
-from workers.messages import EvaluationRequest, EvaluationResult
+from workers.messages import EvaluationResult
 from workers.metrics.sqnr import relative_noise
 
 if TYPE_CHECKING:
@@ -116,7 +116,9 @@ class Sensitivities:
     def _results(
         self, candidates: Sequence[Base], asked: tuple[str, ...] = ()
     ) -> list[EvaluationResult]:
-        requests = [self._request(qconfig, scales, asked) for qconfig, scales in candidates]
+        first = [self.scorer.requests(*candidate)[0] for candidate in candidates]
+        plain: dict[str, Any] = {"collapse_after": None, "return_outputs": False, "hardware": None}
+        requests = [replace(request, asked=asked, **plain) for request in first]
         return run_requests(self.context.pool, requests, SENSITIVITY, self._note)
 
     def _others(self, full: int, base: float, alone: Mapping[tuple[str, int], float]) -> float:
@@ -143,13 +145,6 @@ class Sensitivities:
         measured = sorted(fewer, key=lambda bits: abs(bits - MEASURED_BITS))[:1]
         measured += [bits for bits in self.layers.bits if bits > full]
         return [(name, bits) for name in self.layers.elements for bits in measured]
-
-    def _request(
-        self, qconfig: QConfig, scales: tuple[float, ...] | None, asked: tuple[str, ...]
-    ) -> EvaluationRequest:
-        first = self.scorer.requests(qconfig, scales)[0]
-        plain = replace(first, collapse_after=None, return_outputs=False, hardware=None)
-        return replace(plain, asked=asked)
 
     def _filled(self, alone: Mapping[tuple[str, int], float], base: float, full: int) -> Damage:
         damage: Damage = {}
@@ -232,8 +227,7 @@ class StageTracker:
             self.repository.save_stage(self.study_id, done)
 
     def _known(self, name: str) -> Stage:
-        known = {stage.name: stage for stage in self.repository.stages_of(self.study_id)}
-        return known.get(name) or Stage(name, STAGES.index(name), "planned")
+        return next(s for s in self.repository.stages_of(self.study_id) if s.name == name)
 
 
 def _noise(state: Mapping[str, float]) -> float:
@@ -241,13 +235,12 @@ def _noise(state: Mapping[str, float]) -> float:
 
 
 def _bytes(result: EvaluationResult) -> float:
-    return 0.0 if result.cost is None else result.cost["model_bytes"]
+    return result.cost.get("model_bytes", 0.0)
 
 
 def _code(result: EvaluationResult) -> float:
     """Bytes of flash beside the constants, where flash was asked for."""
-    cost = result.cost or {}
-    return cost["flash_bytes"] - cost["model_bytes"] if "flash_bytes" in cost else 0.0
+    return result.cost.get("flash_bytes", _bytes(result)) - _bytes(result)
 
 
 def _db(noise: float) -> float | None:

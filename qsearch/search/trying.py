@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from compiler.errors import raised_as
 from compiler.qtypes.qconfig import QConfig
 from qsearch.errors import SettingsError
+from qsearch.settings.config import read_config_file
 from qsearch.store.records import Event, Study
 
 if TYPE_CHECKING:
@@ -31,21 +29,7 @@ def fields_of_text(given: str) -> dict[str, Any]:
     """
     if not given.endswith(".json"):
         return QConfig.parse_overrides(given)
-    with raised_as(
-        SettingsError,
-        f"the configuration {given} cannot be read",
-        *(OSError, ValueError, RecursionError),
-        where="qconfig",
-        fix="give a qconfig.json as `qsearch launch` writes it, or k=v,…",
-    ):
-        fields = json.loads(Path(given).read_text(encoding="utf-8"))
-    if not isinstance(fields, dict):
-        raise SettingsError(
-            f"{given} holds no mapping of fields",
-            where="qconfig",
-            fix='write {"calibrate_mode": "max"}',
-        )
-    return fields
+    return read_config_file(given)
 
 
 def wish(repository: Repository, study: Study, fields: Mapping[str, Any], author: str = "") -> None:
