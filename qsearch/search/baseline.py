@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -57,13 +57,25 @@ def shards(samples: range) -> list[range]:
 
 
 def evaluate_split(
-    pool: WorkerPool, requests: Sequence[EvaluationRequest], progress: Progress, tag: str
+    pool: WorkerPool,
+    whole: EvaluationRequest,
+    progress: Progress,
+    tag: str,
+    parts: Sequence[range] | None = None,
+    reference: Sequence[NDArray[Any]] = (),
 ) -> SplitEvaluation:
-    """Run requests for consecutive shards on all workers and join the answers in order.
+    """Run parts of a request on all workers and join the answers in order.
 
+    Args:
+        parts: of the samples; None is all of them in shards.
+        reference: outputs of the float model for all samples; none where they are not compared.
     Raises:
-        Exception: the first error of a request, after the others were cancelled.
+        Exception: the first error of a part, after the others were cancelled.
     """
+    requests = []
+    for part in shards(whole.samples) if parts is None else parts:
+        rows = tuple(output[part.start : part.stop] for output in reference)
+        requests.append(replace(whole, samples=part, reference=rows or None))
     results: list[EvaluationResult] = run_requests(
         pool, requests, tag, lambda result: progress.advance(result.samples)
     )
@@ -75,25 +87,12 @@ def evaluate_split(
     )
 
 
-def float_requests(
-    blob: Any,
-    dataset: DatasetRef,
-    samples: range,
-    metrics: tuple[str, ...] = (),
-    head: Any = None,
-) -> list[EvaluationRequest]:
-    """Requests for the outputs of the float model, shard by shard."""
-    return [
-        EvaluationRequest(
-            build=Build(blob, {}, None, "float"),
-            dataset=dataset,
-            samples=part,
-            metrics=metrics,
-            return_outputs=True,
-            head=head,
-        )
-        for part in shards(samples)
-    ]
+def float_request(
+    blob: Any, dataset: DatasetRef, samples: range, metrics: tuple[str, ...] = (), head: Any = None
+) -> EvaluationRequest:
+    """Return the request for the outputs of the float model."""
+    build = Build(blob, {}, None, "float")
+    return EvaluationRequest(build, dataset, samples, metrics, return_outputs=True, head=head)
 
 
 @dataclass(slots=True)
@@ -132,8 +131,8 @@ class Baseline:
         await_workers(pool, progress)
         progress.phase("baseline", self.data.count)
         samples, metrics = self.data.samples, self.metrics
-        requests = float_requests(self.blob, self.data.ref, samples, metrics, self.head)
-        found = evaluate_split(pool, requests, progress, "baseline")
+        request = float_request(self.blob, self.data.ref, samples, metrics, self.head)
+        found = evaluate_split(pool, request, progress, "baseline")
         self.cpu_s += found.cpu_s
         score = baseline_score(found.sums, self.decides)
         self.context.repository.save_baseline(self.context.study_id, score)
@@ -363,8 +362,8 @@ class Examination:
             "samples": list(chosen),
             "variant": variant,
         }
-        requests = float_requests(self.blob, DatasetRef("variant", options), range(len(chosen)))
-        found = evaluate_split(self.pool, requests, self.progress, f"float {variant} {chosen[0]}")
+        request = float_request(self.blob, DatasetRef("variant", options), range(len(chosen)))
+        found = evaluate_split(self.pool, request, self.progress, f"float {variant} {chosen[0]}")
         return answers(found.outputs[0])
 
 

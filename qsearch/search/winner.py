@@ -21,7 +21,7 @@ from compiler.runtime.artifact import QModule
 from qsearch.run.run_folder import RunFolder
 from qsearch.run.signing import sign_file
 from qsearch.search.audit import audited
-from qsearch.search.baseline import SplitEvaluation, evaluate_split, shards
+from qsearch.search.baseline import SplitEvaluation, evaluate_split
 from qsearch.search.closeness import Closeness, compared_whole
 from qsearch.search.context import PreparedStudy, StudyContext
 from qsearch.search.running_trials import await_workers
@@ -30,7 +30,7 @@ from qsearch.search.shipped import Shipped, build_winner, provenance_of, samples
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.records import Trial
 from workers.batching import hash_outputs
-from workers.messages import EvaluationRequest, split_range
+from workers.messages import Build, split_range
 from workers.metrics.size import QDQ, RESTRICTED
 from workers.process import code_version
 
@@ -232,43 +232,28 @@ class Winner:
         samples, qconfig = scorer.whole.samples, QConfig.from_dict(best.qconfig)
         name = scorer.name_for(best.qconfig)
         names = [port.name for port in prepared.source.interface.outputs]
-        whole = EvaluationRequest(
-            build=scorer.build(qconfig, self.calibration.scales_for(qconfig)),
-            dataset=scorer.whole.dataset,
-            samples=samples,
-            metrics=scorer.whole.metrics,
-            return_outputs=True,
-            head=scorer.whole.head,
-        )
-        written = replace(whole.build, module=pool.put(self.folder.module.read_bytes()))
-        shipped = replace(whole, build=written)
+        scored = scorer.build(qconfig, self.calibration.scales_for(qconfig))
+        whole = replace(scorer.whole, hardware=None, asked=(), return_outputs=True)
+        written = replace(scored, module=pool.put(self.folder.module.read_bytes()))
 
-        def run(request: EvaluationRequest, parts: Sequence[range], what: str) -> SplitEvaluation:
-            progress.phase(f"check, {what}", sum(map(len, parts)))
-            requests = [
-                replace(
-                    request,
-                    samples=part,
-                    reference=tuple(out[part.start : part.stop] for out in reference),
-                )
-                for part in parts
-            ]
-            return evaluate_split(pool, requests, progress, f"final {what}")
+        def run(build: Build, what: str, parts: Sequence[range] | None = None) -> SplitEvaluation:
+            progress.phase(f"check, {what}", sum(map(len, parts or [samples])))
+            request = replace(whole, build=build)
+            return evaluate_split(pool, request, progress, f"final {what}", parts, reference)
 
         await_workers(pool, progress)
-        found = run(shipped, shards(samples), "module")
+        found = run(written, "module")
         places = split_range(samples, max(REFERENCE_SAMPLES // run_samples, 1))
         spread = [part[:run_samples] for part in places]
-        exact_build = replace(written, evaluator="reference")
-        exact = run(replace(whole, build=exact_build), spread, "reference")
+        exact = run(replace(written, evaluator="reference"), "reference", spread)
         rows = [row - samples.start for part in spread for row in part]
         equal, cpu_s = 1.0, found.cpu_s + exact.cpu_s
         digest = hashlib.sha256()
         hash_outputs(digest, found.outputs)
         if digest.hexdigest() != best.outcome.outputs_sha256:
-            scored = run(whole, shards(samples), name)
-            equal = equal_fraction(found.outputs, scored.outputs)
-            cpu_s += scored.cpu_s
+            again = run(scored, name)
+            equal = equal_fraction(found.outputs, again.outputs)
+            cpu_s += again.cpu_s
         file = None
         if (form := prepared.settings.for_) in QDQ:
             from compiler.export.to_onnx.qdq.model import to_qdq_onnx
@@ -278,7 +263,7 @@ class Winner:
             )
             handle = pool.put(made.model.SerializeToString())
             build = replace(written, module=handle, evaluator="onnxruntime")
-            ran = run(replace(whole, build=build), shards(samples), "QDQ file")
+            ran = run(build, "QDQ file")
             file, cpu_s = score_of(ran.sums), cpu_s + ran.cpu_s
         return Emitted(
             score_of(found.sums),
