@@ -218,7 +218,6 @@ class Examination:
 
     Args:
         pool: its workers run the float model; idle.
-        progress: what the user sees.
         blob: the float module, or the pool's handle of it.
         data: evaluation data.
         inputs: the model's inputs.
@@ -226,7 +225,6 @@ class Examination:
     """
 
     pool: WorkerPool
-    progress: Progress
     blob: Any
     data: PreparedData
     inputs: Sequence[InputSpec]
@@ -363,7 +361,8 @@ class Examination:
             "variant": variant,
         }
         request = float_request(self.blob, DatasetRef("variant", options), range(len(chosen)))
-        found = evaluate_split(self.pool, request, self.progress, f"float {variant} {chosen[0]}")
+        tag = f"float {variant} {chosen[0]}"
+        found = evaluate_split(self.pool, request, SilentProgress(), tag)
         return answers(found.outputs[0])
 
 
@@ -372,7 +371,7 @@ def examination(prepared: PreparedStudy, pool: WorkerPool, blob: Any) -> Examina
     own = is_import_path(prepared.metric) or prepared.source.pipeline is not None
     judged = None if own else judged_output(prepared.module, None, "")
     classes, data = None if judged is None else judged.classes, prepared.evaluation
-    return Examination(pool, SilentProgress(), blob, data, prepared.inputs, classes)
+    return Examination(pool, blob, data, prepared.inputs, classes)
 
 
 def _told(other: Right, words: str, fix: str, right: Right) -> tuple[float, str]:

@@ -93,7 +93,6 @@ class PooledData:
 
 
 _PASSES: Final = {
-    "channels": "channels",
     "sample": "a sample of the inputs",
     "ranges": "pass 1 of 2, ranges",
     "histograms": "pass 2 of 2, histograms",

@@ -208,7 +208,7 @@ class Session:
         if differing := self._driver.running.differing:
             told = f"outputs of trials {sorted(differing)} are not those of the exact reference"
             self._warnings.append(f"{told}: other scores may be wrong as well")
-        if best := self._best(self._rows.trials_of(self._study_id)):
+        if best := self._prepared.objective.best(self._rows.trials_of(self._study_id)):
             self._control.check()
             for finding in self._winner.check(best, scorer, outputs):
                 self._tell(f"warning: `qsearch verify` will refuse it: {finding}")
@@ -220,9 +220,6 @@ class Session:
 
     def _tell(self, message: str) -> None:
         self._context.progress.message(message)
-
-    def _best(self, trials: Sequence[Trial]) -> Trial | None:
-        return self._prepared.objective.best(trials)
 
     def _doubt(self, outputs: tuple[Any, ...]) -> None:
         """Warn of a float model whose score is not plausible; once, and of what was found then."""
@@ -342,7 +339,7 @@ class Session:
     def _finish(self, interrupted: bool) -> SearchResult:
         self._control.check()
         trials = self._rows.trials_of(self._study_id)
-        best = self._best(trials)
+        best = self._prepared.objective.best(trials)
         emitted = None if best is None else self._winner.finished(best)
         self._context.progress.close()
         return finish(

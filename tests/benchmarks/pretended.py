@@ -47,7 +47,7 @@ class NoScales:
 
 def score_of(sums: Any) -> dict[str, float | None]:
     """Agreement alone."""
-    return {"top1": None, "agreement": sums["agreement"]["equal"], "sqnr_db": 30.0}
+    return {"top1": None, "agreement": sums["agreement"]["right"], "sqnr_db": 30.0}
 
 
 class TimedSampler(StudySampler):

@@ -94,15 +94,9 @@ def _role(spec: InputSpec) -> str:
     name = spec.name.lower()
     if len(spec.shape) != 2:
         return ""
-    for word, role in (
-        ("mask", "mask"),
-        ("type", "types"),
-        ("segment", "types"),
-        ("pos", "positions"),
-    ):
-        if word in name:
-            return role
-    return "ids" if spec.dtype.startswith("int") else ""
+    roles = {"mask": "mask", "type": "types", "segment": "types", "pos": "positions"}
+    other = "ids" if spec.dtype.startswith("int") else ""
+    return next((role for word, role in roles.items() if word in name), other)
 
 
 def _tokenizer(file: Path, length: int, most: int, data: Path) -> Any:

@@ -8,7 +8,7 @@ direction, interval, format) and holds what computes the figure; a metric also r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal
@@ -43,8 +43,6 @@ class Measure:
         place: among the measures, where they are listed.
         meaning: what the figure says and which way is better, for people who meet it first.
         template: how a value of a score is printed in a sentence, for ``str.format``.
-        loss: what the sums of a part of the samples lose, less is better; None where parts cannot
-            be compared.
     """
 
     name: str
@@ -59,7 +57,6 @@ class Measure:
     place: int = 100
     meaning: str = ""
     template: str = ""
-    loss: Callable[[Mapping[str, float]], float] | None = None
 
     @property
     def words(self) -> str:

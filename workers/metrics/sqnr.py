@@ -64,6 +64,10 @@ class Sqnr:
         """
         return _decibels(relative_noise(state))
 
+    def loss(self, state: Mapping[str, float]) -> float:
+        """Return the loss of a part."""
+        return relative_noise(state)
+
     def standard_error(self, state: Mapping[str, float]) -> float | None:
         """Standard error in dB, by the delta method on the ratio of two sums.
 
@@ -163,7 +167,6 @@ declare(
     meaning="how near the outputs are to those of the float model (signal to quantization "
     "noise); higher is better, 6 dB more halve the error",
     template="{:.2f} dB",
-    loss=relative_noise,
 )
 declare(
     "worst_output_db",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,25 +42,25 @@ class Fraction(Sums):
     Its interval follows from its value and the number of samples.
     """
 
-    counted: ClassVar[str]
-    """Name of the sum over the right ones; "total" counts all."""
-
     def init(self) -> State:
-        return {self.counted: 0.0, "total": 0.0}
+        return {"right": 0.0, "total": 0.0}
 
     def add(self, state: State, right: NDArray[np.bool_]) -> None:
         """Count some decisions."""
-        state[self.counted] += float(np.count_nonzero(right))
+        state["right"] += float(np.count_nonzero(right))
         state["total"] += float(right.size)
 
     def result(self, state: Mapping[str, float]) -> float | None:
-        return state[self.counted] / state["total"] if state["total"] else None
+        return state["right"] / state["total"] if state["total"] else None
+
+    @staticmethod
+    def loss(state: Mapping[str, float]) -> float:
+        """Return the loss of a part."""
+        return state["total"] - state["right"]
 
 
 class Top1(Fraction):
     """Fraction of samples whose highest output is the label; negative labels do not count."""
-
-    counted = "correct"
 
     def update(
         self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
@@ -99,7 +99,6 @@ declare(
     place=0,
     meaning="share of samples whose highest output is the label",
     template="{:.2%}",
-    loss=lambda sums: sums["total"] - sums["correct"],
 )
 
 
@@ -108,7 +107,6 @@ class Agreement(Fraction):
 
     needs_labels = False
     needs_reference = True
-    counted = "equal"
 
     def update(
         self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
@@ -129,5 +127,4 @@ declare(
     place=1,
     meaning="share of samples whose highest output is that of the float model",
     template="{:.2%}",
-    loss=lambda sums: sums["total"] - sums["equal"],
 )

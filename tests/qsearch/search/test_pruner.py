@@ -22,8 +22,8 @@ def part(noise: float, right: float = 30.0, size: float = 100.0) -> EvaluationRe
     return EvaluationResult(
         sums={
             "sqnr": {"signal": 100.0, "noise": noise},
-            "top1": {"correct": right, "total": 32.0},
-            "agreement": {"equal": right, "total": 32.0},
+            "top1": {"right": right, "total": 32.0},
+            "agreement": {"right": right, "total": 32.0},
         },
         samples=32,
         collapsed=False,

@@ -31,7 +31,7 @@ class Queue(JobQueue):
 
 def result(part: int, collapsed: bool = False) -> EvaluationResult:
     return EvaluationResult(
-        sums={"agreement": {"equal": 10.0 * (part + 1), "total": 32.0}},
+        sums={"agreement": {"right": 10.0 * (part + 1), "total": 32.0}},
         samples=32,
         collapsed=collapsed,
         outputs_sha256="",
@@ -51,7 +51,7 @@ class StopAfter:
 
     def reason_to_prune(self, trial: Trial, parts: Sequence[EvaluationResult]) -> str | None:
         self.asked.append(len(parts))
-        assert [r.sums["agreement"]["equal"] for r in parts] == [
+        assert [r.sums["agreement"]["right"] for r in parts] == [
             10.0 * (n + 1) for n in range(len(parts))
         ]
         return "worse than the best" if len(parts) == self.parts else None
@@ -64,7 +64,7 @@ def run(order: Sequence[int], stop: StopAfter, collapsed: bool = False, more: fl
     build = Build(b"", {}, None, "engine")
     scorer = Scorer(
         EvaluationRequest(build, DatasetRef("npz"), range(96), ("agreement",), ()),
-        lambda sums: {"agreement": sums["agreement"]["equal"] / sums["agreement"]["total"]},
+        lambda sums: {"agreement": sums["agreement"]["right"] / sums["agreement"]["total"]},
         parts=PARTS,
     )
     pool = Queue(max_attempts=3)

@@ -199,7 +199,7 @@ def test_lost_workers_are_counted_with_the_end_of_their_logs(repository: Reposit
 def test_shards_stages_layers_and_commands_come_back(repository: Repository) -> None:
     study = repository.create_study(new_study())
     (trial,) = repository.add_trials(study.id, [new_trial(0)])
-    shards = tuple(Shard(n, 2, 32, {"top1": {"correct": 30.0, "total": 32.0}}, 0.5) for n in (0, 1))
+    shards = tuple(Shard(n, 2, 32, {"top1": {"right": 30.0, "total": 32.0}}, 0.5) for n in (0, 1))
     repository.finish_trials(study.id, [Ended(trial, Outcome(state="complete"), shards)])
     assert repository.shards_of(study.id, 0) == list(shards)
     repository.save_stage(study.id, Stage("global", 1, "running", 32))

@@ -38,7 +38,7 @@ def test_answers_are_counted_that_only_one_of_the_two_has_right() -> None:
     assert (state["lost"], state["won"]) == (np.sum(before & ~ours), np.sum(ours & ~before))
     alone = MetricSums(("top1",), has_labels=True, has_reference=False)
     alone.add((OUTPUTS,), None, LABELS)
-    assert alone.sums["top1"] == {"correct": state["correct"], "total": 50.0}
+    assert alone.sums["top1"] == {"right": state["right"], "total": 50.0}
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int32"])
