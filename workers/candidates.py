@@ -61,7 +61,6 @@ class Builder:
     def __init__(self, values: ObjectStore) -> None:
         self._values = values
         self._made: LRUCache[Runnable] = LRUCache(2)
-        self._channels: LRUCache[ChannelStats] = LRUCache(1)
         self._ranges: LRUCache[NDArray[np.float32] | None] = LRUCache(8)
         self._float_sides: LRUCache[FloatSide] = LRUCache(1)
 
@@ -80,14 +79,6 @@ class Builder:
         made = self._made.get(key, lambda: self._make(build, blob_key))
         return made, watch.cpu_s
 
-    def _channel_stats(self, build: Build) -> ChannelStats | None:
-        """The same for all candidates of a study."""
-        given = build.channels
-        if given is None:
-            return None
-        key = self._values.key(given)
-        return self._channels.get(key, lambda: ChannelStats.from_arrays(self._values.value(given)))
-
     def _make(self, build: Build, blob_key: str) -> Runnable:
         if build.module is not None and build.evaluator == "onnxruntime":
             from compiler.targets.ort.session import OrtExecutor
@@ -105,7 +96,8 @@ class Builder:
         if build.evaluator == "float":
             return Runnable(inputs, float_executor(mod).run)
         qconfig = QConfig.from_dict(dict(build.qconfig))
-        channels = self._channel_stats(build) if qconfig.needs_channels else None
+        given = build.channels if qconfig.needs_channels else None
+        channels = None if given is None else ChannelStats.from_arrays(self._values.value(given))
         whole = qconfig.with_whole_weights()
         measured = "" if build.channels is None else self._values.key(build.channels)
         ranges_key = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -122,19 +123,15 @@ class Budget:
         self._start = self.clock()
 
     @property
-    def elapsed_s(self) -> float:
-        """Seconds since the budget was made."""
-        return self.clock() - self._start
-
-    @property
     def out_of_time(self) -> bool:
         """Return whether the timeout has passed."""
-        return self.timeout_s is not None and self.elapsed_s >= self.timeout_s
+        return self.seconds_left == 0
 
     @property
-    def seconds_left(self) -> float | None:
-        """Seconds until the timeout, at least 0; None is unlimited."""
-        return None if self.timeout_s is None else max(0.0, self.timeout_s - self.elapsed_s)
+    def seconds_left(self) -> float:
+        """Seconds until the timeout, at least 0; infinite without one."""
+        limit = math.inf if self.timeout_s is None else self.timeout_s
+        return max(0.0, limit - (self.clock() - self._start))
 
 
 Callback = Callable[[Trial], Any]

@@ -264,8 +264,7 @@ class Driver:
         """
         ends: list[Ended] = []
         try:
-            left = self.budget.seconds_left
-            wait_s = _POLL_S if left is None else max(0.01, min(_POLL_S, left))
+            wait_s = max(0.01, min(_POLL_S, self.budget.seconds_left))
             finished = self.context.pool.next_finished(timeout_s=wait_s)
             until = self.budget.clock() + TOGETHER_S
             if finished is None and self.context.pool.pending == 0:

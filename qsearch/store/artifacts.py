@@ -31,7 +31,6 @@ _LETTERS: Final = 12
 class ArtifactId:
     """Kind of a stored file, the sha256 of its content (lower-case hex), and its size."""
 
-    kind: str
     sha256: str
     bytes: int
 
@@ -44,7 +43,7 @@ class ArtifactStore:
 
     def put(self, kind: str, data: bytes) -> ArtifactId:
         """Store ``data``; storing it twice is free."""
-        artifact = ArtifactId(kind, hashlib.sha256(data).hexdigest(), len(data))
+        artifact = ArtifactId(hashlib.sha256(data).hexdigest(), len(data))
         path = self.path(kind, artifact.sha256)
         if not path.is_file():
             write_atomically(path, data)
