@@ -227,7 +227,7 @@ class Driver:
         running = set(self.running.numbers)
         asked = [t for t in self._orders.tried if not t.finished and t.number not in running]
         room = max(self._capacity - len(running), len(asked))
-        waiting = self.trials.unfinished - len(running)
+        waiting = len(self.trials.unfinished) - len(running)
         busy = self._all_busy and not asked
         if self._orders.paused or busy or room <= 0 or waiting <= 0:
             return False
@@ -342,7 +342,7 @@ class Driver:
         if self._orders.stop(news.command):
             return STOPPED
         if self.rows.shared:
-            if (self.trials.next_number, self.trials.unfinished) != (
+            if (self.trials.next_number, len(self.trials.unfinished)) != (
                 news.next_number,
                 news.unfinished,
             ):
@@ -354,7 +354,7 @@ class Driver:
         """Take in what other drivers stored and finished."""
         trials, before = self.trials, self.trials.finished
         self.queue.read_new()
-        ended = set(trials.unfinished_numbers()) - self.rows.unfinished(self.study_id)
+        ended = trials.unfinished - self.rows.unfinished(self.study_id)
         ended -= set(self.running.numbers)
         if ended:
             found = self.rows.trials_by_number(self.study_id, sorted(ended))

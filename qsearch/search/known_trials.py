@@ -42,6 +42,7 @@ class KnownTrials:
         most: the largest value of the metric within all limits, by luck or not.
         settled: how many ended from number 0 on without a gap, whatever the order they ended in.
         last_better: number of the newest of these that no earlier one beat or equalled.
+        unfinished: numbers of the trials that wait or run.
     """
 
     objective: Objective
@@ -51,9 +52,9 @@ class KnownTrials:
     most: float = -math.inf
     settled: int = 0
     last_better: int = 0
+    unfinished: set[int] = field(default_factory=set)
     _batches: dict[int, list[int]] = field(default_factory=dict)
     _open: dict[int, int] = field(default_factory=dict)
-    _unfinished: set[int] = field(default_factory=set)
     _next: int = 0
     _best_rank: tuple[float, ...] = ()
     _settled_rank: tuple[float, ...] = ()
@@ -65,9 +66,9 @@ class KnownTrials:
         before = self.by_number.get(trial.number)
         self.by_number[trial.number] = trial
         if trial.finished:
-            self._unfinished.discard(trial.number)
+            self.unfinished.discard(trial.number)
         else:
-            self._unfinished.add(trial.number)
+            self.unfinished.add(trial.number)
         if before is None:
             self._batches.setdefault(trial.batch, []).append(trial.number)
             self._open[trial.batch] = self._open.get(trial.batch, 0) + 1
@@ -145,12 +146,3 @@ class KnownTrials:
     def batch_ended(self, number: int) -> bool:
         """True where the batch has trials and all are finished."""
         return self._open.get(number) == 0
-
-    @property
-    def unfinished(self) -> int:
-        """Trials that wait or run, here or elsewhere."""
-        return len(self._unfinished)
-
-    def unfinished_numbers(self) -> list[int]:
-        """Their numbers, in order."""
-        return sorted(self._unfinished)

@@ -188,7 +188,7 @@ class TrialQueue:
             return False
         if self.sampler.spec.needs_history:
             return self._told == self._next_batch
-        return self.trials.unfinished - running < reserve
+        return len(self.trials.unfinished) - running < reserve
 
     def beside(self, trial: Trial, qconfig: QConfig) -> NewTrial | None:
         """Return a trial of another configuration at this point; None where it has finished."""

@@ -129,11 +129,11 @@ def open_variant(
         DatasetError: the dataset cannot be opened, or there is no sample.
     """
     dataset = open_dataset(DatasetRef(**of), inputs)
-    transform = VARIANTS[variant].transform
+    every, transform = range(len(dataset)), VARIANTS[variant].transform
     axes = {spec.name: channel_axis(spec) for spec in inputs}
 
     def sample(place: int) -> dict[str, Array]:
-        row = dataset.batch(_one(samples[place])).inputs
+        row = dataset.batch(every[samples[place] :][:1]).inputs
         return {
             name: row[name][0]
             if axis is None
@@ -145,13 +145,9 @@ def open_variant(
         return transform(images[0], axis) if whole(dataset) else transform(images, axis)[0]
 
     def label(place: int) -> Array:
-        found = dataset.labels(_one(samples[place]))
+        found = dataset.labels(every[samples[place] :][:1])
         assert found is not None
         return np.asarray(found[0])
 
     labels = label if dataset.has_labels else None
     return ListedDataset(sample, labels, [], inputs, len(samples), whole(dataset))
-
-
-def _one(place: int) -> range:
-    return range(place, place + 1)
