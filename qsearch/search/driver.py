@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from compiler.errors import CompilerError
-from qsearch.errors import ConflictError, SearchFailedError
+from qsearch.errors import SearchFailedError
 from qsearch.search.context import TIMEOUT, Budget, Control, StudyContext
 from qsearch.search.known_trials import KnownTrials
 from qsearch.search.running_trials import RunningTrials, await_workers
@@ -122,11 +122,7 @@ class Driver:
         Raises:
             as ``run``.
         """
-        try:
-            added = self.rows.add_trials(self.study_id, [new])
-            self.trials.note_all(added)
-        except ConflictError:
-            self.queue.read_new()  # another driver stored it first
+        self.queue.store([new])
         note()
         self.budget.trials = self.trials.next_number
         with self._joined():
@@ -424,12 +420,6 @@ class Orders:
         self.budget.trials = max(self.budget.trials, max(numbers, default=0))
 
     def _add(self, fields: dict[str, object]) -> None:
-        queue, rows = self.queue, self.context.repository
-        while (new := queue.tried(fields)) is not None:
-            try:
-                queue.trials.note_all(rows.add_trials(self.context.study_id, [new]))
-            except ConflictError:
-                queue.read_new()  # another driver stored it, or a batch, first
-                continue
-            queue.sampler.add_pending([queue.trials.by_number[new.number]])
-            self.context.progress.message(f"trial {new.number} is one that was asked for")
+        while (new := self.queue.tried(fields)) is not None:
+            if self.queue.store([new]) is not None:
+                self.context.progress.message(f"trial {new.number} is one that was asked for")

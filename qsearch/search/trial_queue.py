@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -94,17 +94,24 @@ class TrialQueue:
             if not new and not self.trials.batch(batch):
                 self.exhausted = True
                 break
-            try:
-                added = self.context.repository.add_trials(self.context.study_id, new)
-            except ConflictError:
-                self.read_new()  # another driver stored it first
+            added = self.store(new)
+            if added is None:
                 continue
-            self.trials.note_all(added)
             self._next_batch = batch + 1
-            self.sampler.add_pending(added)
             self.tell()
             stored = stored or bool(added)
         return stored
+
+    def store(self, new: Sequence[NewTrial]) -> list[Trial] | None:
+        """Store trials; None where another driver stored them, or others, first: these are read."""
+        try:
+            added = self.context.repository.add_trials(self.context.study_id, new)
+        except ConflictError:
+            self.read_new()
+            return None
+        self.trials.note_all(added)
+        self.sampler.add_pending(added)
+        return added
 
     def read_new(self) -> list[Trial]:
         """Take in the batches that other drivers stored; their trials that ended."""
