@@ -81,11 +81,8 @@ class CalibrationActor:
 
     def _key(self, request: CalibrationRequest) -> tuple[Any, ...]:
         """Key of the network that the steps "ranges" and "histograms" share."""
-        return (
-            self._values.key(request.blob),
-            request.measurement.qconfig,
-            "" if request.channels is None else self._values.key(request.channels),
-        )
+        blob, channels = map(self._values.key, (request.blob, request.channels))
+        return blob, request.measurement.qconfig, channels
 
     def _batches(
         self, request: CalibrationRequest, inputs: tuple[InputSpec, ...]

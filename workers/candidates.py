@@ -71,15 +71,13 @@ class Builder:
             CompilerError: it cannot be quantized, realised or exported.
         """
         watch = Stopwatch()
-        blob_key = self._values.key(build.blob)
         settings = "" if build.evaluator == "float" else repr(sorted(build.qconfig.items()))
-        large = (build.channels, build.module)
-        keys = ["" if value is None else self._values.key(value) for value in large]
-        key = (blob_key, *keys, settings, build.activation_scales, build.evaluator, build.form)
-        made = self._made.get(key, lambda: self._make(build, blob_key))
+        keys = map(self._values.key, (build.blob, build.channels, build.module))
+        key = (*keys, settings, build.activation_scales, build.evaluator, build.form)
+        made = self._made.get(key, lambda: self._make(build))
         return made, watch.cpu_s
 
-    def _make(self, build: Build, blob_key: str) -> Runnable:
+    def _make(self, build: Build) -> Runnable:
         if build.module is not None and build.evaluator == "onnxruntime":
             from compiler.targets.ort.session import OrtExecutor
 
@@ -99,13 +97,8 @@ class Builder:
         given = build.channels if qconfig.needs_channels else None
         channels = None if given is None else ChannelStats.from_arrays(self._values.value(given))
         whole = qconfig.with_whole_weights()
-        measured = "" if build.channels is None else self._values.key(build.channels)
-        ranges_key = (
-            blob_key,
-            measured,
-            repr(sorted(whole.to_dict().items())),
-            build.activation_scales,
-        )
+        keys = map(self._values.key, (build.blob, build.channels))
+        ranges_key = (*keys, whole, build.activation_scales)
         run = QuantizeContext(qconfig)
         if whole != qconfig:
             run.rounded.ranges = self._ranges.get(ranges_key, lambda: None)

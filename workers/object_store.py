@@ -86,4 +86,6 @@ class ObjectStore:
     @staticmethod
     def key(given: Any) -> str:
         """Key of the value, without fetching it."""
+        if given is None:
+            return ""
         return given.key if isinstance(given, Handle) else content_key(given)
