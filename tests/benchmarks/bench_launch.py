@@ -53,7 +53,6 @@ PHASES: list[tuple[str, tuple[str, ...]]] = [
     ("calibration: tensors", ("merged_points",)),
     ("calibration: plan", ("_measured_together",)),
     ("scales", ("_stored_scales",)),
-    ("channel statistics", ("_channel_stats",)),
     ("first choice", ("session.py:_first",)),
     ("trials: spot check", ("evaluation.py:spot_check",)),
     ("trials: fits", ("evaluation.py:run", "corrected")),
