@@ -16,7 +16,7 @@ import onnx
 from numpy.typing import ArrayLike
 from onnx import numpy_helper
 
-from compiler.errors import OnnxImportError
+from compiler.errors import OnnxImportError, raised_as
 from compiler.ir.attrs import Attrs
 from compiler.ir.expr import (
     Call,
@@ -237,19 +237,15 @@ def to_array(tensor: onnx.TensorProto) -> Array:
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         # onnx would read any file that the location names.
         raise OnnxImportError("external data of this tensor was not loaded", where=where)
-    try:
+    what = f"a {dtype} tensor of shape {list(tensor.dims)} cannot be read"
+    fix = "the file is damaged; export it again"
+    with raised_as(OnnxImportError, what, ValueError, TypeError, where=where, fix=fix):
         if any(d < 0 for d in tensor.dims):
             raise ValueError(f"negative dimension in {list(tensor.dims)}")
         elements = math.prod(tensor.dims)
         if elements * max(bits(dtype), 8) // 8 > MAX_TENSOR_BYTES:
             raise ValueError(f"{elements} elements are more than {MAX_TENSOR_BYTES} bytes")
         array = np.asarray(numpy_helper.to_array(tensor))
-    except (ValueError, TypeError) as error:
-        raise OnnxImportError(
-            f"a {dtype} tensor of shape {list(tensor.dims)} cannot be read: {error}",
-            where=where,
-            fix="the file is damaged; export it again",
-        ) from error
     return array.astype(dtype) if str(array.dtype) != dtype else array
 
 

@@ -45,9 +45,7 @@ class ExprMutator(ExprFunctor[Expr]):
             if self._iterative and type(expr) in WALKED:
                 expand_dataflow(expr, memo.__contains__, self._rebuild, _children)
             else:
-                # Without dispatch(): one stack frame less per level of natural recursion.
-                handler = self._handlers.get(type(expr))
-                memo[expr] = self.dispatch(expr) if handler is None else handler(self, expr)
+                memo[expr] = self.dispatch(expr)
         finally:
             self._guard.leave()
         return memo[expr]

@@ -43,12 +43,7 @@ class ExprVisitor(ExprFunctor[None]):
             if self._iterative and type(expr) in WALKED:
                 self._walk(expr)
             else:
-                # Without dispatch(): one stack frame less per level of natural recursion.
-                handler = self._handlers.get(type(expr))
-                if handler is None:
-                    self.dispatch(expr)
-                else:
-                    handler(self, expr)
+                self.dispatch(expr)
                 self.visit_counter[expr] = 1
         finally:
             self._guard.leave()

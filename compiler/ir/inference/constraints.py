@@ -41,10 +41,7 @@ class Constraints(ScopeConstraints):
             phase, node = stack.pop(), stack.pop()
             cls = type(node)
             if phase == LEAVE:
-                if isinstance(node, Call):
-                    self._leave_call(node)
-                else:
-                    _LEAVE[cls](self, node)
+                _LEAVE[cls](self, node)
                 self.order.append(node)
             elif phase == VALUE_DONE:
                 _VALUE_DONE[cls](self, node)
@@ -204,6 +201,7 @@ _VALUE_DONE: dict[type, Callable[[Constraints, Any], None]] = {
     Match: Constraints._bind_patterns,
 }
 _LEAVE: dict[type, Callable[[Constraints, Any], None]] = {
+    Call: Constraints._leave_call,
     Tuple: Constraints._tuple,
     TupleGetItem: Constraints._getitem,
     If: Constraints._if,

@@ -18,7 +18,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.text.lexer import Source, Token, TokenStream
 from compiler.ir.text.metadata import Arrays, MetadataReader
 from compiler.ir.text.parser_body import BodyParser
-from compiler.ir.text.parser_types import Names, TypeParser, ValueParser, name_of, unquote
+from compiler.ir.text.parser_types import Names, TypeParser, ValueParser, name_of
 from compiler.ir.text.printer import HEADER, VERSION
 from compiler.ir.ty import GlobalTypeVar
 from compiler.span import ANONYMOUS
@@ -211,11 +211,4 @@ class _ModuleParser:
         stream.expect("attributes")
         stream.expect("{")
         for _ in stream.items("}"):
-            token = stream.next()
-            if token.kind not in ("string", "word"):
-                stream.source.error(
-                    token.start, f"expected an attribute name, found {token.text!r}"
-                )
-            key = unquote(stream, token) if token.kind == "string" else token.text
-            stream.expect("=")
-            self.attrs[key] = self.values.parse()
+            self.values.attribute(self.attrs)

@@ -171,7 +171,7 @@ class BodyParser(ExprParser):
                     stream.source.error(token.start, f"parameter %{name} is defined twice")
                 params[name] = var
             elif token.kind in ("word", "string"):
-                self._attribute(attrs)
+                self._values.attribute(attrs)
             else:
                 stream.fail(f"expected a parameter or an attribute, found {stream.shown()}")
         for name, var in params.items():

@@ -22,7 +22,6 @@ from compiler.ir.text.parser_types import (
     meta_reference,
     name_of,
     number_parts,
-    unquote,
 )
 from compiler.span import Span
 
@@ -266,23 +265,13 @@ class ExprParser(ABC):
         for _ in stream.items(")"):
             key = stream.token
             if key.kind in ("word", "string") and stream.peek().text == "=":
-                given_at[self._attribute(given)] = key.start
+                given_at[self._values.attribute(given)] = key.start
             elif given:
                 stream.fail("an argument after the first attribute")
             else:
                 args.append(self._nested())
         attrs = self._attrs(callee, given, given_at, start)
         return Call(callee, tuple(args), attrs, span=self._span(start))
-
-    def _attribute(self, given: dict[str, Any]) -> str:
-        stream = self._stream
-        token = stream.next()
-        key = unquote(stream, token) if token.kind == "string" else token.text
-        if key in given:
-            stream.source.error(token.start, f"attribute {key} is given twice")
-        stream.expect("=")
-        given[key] = self._values.parse()
-        return key
 
     def _attrs(
         self, callee: Expr, given: dict[str, Any], given_at: dict[str, int], start: int

@@ -205,6 +205,19 @@ class ValueParser:
             return self._map()
         return stream.source.error(token.start, f"expected a value, found {token.text!r}")
 
+    def attribute(self, given: dict[str, Any]) -> str:
+        """``key=value``, which ``given`` takes; the key."""
+        stream = self.stream
+        token = stream.next()
+        if token.kind not in ("string", "word"):
+            stream.source.error(token.start, f"expected an attribute name, found {token.text!r}")
+        key = unquote(stream, token) if token.kind == "string" else token.text
+        if key in given:
+            stream.source.error(token.start, f"attribute {key} is given twice")
+        stream.expect("=")
+        given[key] = self.parse()
+        return key
+
     def _number(self) -> int | float:
         sign = -1 if self.stream.take("-") else 1
         token = self.stream.expect_kind("number", "a number")

@@ -63,8 +63,6 @@ from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice
 from compiler.ir.walk import is_lowered_call, mentions, nodes_of, post_order
 from compiler.span import ANONYMOUS, AnySpan, parts_of
 
-SCOPED = (Function, If, Match)
-_SCOPES = (*SCOPED, Let)
 _OPERANDS = methodcaller("operands")
 
 
@@ -92,9 +90,7 @@ def plan_scopes(root: Expr) -> ScopePlan:
         return ScopePlan(Counter())
     order = list(post_order(root))
     plan = ScopePlan(Counter(chain.from_iterable(map(_OPERANDS, order))))
-    nested = any(issubclass(kind, _SCOPES) for kind in set(map(type, order[:-1])))
-    if nested or isinstance(root, Let):
-        _place(root, order, plan)
+    _place(root, order, plan)
     return plan
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Container, Iterable
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from compiler.core.legalize import forget, is_integral, words_of
 from compiler.core.words import MOVES
@@ -277,15 +278,11 @@ class IntegerEmitter(Emitter):
         meets = is_float(dtype) and (always or value in self._sums)
         if not meets or value.data is not None or self.held(value).dtype != dtype:
             return name
-        return self.node("Clip", [name, *(self.scalar(end, dtype) for end in self.ends(value))])
+        return self.node("Clip", [name, *(self.constant(end, dtype) for end in self.ends(value))])
 
-    def scalar(self, number: float, dtype: str) -> str:
-        """A rank-0 constant."""
-        return self.writer.constant(np.asarray(number, dtype))
-
-    def array(self, values: Array, dtype: str) -> str:
-        """A constant."""
-        return self.writer.constant(np.asarray(values).astype(dtype))
+    def constant(self, values: ArrayLike, dtype: str) -> str:
+        """A constant of a dtype."""
+        return self.writer.constant(values, dtype)
 
 
 ToInteger = Callable[[Step, IntegerEmitter], Held | str]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
 from operator import itemgetter
 from typing import Final
 
@@ -117,10 +117,8 @@ def skip_rms_normalization(node: OnnxNode) -> list[Expr]:
 
 
 def _sum(node: OnnxNode, places: Sequence[int]) -> Expr:
-    first, *rest = (node.arg(place) for place in places if node.has_input(place))
-    for one in rest:
-        first = node.call("add", first, one)
-    return first
+    terms = (node.arg(place) for place in places if node.has_input(place))
+    return reduce(partial(node.call, "add"), terms)
 
 
 def _with_sum(node: OnnxNode, result: Expr, total: Expr) -> list[Expr]:

@@ -381,7 +381,10 @@ def tensor_scatter(node: OnnxNode) -> Expr:
     shape = node.shape(past)
     axis = node.axis(node.attr("axis", -2), len(shape))
     count = node.size(update, axis)
-    own = node.call("expand_dims", _first_places(node, shape[0], shape[axis]), axis=1)
+    first: Expr = node.const(np.zeros(shape[0], np.int64))
+    if node.has_input(2):
+        first = node.call("clip", node.arg(2), a_min=0.0, a_max=float(shape[axis]))
+    own = node.call("expand_dims", first, axis=1)
     source = node.call("subtract", node.const(np.arange(shape[axis])[None]), own)
     if node.attr("mode", "linear") == "circular":
         source = node.call("floor_mod", source, node.const(np.int64(shape[axis])))
@@ -393,12 +396,6 @@ def tensor_scatter(node: OnnxNode) -> Expr:
     along = [shape[0] if k == 0 else shape[k] if k == axis else 1 for k in range(len(shape))]
     news = node.call("take", update, source, axis=axis, batch_dims=1)
     return node.call("where", node.call("reshape", inside, newshape=along), news, past)
-
-
-def _first_places(node: OnnxNode, batch: int, size: int) -> Expr:
-    if not node.has_input(2):
-        return node.const(np.zeros(batch, np.int64))
-    return node.call("clip", node.arg(2), a_min=0.0, a_max=float(size))
 
 
 @from_onnx("ReverseSequence", since=10)

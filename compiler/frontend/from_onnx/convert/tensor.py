@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial, reduce
 
 import numpy as np
 
@@ -143,10 +144,7 @@ def modulo(node: OnnxNode) -> Expr:
 
 
 def _folded(node: OnnxNode, op: str) -> Expr:
-    result = node.arg(0)
-    for index in range(1, node.num_inputs):
-        result = node.call(op, result, node.arg(index))
-    return result
+    return reduce(partial(node.call, op), node.args())
 
 
 _VARIADIC = {"Sum": "add", "Max": "maximum", "Min": "minimum"}

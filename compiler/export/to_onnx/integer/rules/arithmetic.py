@@ -59,7 +59,7 @@ def _clipped(step: Step, e: IntegerEmitter, work: str) -> Held | None:
     if e.exact_dtype(e.reach(inner.args)) != work:
         return None
     least, most = e.ends(low)[0], e.ends(high)[0]
-    limits = [e.scalar(end, work) for end in (least, most)]
+    limits = [e.constant(end, work) for end in (least, most)]
     return Held(e.node("Clip", [e.widened(source, work), *limits]), work)
 
 
@@ -97,11 +97,11 @@ def floor_divide(step: Step, e: IntegerEmitter) -> Held:
         return Held(e.node("Floor", [quotient]), work)
     e.working_dtype(step)
     above, below = (e.widened(value, "int64") for value in step.args)
-    divisor, zero = step.args[1].data, e.scalar(0, "int64")
+    divisor, zero = step.args[1].data, e.constant(0, "int64")
     none = None
     if divisor is None or not divisor.all():
         none = e.node("Equal", [below, zero])
-        below = e.node("Where", [none, e.scalar(1, "int64"), below])
+        below = e.node("Where", [none, e.constant(1, "int64"), below])
     quotient = e.node("Div", [above, below])
     rest = e.node("Sub", [above, e.node("Mul", [quotient, below])])
     less = e.node("Less", [rest, zero])

@@ -43,9 +43,9 @@ def shifted_right(name: str, amount: str, e: IntegerEmitter) -> str:
         name: int64 tensor.
         amount: uint64 tensor of bits, each in [0, 63].
     """
-    moved = e.writer.cast(e.node("Add", [name, e.scalar(_HALF_TURN, "int64")]), "uint64")
+    moved = e.writer.cast(e.node("Add", [name, e.constant(_HALF_TURN, "int64")]), "uint64")
     down = e.writer.cast(e.node("BitShift", [moved, amount], direction="RIGHT"), "int64")
-    turn = e.scalar(1 << 63, "uint64")
+    turn = e.constant(1 << 63, "uint64")
     offset = e.writer.cast(e.node("BitShift", [turn, amount], direction="RIGHT"), "int64")
     return e.node("Sub", [down, offset])
 
@@ -65,7 +65,7 @@ def shift(step: Step, e: IntegerEmitter) -> Held:
     work = e.exact_dtype(e.reach((data, step.result)))
     if work is not None and amount.data is not None:
         power = -amount.data.astype(np.int32) if right else amount.data.astype(np.int32)
-        factor = e.array(np.ldexp(1.0, power), work)
+        factor = e.constant(np.ldexp(1.0, power), work)
         moved = e.node("Mul", [e.widened(data, work), factor])
         return Held(e.node("Floor", [moved]) if right else moved, work)
     e.working_dtype(step)
@@ -82,15 +82,15 @@ def bitwise(step: Step, e: IntegerEmitter) -> Held:
     wide = np.asarray(-1 if mask is None else mask).astype(np.int64)
     sides = [e.widened(value, "int64") for value in step.args]
     if step.name == "bitwise_and" and _are_low_bits(wide):
-        return e.result(step, e.node("Mod", [sides[0], e.array(wide + 1, "int64")]), "int64")
-    both = e.scalar(0, "int64")
+        return e.result(step, e.node("Mod", [sides[0], e.constant(wide + 1, "int64")]), "int64")
+    both = e.constant(0, "int64")
     for start in range(0, bits(step.result.type.dtype), _SUMMED):
         places = np.arange(start, min(start + _SUMMED, bits(step.result.type.dtype)))
-        weights = e.array(np.left_shift(np.int64(1), places - start), "int64")
+        weights = e.constant(np.left_shift(np.int64(1), places - start), "int64")
         part = e.node("Mul", [_bits_of(side, places, e) for side in sides])
-        axes = e.array(np.array([-1]), "int64")
+        axes = e.ints([-1])
         part = e.node("ReduceSum", [e.node("Mul", [part, weights]), axes], keepdims=0)
-        both = e.node("Add", [both, e.node("Mul", [part, e.scalar(1 << start, "int64")])])
+        both = e.node("Add", [both, e.node("Mul", [part, e.constant(1 << start, "int64")])])
     if step.name == "bitwise_or":
         both = e.node("Sub", [e.node("Add", sides), both])
     return e.result(step, both, "int64")
@@ -103,11 +103,9 @@ def _are_low_bits(mask: Array) -> bool:
 
 def _bits_of(name: str, places: Array, e: IntegerEmitter) -> str:
     """The bits of an int64 tensor at some places, along a new last axis."""
-    unsigned = e.writer.cast(
-        e.node("Unsqueeze", [name, e.array(np.array([-1]), "int64")]), "uint64"
-    )
-    moved = e.node("BitShift", [unsigned, e.array(places, "uint64")], direction="RIGHT")
-    return e.node("Mod", [e.writer.cast(moved, "int64"), e.scalar(2, "int64")])
+    unsigned = e.writer.cast(e.node("Unsqueeze", [name, e.ints([-1])]), "uint64")
+    moved = e.node("BitShift", [unsigned, e.constant(places, "uint64")], direction="RIGHT")
+    return e.node("Mod", [e.writer.cast(moved, "int64"), e.constant(2, "int64")])
 
 
 @FToInteger.register(*PRODUCTS)
@@ -122,7 +120,7 @@ def fixed_point_multiply(step: Step, e: IntegerEmitter) -> Held:
         return e.held(step.result)
     product = e.node("Mul", [e.apart(step.args[0], work), _real(*known, work, e)])
     if np.any(known[1] <= 30):
-        product = e.node("Floor", [e.node("Add", [product, e.scalar(0.5, work)])])
+        product = e.node("Floor", [e.node("Add", [product, e.constant(0.5, work)])])
     return Held(product, work)
 
 
@@ -175,12 +173,12 @@ def _limited_product(
         return None
     factor = _real(multiplier, amount, "float32", e)
     rounded = e.node("Round", [e.node("Mul", [e.apart(x, "float32"), factor])])
-    return e.node("Clip", [rounded, *(e.scalar(end, "float32") for end in limits)])
+    return e.node("Clip", [rounded, *(e.constant(end, "float32") for end in limits)])
 
 
 def _real(multiplier: Array, amount: Array, dtype: str, e: IntegerEmitter) -> str:
     """multiplier * 2^(amount - 31)."""
-    return e.array(np.ldexp(multiplier.astype(np.float64), (amount - 31).astype(int)), dtype)
+    return e.constant(np.ldexp(multiplier.astype(np.float64), (amount - 31).astype(int)), dtype)
 
 
 def _exact_product(step: Step, multiplier: Array, amount: Array, e: IntegerEmitter) -> str | None:

@@ -58,5 +58,5 @@ def cast(step: Step, e: IntegerEmitter) -> Held | str:
         below = e.writer.constant(np.nextafter(np.float64(high), 0.0))
         made = e.writer.cast(e.node("Clip", [number, least, below]), "int64")
         inside = e.node("Less", [number, most])
-        return e.node("Where", [inside, made, e.scalar(high, "int64")])
+        return e.node("Where", [inside, made, e.constant(high, "int64")])
     return e.writer.cast(e.writer.cast(e.node("Clip", [number, least, most]), "int64"), dtype)

@@ -28,7 +28,7 @@ def max_pool2d(step: Step, e: IntegerEmitter) -> Held:
         window = window_attributes(attrs, attrs.pool_size)
         return Held(e.node("MaxPool", [e.widened(step.args[0], work)], **window), work)
     pads = e.ints([0, 0, top, left, 0, 0, bottom + more[0], right + more[1]])
-    fill = e.scalar(integer_range(step.result.type.dtype)[0], work)
+    fill = e.constant(integer_range(step.result.type.dtype)[0], work)
     padded = e.node("Pad", [e.widened(step.args[0], work), pads, fill])
     axes, strides = e.ints([2, 3]), e.ints(list(attrs.strides))
     largest: str | None = None

@@ -37,13 +37,13 @@ def digits(value: Value, e: IntegerEmitter) -> list[Digit]:
         return _constant_digits(value.data, places, zero_point, e)
     found: list[Digit] = []
     rest = e.widened(value, "int64")
-    base = e.scalar(256, "int64")
+    base = e.constant(256, "int64")
     for place in range(places - 1):
         digit = e.node("Mod", [rest, base], fmod=0)
         found.append((e.writer.cast(digit, "uint8"), 0, place))
         # The remainder is taken off first: Div truncates, and the quotient must be a floor.
         rest = e.node("Div", [e.node("Sub", [rest, digit]), base])
-    moved = e.node("Add", [rest, e.scalar(zero_point, "int64")])
+    moved = e.node("Add", [rest, e.constant(zero_point, "int64")])
     return [*found, (e.writer.cast(moved, "uint8"), zero_point, places - 1)]
 
 
@@ -55,9 +55,9 @@ def _constant_digits(data: Array, places: int, zero_point: int, e: IntegerEmitte
             break
         last = place == places - 1 or (rest.min(initial=0) >= -128 and rest.max(initial=0) < 128)
         if last:
-            found.append((e.array(rest + zero_point, "uint8"), zero_point, place))
+            found.append((e.constant(rest + zero_point, "uint8"), zero_point, place))
             break
-        found.append((e.array(rest % 256, "uint8"), 0, place))
+        found.append((e.constant(rest % 256, "uint8"), 0, place))
         rest = rest >> 8
     return found
 
@@ -116,7 +116,7 @@ def _factor(value: Value, work: str, e: IntegerEmitter) -> str:
 
 
 def _zero(digit: Digit, e: IntegerEmitter) -> str:
-    return e.scalar(digit[1], "uint8")
+    return e.constant(digit[1], "uint8")
 
 
 @FToInteger.register("nn.conv2d")

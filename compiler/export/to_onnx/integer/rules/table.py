@@ -30,8 +30,8 @@ def lookup(step: Step, e: IntegerEmitter) -> Held | str:
     data, table = step.args
     lowest, highest = integer_range(data.type.dtype)
     if table.data is None:
-        place = e.node("Sub", [e.widened(data, WORK), e.scalar(lowest, WORK)])
-        last = e.scalar(table.type.num_elements - 1, WORK)
+        place = e.node("Sub", [e.widened(data, WORK), e.constant(lowest, WORK)])
+        last = e.constant(table.type.num_elements - 1, WORK)
         return e.node("Gather", [e.name(table), extreme(e, False, place, last, WORK)], axis=0)
     low, high = e.ends(data)
     reach = 1 << max(high.bit_length(), (~low).bit_length(), _LEAST_BITS)
