@@ -29,6 +29,12 @@ class NotFoundError(SearchError):
     http_status = 404
 
 
+def elsewhere(what: str, where: str) -> NotFoundError:
+    """The error for a file of a study that another machine or folder has."""
+    fix = "start the dashboard on the folder of its run folders: qsearch dashboard DIR"
+    return NotFoundError(f"{what} on this machine", where=where, fix=fix)
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """One database.

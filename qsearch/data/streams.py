@@ -115,10 +115,8 @@ class Streams:
                     where=self.where,
                     fix=f"give the steps of streams without it: [streams, steps, {one}]",
                 )
-            if more and spec.shape[0] == 1 and shape[2:] == spec.shape[1:]:
-                found.append(replace(spec, shape=shape[1:]))
-            else:
-                found.append(spec)
+            steps = more and spec.shape[0] == 1 and shape[2:] == spec.shape[1:]
+            found.append(replace(spec, shape=shape[1:]) if steps else spec)
         return tuple(found)
 
     def calls(self, dataset: Dataset, signal: Sequence[InputSpec], cell: Cell) -> Iterator[Arrays]:

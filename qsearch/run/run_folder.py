@@ -158,8 +158,7 @@ class RunFolder:
 
     def clear(self) -> None:
         """Delete what a run writes, and nothing else."""
-        written = (self.module, self.qconfig, self.report, self.proof)
-        for path in (self.config, self.preprocess, self.log, *written):
+        for path in (*self.results(), self.preprocess, self.log):
             path.unlink(missing_ok=True)
         for suffix in ("", "-wal", "-shm", ".lock"):
             Path(f"{self.database}{suffix}").unlink(missing_ok=True)

@@ -136,7 +136,6 @@ class Client:
                 if isinstance(value, str | os.PathLike):
                     check_exists(os.fspath(value), name)
             self._check_may_submit()
-            wanted.pop("model")
             wanted["model"] = str(file) if str(file) in SHIPPED else self.upload(file)
             for name, value in data.items():
                 if value is not None:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import FileResponse
 
 from qsearch.dashboard.snapshots import Snapshot
-from qsearch.dashboard.sources import NotFoundError
+from qsearch.dashboard.sources import NotFoundError, elsewhere
 from qsearch.dashboard.state import SharedDep, SnapshotDep, slug
 
 router = APIRouter(prefix="/api/v1/studies/{key}", tags=["module"])
@@ -91,11 +91,6 @@ def _attachment(path: FilePath, name: str) -> FileResponse:
 
 
 def _module(study: Snapshot) -> FilePath:
-    module = study.module
-    if module is None:
-        raise NotFoundError(
-            "the study's module is not on this machine",
-            where=study.study.name,
-            fix="start the dashboard on the folder of its run folders: qsearch dashboard DIR",
-        )
-    return module
+    if study.module is None:
+        raise elsewhere("the study's module is not", study.study.name)
+    return study.module

@@ -197,11 +197,10 @@ def submit(asked: JobIn, found: SharedDep, user: UserDep) -> JobOut:
 
     The same submission once more goes on with the study that is there.
     """
-    queue = require_queue(found)
-    job = queue.submit(
+    job = require_queue(found).submit(
         user, asked.settings, name=asked.name, stem=asked.stem, priority=asked.priority
     )
-    return _told(found, queue, user, job)
+    return _told(found, user, job)
 
 
 @router.get("/api/v1/jobs")
@@ -209,35 +208,31 @@ def list_jobs(
     found: SharedDep, user: UserDep, ended: Annotated[int, Query(ge=0, le=1000)] = 50
 ) -> list[JobOut]:
     """All jobs that wait or run, in the order in which they run, then the last that ended."""
-    queue = require_queue(found)
-    jobs = queue.jobs()
+    jobs = require_queue(found).jobs()
     running = [(job, place) for job, place in jobs if job.state == "running"]
     waiting = sorted((each for each in jobs if each[1] is not None), key=lambda each: each[1] or 0)
     over = [each for each in jobs if each[0].state not in ("queued", "running")]
     over.sort(key=lambda each: -(each[0].finished_at or 0.0))
     shown = [*running, *waiting, *over[:ended]]
-    return [_job_out(found, queue, user, job, place) for job, place in shown]
+    return [_job_out(found, user, job, place) for job, place in shown]
 
 
 @router.get("/api/v1/jobs/{name}")
 def get_job(name: Name, found: SharedDep, user: UserDep) -> JobOut:
     """One job: where it stands, why it failed, and the key of its study."""
-    queue = require_queue(found)
-    return _told(found, queue, user, queue.job(name))
+    return _told(found, user, require_queue(found).job(name))
 
 
 @router.post("/api/v1/jobs/{name}/cancel")
 def cancel_job(name: Name, found: SharedDep, user: UserDep) -> JobOut:
     """End a job; a running one first writes the best module so far."""
-    queue = require_queue(found)
-    return _told(found, queue, user, queue.cancel(name, user))
+    return _told(found, user, require_queue(found).cancel(name, user))
 
 
 @router.post("/api/v1/jobs/{name}/priority")
 def set_priority(name: Name, asked: PriorityIn, found: SharedDep, user: UserDep) -> JobOut:
     """Move a job that waits: greater goes first."""
-    queue = require_queue(found)
-    return _told(found, queue, user, queue.set_priority(name, user, asked.priority))
+    return _told(found, user, require_queue(found).set_priority(name, user, asked.priority))
 
 
 def require_queue(found: Shared) -> JobQueue:
@@ -271,13 +266,14 @@ def _keep(
         return about, queue.uploads.keep(user, folder, digest, kind, size)
 
 
-def _told(found: Shared, queue: JobQueue, user: User, job: Job) -> JobOut:
-    places = {each.id: place for each, place in queue.jobs()} if job.state == "queued" else {}
-    return _job_out(found, queue, user, job, places.get(job.id))
+def _told(found: Shared, user: User, job: Job) -> JobOut:
+    jobs = require_queue(found).jobs() if job.state == "queued" else []
+    places = {each.id: place for each, place in jobs}
+    return _job_out(found, user, job, places.get(job.id))
 
 
-def _job_out(found: Shared, queue: JobQueue, user: User, job: Job, place: int | None) -> JobOut:
-    key, finished = _study_of(found, queue, job)
+def _job_out(found: Shared, user: User, job: Job, place: int | None) -> JobOut:
+    key, finished = _study_of(found, job)
     mine, left_out = user.owns(job.owner), {BEFORE}
     if not mine:  # an upload goes by its hash, and that is its owner's; so is a webhook
         left_out |= {n for n in FILES if len(str(job.settings.get(n))) > _SHA256} | {"notify"}
@@ -292,9 +288,10 @@ def _job_out(found: Shared, queue: JobQueue, user: User, job: Job, place: int | 
     )
 
 
-def _study_of(found: Shared, queue: JobQueue, job: Job) -> tuple[str | None, int | None]:
+def _study_of(found: Shared, job: Job) -> tuple[str | None, int | None]:
     """Key and finished trials of a job's study, once its driver has made it."""
-    folder = None if queue.options.storage is not None else queue.options.folder_of(job)
+    options = require_queue(found).options
+    folder = None if options.storage is not None else options.folder_of(job)
     if job.started_at is None or (folder is not None and not folder.database.is_file()):
         return None, None
     source = found.sources.of(None if folder is None else folder.path)

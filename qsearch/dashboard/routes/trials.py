@@ -22,7 +22,7 @@ from qsearch.dashboard.schemas import (
     TrialsPage,
 )
 from qsearch.dashboard.snapshots import Snapshot
-from qsearch.dashboard.sources import NotFoundError
+from qsearch.dashboard.sources import NotFoundError, elsewhere
 from qsearch.dashboard.state import Shared, SharedDep, SnapshotDep, note_fields, slug
 from qsearch.report.build import intervals
 from qsearch.search.calibration import statistics_key, stored_keys
@@ -112,7 +112,7 @@ async def get_histograms(
     """Ranges of what was calibrated, with the thresholds that this trial chose."""
     files = await run_in_threadpool(lambda: _measurements(found, study, _trial(study, number)))
     if STATISTICS not in files.paths:
-        raise _missing("statistics", number)
+        raise elsewhere("no statistics of this trial", f"trial {number}")
     file, scales = FilePath(files.paths[STATISTICS]), files.paths.get(SCALES)
     return await found.inspection.answer(request, "histograms", file, scales=scales)
 
@@ -127,7 +127,7 @@ async def get_layers(
     """
     files = await run_in_threadpool(lambda: _measurements(found, study, _trial(study, number)))
     if not files.complete:
-        raise _missing("model, inputs or ranges", number)
+        raise elsewhere("no model, inputs or ranges of this trial", f"trial {number}")
     return await found.inspection.answer(
         request,
         "layers",
@@ -173,15 +173,6 @@ def _measurements(found: Shared, study: Snapshot, trial: Trial) -> _Measurements
         if keys.get(each.kind, each.key) == each.key and store.has(each.kind, each.sha256)
     }
     return _Measurements(qconfig, paths)
-
-
-def _missing(what: str, number: int) -> NotFoundError:
-    """The error for a trial some of whose files are elsewhere."""
-    return NotFoundError(
-        f"no {what} of this trial on this machine",
-        where=f"trial {number}",
-        fix="start the dashboard on the folder of its run folders: qsearch dashboard DIR",
-    )
 
 
 def _trial(study: Snapshot, number: int) -> Trial:
