@@ -21,7 +21,7 @@ from compiler.frontend.from_onnx.model_file import read_model
 from compiler.judgement.layers import PRODUCTS, Network, Product
 from compiler.judgement.nodes import DEQUANTIZE, QUANTIZE, Grid
 from compiler.ops.number_format import Array
-from compiler.targets.ort.session import OrtExecutor
+from compiler.targets.ort.session import OrtExecutor, with_outputs
 
 Shape = tuple[int, ...]
 
@@ -243,11 +243,7 @@ def _behind_relu(plain: Network, name: str, grid: Grid) -> str:
 def _values(
     plain: Network, names: Sequence[str], inputs: Sequence[Mapping[str, Array]]
 ) -> dict[str, Array]:
-    model = onnx.ModelProto()
-    model.CopyFrom(plain.model)
-    own = {info.name for info in (*model.graph.output, *model.graph.input)}
-    model.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in own)
-    session = OrtExecutor(model, limited=True)
+    session = OrtExecutor(with_outputs(plain.model, names), limited=True)
     taken = [_fitting(session.input_names, values) for values in inputs]
     runs = [dict(zip(session.output_names, session.run(values))) | values for values in taken]
     return {name: np.concatenate([run[name].reshape(-1) for run in runs]) for name in names}

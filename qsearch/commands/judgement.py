@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import onnx
 import onnxruntime
 
 from compiler.errors import CodegenError, CompilerError, EvaluationError
@@ -39,7 +38,7 @@ from compiler.judgement.machines import (
 from compiler.judgement.nodes import DYNAMIC, QUANTIZE
 from compiler.judgement.overflow import OPEN, PROVED, Claim, overflow, with_witnesses
 from compiler.ops.number_format import Array
-from compiler.targets.ort.session import OrtExecutor
+from compiler.targets.ort.session import OrtExecutor, with_outputs
 from compiler.text_output import abbreviated, first_lines
 from qsearch.data.prepared_data import Batches
 from qsearch.opening.model_file import ModelSource, find_model
@@ -474,10 +473,7 @@ def _points(network: Network) -> list[str]:
 
 def _session(network: Network, optimized: bool, threads: int) -> OrtExecutor:
     """The file in onnxruntime, with the integers of its points as further outputs."""
-    model = onnx.ModelProto()
-    model.CopyFrom(network.model)
-    more = [name for name in _points(network) if name not in network.outputs]
-    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in more)
+    model = with_outputs(network.model, _points(network))
     return OrtExecutor(model, optimize=optimized, threads=threads, limited=True, folds=optimized)
 
 

@@ -168,17 +168,11 @@ def _try_whole(model: onnx.ModelProto, core: onnx.ModelProto, tolerance: float |
     Raises:
         CodegenError: onnxruntime computes something else than the module between its float parts.
     """
-    import onnx
-
     from compiler.targets.ort.exported import noise
-    from compiler.targets.ort.session import OrtExecutor
+    from compiler.targets.ort.session import OrtExecutor, with_outputs
 
-    seen = onnx.ModelProto()
-    seen.CopyFrom(model)
-    known = {info.name for info in (*model.graph.input, *model.graph.output)}
     borders = [info.name for info in (*core.graph.input, *core.graph.output)]
-    seen.graph.output.extend(onnx.ValueInfoProto(name=n) for n in borders if n not in known)
-    session, alone = OrtExecutor(seen, limited=True), OrtExecutor(core)
+    session, alone = OrtExecutor(with_outputs(model, borders), limited=True), OrtExecutor(core)
     values = noise(session.inputs)
     values.update(zip(session.output_names, session.run(values), strict=True))
     results = alone.run({name: values[name] for name in alone.input_names})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any, Final
@@ -280,4 +280,13 @@ def _with_inputs(model: onnx.ModelProto, large: Mapping[str, NDArray[Any]]) -> o
     )
     del made.graph.initializer[:]
     made.graph.initializer.extend(kept)
+    return made
+
+
+def with_outputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
+    """The model with further values as outputs, as far as it does not take or give them."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    own = {info.name for info in (*made.graph.input, *made.graph.output)}
+    made.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in own)
     return made
