@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from compiler.text_output import abbreviated
 from qsearch.cli import options
 from qsearch.cli.options import INPUT, OUTPUT, Command, argument, option
 from qsearch.cli.output import (
+    json_printed,
     print_coloured,
     print_legend,
     print_table,
@@ -82,9 +82,7 @@ def doctor_command(
 
     given = options.named_model(model)
     found = doctor(given, qconfig, calib=DataSource(calib, preprocess), **asked)
-    if as_json:
-        print(json.dumps(found.to_dict()))
-    else:
+    if not json_printed(found, as_json):
         listed = (options.given_verbosity() or 0) > 0
         _print_diagnosis(found, every=listed)
         if found.hardware is not None:
@@ -312,10 +310,7 @@ def insight_command(
         progress=(lambda _done, _of: None) if quiet else _show_layers,
         **asked,
     )
-    if out is not None:
-        write_text(Path(out), found.html())
-    if as_json:
-        print(json.dumps(found.to_dict()))
+    if json_printed(found, as_json, out):
         return
     figures = found.insight
     print_table(without_empty(layer_rows(figures.layers)), "--json has them")
@@ -412,9 +407,7 @@ def diff_command(a: str, b: str, data: DataSource, as_json: bool, **asked: Any) 
     from qsearch.commands.views import diff
 
     found = diff(a, b, data, **asked)
-    if as_json:
-        print(json.dumps(found.to_dict()))
-    else:
+    if not json_printed(found, as_json):
         rows = [_difference_row(node) for node in (*found.nodes, *found.outputs)]
         print_table(rows, "--json has them")
         left = f"{found.only_in_a} nodes only in A, {found.only_in_b} only in B"

@@ -15,7 +15,7 @@ import click
 from compiler.text_output import first_lines
 from qsearch.cli import options
 from qsearch.cli.options import INPUT, OUTPUT, Choice, Command, argument, option
-from qsearch.cli.output import print_table, wrapped, write_text
+from qsearch.cli.output import json_printed, print_table, wrapped, write_text
 from qsearch.errors import SettingsError
 from qsearch.exit_codes import EXIT_OK, EXIT_TARGET_MISSED
 
@@ -109,10 +109,7 @@ def profile_command(
     from qsearch.commands.profiling import profile
 
     found = profile(module, model, rounds)
-    if out is not None:
-        write_text(Path(out), found.html())
-    if as_json:
-        print(json.dumps(found.to_dict()))
+    if json_printed(found, as_json, out):
         return
     print_table(found.rows(), "--json has them")
     for name, value in found.facts().items():
@@ -225,8 +222,7 @@ def export_command(
     code = EXIT_TARGET_MISSED if found.lost and not given["anyway"] else EXIT_OK
     if code:
         print(f"{found.lost}; --anyway takes it as it is", file=sys.stderr)
-    if as_json:
-        print(json.dumps(found.to_dict()))
+    if json_printed(found, as_json):
         return code
     for path in found.files:
         print(f"wrote {path}")
@@ -332,9 +328,7 @@ def verify_command(
     found = verify(module, data, **asked)
     target = Path(out) if out else RunFolder(found.path.parent).proof
     # Told before it is written: a folder that takes no file loses nothing.
-    if as_json:
-        print(json.dumps(found.to_dict()))
-    else:
+    if not json_printed(found, as_json):
         print("\n".join(wrapped(line, "    ") for line in _report(found)))
     found.save(target)
     if not as_json:
@@ -366,9 +360,7 @@ def _judge(
     with logging_to(-1):  # what the cure would leave as it is
         samples = asked["samples"] or SAMPLES
         found = judge(file, data, against=asked["against"], samples=samples, dim=asked["dim"])
-    if as_json:
-        print(json.dumps(found.to_dict()))
-    else:
+    if not json_printed(found, as_json):
         for line in found.lines():
             print(wrapped(line, "           "))
         rows = found.shown_rows

@@ -34,6 +34,19 @@ def print_rows(rows: Rows, format: str) -> None:
             writer.writerow(cells)
 
 
+def json_printed(found: Any, asked: bool, page: str | None = None) -> bool:
+    """Print a result as JSON, and write its page, each where it was asked for.
+
+    Returns:
+        Whether it was printed: no text follows.
+    """
+    if page is not None:
+        write_text(Path(page), found.html())
+    if asked:
+        print(json.dumps(found.to_dict()))
+    return asked
+
+
 def print_table(rows: Rows, elsewhere: str) -> None:
     """Print a table that fits the terminal, and what its figures mean.
 
