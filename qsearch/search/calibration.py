@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,7 +56,6 @@ class PooledData:
     samples: range
     worker_cpu_s: float = 0.0
     """CPU seconds that workers spent on it in this run."""
-    _handles: dict[ChannelStats, Any] = field(default_factory=dict)
 
     def collect(self, measurement: Measurement) -> Sequence[Statistics]:
         """Statistics of every shard.
@@ -82,10 +81,8 @@ class PooledData:
         return [measurement.read(result.arrays) for result in results]
 
     def channels_handle(self, channels: ChannelStats) -> Any:
-        """Channel statistics as the pool's handle of their arrays, put there once."""
-        if channels not in self._handles:
-            self._handles[channels] = self.context.pool.put(channels.to_arrays())
-        return self._handles[channels]
+        """Channel statistics as the pool's handle of their arrays."""
+        return self.context.pool.put(channels.to_arrays())
 
     def _note(self, result: CalibrationResult) -> None:
         self.worker_cpu_s += result.cpu_s

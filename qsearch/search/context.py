@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.blob import ModuleBlob
@@ -25,7 +24,7 @@ from qsearch.search.layer_space import LayerSpace
 from qsearch.search.objectives import Objective
 from qsearch.search.space import Space
 from qsearch.settings.launch_settings import Settings
-from qsearch.store.artifacts import ArtifactStore
+from qsearch.store.artifacts import ArtifactStore, npz_bytes
 from qsearch.store.records import StoredArtifact, Study, Trial
 from workers.batching import batch_size
 from workers.datasets.protocol import InputSpec
@@ -82,11 +81,8 @@ class StudyArtifacts:
             key: what it was made from.
             cpu_s: CPU seconds that making it took.
         """
-        if isinstance(value, bytes):
-            file = self.files.put(kind, value)
-        else:
-            file = self.files.put_arrays(kind, {k: np.asarray(v) for k, v in value.items()})
-        row = StoredArtifact(kind, key, file.sha256, file.bytes, cpu_s)
+        data = value if isinstance(value, bytes) else npz_bytes(value)
+        row = StoredArtifact(kind, key, self.files.put(kind, data), len(data), cpu_s)
         self.repository.save_artifact(self.study_id, row)
 
     def arrays(self, kind: str, key: str) -> dict[str, NDArray[Any]] | None:

@@ -134,7 +134,7 @@ def timed_on(settings: Settings, cost: str) -> str:
     return content_hash(facts)
 
 
-ScoreOf = Callable[[Mapping[str, Mapping[str, float]]], dict[str, float | None]]
+ScoreOf = Callable[[Sums], dict[str, float | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +316,7 @@ def metric_names(has_labels: bool, metric: str = "", decides: bool = True) -> tu
     return (*names, metric) if is_import_path(metric) else names
 
 
-def score_of(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
+def score_of(sums: Sums) -> dict[str, float | None]:
     """The score of merged sums: the value of each metric, and its standard error if it has one."""
     values = results(sums)
     score: dict[str, float | None] = {}
@@ -339,7 +339,7 @@ def _accuracies() -> list[Measure]:
     return [m for m in known_measures() if m.option and not m.smaller_is_better]
 
 
-def _custom(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
+def _custom(sums: Sums) -> dict[str, float | None]:
     """Scores of metrics of libraries under their word, of the user's own under their import path,
     and what else these gave; None where they are not finite."""
     found: dict[str, float | None] = {}
@@ -352,9 +352,7 @@ def _custom(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
     return {name: v if v is not None and math.isfinite(v) else None for name, v in found.items()}
 
 
-def baseline_score(
-    sums: Mapping[str, Mapping[str, float]], decides: bool
-) -> dict[str, float | None]:
+def baseline_score(sums: Sums, decides: bool) -> dict[str, float | None]:
     """The float model's score; its agreement with itself is 1 and its SQNR infinite."""
     values = results(sums)
     score = {m.name: values.get(m.option, m.perfect if decides else None) for m in _accuracies()}

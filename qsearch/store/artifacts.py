@@ -9,7 +9,6 @@ import re
 import tempfile
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -27,12 +26,11 @@ _SUFFIXES: Final = {"float_module": ".ir", "interface": ".json"}
 _LETTERS: Final = 12
 
 
-@dataclass(frozen=True, slots=True)
-class ArtifactId:
-    """Kind of a stored file, the sha256 of its content (lower-case hex), and its size."""
-
-    sha256: str
-    bytes: int
+def npz_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return arrays as an .npz, the same bytes for the same arrays."""
+    buffer = io.BytesIO()
+    np.savez(buffer, **{name: arrays[name] for name in sorted(arrays)})  # type: ignore[arg-type]
+    return buffer.getvalue()
 
 
 class ArtifactStore:
@@ -41,13 +39,13 @@ class ArtifactStore:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def put(self, kind: str, data: bytes) -> ArtifactId:
-        """Store ``data``; storing it twice is free."""
-        artifact = ArtifactId(hashlib.sha256(data).hexdigest(), len(data))
-        path = self.path(kind, artifact.sha256)
+    def put(self, kind: str, data: bytes) -> str:
+        """Store ``data`` under its sha256, which is returned; storing it twice is free."""
+        sha256 = hashlib.sha256(data).hexdigest()
+        path = self.path(kind, sha256)
         if not path.is_file():
             write_atomically(path, data)
-        return artifact
+        return sha256
 
     def get(self, kind: str, sha256: str) -> bytes:
         """The bytes of an artefact.
@@ -83,14 +81,8 @@ class ArtifactStore:
             )
         return self.root / f"{kind}-{sha256[:_LETTERS]}{_SUFFIXES.get(kind, '.npz')}"
 
-    def put_arrays(self, kind: str, arrays: Mapping[str, NDArray[Any]]) -> ArtifactId:
-        """Store named arrays as one uncompressed .npz with sorted members."""
-        buffer = io.BytesIO()
-        np.savez(buffer, **{name: arrays[name] for name in sorted(arrays)})  # type: ignore[arg-type]
-        return self.put(kind, buffer.getvalue())
-
     def get_arrays(self, kind: str, sha256: str) -> dict[str, NDArray[Any]]:
-        """Arrays stored by ``put_arrays``."""
+        """Return the arrays of ``npz_bytes``."""
         with np.load(io.BytesIO(self.get(kind, sha256)), allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
 
@@ -151,19 +143,19 @@ class RemoteArtifactStore(ArtifactStore):
         ):
             self._files, self._base = import_module("fsspec").core.url_to_fs(url)
 
-    def put(self, kind: str, data: bytes) -> ArtifactId:
+    def put(self, kind: str, data: bytes) -> str:
         """Store ``data`` here and there; storing it twice is free.
 
         Raises:
             StoreError: the remote storage refuses.
         """
-        artifact = super().put(kind, data)
+        sha256 = super().put(kind, data)
         with self._reached():
-            place = self._remote(kind, artifact.sha256)
+            place = self._remote(kind, sha256)
             if not self._files.exists(place):
                 self._files.makedirs(self._base, exist_ok=True)
                 self._files.pipe_file(place, data)
-        return artifact
+        return sha256
 
     def get(self, kind: str, sha256: str) -> bytes:
         """The bytes of an artefact, fetched if it is not here; see ``ArtifactStore.get``."""

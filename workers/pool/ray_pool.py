@@ -383,13 +383,11 @@ class RayPool(QueuedPool[_Actor]):
     def _receive(self, actor: _Actor) -> None:
         self._check_cluster()
         call, actor.call = actor.call, None
+        memory = self._ray.exceptions.OutOfMemoryError  # of Ray's own watch over it
         try:
             value = self._ray.get(call, timeout=START_TIMEOUT_S)
-        except self._ray.exceptions.RayActorError as error:
-            self._died(actor, error)
-            return
-        except self._ray.exceptions.OutOfMemoryError as error:  # Ray's own watch over memory
-            self._died(actor, error, own_fault=True)
+        except (self._ray.exceptions.RayActorError, memory) as error:
+            self._died(actor, error, own_fault=isinstance(error, memory))
             return
         except self._ray.exceptions.RayError as error:
             # Not the request's own exception (those are values), not a dead actor: Ray itself.
