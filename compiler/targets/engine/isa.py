@@ -49,7 +49,8 @@ ISAS: Final[Mapping[str, Isa]] = {
     ),
     "avxvnni": Isa(
         "QK_AVXVNNI",
-        ("-O3", "-mavx2", "-mfma", "-mavxvnni"),
+        # Partial redundancy elimination of gcc 12 copies the sums of a loop to memory in each turn.
+        ("-O3", "-fno-tree-pre", "-mavx2", "-mfma", "-mavxvnni"),
         _X86,
         frozenset(("avx2", "fma", "avx_vnni")),
     ),
