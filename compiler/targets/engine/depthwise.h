@@ -347,9 +347,14 @@ static inline __attribute__((always_inline)) void qk_fill(
     {name##unit##_##kernel##_##stride##_##together##_##rows##_3, name##unit##_##kernel##_##stride##_##together##_##rows##_4}
 /* Unit, kernel, stride, output rows together, and of the last pass. compiler/targets/engine/packing.py: same. */
 #define QK_WINDOWS_OF_PAIRS(X) X(2, 3, 1, 2, 2) X(2, 3, 2, 2, 2) X(2, 5, 1, 2, 2) X(2, 5, 2, 2, 2)
+#if QK_KU > 2 && QK_LANES_16 > 2
+#define QK_WINDOWS_OF_FIVE(X) X(4, 5, 1, 4, 4) X(4, 5, 1, 4, 3)
+#else /* sixteen registers hold the sums of two rows */
+#define QK_WINDOWS_OF_FIVE(X) X(4, 5, 1, 2, 2)
+#endif
 #if QK_KU > 2
 #define QK_WINDOWS(X) \
-    X(4, 3, 1, 2, 2) X(4, 3, 2, 1, 1) X(4, 5, 1, 4, 4) X(4, 5, 1, 4, 3) X(4, 5, 2, 2, 2) QK_WINDOWS_OF_PAIRS(X)
+    X(4, 3, 1, 2, 2) X(4, 3, 2, 1, 1) QK_WINDOWS_OF_FIVE(X) X(4, 5, 2, 2, 2) QK_WINDOWS_OF_PAIRS(X)
 #else
 #define QK_WINDOWS(X) QK_WINDOWS_OF_PAIRS(X)
 #endif

@@ -17,7 +17,8 @@ FILLED_ROWS = {
     4: {(3, 1): 2, (3, 2): 1, (5, 1): 4, (5, 2): 2},
     2: {(3, 1): 2, (3, 2): 2, (5, 1): 2, (5, 2): 2},
 }
-"""Output rows together by k unit, kernel and stride: QK_WINDOWS of depthwise.h."""
+"""Output rows together by k unit, kernel and stride: QK_WINDOWS of depthwise.h. Sixteen registers
+of 32 bytes hold the sums of two rows at most."""
 _NARROW_UNIT = 4
 _PAIR_UNIT = 2
 MOST_PAIR = ((1 << 15) - 1) // 255

@@ -534,7 +534,7 @@ def _filled_rows(planner: Planner, attrs: Any, weight: Array, source: View, targ
     if planner.library.depthwise_block == 1 or not even:
         return 0
     unit = dot_unit(source.buffer.type, planner.library)
-    rows = FILLED_ROWS[unit].get((*sides, *strides), 0)
+    rows = min(FILLED_ROWS[unit].get((*sides, *strides), 0), planner.library.depthwise_block)
     return rows if rows <= target.shape[1] else 0
 
 
