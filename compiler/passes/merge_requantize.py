@@ -15,13 +15,13 @@ value does the same. No value changes.
 
 A requantization never decreases as its data grow, so R(clip(x, a, b)) = clip(R(x), R(a), R(b)).
 Limits in front, also those of channels, become limits of the result where all channels get the same
-ones and no x without them overflows. Limits of more than 8 bits tell what calibration has seen:
+ones and no x overflows without them. Limits of more than 8 bits tell what calibration has seen:
 what stands in front of those stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,10 +34,15 @@ from compiler.ir.rebuild import rebuilt_function, typed_alike, with_operands
 from compiler.ir.ty import TensorType, bits, integer_range, is_integer
 from compiler.ir.walk import mentions, nodes_of
 from compiler.ops.number_format import Array
-from compiler.ops.qnn.requantize import OP, RequantizeAttrs, bias_dtype
+from compiler.ops.qnn.requantize import (
+    OP,
+    RequantizeAttrs,
+    bias_dtype,
+    factors_of,
+    requantize_numpy,
+)
 from compiler.ops.tensor.clip import integer_bound
 from compiler.ops.tensor.fixed_point_multiply import PRODUCTS
-from compiler.ranges.expressions import ExpressionRanges
 from compiler.span import join_spans
 
 Users = Mapping[Expr, Sequence[Expr | None]]
@@ -69,11 +74,10 @@ class MergeRequantize(FunctionPass):
                 users.setdefault(operand, []).append(node)
         merged: dict[Expr, _Merged] = {}
         taken: set[Expr] = set()
-        bounds_of = ExpressionRanges().of
         for node in order:
             attrs = _attrs(node, self.words)
             if attrs is not None and isinstance(node, Call):
-                one = _Merged(node, attrs, users, taken, bounds_of)
+                one = _Merged(node, attrs, users, taken)
                 merged |= dict.fromkeys(one.last, one)
         if not any(one.changed for one in merged.values()):
             return fn
@@ -147,22 +151,14 @@ class _Merged:
 
     Args:
         taken: nodes that others take in.
-        bounds_of: lowest and highest element, for any input.
     Attributes:
         last: the nodes that it stands for, all of one value.
         data: what it reads.
         read: the scale of the integers that it multiplies.
     """
 
-    def __init__(
-        self,
-        call: Call,
-        attrs: RequantizeAttrs,
-        users: Users,
-        taken: set[Expr],
-        bounds_of: Callable[[Expr], tuple[int, int]],
-    ) -> None:
-        self._call, self._users, self._taken, self._bounds_of = call, users, taken, bounds_of
+    def __init__(self, call: Call, attrs: RequantizeAttrs, users: Users, taken: set[Expr]) -> None:
+        self._call, self._users, self._taken = call, users, taken
         self._attrs = attrs
         self._vectors = call.args[1:]
         self._spans, self._quant = [call.span], call.quant
@@ -236,28 +232,27 @@ class _Merged:
 
     def _takes_limits(self, node: Call) -> bool:
         """Take in limits of the data that are one pair of limits of the result."""
-        attrs, data, vectors = self._attrs, node.args[0], self._vectors
-        known, low, high = _limits(node), attrs.low, attrs.high
+        attrs, dtype, known = self._attrs, _dtype(node), _limits(node)
+        vectors = [held.data for held in self._vectors if isinstance(held, Constant)]
+        low, high = attrs.low, attrs.high
         if known is None or low is None or high is None or high - low >= _LEVELS:
             return False
-        if not all(isinstance(vector, Constant) for vector in vectors):
+        # 32 bits times 31, half of at most 2^62 added, shifted down: 64 bits and then 32 hold it.
+        narrow = bits(dtype) <= 32 and attrs.compute_dtype == "int64" and not self._sum_dtype
+        if not narrow or len(vectors) < len(self._vectors):
             return False
-        least, most = self._bounds_of(Call(Op.get(OP), (data, *vectors), attrs))
-        if not low <= least <= most <= high:  # an intermediate leaves its dtype
+        shape, ends = node.tensor_type.shape, list[int]()
+        rank = len(shape)
+        shift = factors_of(attrs, vectors, rank).shift
+        if shift.max(initial=0) > 0 or node.args[0].tensor_type.shape != shape:
             return False
-        ends, (first, last) = [low, high], self._bounds_of(data)
-        shape = [1] * len(node.tensor_type.shape)
-        if vectors:
-            shape[attrs.axis] = vectors[0].tensor_type.concrete_shape[0]
-        for place, limits in enumerate(known):
-            if (limits <= first if place == 0 else limits >= last).all():
-                continue
-            held = limits.clip(first, last).astype(_dtype(node))
-            held = np.broadcast_to(held, np.broadcast_shapes(held.shape, shape))
-            made = self._bounds_of(Call(Op.get(OP), (Constant(held), *vectors), attrs))
-            if made[0] != made[1]:
+        for limits in known:
+            data = limits.astype(dtype).reshape((1,) * (rank - limits.ndim) + limits.shape)
+            data, _ = np.broadcast_arrays(data, shift)
+            (made,) = requantize_numpy(attrs, [data, *vectors], node.checked_type)
+            if not made.size or made.min() < made.max():
                 return False
-            ends[place] = made[0]
+            ends.append(int(made.flat[0]))
         self._attrs = replace(attrs, low=ends[0], high=ends[1])
         return True
 

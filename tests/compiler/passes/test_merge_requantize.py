@@ -44,4 +44,4 @@ def test_merged_limits_keep_every_value(rounding: str) -> None:
         merged += not mentions(made["main"], ("clip",))
         inputs = [rng.integers(-4000, 4000, (1, CHANNELS, 64)).astype("int16")]
         np.testing.assert_array_equal(evaluate(made, inputs)[0], evaluate(mod, inputs)[0])
-    assert 15 < merged < 60
+    assert merged == 0 if rounding == "tflm" else 5 < merged < 60  # of int32
