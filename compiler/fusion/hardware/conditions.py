@@ -151,7 +151,10 @@ def _without_arguments(test: Test) -> Test:
     return test
 
 
-def _whole(value: Any, form: str) -> int:
+def _whole(args: Sequence[Any], form: str) -> int:
+    """The one argument of a condition, a whole number."""
+    _exactly(1, args, form)
+    (value,) = args
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise HDFGError(f"{value!r} is no whole number", fix=f"write {form}")
     return value
@@ -191,10 +194,9 @@ def bytes_of(ty: Type | None) -> int | None:
 def const_operand(args: Sequence[Any], op: Op) -> Test:
     """``const_operand(i)``: operand i is constant; ``const_operand(any)``: one of them is."""
     form = 'const_operand(1), or const_operand("any")'
-    _exactly(1, args, form)
-    if args[0] == "any":
+    if list(args) == ["any"]:
         return lambda node: any(pred.constant for pred in node.preds)
-    place = _whole(args[0], form)
+    place = _whole(args, form)
     return lambda node: place < len(node.preds) and node.preds[place].constant
 
 
@@ -304,8 +306,7 @@ def _as_value(value: Any) -> Any:
 @conditions.register("rank")
 def rank(args: Sequence[Any], op: Op) -> Test:
     """The result has so many axes."""
-    _exactly(1, args, "rank(4)")
-    wanted = _whole(args[0], "rank(4)")
+    wanted = _whole(args, "rank(4)")
 
     def holds(node: Node) -> bool:
         ty = tensor_of(node.ref)
@@ -370,8 +371,7 @@ def sole_consumer_in(args: Sequence[Any], op: Op) -> Test:
 @conditions.register("max_const_bytes")
 def max_const_bytes(args: Sequence[Any], op: Op) -> Test:
     """The constant operands together take at most so many bytes."""
-    _exactly(1, args, "max_const_bytes(65536)")
-    limit = _whole(args[0], "max_const_bytes(65536)")
+    limit = _whole(args, "max_const_bytes(65536)")
 
     def holds(node: Node) -> bool:
         sizes = [bytes_of(p.ref.checked_type_or_none) for p in node.preds if p.constant]
