@@ -140,47 +140,6 @@ def convolution(planner: Planner, step: Step, args: list[Item]) -> bool:
     return planner.settle(step, _dot(planner, step, [found, weight], views))
 
 
-@rule("nn.conv2d_transpose", of=general)
-def spread_convolution(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """A convolution of stride 1 by the mirrored weight, over data with zeros between them."""
-    attrs: Any = step.attrs
-    layouts = attrs.data_layout, attrs.kernel_layout, attrs.out_layout or attrs.data_layout
-    data, kernel = (
-        planner.materialise(arg).permuted([layout.index(c) for c in letters])
-        for arg, layout, letters in zip(args, layouts, ("NCHW", "IOHW"))
-    )
-    shape = step.results[0].type.concrete_shape
-    out = [shape[layouts[2].index(c)] for c in "NCHW"]
-    mirrored = compact(kernel.buffer.storage, kernel.shape)
-    for y, x in np.ndindex(*kernel.shape[2:]):
-        taken = kernel.sliced(2, y, y + 1).sliced(3, x, x + 1)
-        y, x = kernel.shape[2] - 1 - y, kernel.shape[3] - 1 - x
-        planner.emitter.copy(taken, mirrored.sliced(2, y, y + 1).sliced(3, x, x + 1))
-    reach = [(size - 1) * by for size, by in zip(kernel.shape[2:], attrs.dilation)]
-    sizes = (*data.shape[:2], *(size + further for size, further in zip(out[2:], reach)))
-    whole = Item(sizes, min(args[0].low, 0), max(args[0].high, 0))
-    target = view = _filled(planner, whole, 0)
-    for axis, further, before, by in zip((2, 3), reach, attrs.padding, attrs.strides):
-        start = further - before
-        first = max(0, -(start // by))
-        last = min(data.shape[axis] - 1, (sizes[axis] - 1 - start) // by)
-        data = data.sliced(axis, first, last + 1)
-        target = target.sliced(axis, first * by + start, last * by + start + 1, by)
-    if all(data.shape):
-        planner.write(Item(data.shape, args[0].low, args[0].high, view=data), target)
-    inputs, per_group = kernel.shape[0] // attrs.groups, kernel.shape[1]
-    spans = (out[0], attrs.groups, per_group, *out[2:], inputs, *kernel.shape[2:])
-    n, c, y, x = view.strides
-    i, o, *taps = mirrored.strides
-    lefts = (n, c * inputs, 0, y, x, c, y * attrs.dilation[0], x * attrs.dilation[1])
-    rights = (0, i * inputs, o, 0, 0, i, *taps)
-    views = [_spanned(view, spans, lefts), _spanned(mirrored, spans, rights)]
-    found = _dot(planner, step, [whole, args[1]], views, tuple(out))
-    found.view = planner.materialise(found).permuted(["NCHW".index(c) for c in layouts[2]])
-    found.shape = shape
-    return planner.settle(step, found)
-
-
 @rule("nn.max_pool2d", of=general)
 def largest(planner: Planner, step: Step, args: list[Item]) -> bool:
     """Padding is the least value of the dtype."""
@@ -195,11 +154,9 @@ def _spanned(view: View, sizes: Shape, strides: Shape) -> View:
     return View(view.buffer, view.offset, sizes, strides)
 
 
-def _dot(
-    planner: Planner, step: Step, args: list[Item], views: list[View], shape: Shape = ()
-) -> Item:
+def _dot(planner: Planner, step: Step, args: list[Item], views: list[View]) -> Item:
     """Sums of products along the last axes of both views, one of matrices, three of windows."""
-    shape = shape or step.results[0].type.concrete_shape
+    shape = step.results[0].type.concrete_shape
     kept = len(views[0].shape) - (1 if "matmul" in step.name else 3)
     terms = prod(views[0].shape[kept:])
     ends = [terms * x * y for x in (args[0].low, args[0].high) for y in (args[1].low, args[1].high)]
@@ -340,18 +297,9 @@ def take(planner: Planner, step: Step, args: list[Item]) -> bool:
     attrs: Any = step.attrs
     if indices.data is not None:
         return ordered(planner, step, args)
-    axis, batch = attrs.axis % len(data.shape), attrs.batch_dims
-    group = prod(indices.shape[batch:])
-    if 0 < batch < axis:  # the same indices for all axes between
-        between = data.shape[batch:axis]
-        view = planner.emitter.contiguous(planner.materialise(indices)).reshaped(
-            (*data.shape[:batch], *(1,) * len(between), group)
-        )
-        alike = Item((*data.shape[:batch], *(1,) * len(between), group), indices.low, indices.high)
-        alike.view = view
-        indices = spread(alike, (*data.shape[:axis], group))
+    axis, batch = attrs.axis, attrs.batch_dims
     places = prod(data.shape[:axis]), data.shape[axis], 0, attrs.mode == "wrap"
-    return taken(planner, step, data, indices, places, group if batch else 0)
+    return taken(planner, step, data, indices, places, prod(indices.shape[batch:]) if batch else 0)
 
 
 def taken(

@@ -18,7 +18,6 @@ MOST_IMAGES: Final = 64
 
 _IMAGES: Final = {
     "nn.conv2d": "data_layout",
-    "nn.conv2d_transpose": "data_layout",
     "nn.max_pool2d": "layout",
     "nn.avg_pool2d": "layout",
     "nn.global_avg_pool2d": "layout",

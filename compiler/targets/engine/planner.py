@@ -19,12 +19,15 @@ from compiler.core.words import WORDS
 from compiler.errors import EvaluationError, PlanError
 from compiler.ir.dataflow import Dataflow, Form, Step, flatten_function
 from compiler.ir.dataflow import Value as FlowValue
+from compiler.ir.expr import Call, Constant, Function, Var
 from compiler.ir.garbage import collector_rests
+from compiler.ir.inference.infer_type import infer_expr
 from compiler.ir.module import IRModule
 from compiler.ir.ty import integer_range
 from compiler.ops.evaluate import evaluate_step
 from compiler.ops.number_format import Array, storage_dtype
 from compiler.ops.qnn.requantize import RESCALING, factors_in
+from compiler.ops.rules.simplify import FDefinition
 from compiler.targets.engine.elementwise import BLOCK, emit_program
 from compiler.targets.engine.epilogue import scaled_epilogue
 from compiler.targets.engine.layouts import MOVES, factors_moved, moved, pad_of
@@ -519,6 +522,8 @@ def _renamed(step: Step, kept: Container[str]) -> tuple[list[Step], dict[FlowVal
     """The words of an operator, the last of which compute its own results; and those of its
     results that are another value."""
     words, results = words_of(step, kept)
+    if words == [step] and is_integral(step) and FDefinition.get(step.op) is not None:
+        words, results = _defined(step)
     names: dict[FlowValue, FlowValue] = {}
     same: dict[FlowValue, FlowValue] = {}
     if words == [step]:
@@ -533,6 +538,21 @@ def _renamed(step: Step, kept: Container[str]) -> tuple[list[Step], dict[FlowVal
         word.args = tuple(names.get(arg, arg) for arg in word.args)
         word.results = tuple(names.get(result, result) for result in word.results)
     return words, same
+
+
+def _defined(step: Step) -> tuple[list[Step], list[FlowValue]]:
+    """The steps of what an operator without words is defined as, and its results."""
+    args = [Var("x", a.type) if a.data is None else Constant(a.data) for a in step.args]
+    call = infer_expr(Call(step.op, tuple(args), step.attrs, span=step.span))
+    assert isinstance(call, Call)
+    body = infer_expr(FDefinition.require(step.op)(call, call.args))
+    params = tuple(arg for arg in call.args if isinstance(arg, Var))
+    flow = flatten_function(Function(params, body), IRModule(), form=FORM)
+    given = (arg for arg in step.args if arg.data is None)
+    names = dict(zip(flow.inputs, given, strict=True))
+    for inner in flow.steps:
+        inner.args = tuple(names.get(arg, arg) for arg in inner.args)
+    return list(flow.steps), [names.get(value, value) for value in flow.outputs]
 
 
 _UNSIGNED: Final = ("uint16", "uint32")

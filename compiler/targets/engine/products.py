@@ -15,7 +15,6 @@ import numpy as np
 
 from compiler.errors import PlanError
 from compiler.ir.dataflow import Step
-from compiler.ops.nn.conv2d import turned_kernel
 from compiler.ops.number_format import Array
 from compiler.targets.engine.epilogue import put_epilogue, repeated
 from compiler.targets.engine.layouts import MOST_IMAGES, channels_last
@@ -414,7 +413,7 @@ _MOST_WINDOW = 1 << 14
 """Products of one sum of a convolution of several pixels."""
 
 
-@rule("nn.conv2d", "nn.conv2d_transpose")
+@rule("nn.conv2d")
 def conv2d(planner: Planner, step: Step, args: list[Item]) -> bool:
     """Depthwise ones by taps, all others as products over the runs of a window.
 
@@ -434,10 +433,7 @@ def conv2d(planner: Planner, step: Step, args: list[Item]) -> bool:
     layout, out_layout = attrs.data_layout, attrs.out_layout or attrs.data_layout
     if kernel.data is None:
         return False
-    turned = step.name == "nn.conv2d_transpose"
-    letters = "IOHW" if turned else "OIHW"
-    weight = kernel.data.transpose([attrs.kernel_layout.index(c) for c in letters])
-    weight = turned_kernel(weight, attrs.groups) if turned else weight
+    weight = kernel.data.transpose([attrs.kernel_layout.index(c) for c in "OIHW"])
     if not weights_fit(weight, data) or data.shape[layout.index("N")] > MOST_IMAGES:
         return False
     channels, inner, height, width = weight.shape

@@ -18,7 +18,6 @@ import numpy as np
 
 from compiler.ir.dataflow import Step
 from compiler.ir.dataflow import Value as FlowValue
-from compiler.ops.nn.window import extent
 from compiler.ops.number_format import Array
 from compiler.ops.transform.strided_slice import slices_of
 from compiler.targets.engine.views import View
@@ -88,24 +87,19 @@ class Transposed:
 
 
 def transposed(step: Step) -> Transposed | None:
-    """``nn.conv2d_transpose``, or ``nn.conv2d`` of data that were given zeros between elements."""
+    """``nn.conv2d`` of data that were given zeros between elements, as a transposed one is."""
     attrs: Any = step.attrs
-    if step.name not in ("nn.conv2d", "nn.conv2d_transpose"):
+    if step.name != "nn.conv2d":
         return None
     kernel = [step.args[1].type.concrete_shape[attrs.kernel_layout.index(c)] for c in "HW"]
-    if step.name == "nn.conv2d_transpose":
-        value, strides = step.args[0], attrs.strides
-        reach = [extent(k, d) - 1 for k, d in zip(kernel, attrs.dilation)]
-        before = [r - p for r, p in zip(reach, attrs.padding)]
-    else:
-        if attrs.data_layout != "NCHW" or tuple(attrs.strides) != (1, 1):
-            return None
-        top, left, bottom, right = attrs.padding
-        found = _spread(step.args[0], {2: (top, bottom), 3: (left, right)})
-        if found is None:
-            return None
-        value, strides, cut = found
-        before = [p - c for p, c in zip(attrs.padding, cut)]
+    if attrs.data_layout != "NCHW" or tuple(attrs.strides) != (1, 1):
+        return None
+    top, left, bottom, right = attrs.padding
+    found = _spread(step.args[0], {2: (top, bottom), 3: (left, right)})
+    if found is None:
+        return None
+    value, strides, cut = found
+    before = [p - c for p, c in zip(attrs.padding, cut)]
     sizes = _sizes(value, attrs.data_layout)
     outputs = _sizes(step.results[0], attrs.out_layout or attrs.data_layout)
     axes = zip(kernel, attrs.dilation, strides, before, sizes, outputs)
