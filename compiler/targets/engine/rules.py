@@ -175,11 +175,8 @@ def elementwise(planner: Planner, step: Step, args: list[Item]) -> bool:
 
 @rule("where")
 def where(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """A choice by a condition, which is no 0."""
+    """A choice by a bool."""
     condition, x, y = args
-    if (condition.low, condition.high) != (0, 1):
-        x, y = y, x
-        condition = planner.compose("EQUAL", (condition, constant(0)))
     chain = condition.chain
     if chain is not None and chain.op == "SUB" and chain.args[0].low == chain.args[0].high == 1:
         condition, x, y = chain.args[1], y, x
