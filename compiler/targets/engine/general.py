@@ -52,21 +52,20 @@ def reduction(planner: Planner, step: Step, args: list[Item]) -> bool:
     view = view.permuted((*kept, *axes))
     if len(merged_axes(view.shape, [view.strides])) > _DIMS - 1:
         view = planner.emitter.contiguous(view, always=True)
-    shape = step.results[0].type.concrete_shape
-    return planner.settle(step, _folded(planner, shape, len(kept), step.name, [view], bounds, step))
+    return _folded(planner, step, len(kept), step.name, [view], bounds)
 
 
 def _folded(
     planner: Planner,
-    shape: Shape,
+    step: Step,
     kept: int,
     how: str,
     views: list[View],
     bounds: tuple[int, int],
-    step: Step,
-) -> Item:
-    """A result of ``shape``, a number for every place along the first ``kept`` axes of one or two
-    views, over all places along the others; sums wrap as int64 does."""
+) -> bool:
+    """The result is a number for every place along the first ``kept`` axes of one or two views,
+    over all places along the others; sums wrap as int64 does."""
+    shape = step.results[0].type.concrete_shape
     inside = INT64[0] <= bounds[0] and bounds[1] <= INT64[1]
     item = Item(shape, *(bounds if inside else INT64), uses=1)
     sizes = views[0].shape
@@ -103,7 +102,7 @@ def _folded(
             last=int(getattr(step.attrs, "select_last_index", False)),
             **fields,
         )
-    return item
+    return planner.settle(step, item)
 
 
 # ---- products and windows -----------------------------------------------------------------------
@@ -120,7 +119,7 @@ def product(planner: Planner, step: Step, args: list[Item]) -> bool:
     lefts = (*alike[:1], *left.strides[batch:-1], 0, left.strides[-1])
     rights = (*alike[1:], *(0,) * (len(shape) - batch - 1), right.strides[-1], right.strides[-2])
     views = [_spanned(left, sizes, lefts), _spanned(right, sizes, rights)]
-    return planner.settle(step, _dot(planner, step, args, views))
+    return _dot(planner, step, args, views)
 
 
 @rule("nn.conv2d", of=general)
@@ -137,7 +136,7 @@ def convolution(planner: Planner, step: Step, args: list[Item]) -> bool:
     lefts = (n, c * weight.shape[1], 0, *window[:2], c, *window[2:])
     rights = (0, o * (outputs // groups), o, 0, 0, *inner)
     views = [_spanned(view, sizes, lefts), _spanned(kernel, sizes, rights)]
-    return planner.settle(step, _dot(planner, step, [found, weight], views))
+    return _dot(planner, step, [found, weight], views)
 
 
 @rule("nn.max_pool2d", of=general)
@@ -146,21 +145,19 @@ def largest(planner: Planner, step: Step, args: list[Item]) -> bool:
     least = integer_range(step.args[0].type.dtype)[0]
     found = _windows(planner, args[0], step, step.attrs.pool_size, step.attrs, least)
     assert found.view is not None
-    shape, bounds = step.results[0].type.concrete_shape, (found.low, found.high)
-    return planner.settle(step, _folded(planner, shape, 4, "max", [found.view], bounds, step))
+    return _folded(planner, step, 4, "max", [found.view], found.bounds)
 
 
 def _spanned(view: View, sizes: Shape, strides: Shape) -> View:
     return View(view.buffer, view.offset, sizes, strides)
 
 
-def _dot(planner: Planner, step: Step, args: list[Item], views: list[View]) -> Item:
+def _dot(planner: Planner, step: Step, args: list[Item], views: list[View]) -> bool:
     """Sums of products along the last axes of both views, one of matrices, three of windows."""
-    shape = step.results[0].type.concrete_shape
     kept = len(views[0].shape) - (1 if "matmul" in step.name else 3)
     terms = prod(views[0].shape[kept:])
     ends = [terms * x * y for x in (args[0].low, args[0].high) for y in (args[1].low, args[1].high)]
-    return _folded(planner, shape, kept, "dot", views, (min(ends), max(ends)), step)
+    return _folded(planner, step, kept, "dot", views, (min(ends), max(ends)))
 
 
 def _windows(
