@@ -100,17 +100,11 @@ def transposed(step: Step) -> Transposed | None:
         return None
     value, strides, cut = found
     before = [p - c for p, c in zip(attrs.padding, cut)]
-    sizes = _sizes(value, attrs.data_layout)
-    outputs = _sizes(step.results[0], attrs.out_layout or attrs.data_layout)
+    shape, out = value.type.concrete_shape, step.results[0].type.concrete_shape
+    sizes = shape[2:5:2] if len(shape) == 6 else shape[2:]  # (N, C, H, 1, W, 1)
+    outputs = [out[(attrs.out_layout or attrs.data_layout).index(c)] for c in "HW"]
     axes = zip(kernel, attrs.dilation, strides, before, sizes, outputs)
     return Transposed(value, *(Axis(*axis) for axis in axes))
-
-
-def _sizes(value: FlowValue, layout: str) -> list[int]:
-    shape = value.type.concrete_shape
-    if len(shape) == 6:  # (N, C, H, 1, W, 1)
-        return [shape[2], shape[4]]
-    return [shape[layout.index(c)] for c in "HW"] if len(shape) == 4 else [1, 1]
 
 
 def _spread(
