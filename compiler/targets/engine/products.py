@@ -71,16 +71,6 @@ def _sums(weight: Array, data: Item) -> tuple[Array, Array, bool]:
     return *bounds, fits
 
 
-def _parts(planner: Planner, weight: Array, data: Item) -> list[tuple[int, Item]]:
-    """The operand of a product with constant weights [channels, products of one sum]: int16 as a
-    whole where int32 holds their sums, else as a sum of bytes.
-    """
-    whole = not is_byte(data) and -(1 << 15) <= data.low <= data.high < 1 << 15
-    if whole and _sums(weight, data)[2]:
-        return [(1, planner.narrowed(data))]
-    return byte_parts(planner, data)
-
-
 def weights_fit(weight: Array, data: Item) -> bool:
     """Return whether weights are bytes and data have at most 16 bits."""
     return (
@@ -117,7 +107,8 @@ def constant_product(
     emit: Callable[[Item, Item, Epilogue, Product], View],
     layout: str = "",
 ) -> bool:
-    """The result of a step is a product with constant weights [channels, products of one sum].
+    """The result of a step is a product with constant weights [channels, products of one sum]: of
+    int16 where int32 holds their sums, else of the bytes of the data.
 
     Args:
         axis: of the channels in the result.
@@ -126,7 +117,9 @@ def constant_product(
         False where int32 does not hold the sums.
     """
     products: list[tuple[int, Item]] = []
-    for factor, part in _parts(planner, weight, data):
+    short = not is_byte(data) and -(1 << 15) <= data.low <= data.high < 1 << 15
+    whole = short and _sums(weight, data)[2]
+    for factor, part in [(1, planner.narrowed(data))] if whole else byte_parts(planner, data):
         low, high, exact = _sums(weight, part)
         if not exact:
             return False
