@@ -7,7 +7,6 @@ C form; ``compiler.lower(mod).run`` walks such modules and runs their kernels in
 from __future__ import annotations
 
 import copy
-import ctypes
 from collections.abc import Sequence
 from pkgutil import resolve_name
 
@@ -21,7 +20,7 @@ from compiler.lir.nodes import PrimFunc
 from compiler.ops.number_format import Array
 from compiler.runtime.executor import Inputs
 from compiler.targets.c.entry import Entry
-from compiler.targets.c.package import CPackage, c_package
+from compiler.targets.c.package import c_package
 from compiler.targets.c.toolchain import EXACT_FLAGS, call_c, load_library
 from compiler.targets.reference.inputs import checked_inputs
 
@@ -55,7 +54,11 @@ class CExecutor:
         self._mod = mod
         self._function = mod[function]
         self.package = c_package(lowered(mod), "module", function=function)
-        self._library = _library(self.package, flags)
+        symbols = (f"(void (*)(void)){symbol}" for symbol in self.package.functions.values())
+        table = f"void (*const {KERNELS}[])(void) = {{{', '.join(symbols) or 0}}};"
+        texts = dict(self.package.files)
+        texts["module.c"] += f"\n{table}\n"
+        self._library = load_library("module", texts, flags)
         self._entry = self.package.entries[function]
 
     @property
@@ -112,11 +115,3 @@ def lowered(mod: IRModule) -> IRModule:
         return mod
     result: IRModule = resolve_name(_LOWER)(mod, target="c").mod
     return result
-
-
-def _library(package: CPackage, flags: Sequence[str]) -> ctypes.CDLL:
-    """A library built of the package, with a table of its kernels."""
-    addresses = ", ".join(f"(void (*)(void)){symbol}" for symbol in package.functions.values())
-    texts = dict(package.files)
-    texts[f"{package.name}.c"] += f"\nvoid (*const {KERNELS}[])(void) = {{{addresses or 0}}};\n"
-    return load_library(package.name, texts, flags)
