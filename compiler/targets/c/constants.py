@@ -177,9 +177,7 @@ def elements(array: Array) -> list[str]:
     dtype = str(array.dtype)
     if flat.size == 0:
         return ["0"]
-    if dtype == "bool":
-        return [str(int(value)) for value in flat]
     if dtype.startswith("float"):
         return [float_literal(value, dtype) for value in flat]
     assert dtype in C_TYPES
-    return [int_literal(value, dtype) for value in flat.tolist()]
+    return [int_literal(int(value), dtype) for value in flat.tolist()]

@@ -39,8 +39,7 @@ class KernelLibrary:
 
     def __init__(self, functions: Sequence[PrimFunc], flags: Sequence[str] = EXACT_FLAGS) -> None:
         self._functions = {func.name: with_scratch(func) for func in functions}
-        functions = list(self._functions.values())
-        self._symbols, text = kernels_text([func for func in functions if _is_c(func)])
+        self._symbols, text = kernels_text([f for f in self._functions.values() if _is_c(f)])
         self._library = load_library("kernels", {"kernels.c": text}, flags)
 
     def run(self, name: str, args: Sequence[Array]) -> list[Array]:
