@@ -51,7 +51,8 @@ class Affine:
         return low, high
 
     def with_axes_joined(self, outer: str, inner: str, joined: str) -> Affine:
-        """The same with one axis ``joined`` in place of both; see ``joinable``."""
+        """The same with one axis ``joined`` in place of both, where ``outer`` goes on where
+        ``inner`` ends."""
         terms = {n: f for n, f in self.terms.items() if n not in (outer, inner)}
         if inner in self.terms:
             terms[joined] = self.terms[inner]
@@ -61,11 +62,6 @@ class Affine:
         """The same where these axes have these values."""
         constant = self.constant + sum(self.terms.get(n, 0) * v for n, v in values.items())
         return Affine(constant, {n: f for n, f in self.terms.items() if n not in values})
-
-    def joinable(self, outer: str, inner: str, inner_extent: int) -> bool:
-        """Return whether ``outer`` goes on where ``inner`` ends, so that one loop can run over
-        both."""
-        return self.terms.get(outer, 0) == self.terms.get(inner, 0) * inner_extent
 
     def text(self) -> str:
         """C expression, largest factors first: ``c * 3136 + y * 56 + x - 1``."""

@@ -104,10 +104,9 @@ def _join_loops(order: Order, fixed: set[str], taken: set[str]) -> Order:
 
 
 def _joinable(order: Order, outer: Loop, inner: Loop) -> bool:
-    return all(
-        position.joinable(outer.name, inner.name, inner.extent)
-        for position in order.positions.values()
-    )
+    """Return whether the outer loop goes on where the inner one ends, in all positions."""
+    terms = (position.terms for position in order.positions.values())
+    return all(t.get(outer.name, 0) == t.get(inner.name, 0) * inner.extent for t in terms)
 
 
 def row_of(order: Order, loads: Sequence[int]) -> Loop | None:
