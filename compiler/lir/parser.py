@@ -156,8 +156,7 @@ def _named(words: Words, names: Names, word: Token) -> Scalar:
 
 def _number(words: Words, word: Token, sign: int) -> Scalar:
     found = _NUMBER.match(word.text)
-    if found is None:
-        words.fail_at(word, f"{word.text!r} is no number")
+    assert found is not None
     digits, suffix = found.groups()
     if suffix in _FLOAT_DTYPE:
         return literal(math.copysign(float(digits), sign), _FLOAT_DTYPE[suffix])
