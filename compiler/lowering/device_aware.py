@@ -182,8 +182,6 @@ class DeviceAwareExprVisitor(_RegionWalk, ExprVisitor):
         return count > 0
 
     def _close(self, expr: Expr) -> None:
-        if expr in self.visit_counter:
-            return
         self.dispatch(expr)
         self.visit_counter[expr] = 1
 
