@@ -145,11 +145,10 @@ class RunFolder:
         return str(found) if isinstance(found, str | int | float) else None
 
     def _config_text(self) -> str:
-        try:
-            with self.config.open(encoding="utf-8") as stream:
-                return stream.read(_MAX_CONFIG)
-        except (OSError, UnicodeDecodeError):
-            return ""
+        unreadable = contextlib.suppress(OSError, UnicodeDecodeError)
+        with unreadable, self.config.open(encoding="utf-8") as stream:
+            return stream.read(_MAX_CONFIG)
+        return ""
 
     def results(self) -> list[Path]:
         """The files that a search left for people and tools, as far as they are there."""
@@ -328,10 +327,9 @@ def find_studies(
 
 def run_folders(root: Path) -> list[Path]:
     """The run folders in a folder, by name."""
-    try:
+    with contextlib.suppress(OSError):
         return sorted(path for path in root.iterdir() if _is_run(path))
-    except OSError:
-        return []
+    return []
 
 
 def _is_run(folder: Path) -> bool:

@@ -135,7 +135,7 @@ class Baseline:
         found = evaluate_split(pool, request, progress, "baseline")
         self.cpu_s += found.cpu_s
         score = baseline_score(found.sums, self.decides)
-        self.context.repository.save_baseline(self.context.study_id, score)
+        self.context.repository.save_baseline(self.context.study.id, score)
         outputs = {f"output_{place:04d}": array for place, array in enumerate(found.outputs)}
         self.artifacts.keep(OUTPUTS, self.data.sha256, outputs, found.cpu_s)
         return found.outputs

@@ -205,7 +205,7 @@ class FirstChoice:
 
         Nothing for a study that began without it, and where no trial measures channels.
         """
-        rows, study_id = context.repository, context.study_id
+        rows, study_id = context.repository, context.study.id
         known = FirstChoice.stored(rows, study_id)
         names = {parameter.name for parameter in prepared.space.parameters}
         if known is not None or "weight_rounding" not in names or rows.trials_of(study_id):

@@ -52,11 +52,6 @@ class StudyContext:
     pool: WorkerPool
     progress: Progress
 
-    @property
-    def study_id(self) -> int:
-        """Id of the study's row."""
-        return self.study.id
-
 
 @dataclass(frozen=True, slots=True)
 class StudyArtifacts:
@@ -117,11 +112,6 @@ class Budget:
 
     def __post_init__(self) -> None:
         self._start = self.clock()
-
-    @property
-    def out_of_time(self) -> bool:
-        """Return whether the timeout has passed."""
-        return self.seconds_left == 0
 
     @property
     def seconds_left(self) -> float:

@@ -96,7 +96,7 @@ class Driver:
     @property
     def study_id(self) -> int:
         """Id of the study's row."""
-        return self.context.study_id
+        return self.context.study.id
 
     @property
     def trials(self) -> KnownTrials:
@@ -175,7 +175,7 @@ class Driver:
             self.rows.add_event(self.study_id, "retried", data={"trials": count})
 
     def _stops(self) -> bool:
-        return self.budget.out_of_time or self.control.stop.is_set()
+        return not self.budget.seconds_left or self.control.stop.is_set()
 
     def _loop(self) -> str | None:
         while True:
@@ -325,7 +325,7 @@ class Driver:
 
     def _look_around(self) -> str | None:
         """Check the time, commands and other drivers; the reason to stop, or None."""
-        if self.budget.out_of_time:
+        if not self.budget.seconds_left:
             return TIMEOUT
         if self.control.stop.is_set():
             return STOPPED
@@ -379,14 +379,14 @@ class Orders:
 
     def begin(self) -> None:
         """Leave out the commands of earlier runs."""
-        news = self.context.repository.news_of(self.context.study_id)
+        news = self.context.repository.news_of(self.context.study.id)
         self._seen_command = news.command
 
     def stop(self, newest: int) -> bool:
         """Carry out the commands up to ``newest`` that are new; whether one says to stop."""
         if newest <= self._seen_command:
             return False
-        rows, study_id = self.context.repository, self.context.study_id
+        rows, study_id = self.context.repository, self.context.study.id
         for command in rows.commands_of(study_id, self._seen_command):
             self._seen_command = command.id
             if command.kind == TRY:
@@ -407,7 +407,7 @@ class Orders:
 
     def take_wishes(self) -> None:
         """Store what people want tried as the next trials, the budget notwithstanding."""
-        for event in wishes(self.context.repository, self.context.study_id):
+        for event in wishes(self.context.repository, self.context.study.id):
             if event.id not in self._seen_wishes:
                 self._seen_wishes.add(event.id)
                 try:

@@ -110,7 +110,7 @@ class Session:
         settings, pool = prepared.settings, context.pool
         self._prepared, self._folder, self._context = prepared, folder, context
         self._watch, self._control = watch, control
-        self._rows, self._study_id = context.repository, context.study_id
+        self._rows, self._study_id = context.repository, context.study.id
         # Trials of earlier audits are none of those that the user asks for.
         audits = self._rows.events_of(self._study_id, kind=AUDIT)
         mended = {e.data["trial"] for e in audits if e.data and "trial" in e.data}

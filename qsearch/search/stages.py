@@ -81,7 +81,7 @@ class Sensitivities:
         return self._stored() or self._measured()
 
     def _stored(self) -> Damage | None:
-        rows = self.context.repository.layers_of(self.context.study_id, SENSITIVITY)
+        rows = self.context.repository.layers_of(self.context.study.id, SENSITIVITY)
         found = {
             row.layer: {int(bits): float(d) for bits, d in row.figures["damage"].items()}
             for row in rows
@@ -181,7 +181,7 @@ class Sensitivities:
                 "other_bytes": self.other_bytes,
             }
             rows.append(LayerFigures(SENSITIVITY, name, place, figures))
-        self.context.repository.save_layers(self.context.study_id, rows)
+        self.context.repository.save_layers(self.context.study.id, rows)
 
 
 @dataclass(slots=True)

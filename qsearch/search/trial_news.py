@@ -101,7 +101,7 @@ class TrialNews:
         failure = trial.outcome.failure
         told = "" if failure is None else f"{failure.what} ({failure.where}); {failure.fix}"
         self.context.repository.add_event(
-            self.context.study_id, DIFFERS, trial=trial.number, data={"error": told}
+            self.context.study.id, DIFFERS, trial=trial.number, data={"error": told}
         )
         self.context.progress.message(f"warning: trial {trial.number}: {told}")
 

@@ -105,7 +105,7 @@ class TrialQueue:
     def store(self, new: Sequence[NewTrial]) -> list[Trial] | None:
         """Store trials; None where another driver stored them, or others, first: these are read."""
         try:
-            added = self.context.repository.add_trials(self.context.study_id, new)
+            added = self.context.repository.add_trials(self.context.study.id, new)
         except ConflictError:
             self.read_new()
             return None
@@ -116,7 +116,7 @@ class TrialQueue:
     def read_new(self) -> list[Trial]:
         """Take in the batches that other drivers stored; their trials that ended."""
         stored = self.context.repository.trials_of(
-            self.context.study_id, first=self.trials.next_number
+            self.context.study.id, first=self.trials.next_number
         )
         new = [trial for trial in stored if trial.number not in self.trials.by_number]
         if new:

@@ -147,7 +147,7 @@ class Winner:
             "files": None if self.signer else self._digest(),
         }
         self.context.repository.save_emitted(
-            self.context.study_id, {**emitted.report(), ABOUT: about}
+            self.context.study.id, {**emitted.report(), ABOUT: about}
         )
         return emitted.findings
 

@@ -169,11 +169,8 @@ class RemoteArtifactStore(ArtifactStore):
 
     def has(self, kind: str, sha256: str) -> bool:
         """Return whether it is here or there."""
-        if super().has(kind, sha256):
-            return True
         with self._reached():
-            found = self._files.exists(self._remote(kind, sha256))
-        return bool(found)
+            return super().has(kind, sha256) or self._files.exists(self._remote(kind, sha256))
 
     def _remote(self, kind: str, sha256: str) -> str:
         """Return the remote path of an artefact."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -175,10 +176,8 @@ class JobQueries(Database):
     def add_upload(self, server: str, owner: str, upload: Upload) -> None:
         """Note that a user uploaded a file; once more is no error."""
         row = insert(UPLOAD).values(server=server, owner=owner, **columns_of(upload))
-        try:
+        with contextlib.suppress(IntegrityError):
             self.execute(row)
-        except IntegrityError:
-            return
 
     def uploads_of(self, server: str, owner: str) -> list[Upload]:
         """List the uploads of a user, oldest first."""

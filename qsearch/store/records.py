@@ -178,8 +178,7 @@ class Counts:
 
     def report(self) -> dict[str, int]:
         """The counts as ``--json`` prints them."""
-        names = (*FINISHED, "from_store")
-        return {name: int(getattr(self, name)) for name in names}
+        return {name: getattr(self, name) for name in (*FINISHED, "from_store")}
 
 
 @dataclass(frozen=True, slots=True)

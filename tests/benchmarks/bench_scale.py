@@ -210,7 +210,7 @@ class Service:
         pool.close()
         self.sampler_cpu_s += run.sampler.cpu_s
         self.done[job.name] = run.driver.news.finished_here
-        trials = repository.trials_of(run.driver.context.study_id)
+        trials = repository.trials_of(run.driver.context.study.id)
         self.finished[job.name] = sum(trial.finished for trial in trials)
         self.waits += [(t.started_at or 0.0) - t.created_at for t in trials]
         repository.close()
@@ -362,7 +362,7 @@ def measure_ray(url: str, address: str, workers: int, trials: int) -> dict[str, 
         wall, cpu = time.monotonic() - begin, time.process_time() - cpu
     finally:
         pool.close()
-    counts = repository.count_trials(run.driver.context.study_id)
+    counts = repository.count_trials(run.driver.context.study.id)
     repository.close()
     assert counts.complete == trials, counts
     return {

@@ -52,7 +52,7 @@ def test_a_kill_before_the_repaired_winner_runs_loses_nothing(
     noted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(self: Driver, new: NewTrial, note: Callable[[], None]) -> None:
-        self.context.repository.add_trials(self.context.study_id, [new])
+        self.context.repository.add_trials(self.context.study.id, [new])
         if noted:
             note()
         raise RuntimeError("killed")

@@ -134,17 +134,17 @@ def test_what_a_dead_driver_ran_is_run_by_another_with_the_same_parameters(
     with pytest.raises(KilledError):
         driver(repository, FakePool(on_finish=fake_interrupt(after=5))).run()
     # A killed process leaves no cleaned-up rows: one more driver, whose heart does not beat.
-    dead = repository.join(living.context.study_id, "killed", "v1", 2)
-    taken = repository.claim_trials(living.context.study_id, dead, 2, below=TRIALS).run
+    dead = repository.join(living.context.study.id, "killed", "v1", 2)
+    taken = repository.claim_trials(living.context.study.id, dead, 2, below=TRIALS).run
     assert taken
     assert living.run() is None
-    after = {t.number: t for t in repository.trials_of(living.context.study_id)}
+    after = {t.number: t for t in repository.trials_of(living.context.study.id)}
     assert len(after) == TRIALS
     assert all(t.finished for t in after.values())
     for trial in taken:
         assert after[trial.number].params == trial.params
         assert after[trial.number].outcome.attempts >= 2
-    assert [d.state for d in repository.drivers_of(living.context.study_id)] == ["ended"] * 3
+    assert [d.state for d in repository.drivers_of(living.context.study.id)] == ["ended"] * 3
     repository.close()
 
 
@@ -153,14 +153,14 @@ def test_a_dead_driver_of_another_study_holds_up_no_equal_work(storage_url: str)
     killed = driver(repository, FakePool(on_finish=fake_interrupt(after=1)), name="killed")
     with pytest.raises(KilledError):
         killed.run()
-    dead = repository.join(killed.context.study_id, "killed", "v1", 2)
-    taken = repository.claim_trials(killed.context.study_id, dead, 2, below=TRIALS).run
+    dead = repository.join(killed.context.study.id, "killed", "v1", 2)
+    taken = repository.claim_trials(killed.context.study.id, dead, 2, below=TRIALS).run
     other = driver(repository, FakePool(), name="other", watch=LeaseMonitor(lease_s=0.5))
     assert other.run() is None
-    works = {trial.work_hash for trial in repository.trials_of(other.context.study_id)}
+    works = {trial.work_hash for trial in repository.trials_of(other.context.study.id)}
     assert works & {trial.work_hash for trial in taken}
-    assert repository.count_trials(other.context.study_id).finished == TRIALS
-    left = repository.trials_by_number(killed.context.study_id, [trial.number for trial in taken])
+    assert repository.count_trials(other.context.study.id).finished == TRIALS
+    left = repository.trials_by_number(killed.context.study.id, [trial.number for trial in taken])
     assert {trial.state for trial in left} == {"waiting"}
     repository.close()
 
@@ -172,13 +172,13 @@ def test_a_request_to_stop_ends_the_search_with_nothing_running(sqlite_url: str)
     def answer(request: EvaluationRequest) -> EvaluationResult:
         if not asked.is_set():
             asked.set()
-            repository.add_command(search.context.study_id, "stop")
+            repository.add_command(search.context.study.id, "stop")
         time.sleep(0.3)
         return made_up(request)
 
     search = driver(repository, FakePool(answer=answer))
     assert search.run() == STOPPED
-    trials = repository.trials_of(search.context.study_id)
+    trials = repository.trials_of(search.context.study.id)
     assert 0 < sum(t.finished for t in trials) < TRIALS
     assert all(t.finished or t.state == "waiting" for t in trials)
     repository.close()
@@ -187,7 +187,7 @@ def test_a_request_to_stop_ends_the_search_with_nothing_running(sqlite_url: str)
 def test_a_paused_study_waits_until_it_is_told_to_go_on(sqlite_url: str) -> None:
     repository = Repository(open_engine(sqlite_url))
     search = driver(repository, FakePool(answer=slowly))
-    study = search.context.study_id
+    study = search.context.study.id
     running = threading.Thread(target=search.run)
     running.start()
     repository.add_command(study, "pause")
@@ -247,7 +247,7 @@ def test_three_trials_wait_beside_the_one_that_a_worker_runs(sqlite_url: str) ->
 def test_a_driver_of_another_study_takes_no_trials_from_the_reserve(postgres_url: str) -> None:
     repository = Repository(open_engine(postgres_url))
     other = driver(repository, FakePool(), name="other")
-    repository.join(other.context.study_id, "elsewhere", "v1", 2)
+    repository.join(other.context.study.id, "elsewhere", "v1", 2)
     pool = CountingPool(num_workers=1)
     driver(repository, pool).run()
     assert pool.most == 4
