@@ -108,21 +108,20 @@ def narrow_levels(
     channel where it is known. Where tables read them, the range in which they change. None for
     other steps, and where none of these reads.
     """
-    limits, nbit = limits_in(step), _stored_bits(step)
-    if limits is None or not nbit:
+    seen, tabulated = _seen(step), _seen(step, tabulated=True)
+    if seen is None or tabulated is None:
         return None
     found = _read_levels(step.result)
     if found is not None:
-        own = [limit * float(found.factor) for limit in limits]
+        own = [limit * float(found.factor) for limit in limits_in(step) or ()]
         return replace(found, low=max(found.low, own[0]), high=min(found.high, own[1]))
     origin = _Origin.of(step)
     unsigned = ranges.of(step.result).lowest >= 0 and _is_unsigned(origin.source)
-    low, high = _calibrated(limits, nbit)
-    whole = _calibrated_levels(origin, max(-low, high), unsigned)
+    whole = _calibrated_levels(origin, max(-seen[0], seen[1]), unsigned)
     multiplied = _multiplied_levels(step, whole, origin, maxima, last)
     if multiplied is not None or _enters(origin.product):
         return multiplied
-    return _tabulated_levels(step, _calibrated(limits, nbit, tabulated=True))
+    return _tabulated_levels(step, tabulated)
 
 
 def moved_from(value: Value) -> Iterator[tuple[Value, int]]:
@@ -182,31 +181,21 @@ def _enters(product: Step | None) -> bool:
     return any(s is None or not all(is_integer(arg.type.dtype) for arg in s.args) for s in read)
 
 
-def _stored_bits(step: Step) -> int:
-    """The bits of a stored value that has more than 8; 0 for others. An activation's limits may
-    leave a value of 16 bits in 32."""
+def _seen(step: Step, tabulated: bool = False) -> tuple[float, float] | None:
+    """The ends of the integers of a stored value of 9 to 16 bits that calibration has seen; None
+    for others.
+
+    Limits below those of its bits are ends of the values: there is no room beyond, and the value
+    may be stored in more bits.
+    """
     quant, limits = step.results[0].quant, limits_in(step)
     if quant is None or limits is None or quant.zero_point or not quant.bits:
-        return 0
-    stored = step.result.type.dtype == WIDE_INPUT or _are_whole(limits, quant.bits)
-    return quant.bits if stored else 0
-
-
-def _are_whole(limits: tuple[int, int], nbit: int) -> bool:
-    """True if limits are those of so many bits."""
-    return max(-limits[0], limits[1]) + 1 in (1 << (nbit - 1), 1 << nbit)
-
-
-def _calibrated(limits: tuple[int, int], nbit: int, tabulated: bool = False) -> tuple[float, float]:
-    """The ends of the integers of a wide point that calibration has seen.
-
-    Limits below those of its bits are ends of the values: there is no room beyond.
-    """
-    if not _are_whole(limits, nbit):
-        return limits
-    room = wide_headroom(nbit, tabulated=tabulated)
-    low, high = ((end + np.sign(end)) / room for end in limits)
-    return low, high
+        return None
+    low, high = limits
+    if max(-low, high) + 1 in (1 << (quant.bits - 1), 1 << quant.bits):
+        room = wide_headroom(quant.bits, tabulated=tabulated)
+        return (low + np.sign(low)) / room, (high + np.sign(high)) / room
+    return limits if step.result.type.dtype == WIDE_INPUT else None
 
 
 def _multiplied_levels(
@@ -374,7 +363,7 @@ def _sum_levels(value: Value) -> Levels | None:
     if limits is None or factor.min() <= 0:
         return None
     rectified |= getattr(step.attrs, "relu", False)
-    if not _stored_bits(step):
+    if _seen(step) is None:
         narrow = limits[1] - limits[0] < LEVELS
         return Levels(factor, *limits, rectified) if narrow else None
     read = _read_levels(step.result)
