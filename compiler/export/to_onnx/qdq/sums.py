@@ -70,8 +70,11 @@ class Levels:
 
 def _read_levels(value: Value) -> Levels | None:
     found: list[tuple[float, Levels]] = []
-    for factor, _, limits in _requantized(value):
-        if limits is not None and limits[1] - limits[0] < LEVELS and factor.size == 1:
+    for reader in _readers(value):
+        factor, limits = factor_of(reader), limits_in(reader)
+        if factor is None or limits is None or factor.size > 1:
+            continue
+        if limits[1] - limits[0] < LEVELS:
             span = (limits[1] - limits[0]) / float(factor.reshape(()))
             found.append((span, Levels(factor.reshape(()), *limits)))
     return max(found, key=lambda one: one[0])[1] if found else None
@@ -352,17 +355,13 @@ def narrowed_sides(step: Step, sides: tuple[Real, Real], graph: QdqEmitter) -> t
 def _sum_levels(value: Value) -> Levels | None:
     """The 8 bit integers that a sum becomes; None where it becomes several, or others."""
     readers = list(_readers(value))
-    rectified = len(readers) == 1 and readers[0].name == "nn.relu"
-    if rectified:
-        value = readers[0].result
-        readers = list(_readers(value))
-    found = list(_requantized(value, rectified=True))
-    if len(readers) != 1 or len(found) != 1:
+    if len(readers) != 1:
         return None
-    ((factor, step, limits),) = found
-    if limits is None or factor.min() <= 0:
+    step = readers[0]
+    factor, limits = factor_of(step, rectified=True), limits_in(step)
+    if factor is None or limits is None or factor.min() <= 0:
         return None
-    rectified |= getattr(step.attrs, "relu", False)
+    rectified = step.attrs.relu
     if _seen(step) is None:
         narrow = limits[1] - limits[0] < LEVELS
         return Levels(factor, *limits, rectified) if narrow else None
@@ -419,18 +418,6 @@ def _factors(step: Step) -> Factors | None:
     if step.name not in RESCALING or getattr(step.attrs, "rounding", "") in (*TFLM, "floor"):
         return None
     return factors_in(step)
-
-
-def _requantized(
-    value: Value, rectified: bool = False
-) -> Iterator[tuple[Floats, Step, tuple[int, int] | None]]:
-    """Yield the factor by which each reader multiplies the value, in a shape that broadcasts, and
-    the step that limits the product, which may stand behind the reader."""
-    for user in _readers(value):
-        factor = factor_of(user, rectified)
-        if factor is not None:
-            for one in [user] if limits_in(user) else _readers(user.result):
-                yield factor, one, limits_in(one)
 
 
 def limits_in(step: Step) -> tuple[int, int] | None:
