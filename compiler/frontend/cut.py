@@ -288,7 +288,7 @@ def logarithms(graph: Graph) -> tuple[list[str], list[str]]:
         begins: the tensors that the first products behind them read, for ``from_``.
     """
     fixed: set[int] = set()
-    real = {n for n in graph.inputs if graph.types[n].tensor_type.elem_type not in _INTEGERS}
+    real = {n for n in graph.inputs if graph.tensor(n).elem_type not in _INTEGERS}
     found: list[int] = []
     for place, node in enumerate(graph.nodes):
         writers, reads = graph.writers(place), graph.reads[place]
@@ -335,18 +335,12 @@ def last_function(graph: Graph) -> tuple[str, str] | None:
 
 def _open_names(graph: Graph) -> set[str]:
     """Computed values that have no sizes in front of a run, beside the model's free axes."""
-    free = {
-        dim.dim_param
-        for name in graph.inputs
-        for dim in graph.types[name].tensor_type.shape.dim
-        if dim.dim_param
-    }
+    free = {dim.dim_param for name in graph.inputs for dim in graph.tensor(name).shape.dim} - {""}
     return {
         name
-        for name in graph.writer.keys() & graph.types.keys()
+        for name in graph.writer
         if any(
-            not dim.dim_value and dim.dim_param not in free
-            for dim in graph.types[name].tensor_type.shape.dim
+            not dim.dim_value and dim.dim_param not in free for dim in graph.tensor(name).shape.dim
         )
     }
 
@@ -419,8 +413,7 @@ def _body(
 
 def _computed_again(graph: Graph, name: str, writer: int) -> bool:
     """Shapes and what is made of them: cheap, and constants where the sizes are known."""
-    kind = graph.types.get(name)
-    integer = kind is not None and kind.tensor_type.elem_type in _INTEGERS
+    integer = graph.tensor(name).elem_type in _INTEGERS
     return integer and graph.nodes[writer].op_type in _SHAPE_ARITHMETIC
 
 

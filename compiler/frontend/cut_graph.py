@@ -77,6 +77,10 @@ class Graph:
         graph = made.graph
         return {i.name: i.type for i in (*graph.value_info, *graph.input, *graph.output)}
 
+    def tensor(self, name: str) -> onnx.TypeProto.Tensor:
+        """Return the type of a tensor; an empty one where ONNX infers none."""
+        return self.types.get(name, onnx.TypeProto()).tensor_type
+
     @cached_property
     def sizes(self) -> dict[str, tuple[int, ...]]:
         """Sizes of stored tensors."""
@@ -110,13 +114,11 @@ class Graph:
     def _shape(self, name: str) -> tuple[int, ...]:
         if name in self.sizes:
             return self.sizes[name]
-        tensor = self.types[name].tensor_type if name in self.types else None
-        return () if tensor is None else tuple(max(d.dim_value, 1) for d in tensor.shape.dim)
+        return tuple(max(d.dim_value, 1) for d in self.tensor(name).shape.dim)
 
     def leaves_nothing(self, place: int) -> bool:
         """Return whether a result has no element by its sizes: a window does not fit the data."""
-        types = (self.types[out] for out in self.nodes[place].output if out in self.types)
-        dims = (dim for kind in types for dim in kind.tensor_type.shape.dim)
+        dims = (dim for out in self.nodes[place].output for dim in self.tensor(out).shape.dim)
         return any(dim.HasField("dim_value") and dim.dim_value < 1 for dim in dims)
 
     def places(self, names: Collection[str]) -> set[int]:
@@ -147,13 +149,9 @@ class Graph:
 
     def _is_option(self, name: str) -> bool:
         whole = (onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.BOOL)
-        tensor = self.types[name].tensor_type if name in self.types else None
-        return (
-            tensor is not None
-            and tensor.elem_type in whole
-            and len(tensor.shape.dim) < 2
-            and math.prod(self._shape(name)) == 1
-        )
+        tensor = self.tensor(name)
+        single = len(tensor.shape.dim) < 2 and math.prod(self._shape(name)) == 1
+        return tensor.elem_type in whole and single
 
     def products(self) -> set[int]:
         """Products that depend on the inputs."""

@@ -129,7 +129,8 @@ def _shortened(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
         for dtype in _SHORTER[one.data_type]:
             with np.errstate(invalid="ignore", over="ignore"):
                 held = array.astype(dtype)
-            if array.nbytes - held.nbytes > _LEAST_SAVED and _same(held.astype(array.dtype), array):
+            exact = held.astype(array.dtype).tobytes() == array.tobytes()
+            if array.nbytes - held.nbytes > _LEAST_SAVED and exact:
                 name, wide = one.name, f"{one.name}_w"
                 casts[name] = helper.make_node("Cast", [name], [wide], to=one.data_type)
                 one.CopyFrom(numpy_helper.from_array(held, name))
@@ -147,10 +148,6 @@ def initializer_bytes(model: onnx.ModelProto) -> int:
 def _axis(node: onnx.NodeProto) -> int:
     default = 1 if node.op_type == "DequantizeLinear" else 0
     return next((one.i for one in node.attribute if one.name == "axis"), default)
-
-
-def _same(one: Array, other: Array) -> bool:
-    return one.tobytes() == other.tobytes()
 
 
 def _zero_points(weight: Array, axis: int, bits: int) -> Array | None:

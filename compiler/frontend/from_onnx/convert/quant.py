@@ -143,11 +143,7 @@ def quantize_linear(node: OnnxNode) -> Expr:
     if grid is not None and data.tensor_type.dtype in ("float32", "float16"):
         return quantized(node, node.proto.output[0], data, grid)
     scale = _per_axis(node, _parameter(node, 1), data)
-    target = "uint8"
-    if node.has_input(2):
-        target = _parameter(node, 2).tensor_type.dtype
-    elif node.attr("output_dtype", 0):
-        target = dtype_of(node.attr("output_dtype"), node.label)
+    target = _integer_dtype(node)
     result = node.call("round_even", node.call("divide", data, scale))
     if node.has_input(2):
         zero = node.call("cast", _parameter(node, 2), dtype=data.tensor_type.dtype)
@@ -366,21 +362,12 @@ def _grid(node: OnnxNode) -> Grid | None:
     if scale.ndim > 1 or not (np.isfinite(scale) & (scale > 0)).all():
         return None
     zero_point = node.known(2)
-    if node.has_input(2):
-        if zero_point is None:
+    if zero_point is None:
+        if node.has_input(2):
             return None
-        dtype, narrow = str(zero_point.dtype), node.values.has_2_bits(node.proto.input[2])
-        zero_point = zero_point.astype(np.int64)
-    else:
-        dtype, narrow = "uint8", False
-        if node.op_type.endswith("DequantizeLinear"):
-            dtype, narrow = (
-                node.arg(0).tensor_type.dtype,
-                node.values.has_2_bits(node.proto.input[0]),
-            )
-        elif node.attr("output_dtype", 0):
-            dtype = dtype_of(node.attr("output_dtype"), node.label)
         zero_point = np.zeros(scale.shape, np.int64)
+    zero_point, dtype = zero_point.astype(np.int64), _integer_dtype(node)
+    narrow = node.values.has_2_bits(node.proto.input[2 if node.has_input(2) else 0])
     if dtype not in (*_QUANTIZED, "int32") or zero_point.shape != scale.shape:
         return None
     if scale.shape == (1,):
@@ -389,6 +376,16 @@ def _grid(node: OnnxNode) -> Grid | None:
     if narrow:
         low, high = (low // 4, high // 4) if low else (0, 3)
     return Grid(scale, zero_point, node.attr("axis", 1), dtype, low, high)
+
+
+def _integer_dtype(node: OnnxNode) -> str:
+    """The dtype of the integers that a node reads or gives."""
+    if node.has_input(2):
+        return _parameter(node, 2).tensor_type.dtype
+    if node.op_type.endswith("DequantizeLinear"):
+        return node.arg(0).tensor_type.dtype
+    given = node.attr("output_dtype", 0)
+    return dtype_of(given, node.label) if given else "uint8"
 
 
 def _point(node: OnnxNode, grid: Grid) -> Expr | None:
