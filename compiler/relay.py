@@ -168,10 +168,7 @@ def module(
     Raises:
         TypeInferenceError: it is ill-typed.
     """
-    if isinstance(main, Expr):
-        mod = IRModule.from_expr(main)
-    else:
-        mod = IRModule({name: main[name] for name in main})
+    mod = IRModule.from_expr(main) if isinstance(main, Expr) else IRModule(main)
     for data in type_definitions:
         mod = mod.with_type(data)
     return infer_module(mod)

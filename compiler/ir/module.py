@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from compiler.errors import CompilerError, check_known
@@ -12,7 +12,7 @@ from compiler.ir.attrs import NO_ATTRS, DictAttrs
 from compiler.ir.expr import Call, Expr, Function, GlobalVar, Op, text_for_people
 from compiler.ir.ty import FuncType, GlobalTypeVar
 from compiler.ir.walk import nodes_of
-from compiler.text_output import html_table
+from compiler.text_output import abbreviated, html_table
 
 # A Function, or a LoweredFunction, which the IR holds without looking inside.
 BaseFunc = Any
@@ -197,6 +197,7 @@ class IRModule:
 
 
 _COMMONEST: Final = 3
+_SHOWN: Final = 4
 
 
 def _function_row(function: object) -> tuple[str, str, str]:
@@ -210,12 +211,7 @@ def _function_row(function: object) -> tuple[str, str, str]:
     common = ", ".join(f"{count} {name}" for name, count in names.most_common(_COMMONEST))
     more = "" if len(names) <= _COMMONEST else ", …"
     return (
-        _shortened(takes),
+        abbreviated(takes, _SHOWN),
         str(gives or "not inferred"),
         f"{len(calls)}" + (f" ({common}{more})" if calls else ""),
     )
-
-
-def _shortened(names: Sequence[str], limit: int = 4) -> str:
-    left = len(names) - limit
-    return ", ".join(names[:limit]) + (f", and {left} more" if left > 0 else "")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from compiler.errors import CompilerError
@@ -120,12 +119,7 @@ class PassContext:
         _stack.set((*_stack.get(), self))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         _stack.set(_stack.get()[:-1])
 
 

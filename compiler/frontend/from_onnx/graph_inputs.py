@@ -72,8 +72,7 @@ def bind_inputs(graph: onnx.GraphProto, inputs: InputShapes, values: GraphValues
 
 def _batch_names(infos: Iterable[onnx.ValueInfoProto]) -> frozenset[str]:
     """Leading dimensions that are called a batch: states of layers have it on another axis."""
-    firsts = (list(info.type.tensor_type.shape.dim[:1]) for info in infos)
-    names = {dim.dim_param for dims in firsts for dim in dims}
+    names = {dim.dim_param for info in infos for dim in info.type.tensor_type.shape.dim[:1]}
     return frozenset(name for name in names if "batch" in name.casefold())
 
 

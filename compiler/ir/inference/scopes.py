@@ -125,13 +125,8 @@ class ScopeConstraints:
 
     def _bind_let(self, let: Let) -> None:
         var, value = let.var, self.types[let.value]
-        if var in self.types:
-            self._unify(let, self.types[var], value, f"let %{var.name_hint}")
-        elif var.type_annotation is not None:
-            self.types[var] = var.type_annotation
-            self._unify(let, var.type_annotation, value, f"let %{var.name_hint}")
-        else:
-            self.types[var] = value
+        known = self.types.setdefault(var, var.type_annotation or value)
+        self._unify(let, known, value, f"let %{var.name_hint}")
         self.order.append(var)
 
     def _leave_let(self, let: Let) -> None:

@@ -154,9 +154,7 @@ class Names:
 
     def global_var(self, name: str) -> GlobalVar:
         """The one GlobalVar of this name."""
-        if name not in self._globals:
-            self._globals[name] = GlobalVar(name)
-        return self._globals[name]
+        return self._globals.setdefault(name, GlobalVar(name))
 
     def meta(self, kind: str, index: int, token: Token) -> Any:
         """Object of a metadata reference; the same object every time."""

@@ -70,11 +70,9 @@ def lp_pool(node: OnnxNode) -> Expr:
     mean = _pool(node, "nn.avg_pool2d", powers, count_include_pad=True)
     count = node.scalar_like(math.prod(node.attr("kernel_shape")), data)
     total = node.call("multiply", mean, count)
-    return (
-        node.call("sqrt", total)
-        if p == 2
-        else node.call("power", total, node.scalar_like(1 / p, data))
-    )
+    if p == 2:
+        return node.call("sqrt", total)
+    return node.call("power", total, node.scalar_like(1 / p, data))
 
 
 @from_onnx("GlobalAveragePool")
