@@ -194,14 +194,10 @@ def _with_guards(condition: Scalar, facts: Facts) -> Facts:
     known = dict(facts)
     for node in conjuncts(condition):
         if isinstance(node, Bin) and node.op in _SIDES and isinstance(node.b, IntImm):
-            _learn(known, node.a, _SIDES[node.op](node.b.value))
+            name, constant = sum_key(node.a)
+            before, told = known.get(name, (-_FAR, _FAR)), _SIDES[node.op](node.b.value)
+            known[name] = max(told[0] - constant, before[0]), min(told[1] - constant, before[1])
     return known
-
-
-def _learn(known: dict[str, Range], expr: Scalar, told: Range) -> None:
-    name, constant = sum_key(expr)
-    before = known.get(name, (-_FAR, _FAR))
-    known[name] = max(told[0] - constant, before[0]), min(told[1] - constant, before[1])
 
 
 def _with_opposite(condition: Scalar, facts: Facts) -> Facts:
