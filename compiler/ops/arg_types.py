@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import typing
 from collections.abc import Callable, Sequence
 
@@ -72,16 +73,21 @@ def integer_tensor(op: str, types: Types, index: int, name: str) -> TensorType:
     return ty
 
 
-def check_integers(op: str, data: TensorType, name: str = "argument 0 (data)") -> None:
-    """An argument that must have an integer dtype.
+def _check(needed: str, legal: Callable[[str], bool]) -> Callable[..., None]:
+    """The check of one kind of number; it raises a TypeInferenceError for another."""
 
-    Raises:
-        TypeInferenceError: it has another dtype.
-    """
-    if not is_integer(data.dtype):
-        raise TypeInferenceError(
-            f"{op}: {name} is {data}, an integer dtype is needed", fix="insert a cast"
-        )
+    def check(op: str, data: TensorType, name: str = "argument 0 (data)") -> None:
+        if not legal(data.dtype):
+            raise TypeInferenceError(
+                f"{op}: {name} is {data}, {needed} needed", fix="insert a cast"
+            )
+
+    return check
+
+
+check_integers = _check("an integer dtype is", is_integer)
+check_floats = _check("a float dtype is", is_float)
+check_no_bools = _check("numbers are", lambda dtype: dtype != "bool")
 
 
 def index_tensor(op: str, types: Types, index: int, name: str) -> TensorType:
@@ -97,30 +103,6 @@ def index_tensor(op: str, types: Types, index: int, name: str) -> TensorType:
         f"{op}: argument {index} ({name}) is {ty}; positions are counted in int64",
         fix="cast it to int64",
     )
-
-
-def check_floats(op: str, data: TensorType, name: str = "data") -> None:
-    """An argument that must have a float dtype.
-
-    Raises:
-        TypeInferenceError: it has another dtype.
-    """
-    if not is_float(data.dtype):
-        raise TypeInferenceError(
-            f"{op}: {name} is {data}, a float dtype is needed", fix="insert a cast"
-        )
-
-
-def check_no_bools(op: str, data: TensorType) -> None:
-    """Data that must be numbers.
-
-    Raises:
-        TypeInferenceError: they are bools.
-    """
-    if data.dtype == "bool":
-        raise TypeInferenceError(
-            f"{op}: argument 0 (data) is {data}, numbers are needed", fix="insert a cast"
-        )
 
 
 def check_dtype(op: str, data: TensorType, legal: Sequence[str]) -> None:
@@ -233,6 +215,12 @@ def merge_dim(op: str, a: Dim, b: Dim, what: str) -> Dim:
     if isinstance(b, Any) or a == b:
         return a
     raise TypeInferenceError(f"{op}: {what} is {a} on one side and {b} on the other")
+
+
+def product_of(sizes: Sequence[Dim]) -> Dim:
+    """The product of sizes; unknown where one of them is."""
+    known = [size for size in sizes if isinstance(size, int)]
+    return math.prod(known) if len(known) == len(sizes) else Any()
 
 
 def static(shape: Shape) -> bool:

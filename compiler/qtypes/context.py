@@ -52,7 +52,7 @@ class QuantizeContext:
 
     Attributes:
         qconfig: the choices of the run; the current one unless given.
-        qnode_map: (data, kind, sign, rounding, bits) → simulated_quantize call.
+        qnode_map: (data, kind, bits) → simulated_quantize call.
         conv2d_counter: nn.conv2d calls seen by the annotate rules.
         stopped: an nn.global_avg_pool2d has ended quantization.
         integer_masks: comparisons that will compare integers.
@@ -72,7 +72,7 @@ class QuantizeContext:
     """
 
     qconfig: QConfig = field(default_factory=current_qconfig)
-    qnode_map: dict[tuple[Expr, int, bool, str, int | None], Call] = field(default_factory=dict)
+    qnode_map: dict[tuple[Expr, int, int | None], Call] = field(default_factory=dict)
     conv2d_counter: int = 0
     stopped: bool = False
     integer_masks: set[Expr] = field(default_factory=set)

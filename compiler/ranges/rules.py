@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import reduce
+from functools import partial, reduce
 from itertools import product
 
 import numpy as np
@@ -45,11 +45,15 @@ def corners(bounds: list[Bound]) -> Interval:
     return interval(reduce(np.minimum, whole), reduce(np.maximum, whole))
 
 
-@FRange.register("add")
-def add(step: Step, ctx: RangeContext) -> Interval:
-    """Bounds add up."""
+def _end_by_end(compute: np.ufunc, step: Step, ctx: RangeContext) -> Interval:
+    """Lower bounds with lower bounds, upper bounds with upper ones."""
     a, b = (ctx.of(v) for v in step.args)
-    return interval(a.low + b.low, a.high + b.high)
+    return interval(compute(a.low, b.low), compute(a.high, b.high))
+
+
+FRange.register("add")(partial(_end_by_end, np.add))
+FRange.register("maximum")(partial(_end_by_end, np.maximum))
+FRange.register("minimum")(partial(_end_by_end, np.minimum))
 
 
 @FRange.register("subtract")
@@ -93,20 +97,6 @@ def bitwise_or(step: Step, ctx: RangeContext) -> Interval:
         return constant_interval(low, -1, rank)
     most = max(a.highest, b.highest).bit_length()
     return constant_interval(low, (1 << most) - 1, rank)
-
-
-@FRange.register("maximum")
-def maximum(step: Step, ctx: RangeContext) -> Interval:
-    """Bound by bound."""
-    a, b = (ctx.of(v) for v in step.args)
-    return interval(np.maximum(a.low, b.low), np.maximum(a.high, b.high))
-
-
-@FRange.register("minimum")
-def minimum(step: Step, ctx: RangeContext) -> Interval:
-    """Bound by bound."""
-    a, b = (ctx.of(v) for v in step.args)
-    return interval(np.minimum(a.low, b.low), np.minimum(a.high, b.high))
 
 
 @FRange.register("where")

@@ -37,8 +37,6 @@ class SimulatedQuantizeAttrs(OpAttrs):
 def attach_simulated_quantize(
     data: Expr,
     kind: QAnnotateKind,
-    sign: bool = True,
-    rounding: str = "round",
     context: QuantizeContext | None = None,
     shared: bool = True,
     bits: int | None = None,
@@ -48,7 +46,6 @@ def attach_simulated_quantize(
     Args:
         data: an expression without annotation.
         kind: of the point; a constant is always WEIGHT.
-        sign, rounding: attributes of simulated_quantize.
         context: the run that remembers points, so that all consumers of a value share one.
         bits: precision; None for that of the kind.
         shared: False makes a point of its own: two biases with the same values may need two scales.
@@ -59,17 +56,12 @@ def attach_simulated_quantize(
     if isinstance(data, Constant):
         kind = QAnnotateKind.WEIGHT
     held = point_attrs(data)
-    asked = (sign, rounding, bits)
-    if (
-        held is not None
-        and held.kind == kind
-        and (held.given or (held.sign, held.rounding, held.bits) == asked)
-    ):
+    if held is not None and held.kind == kind and (held.given or held.bits == bits):
         return data
-    key = (data, int(kind), sign, rounding, bits)
+    key = (data, int(kind), bits)
     if context is not None and shared and key in context.qnode_map:
         return context.qnode_map[key]
-    attrs = SimulatedQuantizeAttrs(kind=int(kind), sign=sign, rounding=rounding, bits=bits)
+    attrs = SimulatedQuantizeAttrs(kind=int(kind), bits=bits)
     point = Call(
         Op.get(SQ), (data, *[Var(name, SCALAR) for name in PARAMETERS]), attrs, span=data.span
     )

@@ -11,25 +11,10 @@ from __future__ import annotations
 
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, TupleGetItem, is_op_call
 from compiler.ir.walk import mentions, nodes_of
+from compiler.ops.rules.channel_factors import SHAPES
+from compiler.ops.rules.pass_through import MOVES as MOVED
 
-MOVES = frozenset(
-    {
-        "broadcast_to",
-        "expand_dims",
-        "nn.batch_flatten",
-        "nn.depth_to_space",
-        "nn.mirror_pad",
-        "nn.pad",
-        "nn.space_to_depth",
-        "reshape",
-        "reverse",
-        "squeeze",
-        "strided_slice",
-        "take",
-        "tile",
-        "transpose",
-    }
-)
+MOVES = frozenset((*MOVED, *SHAPES, "nn.pad", "strided_slice", "take", "transpose")) - {"repeat"}
 _NARROW = frozenset(
     {
         "annotation.cast_hint",

@@ -16,6 +16,7 @@ from compiler.ir.expr import Call, Constant, Expr, Function, Op, Tuple, TupleGet
 from compiler.ir.loops import END, STATE
 from compiler.ir.walk import mentions, nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import attach_simulated_quantize
+from compiler.ops.rules.channel_factors import SHAPES
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.layer_choices import WIDE_BITS
 from compiler.qtypes.qconfig import QAnnotateKind
@@ -24,17 +25,7 @@ _MOST_HEADROOM = 4.0
 _TABLE_HEADROOM = 2.0
 
 _NORMS = ("nn.layer_norm", "nn.rms_norm")
-_MOVES = frozenset(
-    {
-        "annotation.cast_hint",
-        "annotation.stop_fusion",
-        "expand_dims",
-        "nn.batch_flatten",
-        "reshape",
-        "squeeze",
-        "transpose",
-    }
-)
+_MOVES = frozenset((*SHAPES, "annotation.cast_hint", "annotation.stop_fusion", "transpose"))
 _CUTS = ("split", "strided_slice", "take")
 
 

@@ -66,7 +66,7 @@ def reduction(
             need = "bool" if dtype == "bool" else "numbers"
             raise TypeInferenceError(f"{op}: argument 0 (data) is {data}, {need} is needed")
         if floats_only:
-            check_floats(op, data, "argument 0 (data)")
+            check_floats(op, data)
         axes = reduced_axes(op, len(data.shape), attrs.axis, attrs.exclude)
         return TensorType(reduced_shape(data.shape, axes, attrs.keepdims), data.dtype)
 

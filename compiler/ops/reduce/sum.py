@@ -21,12 +21,18 @@ from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, define_op
-from compiler.ir.ty import Any as AnyDim
-from compiler.ir.ty import Dim, TensorType, Type
+from compiler.ir.ty import TensorType, Type
 from compiler.lir.builder import LirBuilder, Reduction
 from compiler.lir.routines import externs
 from compiler.lir.scalars import literal
-from compiler.ops.arg_types import Types, check_floats, normalize_axis, same_dtype, tensor
+from compiler.ops.arg_types import (
+    Types,
+    check_floats,
+    normalize_axis,
+    product_of,
+    same_dtype,
+    tensor,
+)
 from compiler.ops.evaluate import computes
 from compiler.ops.nn.avg_pool2d import (
     average_pool_scale,
@@ -316,10 +322,7 @@ def cumsum(types: Types, attrs: ScanopAttrs) -> Type:
     if attrs.axis is not None:
         normalize_axis("cumsum", attrs.axis, len(data.shape))
         return TensorType(data.shape, dtype)
-    total: Dim = 1
-    for d in data.shape:
-        total = AnyDim() if isinstance(total, AnyDim) or isinstance(d, AnyDim) else total * d
-    return TensorType((total,), dtype)
+    return TensorType((product_of(data.shape),), dtype)
 
 
 @FNumpyCompute.register(cumsum)

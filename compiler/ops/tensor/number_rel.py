@@ -25,7 +25,7 @@ def number_rel(op: str, floats_only: bool = False, bools: bool = False) -> TypeR
         if not bools:
             check_no_bools(op, data)
         if floats_only:
-            check_floats(op, data, "argument 0 (data)")
+            check_floats(op, data)
         return data
 
     return result_rel(infer)

@@ -5,6 +5,7 @@ What they give is known from the type of the data, where that is static.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,55 +30,31 @@ class ShapeOfAttrs(OpAttrs):
     dtype: str = "int32"
 
 
-class NdarraySizeAttrs(OpAttrs):
-    """Integer dtype of the result."""
+def _known_from_type(name: str, value: Callable[[TensorType], Any], vector: bool) -> None:
+    """An operator of what the type of its data says: an element per axis, or a scalar."""
 
-    dtype: str = "int32"
+    @define_op(name, pattern=OpPattern.OPAQUE)
+    def op(types: Types, attrs: ShapeOfAttrs) -> Type:
+        rank = len(tensor(name, types, 0, "data").shape)
+        return TensorType((rank,) * vector, check_integer_dtype(name, attrs.dtype))
 
+    @FFoldFromType.register(op)
+    def known(attrs: ShapeOfAttrs, ty: TensorType) -> NDArray[np.generic]:
+        return np.asarray(value(ty), storage_dtype(attrs.dtype))
 
-@define_op("shape_of", pattern=OpPattern.OPAQUE)
-def shape_of(types: Types, attrs: ShapeOfAttrs) -> Type:
-    """One element per axis."""
-    rank = len(tensor("shape_of", types, 0, "data").shape)
-    return TensorType((rank,), check_integer_dtype("shape_of", attrs.dtype))
+    @FNumpyCompute.register(op)
+    def compute(attrs: ShapeOfAttrs, args: Arrays, out_type: Type) -> list[Any]:
+        return [known(attrs, TensorType(args[0].shape))]
 
-
-@define_op("ndarray_size", pattern=OpPattern.OPAQUE)
-def ndarray_size(types: Types, attrs: NdarraySizeAttrs) -> Type:
-    """A scalar."""
-    tensor("ndarray_size", types, 0, "data")
-    return TensorType((), check_integer_dtype("ndarray_size", attrs.dtype))
-
-
-@FFoldFromType.register(shape_of)
-def sizes(attrs: ShapeOfAttrs, ty: TensorType) -> NDArray[np.generic]:
-    """One per axis."""
-    return np.asarray(ty.concrete_shape, storage_dtype(attrs.dtype))
-
-
-@FFoldFromType.register(ndarray_size)
-def number_of_elements(attrs: NdarraySizeAttrs, ty: TensorType) -> NDArray[np.generic]:
-    """0 for a scalar, as in Relay."""
-    return np.asarray(ty.num_elements if ty.shape else 0, storage_dtype(attrs.dtype))
+    @FLower.register(op)
+    def lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
+        found = known(ShapeOfAttrs.of(call), call.args[0].tensor_type)
+        if found.ndim and found.size:
+            return [b.constant(found)]
+        number = literal(int(found.sum()), str(found.dtype))
+        return [TensorView.of(found.shape, lambda at: number)]
 
 
-@FNumpyCompute.register(shape_of)
-def shape_of_numpy(attrs: ShapeOfAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """Sizes in elements."""
-    return [sizes(attrs, TensorType(args[0].shape))]
-
-
-@FNumpyCompute.register(ndarray_size)
-def ndarray_size_numpy(attrs: NdarraySizeAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """Count the elements over all axes."""
-    return [number_of_elements(attrs, TensorType(args[0].shape))]
-
-
-@FLower.register(shape_of, ndarray_size)
-def known_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
-    """Constants."""
-    value = FFoldFromType.require(call.op)(call.attrs, call.args[0].tensor_type)
-    if value.ndim and value.size:
-        return [b.constant(value)]
-    number = literal(int(value.sum()), str(value.dtype))
-    return [TensorView.of(value.shape, lambda at: number)]
+_known_from_type("shape_of", lambda ty: ty.concrete_shape, True)
+# 0 for a scalar, as in Relay.
+_known_from_type("ndarray_size", lambda ty: ty.num_elements if ty.shape else 0, False)

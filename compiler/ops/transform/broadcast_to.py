@@ -15,10 +15,16 @@ from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
-from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, Shape, TensorType, Type
 from compiler.lir.builder import LirBuilder, TensorView
-from compiler.ops.arg_types import Types, normalize_axes, normalize_axis, shape_text, static, tensor
+from compiler.ops.arg_types import (
+    Types,
+    normalize_axes,
+    normalize_axis,
+    product_of,
+    shape_text,
+    tensor,
+)
 from compiler.ops.op_attrs import Axes, OpAttrs, Size, Sizes
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute, of_arrays
@@ -102,11 +108,9 @@ def reshape_like(types: Types, attrs: Any) -> Type:
     """
     data = tensor("reshape_like", types, 0, "data")
     like = tensor("reshape_like", types, 1, "like")
-    if static(data.shape) and static(like.shape):
-        have = math.prod(d for d in data.shape if isinstance(d, int))
-        want = math.prod(d for d in like.shape if isinstance(d, int))
-        if have != want:
-            raise TypeInferenceError(f"reshape_like: {data} and {like} differ in element count")
+    counts = product_of(data.shape), product_of(like.shape)
+    if isinstance(counts[0], int) and isinstance(counts[1], int) and counts[0] != counts[1]:
+        raise TypeInferenceError(f"reshape_like: {data} and {like} differ in element count")
     return TensorType(like.shape, data.dtype)
 
 
@@ -173,10 +177,6 @@ class RepeatAttrs(OpAttrs):
     axis: int | None = None
 
 
-def _times(size: Dim, count: int) -> Dim:
-    return size if isinstance(size, AnyDim) else size * count
-
-
 @define_op("tile", pattern=OpPattern.BROADCAST)
 def tile(types: Types, attrs: TileAttrs) -> Type:
     """Missing axes and repetitions count as 1.
@@ -190,7 +190,7 @@ def tile(types: Types, attrs: TileAttrs) -> Type:
     rank = max(len(data.shape), len(attrs.reps))
     shape: tuple[Dim, ...] = (*(1 for _ in range(rank - len(data.shape))), *data.shape)
     reps = [1] * (rank - len(attrs.reps)) + list(attrs.reps)
-    return TensorType(tuple(_times(d, r) for d, r in zip(shape, reps)), data.dtype)
+    return TensorType(tuple(map(product_of, zip(shape, reps))), data.dtype)
 
 
 @define_op("repeat", pattern=OpPattern.BROADCAST)
@@ -204,13 +204,10 @@ def repeat(types: Types, attrs: RepeatAttrs) -> Type:
     if attrs.repeats < 0:
         raise TypeInferenceError(f"repeat: repeats {attrs.repeats} is negative")
     if attrs.axis is None:
-        total: Dim = 1
-        for d in data.shape:
-            total = AnyDim() if isinstance(total, AnyDim) or isinstance(d, AnyDim) else total * d
-        return TensorType((_times(total, attrs.repeats),), data.dtype)
+        return TensorType((product_of((*data.shape, attrs.repeats)),), data.dtype)
     axis = normalize_axis("repeat", attrs.axis, len(data.shape))
     dims = list(data.shape)
-    dims[axis] = _times(dims[axis], attrs.repeats)
+    dims[axis] = product_of((dims[axis], attrs.repeats))
     return TensorType(tuple(dims), data.dtype)
 
 

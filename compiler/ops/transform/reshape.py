@@ -22,6 +22,7 @@ from compiler.ops.arg_types import (
     Types,
     normalize_axes,
     normalize_axis,
+    product_of,
     shape_text,
     static,
     tensor,
@@ -72,7 +73,7 @@ def new_shape(source: Shape, newshape: tuple[int, ...], allowzero: bool = False)
             at = max(at, len(source))
         elif value == -3:
             a, b = _source(source, at, newshape), _source(source, at + 1, newshape)
-            out.append(a * b if isinstance(a, int) and isinstance(b, int) else AnyDim())
+            out.append(product_of((a, b)))
             at += 2
         elif value == -4:
             out.extend(_split(source, _source(source, at, newshape), newshape, position))
@@ -82,9 +83,9 @@ def new_shape(source: Shape, newshape: tuple[int, ...], allowzero: bool = False)
             raise _error(source, newshape, f"has the value {value}")
     if infer_at >= 0:
         out[infer_at] = _inferred(source, out, newshape)
-    elif static(source) and static(tuple(out)):
-        wanted = math.prod(d for d in out if isinstance(d, int))
-        if math.prod(d for d in source if isinstance(d, int)) != wanted:
+    else:
+        have, wanted = product_of(source), product_of(out)
+        if isinstance(have, int) and isinstance(wanted, int) and have != wanted:
             raise _error(source, newshape, f"holds {wanted} elements")
     return tuple(out)
 
@@ -126,7 +127,7 @@ def _inferred(source: Shape, out: list[Dim], newshape: tuple[int, ...]) -> Dim:
 
 
 def _error(source: Shape, newshape: tuple[int, ...], problem: str) -> TypeInferenceError:
-    count = math.prod(d for d in source if isinstance(d, int)) if static(source) else "?"
+    count = product_of(source) if static(source) else "?"
     return TypeInferenceError(
         f"reshape: {shape_text(source)} with {count} elements "
         f"does not fit newshape {shape_text(newshape)}, which {problem}"
@@ -235,10 +236,7 @@ def expand_dims_numpy(attrs: ExpandDimsAttrs, args: Arrays, out_type: Type) -> l
 def batch_flatten(types: Types, attrs: Any) -> Type:
     """Rank 2; an unknown inner size makes the product unknown."""
     data = tensor_of_rank("nn.batch_flatten", types, 0, "data", 1, at_least=True)
-    inner = [d for d in data.shape[1:] if not isinstance(d, AnyDim)]
-    known = len(inner) == len(data.shape) - 1
-    size: Dim = math.prod(inner) if known else AnyDim()
-    return TensorType((data.shape[0], size), data.dtype)
+    return TensorType((data.shape[0], product_of(data.shape[1:])), data.dtype)
 
 
 @FNumpyCompute.register(batch_flatten)
