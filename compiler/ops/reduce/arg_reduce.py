@@ -25,8 +25,7 @@ from compiler.lir.scalars import INDEX_DTYPE, Cast, Scalar, literal
 from compiler.ops.annotation.attach_simulated_quantize import SQ, as_input, is_given
 from compiler.ops.arg_types import Types, check_integer_dtype, check_no_bools, tensor
 from compiler.ops.number_format import storage_dtype
-from compiler.ops.op_attrs import Axes, OpAttrs
-from compiler.ops.reduce.axes import reduced_axes, reduced_shape, reduction_layout
+from compiler.ops.reduce.axes import ReduceAttrs, reduced_axes, reduced_shape, reduction_layout
 from compiler.ops.reduce.reduction_loops import highest, lowest, reduce_axes
 from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of, unannotated, with_args
 from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, is_natural
@@ -40,12 +39,9 @@ from compiler.ops.rules.unify_scales import stored
 from compiler.qtypes.context import QuantizeContext
 
 
-class ArgReduceAttrs(OpAttrs):
+class ArgReduceAttrs(ReduceAttrs):
     """Attributes as ReduceAttrs; of equal elements the first counts, or the last if asked."""
 
-    axis: Axes = None
-    keepdims: bool = False
-    exclude: bool = False
     select_last_index: bool = False
     dtype: str = "int32"
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
+
+import numpy as np
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step
@@ -12,8 +14,10 @@ from compiler.ir.expr import Call, Op
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type, holds_float
 from compiler.ops.arg_types import Types, check_floats, normalize_axes, tensor
+from compiler.ops.number_format import working
 from compiler.ops.op_attrs import Axes, OpAttrs
 from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, is_natural
+from compiler.ops.rules.numpy_compute import Arrays, NumpyCompute
 
 Dim = TypeVar("Dim")
 
@@ -72,6 +76,18 @@ def reduction(
 
     pattern = OpPattern.COMM_REDUCE
     return define_op(op, attrs_type=ReduceAttrs, pattern=pattern)(infer)
+
+
+def of_axes(function: Callable[..., Any]) -> NumpyCompute:
+    """The values of a reduction: a numpy function over the named axes, of float16 in float32."""
+
+    def compute(attrs: ReduceAttrs, args: Arrays, out_type: Type) -> list[Any]:
+        data = working(args[0])
+        axes = reduced_axes("reduction", data.ndim, attrs.axis, attrs.exclude)
+        found = np.asarray(function(data, axis=axes, keepdims=attrs.keepdims))
+        return [found.astype(args[0].dtype, copy=False)]
+
+    return compute
 
 
 @FConvertLayout.register("max", "mean", "min", "sum")

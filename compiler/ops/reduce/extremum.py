@@ -9,21 +9,16 @@ import numpy as np
 from compiler.core.words import FBody, Words, shape_of
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Op
-from compiler.ir.ty import Type
 from compiler.lir.builder import Reduction
 from compiler.lir.nodes import Combiner
-from compiler.ops.reduce.axes import ReduceAttrs, reduced_axes, reduction
+from compiler.ops.reduce.axes import of_axes, reduction
 from compiler.ops.reduce.reduction_loops import highest, lowered_reduction, lowest
 from compiler.ops.rules.lower import FLower
-from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.numpy_compute import FNumpyCompute
 
 
 def _register(op: Op, function: Any, combiner: Combiner) -> None:
-
-    @FNumpyCompute.register(op)
-    def compute(attrs: ReduceAttrs, args: Arrays, out_type: Type) -> list[Any]:
-        axes = reduced_axes(op.name, args[0].ndim, attrs.axis, attrs.exclude)
-        return [function(args[0], axis=axes, keepdims=attrs.keepdims)]
+    FNumpyCompute.register(op)(of_axes(function))
 
     def combination(dtype: str, terms: int) -> tuple[str, Reduction]:
         return dtype, Reduction(combiner, (lowest if combiner == "max" else highest)(dtype))

@@ -43,9 +43,16 @@ from compiler.ops.nn.avg_pool2d import (
     widened,
 )
 from compiler.ops.number_format import convert, working
-from compiler.ops.op_attrs import Axes, OpAttrs
+from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import is_square, op_call
-from compiler.ops.reduce.axes import ReduceAttrs, axes_of, reduced_axes, reduced_shape, reduction
+from compiler.ops.reduce.axes import (
+    ReduceAttrs,
+    axes_of,
+    of_axes,
+    reduced_axes,
+    reduced_shape,
+    reduction,
+)
 from compiler.ops.reduce.reduction_loops import accumulated, exact_sum_dtype, lowered_reduction
 from compiler.ops.rules.annotate import FQAnnotateRewrite, accumulating, kind_of, with_args
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, as_scale, moved_scale
@@ -71,16 +78,7 @@ from compiler.qtypes.qconfig import QConfig
 sum_ = reduction("sum")
 
 
-@FNumpyCompute.register(sum_)
-def sum_numpy(attrs: ReduceAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """Over the named axes."""
-    data = args[0]
-    axes = reduced_axes("sum", data.ndim, attrs.axis, attrs.exclude)
-    if data.dtype.kind == "f":
-        total = working(data).sum(axis=axes, keepdims=attrs.keepdims)
-    else:
-        total = data.sum(axis=axes, keepdims=attrs.keepdims, dtype=data.dtype)
-    return [total.astype(data.dtype, copy=False)]
+FNumpyCompute.register(sum_)(of_axes(lambda data, **how: data.sum(dtype=data.dtype, **how)))
 
 
 def _adds_squares(ref_call: Call, qconfig: QConfig) -> bool:
@@ -165,15 +163,7 @@ FLower.register(sum_)(lowered_reduction(accumulated("sum", 0)))
 prod = reduction("prod")
 
 
-@FNumpyCompute.register(prod)
-def prod_numpy(attrs: ReduceAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """In the dtype of the data (float16 in float32)."""
-    data = working(args[0])
-    axes = reduced_axes("prod", data.ndim, attrs.axis, attrs.exclude)
-    product = np.prod(data, axis=axes, keepdims=attrs.keepdims, dtype=data.dtype)
-    return [np.asarray(product).astype(args[0].dtype, copy=False)]
-
-
+FNumpyCompute.register(prod)(of_axes(lambda data, **how: data.prod(dtype=data.dtype, **how)))
 FLower.register(prod)(lowered_reduction(accumulated("prod", 1)))
 
 
@@ -252,12 +242,9 @@ def mean_body(step: Step, words: Words) -> Value | None:
 # ---- variance ----------------------------------------------------------------------------------
 
 
-class VarianceAttrs(OpAttrs):
+class VarianceAttrs(ReduceAttrs):
     """Attributes as ReduceAttrs; ``unbiased`` divides by N - 1 instead of N."""
 
-    axis: Axes = None
-    keepdims: bool = False
-    exclude: bool = False
     unbiased: bool = False
 
 

@@ -19,11 +19,6 @@ same of theirs."""
 FNeverNegative: OpRule[SignRule] = OpRule("FNeverNegative", asked_by="QuantizeCalibrate")
 
 
-def always_positive(call: Call, operands: tuple[bool, ...]) -> bool:
-    """Whatever the operands are."""
-    return True
-
-
 def all_positive(call: Call, operands: tuple[bool, ...]) -> bool:
     """Sums, products, means and maxima of values >= 0."""
     return all(operands)
@@ -34,18 +29,14 @@ def first_positive(call: Call, operands: tuple[bool, ...]) -> bool:
     return operands[0]
 
 
-def any_positive(call: Call, operands: tuple[bool, ...]) -> bool:
-    """The larger of two."""
-    return any(operands)
-
-
 _SUMS_AND_PRODUCTS = (
     *("add", "cumsum", "divide", "mean", "multiply", "power", "sum"),
     *("nn.avg_pool2d", "nn.global_avg_pool2d"),
 )
-FNeverNegative.register("abs", "exp", "nn.relu", "nn.softmax", "sigmoid", "sqrt")(always_positive)
+_ALWAYS = ("abs", "exp", "nn.relu", "nn.softmax", "sigmoid", "sqrt")
+FNeverNegative.register(*_ALWAYS)(lambda call, operands: True)
 FNeverNegative.register(*_SUMS_AND_PRODUCTS, "concatenate", "minimum", "nn.pad")(all_positive)
-FNeverNegative.register("maximum")(any_positive)
+FNeverNegative.register("maximum")(lambda call, operands: any(operands))
 FNeverNegative.register("relay.op.annotation.simulated_quantize", "scan.step", "split")(
     first_positive
 )
