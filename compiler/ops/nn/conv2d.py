@@ -15,22 +15,22 @@ of it, over the data with zeros between the elements, so every target of convolu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.core.words import FBody, Words, shape_of
+from compiler.core.words import FBody, Words
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Args, Call, Constant, Expr
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, IncompleteType, TensorType, Type, holds_float, is_dynamic, is_float
-from compiler.ir.type_relation import Reporter, is_known
+from compiler.ir.type_relation import Reporter, TypeRelation, is_known
 from compiler.lir.builder import LirBuilder
-from compiler.ops.arg_types import Types, merge_dim, tensor_of_rank
+from compiler.ops.arg_types import Types, product_of, tensor_of_rank
 from compiler.ops.evaluate import computes
 from compiler.ops.nn.convolve import convolve
 from compiler.ops.nn.matmul_like import (
@@ -47,6 +47,7 @@ from compiler.ops.nn.window import (
     axes_of,
     check_groups,
     extent,
+    image_word,
     output_size,
     restore,
     set_geometry,
@@ -93,53 +94,64 @@ class Conv2DAttrs(OpAttrs):
         set_geometry(self, "strides", "dilation", "kernel_size")
 
 
-def conv2d_rel(types: Types, num_inputs: int, attrs: Conv2DAttrs, reporter: Reporter) -> bool:
-    """Assigns the result, and the weight when only ``channels`` and ``kernel_size`` are known.
+def _convolution_rel(
+    op: str, size_of: Callable[[Any, int, Dim, Dim], Dim], transposed: bool = False
+) -> TypeRelation:
+    """The relation of a convolution: assigns the result, and the weight when only ``channels`` and
+    ``kernel_size`` are known.
 
+    Args:
+        size_of: of attributes, axis, size of the data and of the kernel: the size of the result.
+        transposed: one axis of the weight counts the outputs of a group, not its inputs.
     Raises:
-        TypeInferenceError: the channels of data and weight do not agree.
+        TypeInferenceError: (from the relation) the channels of data and weight do not agree.
     """
-    if not is_known(types[0]):
-        return False
-    data = tensor_of_rank(OP, types, 0, "data", 4)
-    data_axes = axes_of(OP, attrs.data_layout, "NCHW", "data_layout")
-    out_axes = axes_of(OP, attrs.out_layout or attrs.data_layout, "NCHW", "out_layout")
-    kernel_axes = axes_of(OP, attrs.kernel_layout, "OIHW", "kernel_layout")
-    n, c, h, w = arrange(data.shape, data_axes)
-    if isinstance(types[1], IncompleteType):
-        if attrs.channels is None or attrs.kernel_size is None:
+
+    def rel(types: Types, num_inputs: int, attrs: Any, reporter: Reporter) -> bool:
+        if not is_known(types[0]):
             return False
-        check_groups(OP, attrs.groups, c, attrs.channels)
-        per_group: Dim = c if isinstance(c, AnyDim) else c // attrs.groups
-        shape = (attrs.channels, per_group, *attrs.kernel_size)
-        reporter.assign(types[1], TensorType(restore(shape, kernel_axes), data.dtype))
-        weight = TensorType(restore(shape, kernel_axes), data.dtype)
-    else:
-        weight = tensor_of_rank(OP, types, 1, "weight", 4)
-    o, i, kh, kw = arrange(weight.shape, kernel_axes)
-    o, kh, kw = as_declared(OP, attrs, o, kh, kw)
-    check_groups(OP, attrs.groups, c, o)
-    if not isinstance(c, AnyDim) and not isinstance(i, AnyDim) and i * attrs.groups != c:
-        raise TypeInferenceError(
-            f"{OP}: data has {c} channels but weight reads {i} in each of {attrs.groups} groups",
-            where=f"data {data}, weight {weight}",
-            fix=f"weight should have {c // attrs.groups} input channels",
-        )
-    dtype = product_dtype(OP, data, weight, attrs.out_dtype)
-    top, left, bottom, right = attrs.padding
-    oh = _spatial(h, kh, top, bottom, attrs.strides[0], attrs.dilation[0])
-    ow = _spatial(w, kw, left, right, attrs.strides[1], attrs.dilation[1])
-    reporter.assign(types[2], TensorType(restore((n, o, oh, ow), out_axes), dtype))
-    return True
+        data = tensor_of_rank(op, types, 0, "data", 4)
+        data_axes = axes_of(op, attrs.data_layout, "NCHW", "data_layout")
+        out_axes = axes_of(op, attrs.out_layout or attrs.data_layout, "NCHW", "out_layout")
+        kernel_axes = axes_of(op, attrs.kernel_layout, "OIHW", "kernel_layout")
+        n, c, h, w = arrange(data.shape, data_axes)
+        fewer, groups = (attrs.groups, 1) if transposed else (1, attrs.groups)
+        if isinstance(types[1], IncompleteType):
+            if attrs.channels is None or attrs.kernel_size is None:
+                return False
+            check_groups(op, attrs.groups, c, attrs.channels)
+            read: Dim = c if isinstance(c, AnyDim) else c // groups
+            shape = (attrs.channels // fewer, read, *attrs.kernel_size)
+            weight = TensorType(restore(shape, kernel_axes), data.dtype)
+            reporter.assign(types[1], weight)
+        else:
+            weight = tensor_of_rank(op, types, 1, "weight", 4)
+        o, i, kh, kw = arrange(weight.shape, kernel_axes)
+        o, kh, kw = as_declared(op, attrs, product_of((o, fewer)), kh, kw)
+        check_groups(op, attrs.groups, c, o)
+        if not isinstance(c, AnyDim) and not isinstance(i, AnyDim) and i * groups != c:
+            raise TypeInferenceError(
+                f"{op}: data has {c} channels but weight reads {i} in each of {groups} groups",
+                where=f"data {data}, weight {weight}",
+                fix=f"weight should have {c // groups} input channels",
+            )
+        dtype = product_dtype(op, data, weight, attrs.out_dtype)
+        size = size_of(attrs, 0, h, kh), size_of(attrs, 1, w, kw)
+        reporter.assign(types[2], TensorType(restore((n, o, *size), out_axes), dtype))
+        return True
+
+    return rel
 
 
-def _spatial(size: Dim, kernel: Dim, before: int, after: int, stride: int, dilation: int) -> Dim:
+def _spatial(attrs: Conv2DAttrs, axis: int, size: Dim, kernel: Dim) -> Dim:
     if isinstance(kernel, AnyDim):
         return kernel
-    return output_size(OP, size, before, after, extent(kernel, dilation), stride)
+    before, after = attrs.padding[axis], attrs.padding[axis + 2]
+    span = extent(kernel, attrs.dilation[axis])
+    return output_size(OP, size, before, after, span, attrs.strides[axis])
 
 
-conv2d = weighted_op(OP, attrs_type=Conv2DAttrs, rel=conv2d_rel)
+conv2d = weighted_op(OP, attrs_type=Conv2DAttrs, rel=_convolution_rel(OP, _spatial))
 
 
 @FNumpyCompute.register(conv2d)
@@ -219,21 +231,11 @@ def convolution_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
 
 @FBody.register("nn.conv2d")
 def conv2d_body(step: Step, words: Words) -> Value | None:
-    """Transpose data and weight to NCHW and OIHW, and the result back; return None if they have
-    these layouts."""
-    attrs, result = step.attrs, step.results[0]
-    layouts = attrs.data_layout, attrs.kernel_layout, attrs.out_layout or attrs.data_layout
-    if layouts == ("NCHW", "OIHW", "NCHW"):
-        return None
-    data, weight = (
-        words.transpose(value, [layout.index(c) for c in order])
-        for value, layout, order in zip(step.args, layouts, ("NCHW", "OIHW"))
-    )
-    shape = [shape_of(result)[layouts[2].index(c)] for c in "NCHW"]
+    """The convolution in NCHW and OIHW; None if it has these layouts."""
+    attrs, dtype = step.attrs, step.results[0].type.dtype
     how = {name: getattr(attrs, name) for name in ("strides", "padding", "dilation", "groups")}
-    dtype = result.type.dtype
-    found = words.word(step.name, [data, weight], shape, dtype, out_dtype=dtype, **how)
-    return words.transpose(found, ["NCHW".index(c) for c in layouts[2]])
+    orders = ((attrs.data_layout, "NCHW"), (attrs.kernel_layout, "OIHW"))
+    return image_word(step, words, orders, out_dtype=dtype, **how)
 
 
 # ---- transposed ----------------------------------------------------------------------------------
@@ -253,40 +255,6 @@ class Conv2DTransposeAttrs(Conv2DAttrs):
         set_geometry(self, "output_padding", minimum=0)
 
 
-def conv2d_transpose_rel(
-    types: Types, num_inputs: int, attrs: Conv2DTransposeAttrs, reporter: Reporter
-) -> bool:
-    """Assigns the result, and the weight when only ``channels`` and ``kernel_size`` are known.
-
-    Raises:
-        TypeInferenceError: the groups do not divide the channels.
-    """
-    if not is_known(types[0]):
-        return False
-    data = tensor_of_rank(TRANSPOSED, types, 0, "data", 4)
-    data_axes = axes_of(TRANSPOSED, attrs.data_layout, "NCHW", "data_layout")
-    out_axes = axes_of(TRANSPOSED, attrs.out_layout or attrs.data_layout, "NCHW", "out_layout")
-    kernel_axes = axes_of(TRANSPOSED, attrs.kernel_layout, "IOHW", "kernel_layout")
-    n, c, h, w = arrange(data.shape, data_axes)
-    if isinstance(types[1], IncompleteType):
-        if attrs.channels is None or attrs.kernel_size is None:
-            return False
-        shape = (c, attrs.channels // max(attrs.groups, 1), *attrs.kernel_size)
-        weight = TensorType(restore(shape, kernel_axes), data.dtype)
-        reporter.assign(types[1], weight)
-    else:
-        weight = tensor_of_rank(TRANSPOSED, types, 1, "weight", 4)
-    i, per_group, kh, kw = arrange(weight.shape, kernel_axes)
-    merge_dim(TRANSPOSED, c, i, "number of input channels (data, weight)")
-    check_groups(TRANSPOSED, attrs.groups, c, attrs.channels)
-    o: Dim = per_group if isinstance(per_group, AnyDim) else per_group * attrs.groups
-    o, kh, kw = as_declared(TRANSPOSED, attrs, o, kh, kw)
-    dtype = product_dtype(TRANSPOSED, data, weight, attrs.out_dtype)
-    oh, ow = _spread_size(attrs, 0, h, kh), _spread_size(attrs, 1, w, kw)
-    reporter.assign(types[2], TensorType(restore((n, o, oh, ow), out_axes), dtype))
-    return True
-
-
 def _spread_size(attrs: Conv2DTransposeAttrs, axis: int, size: Dim, kernel: Dim) -> Dim:
     if isinstance(size, AnyDim) or isinstance(kernel, AnyDim):
         return AnyDim()
@@ -301,7 +269,9 @@ def _spread_size(attrs: Conv2DTransposeAttrs, axis: int, size: Dim, kernel: Dim)
 
 
 conv2d_transpose = weighted_op(
-    TRANSPOSED, attrs_type=Conv2DTransposeAttrs, rel=conv2d_transpose_rel
+    TRANSPOSED,
+    attrs_type=Conv2DTransposeAttrs,
+    rel=_convolution_rel(TRANSPOSED, _spread_size, transposed=True),
 )
 
 

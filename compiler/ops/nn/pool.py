@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.core.words import FBody, Words, shape_of
+from compiler.core.words import FBody, Words
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call, Op
 from compiler.ir.op import OpPattern, define_op
@@ -25,6 +25,7 @@ from compiler.ops.nn.window import (
     arrange,
     axes_of,
     extent,
+    image_word,
     output_size,
     pad_spatial,
     restore,
@@ -228,16 +229,9 @@ def max_pool2d_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuild
 
 @FBody.register(max_pool2d)
 def max_pool2d_body(step: Step, words: Words) -> Value | None:
-    """Transpose the data to NCHW, and the result back; return None if it has this layout."""
-    attrs, layout = step.attrs, step.attrs.layout
-    out_layout = attrs.out_layout or layout
-    if layout == out_layout == "NCHW":
-        return None
-    data = words.transpose(step.args[0], [layout.index(c) for c in "NCHW"])
-    shape = [shape_of(step.results[0])[out_layout.index(c)] for c in "NCHW"]
-    how = {name: value for name, value in attrs.items() if not name.endswith("layout")}
-    found = words.word(step.name, [data], shape, data.type.dtype, **how)
-    return words.transpose(found, ["NCHW".index(c) for c in out_layout])
+    """The pool in NCHW; None if it has this layout."""
+    how = {name: value for name, value in step.attrs.items() if not name.endswith("layout")}
+    return image_word(step, words, ((step.attrs.layout, "NCHW"),), **how)
 
 
 # ---- global_max_pool2d -------------------------------------------------------------------------

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any as AnyValue
 
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.core.words import Words, shape_of
 from compiler.errors import AttrError, TypeInferenceError
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import Any, Dim, Shape
 from compiler.ops.arg_types import merge_dim
 from compiler.ops.op_attrs import OpAttrs
@@ -168,3 +171,25 @@ def as_declared(op: str, attrs: AnyValue, o: Dim, kh: Dim, kw: Dim) -> tuple[Dim
         kh = merge_dim(op, attrs.kernel_size[0], kh, "kernel height (kernel_size, weight)")
         kw = merge_dim(op, attrs.kernel_size[1], kw, "kernel width (kernel_size, weight)")
     return o, kh, kw
+
+
+def image_word(
+    step: Step, words: Words, orders: Sequence[tuple[str, str]], **how: AnyValue
+) -> Value | None:
+    """The word of a step on images, with operands and result in their natural layouts; None if they
+    have these.
+
+    Args:
+        orders: layout of each operand, and its natural one.
+        how: attributes of the word but for layouts.
+    """
+    result, out = step.results[0], step.attrs.out_layout or orders[0][0]
+    if all(layout == natural for layout, natural in (*orders, (out, "NCHW"))):
+        return None
+    args = [
+        words.transpose(value, [layout.index(c) for c in natural])
+        for value, (layout, natural) in zip(step.args, orders)
+    ]
+    shape = [shape_of(result)[out.index(c)] for c in "NCHW"]
+    found = words.word(step.name, args, shape, result.type.dtype, **how)
+    return words.transpose(found, ["NCHW".index(c) for c in out])
