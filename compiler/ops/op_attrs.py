@@ -153,8 +153,6 @@ _BY_ANNOTATION: dict[str, Callable[[Any], Any]] = {
     "bool": _bool,
     "str": _str,
     "tuple[int, ...]": _ints,
-    "tuple[tuple[int, ...], ...]": _int_pairs,
-    "int | tuple[int, ...]": _axes,
     "Axes": lambda value: None if value is None else _axes(value),
 }
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any, Final
 
@@ -35,7 +34,7 @@ from compiler.ops.image.resampling import COORDINATES, Interpolation, mixing_wei
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import op_call
 from compiler.ops.rules.dom_scale import DomScale
-from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, is_natural
+from compiler.ops.rules.layout import FConvertLayout, following
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import QRealizeIntExpr, integers, storage_dtype
 from compiler.ops.rules.requantize import to_scalar
@@ -119,15 +118,9 @@ def mix_body(step: Step, words: Words) -> Value | None:
     return mixed
 
 
-@FConvertLayout.register(mix)
-def mix_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
-    """The axes follow those of the data."""
-    order = orders[0]
-    if is_natural(order):
-        return None
-    attrs = MixAttrs.of(call)
-    moved = replace(attrs, axes=tuple(map(order.index, attrs.axes)))
-    return Relaid((order, *(None,) * (len(call.args) - 1)), order, moved)
+FConvertLayout.register(mix)(
+    following(lambda attrs, order: {"axes": tuple(map(order.index, attrs.axes))})
+)
 
 
 def realize_mixing(

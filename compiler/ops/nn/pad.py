@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from compiler.ops.op_attrs import OpAttrs, Sizes
 from compiler.ops.rules.annotate import FQAnnotateRewrite, unannotated, with_args
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
 from compiler.ops.rules.integer_calls import scalar
-from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, is_natural
+from compiler.ops.rules.layout import FConvertLayout, following
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.pass_through import annotate_pass_through, movable
@@ -151,15 +150,9 @@ def pad_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> 
     return [_padded_view(data, attrs.pad_width, value.at(()))]
 
 
-@FConvertLayout.register("nn.pad", "nn.mirror_pad")
-def pad_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
-    """The pairs follow the axes of the data."""
-    order = orders[0]
-    attrs: Any = call.attrs
-    if is_natural(order):
-        return None
-    moved = replace(attrs, pad_width=tuple(attrs.pad_width[axis] for axis in order))
-    return Relaid((order, *(None,) * (len(call.args) - 1)), order, moved)
+FConvertLayout.register("nn.pad", "nn.mirror_pad")(
+    following(lambda attrs, order: {"pad_width": tuple(attrs.pad_width[axis] for axis in order)})
+)
 
 
 @FBody.register("nn.pad", "nn.mirror_pad")

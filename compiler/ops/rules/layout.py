@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from compiler.ir.attrs import Attrs
 from compiler.ir.expr import Call, Constant, Expr, Op
@@ -106,14 +106,27 @@ def data_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
     return Relaid((orders[0], *(None,) * (len(call.args) - 1)), orders[0], call.attrs)
 
 
-def axis_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
-    """For an operator of one ``axis``: the attribute follows the axis of the data."""
-    attrs: Any = call.attrs
-    order = orders[0]
-    if is_natural(order) or attrs.axis is None:
-        return None
-    moved = replace(attrs, axis=order.index(attrs.axis % len(order)))
-    return Relaid((order, *(None,) * (len(call.args) - 1)), order, moved)
+def following(change: Callable[[Any, Order], dict[str, Any] | None]) -> LayoutRule:
+    """The rule of an operator whose attributes name axes of its data, which they follow.
+
+    Args:
+        change: of the attributes and the order of the data; None: it takes them as the graph does.
+    """
+
+    def rule(call: Call, orders: Sequence[Order]) -> Relaid | None:
+        order, attrs = orders[0], cast(Any, call.attrs)
+        changed = None if is_natural(order) else change(attrs, order)
+        if changed is None:
+            return None
+        return Relaid((order, *(None,) * (len(call.args) - 1)), order, replace(attrs, **changed))
+
+    return rule
+
+
+@following
+def axis_layout(attrs: Any, order: Order) -> dict[str, Any] | None:
+    """Follow with the one ``axis`` of an operator."""
+    return None if attrs.axis is None else {"axis": order.index(attrs.axis % len(order))}
 
 
 def image_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:

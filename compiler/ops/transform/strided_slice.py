@@ -8,8 +8,6 @@ reverse(axis): the elements of one axis in the opposite order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +23,7 @@ from compiler.lir import index
 from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import Types, normalize_axes, normalize_axis, tensor
 from compiler.ops.op_attrs import OpAttrs, Sizes
-from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, is_natural
+from compiler.ops.rules.layout import FConvertLayout, Order, following
 from compiler.ops.rules.lower import FLower, moved
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.pass_through import moves_elements
@@ -120,14 +118,11 @@ def strided_slice_lower(call: Call, at: tuple[Scalar, ...]) -> list[Scalar]:
 
 
 @FConvertLayout.register(strided_slice)
-def strided_slice_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
+@following
+def strided_slice_layout(attrs: StridedSliceAttrs, order: Order) -> dict[str, Any]:
     """The axes follow the data."""
-    order, attrs = orders[0], StridedSliceAttrs.of(call)
-    if is_natural(order):
-        return None
     named = range(len(attrs.begin)) if attrs.axes is None else attrs.axes
-    axes = tuple(order.index(axis % len(order)) for axis in named)
-    return Relaid((order,), order, replace(attrs, axes=axes))
+    return {"axes": tuple(order.index(axis % len(order)) for axis in named)}
 
 
 # ---- reverse -----------------------------------------------------------------------------------

@@ -15,8 +15,6 @@ VALUES: dict[str, list[Any]] = {
     "float": [0.1, -127.0, 1e-5, 3.0],
     "bool": [True, False],
     "tuple[int, ...]": [(1, 2), (2,)],
-    "tuple[tuple[int, ...], ...]": [((0, 1), (2, 3))],
-    "int | tuple[int, ...]": [2, (1, 2)],
     "Axes": [None, 1, (0, 1)],
     "Count": [2],
     "Size": [3, 1],
