@@ -21,8 +21,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from compiler.errors import DynamicShapeError, TypeInferenceError
 from compiler.ir.expr import Args, Call, Expr, Op, Tuple
 from compiler.ir.op import OpPattern, define_op, register_op
@@ -39,10 +37,8 @@ from compiler.ops.arg_types import (
     vectors_along_axis,
 )
 from compiler.ops.evaluate import computes
-from compiler.ops.number_format import working
 from compiler.ops.op_attrs import OpAttrs, Size
 from compiler.ops.op_call import expand_to_axis, op_call, scalar
-from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.simplify import FDefinition, FSimplifyInference
 from compiler.span import AnySpan
 
@@ -267,21 +263,6 @@ def lrn(types: Types, attrs: LRNAttrs) -> Type:
     return data
 
 
-@FNumpyCompute.register(lrn)
-def lrn_numpy(attrs: LRNAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """(size - 1) // 2 neighbours before an element, the rest behind it; zeros outside."""
-    data = working(args[0])
-    before = (attrs.size - 1) // 2
-    width = [(0, 0)] * data.ndim
-    width[attrs.axis] = (before, attrs.size - 1 - before)
-    squares = np.pad(np.square(data), width)
-    windows = np.lib.stride_tricks.sliding_window_view(squares, attrs.size, axis=attrs.axis)
-    total = windows.sum(axis=-1, dtype=data.dtype)
-    kind = data.dtype.type
-    scale = (kind(attrs.bias) + kind(attrs.alpha / attrs.size) * total) ** kind(attrs.beta)
-    return [(data / scale).astype(args[0].dtype, copy=False)]
-
-
 # ---- as arithmetic -------------------------------------------------------------------------------
 
 
@@ -324,7 +305,8 @@ def simplify_l2_normalize(ref_call: Call, new_args: Args) -> Expr:
     return op_call("divide", data, norm, span=span)
 
 
-@FSimplifyInference.register("nn.lrn")
+@FSimplifyInference.register(lrn)
+@computes(lrn)
 def simplify_lrn(ref_call: Call, new_args: Args) -> Expr:
     """data * (bias + alpha / size * squares of the neighbours) ** -beta."""
     ty = ref_call.args[0].tensor_type
