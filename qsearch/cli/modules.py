@@ -342,7 +342,6 @@ def _only_of_kind(file: str, given: Mapping[str, object]) -> None:
     Raises:
         SettingsError: one was given.
     """
-
     for name, value in given.items():
         if value:
             option = f"--{name.replace('_', '-')}"

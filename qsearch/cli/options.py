@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 import click
 
@@ -201,8 +201,31 @@ def _refusal(error: click.UsageError, ctx: click.Context) -> SettingsError:
 # Declarations -----------------------------------------------------------------------------------
 
 
-def argument(name: str, metavar: str, help: str, **fields: Any) -> Decorator:
-    """A positional value; ``fields`` are further keywords of ``click.argument``."""
+Callback = Callable[[click.Context, click.Parameter, Any], Any]
+Kind = click.ParamType[Any] | type[int] | type[float]
+
+
+class ArgumentFields(TypedDict, total=False):
+    """Keywords of Click that a positional value takes."""
+
+    type: Kind
+    required: bool
+    nargs: int
+    callback: Callback
+    expose_value: bool
+
+
+class OptionFields(ArgumentFields, total=False):
+    """Keywords that an option takes beside them."""
+
+    panel: str
+    default: object
+    multiple: bool
+    is_flag: bool
+
+
+def argument(name: str, metavar: str, help: str, **fields: Unpack[ArgumentFields]) -> Decorator:
+    """A positional value."""
     fields.setdefault("type", Suggested("FILE"))
     wanted = fields.get("required", fields.get("nargs") != -1)
     shown = metavar if wanted else f"[{metavar}]"
@@ -210,13 +233,13 @@ def argument(name: str, metavar: str, help: str, **fields: Any) -> Decorator:
 
 
 def option(
-    *names: str, metavar: str = "", words: Sequence[str] = (), help: str, **fields: Any
+    *names: str,
+    metavar: str = "",
+    words: Sequence[str] = (),
+    help: str,
+    **fields: Unpack[OptionFields],
 ) -> Decorator:
-    """An option; one without a metavar is a switch. The shell completes ``words``.
-
-    Args:
-        fields: further keywords of ``Option``.
-    """
+    """An option; one without a metavar is a switch. The shell completes ``words``."""
     if metavar:
         fields.setdefault("type", Suggested(metavar, words))
     elif "type" not in fields:

@@ -60,7 +60,6 @@ class GivenStudy:
         Raises:
             SettingsError: none was given.
         """
-
         name = self.name or self.folder
         if name is None:
             raise SettingsError(
@@ -245,7 +244,6 @@ def best_command(
 
 def best_on_server(client: Client, name: str, trial: int | None, out: str | None) -> dict[str, Any]:
     """The winner on a server; its module is fetched and verified where ``out`` says so."""
-
     found = client.best(name, trial)
     if out is not None:
         if trial is not None:

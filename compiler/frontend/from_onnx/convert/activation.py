@@ -123,7 +123,6 @@ def is_inf(node: OnnxNode) -> Expr:
 
 def _formula(node: OnnxNode, data: Expr, formula: str) -> Expr:
     """A function of each element in postfix notation, operator by operator."""
-
     made: Expr = reduce_words(formula, data, partial(node.scalar_like, expr=data), node.call)
     return made
 
