@@ -149,7 +149,7 @@ def test_a_qconfig_of_many_brackets(refused: Refusal, tmp_path: Path) -> None:
     given = tmp_path / "q.json"
     given.write_text("[" * 100_000)
     message = refused("doctor", "--model", "digits", "--qconfig", given)
-    assert "cannot be read" in message
+    assert "not valid json" in message
 
 
 @pytest.mark.parametrize(
