@@ -73,10 +73,7 @@ def transpose(node: OnnxNode) -> Expr:
 @from_onnx("Concat", since=4)
 def concat(node: OnnxNode) -> Expr:
     """Concatenation along one axis."""
-    fields = node.args()
-    if len(fields) == 1:
-        return fields[0]
-    return node.call("concatenate", node.tuple(fields), axis=node.attr("axis"))
+    return node.joined(node.args(), node.attr("axis"))
 
 
 @from_onnx("Split", since=2)
