@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 
 import numpy as np
 from onnx import helper
 
+from compiler.frontend.from_onnx.convert.matmul import dense
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import find_converter, from_onnx
 from compiler.ir.expr import Expr
@@ -78,7 +79,7 @@ class _Direction:
         parts = [
             node.call("strided_slice", whole, begin=(a,), end=(b,), axes=(0,)) for a, b in cuts
         ]
-        return reduce(lambda a, b: node.call("add", a, b), parts) if parts else whole
+        return reduce(partial(node.call, "add"), parts) if parts else whole
 
     def start(self, place: int, batch: int, dtype: str) -> Expr:
         """The first state (batch, hidden) in input ``place``, or zeros."""
@@ -95,10 +96,6 @@ class _Direction:
         pieces = self.node.call("split", data, indices_or_sections=cuts, axis=-1)
         return [self.node.field(pieces, i) for i in range(count)]
 
-    def product(self, state: Expr, weight: Expr) -> Expr:
-        """state (batch, hidden) by weight (units, hidden)."""
-        return self.node.call("nn.dense", state, weight, units=self.node.shape(weight)[0])
-
 
 @from_onnx("RNN", folds=False)
 def rnn(node: OnnxNode) -> list[Expr]:
@@ -109,7 +106,7 @@ def rnn(node: OnnxNode) -> list[Expr]:
         weight = run.part(2)
 
         def step(gates: Expr, states: _States) -> tuple[Expr, ...]:
-            gates = node.call("add", gates, run.product(states[0], weight))
+            gates = node.call("add", gates, dense(node, states[0], weight))
             return (activation(gates),)
 
         return step
@@ -133,7 +130,7 @@ def gru(node: OnnxNode) -> list[Expr]:
         def step(gates: Expr, states: _States) -> tuple[Expr, ...]:
             (state,) = states
             both, n = run.gates(gates, 3, alike=2)
-            product = of_both = run.product(state, weights[0])
+            product = of_both = dense(node, state, weights[0])
             if late:
                 if bias is not None:
                     product = node.call("add", product, bias)
@@ -143,7 +140,7 @@ def gru(node: OnnxNode) -> list[Expr]:
                 n = node.call("add", n, node.call("multiply", r, of_n))
             else:
                 kept = node.call("multiply", r, state)
-                n = node.call("add", n, run.product(kept, weights[1]))
+                n = node.call("add", n, dense(node, kept, weights[1]))
             n = g(n)
             change = node.call("multiply", z, node.call("subtract", state, n))
             return (node.call("add", n, change),)
@@ -171,7 +168,7 @@ def lstm(node: OnnxNode) -> list[Expr]:
 
         def step(gates: Expr, states: _States) -> tuple[Expr, ...]:
             hidden, state = states
-            gates = node.call("add", gates, run.product(hidden, weight))
+            gates = node.call("add", gates, dense(node, hidden, weight))
             three, c = run.gates(gates, 4, alike=3)
             i, o, forget = run.gates(f(three) if peepholes is None else three, 3)
             new = node.call("multiply", seen(i, 0, state), g(c))
@@ -220,7 +217,7 @@ def _recurrence(
     last: list[tuple[Expr, ...]] = []
     for index, backwards in enumerate(directions):
         run = _Direction(node, index, hidden, functions[index])
-        inputs = run.product(rows, run.part(1))
+        inputs = dense(node, rows, run.part(1))
         if node.has_input(3):
             inputs = node.call("add", inputs, run.part(3, *bias))
         inputs = node.call("reshape", inputs, newshape=(steps, batch, gates * hidden))
