@@ -19,7 +19,7 @@ import onnx
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from compiler.errors import OnnxImportError
+from compiler.errors import OnnxImportError, raised_as
 from compiler.ops.number_format import Array
 
 _Kind = TypeVar("_Kind")
@@ -79,12 +79,9 @@ def read_model(
             f"{path} holds {path.stat().st_size} bytes; the limit is {max_bytes}",
             fix="store the weights as external data, or raise the limit",
         )
-    try:
+    what, fix = f"{path} cannot be read", "check its permissions"
+    with raised_as(OnnxImportError, what, OSError, fix=fix):
         data = path.read_bytes()
-    except OSError as error:
-        raise OnnxImportError(
-            f"{path} cannot be read: {error.strerror}", fix="check its permissions"
-        ) from error
     return _parse(data, _Origin(str(path), path.parent, max_bytes), kinds, mapped)
 
 
@@ -349,11 +346,9 @@ def _inside(folder: Path, location: str, where: str) -> Path:
 
 
 def _range(entries: dict[str, str], size: int, where: str) -> tuple[int, int]:
-    try:
+    with raised_as(OnnxImportError, "offset and length must be numbers", ValueError, where=where):
         start = int(entries.get("offset", "0"))
         length = int(entries.get("length", str(size - start)))
-    except ValueError as error:
-        raise OnnxImportError("offset and length must be numbers", where=where) from error
     if start < 0 or length < 0 or start + length > size:
         raise OnnxImportError(
             f"bytes {start} to {start + length} lie outside the file of {size} bytes",
