@@ -94,10 +94,7 @@ def bias_gelu(node: OnnxNode) -> Expr:
 @_fused("FastGelu")
 def fast_gelu(node: OnnxNode) -> Expr:
     """Gelu by tanh, of a sum where there is a bias."""
-    data = node.arg(0)
-    if node.has_input(1):
-        data = node.call("add", data, node.arg(1))
-    return gelu_of(node, data, tanh=True)
+    return gelu_of(node, _sum(node, (0, 1)), tanh=True)
 
 
 @_fused("SkipLayerNormalization")
