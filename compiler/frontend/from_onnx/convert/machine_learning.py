@@ -27,7 +27,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -65,10 +65,10 @@ class _Trees:
     roots: Sequence[int]
 
 
-def _numbers(node: OnnxNode, name: str, default: Any = ()) -> Array:
+def _numbers(node: OnnxNode, name: str) -> Array:
     """An attribute of numbers, as floats or as a tensor of doubles."""
     found = node.attr(name, None)
-    return np.asarray(node.attr(f"{name}_as_tensor", default) if found is None else found)
+    return np.asarray(node.attr(f"{name}_as_tensor", ()) if found is None else found)
 
 
 def _trees_by_names(node: OnnxNode, what: str, targets: int) -> _Trees:

@@ -213,7 +213,6 @@ def cubic(distance: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
     return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
 
 
-_METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "cubic": "cubic"}
 _NCHW = 4
 
 
@@ -275,7 +274,7 @@ def _resize(node: OnnxNode, axes: list[Axis], how: Filter) -> Expr:
         node.arg(0),
         size=(sizes[2], sizes[3]),
         layout="NCHW",
-        method=_METHODS[how.mode],
+        method="nearest_neighbor" if how.mode == "nearest" else how.mode,
         coordinate_transformation_mode=how.coordinates,
         rounding_method=how.rounding if how.mode == "nearest" else "",
         cubic_alpha=how.cubic_alpha,
