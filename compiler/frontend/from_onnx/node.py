@@ -535,6 +535,11 @@ class OnnxNode:
         order.insert(to, axis)
         return data if axis == to else self.call("transpose", data, axes=tuple(order))
 
+    def along(self, vector: Expr, axis: int, rank: int) -> Expr:
+        """A vector shaped so that it broadcasts along one of so many axes."""
+        shape = [-1 if place == self.axis(axis, rank) else 1 for place in range(rank)]
+        return self.call("reshape", vector, newshape=tuple(shape))
+
     def joined(self, parts: Sequence[Expr], axis: int) -> Expr:
         """Tensors one behind the other."""
         if len(parts) == 1:
@@ -548,6 +553,15 @@ class OnnxNode:
     def scalar_like(self, value: float, expr: Expr) -> Constant:
         """A rank-0 Constant in the dtype of ``expr``."""
         return self.const(value, expr.tensor_type.dtype)
+
+    def cast(self, data: Expr, dtype: str) -> Expr:
+        """The data in a dtype; as they are where they have it."""
+        return data if data.tensor_type.dtype == dtype else self.call("cast", data, dtype=dtype)
+
+    def reshaped(self, data: Expr, shape: Sequence[int]) -> Expr:
+        """The data in a shape; as they are where they have it."""
+        wanted = tuple(shape)
+        return data if self.shape(data) == wanted else self.call("reshape", data, newshape=wanted)
 
     def times(self, expr: Expr, factor: float) -> Expr:
         """An expression times a number; as it is for 1."""

@@ -63,22 +63,17 @@ def attention(node: OnnxNode) -> list[Expr]:
     # The queries of the heads that read one head of keys are further rows of one product.
     rows = (batch, groups, heads // groups * steps, width)
     root, turned = math.sqrt(scale), node.call("transpose", key, axes=(0, 1, 3, 2))
-    grouped = query if heads == groups else node.call("reshape", query, newshape=rows)
+    grouped = node.reshaped(query, rows)
     raw = product(node, node.times(grouped, root), node.times(turned, root))
-    if heads != groups:
-        raw = node.call("reshape", raw, newshape=(batch, heads, steps, keys))
+    raw = node.reshaped(raw, (batch, heads, steps, keys))
     capped, cap = raw, node.attr("softcap", 0.0)
     if cap > 0:
         capped = node.times(node.call("tanh", node.times(raw, 1 / cap)), cap)
     bias = _bias(node, raw, node.shape(node.arg(4))[2] if node.has_input(4) else 0)
     biased = capped if bias is None else node.call("add", capped, bias)
     weights = _weights(node, biased, bias)
-    shares = weights
-    if heads != groups:
-        shares = node.call("reshape", weights, newshape=(*rows[:3], keys))
-    result = product(node, shares, value)
-    if heads != groups:
-        result = node.call("reshape", result, newshape=(batch, heads, steps, -1))
+    result = product(node, node.reshaped(weights, (*rows[:3], keys)), value)
+    result = node.reshaped(result, (batch, heads, steps, node.shape(value)[-1]))
     if ranks == {3}:
         result = joined_heads(node, result)
     shown = (raw, capped, biased, weights)[node.attr("qk_matmul_output_mode", 0) % 4]
@@ -90,16 +85,12 @@ def _weights(node: OnnxNode, scores: Expr, bias: Expr | None) -> Expr:
     dtype = scores.tensor_type.dtype
     precision = node.attr("softmax_precision", 0)
     wide = dtype_of(precision, node.label) if precision else dtype
-    weights = _cast(node, node.call("nn.softmax", _cast(node, scores, wide), axis=-1), dtype)
+    weights = node.cast(node.call("nn.softmax", node.cast(scores, wide), axis=-1), dtype)
     if bias is None:
         return weights
     largest = node.call("max", bias, axis=(-1,), keepdims=True)
     lost = node.call("equal", largest, node.scalar_like(-math.inf, bias))
     return node.call("where", lost, node.scalar_like(0, weights), weights)
-
-
-def _cast(node: OnnxNode, data: Expr, dtype: str) -> Expr:
-    return data if data.tensor_type.dtype == dtype else node.call("cast", data, dtype=dtype)
 
 
 def _bias(node: OnnxNode, scores: Expr, past: int) -> Expr | None:
@@ -175,4 +166,4 @@ def rotary_embedding(node: OnnxNode) -> Expr:
     products = [node.call("multiply", *pair) for pair in zip((parts[0], turned), factors)]
     parts[0] = node.call("add", *products)
     result = node.joined(parts, -1)
-    return node.call("reshape", result, newshape=shape) if flat else result
+    return node.reshaped(result, shape)

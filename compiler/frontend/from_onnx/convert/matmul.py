@@ -42,12 +42,10 @@ def gemm(node: OnnxNode) -> Expr:
         result = node.times(node.call("nn.matmul", data, weight), alpha)
     if not node.has_input(2) or beta == 0.0:
         return result
-    if beta == 1.0:
-        return node.call("add", result, node.arg(2))
-    bias = node.weight(2, f"times_{beta:g}", lambda c: c * c.dtype.type(beta))
-    if bias is None:
-        bias = node.call("multiply", node.arg(2), node.scalar_like(beta, node.arg(2)))
-    return node.call("add", result, bias)
+    bias = None
+    if beta != 1.0:
+        bias = node.weight(2, f"times_{beta:g}", lambda c: c * c.dtype.type(beta))
+    return node.call("add", result, bias or node.times(node.arg(2), beta))
 
 
 @from_onnx("MatMul")
@@ -100,16 +98,12 @@ def _batched(node: OnnxNode, lhs: Expr, rhs: Expr) -> Expr:
         ):
             side = node.call("broadcast_to", side, shape=(*lead, *shape[-2:]))
             shape = (*lead, *shape[-2:])
-        if len(shape) == 3:
-            return side
-        return node.call("reshape", side, newshape=(math.prod(shape[:-2]), *shape[-2:]))
+        return node.reshaped(side, (math.prod(shape[:-2]), *shape[-2:]))
 
     result = node.call(
         "nn.batch_matmul", flat(lhs, left), flat(rhs, right), transpose_a=False, transpose_b=False
     )
-    if len(lead) == 1:
-        return result
-    return node.call("reshape", result, newshape=(*lead, left[-2], right[-1]))
+    return node.reshaped(result, (*lead, left[-2], right[-1]))
 
 
 @from_onnx("DFT", since=17)

@@ -53,10 +53,7 @@ def _moments(node: OnnxNode, data: Expr, axes: tuple[int, ...]) -> tuple[Expr, E
 def _running(node: OnnxNode, stored: Expr, batch: Expr) -> Expr:
     """stored · momentum + batch · (1 - momentum)."""
     momentum = node.attr("momentum", 0.9)
-    kept = node.call("multiply", stored, node.scalar_like(momentum, stored))
-    return node.call(
-        "add", kept, node.call("multiply", batch, node.scalar_like(1 - momentum, batch))
-    )
+    return node.call("add", node.times(stored, momentum), node.times(batch, 1 - momentum))
 
 
 @from_onnx("InstanceNormalization", since=6)
@@ -99,19 +96,16 @@ def layer_normalization(node: OnnxNode) -> list[Expr]:
     shape = node.shape(data)
     axis = node.axis(node.attr("axis", -1), len(shape))
     size = math.prod(shape[axis:])
-    flattened = axis != len(shape) - 1
-    if flattened:
-        data = node.call("reshape", data, newshape=(*shape[:axis], size))
+    data = node.reshaped(data, (*shape[:axis], size))
 
     def vector(index: int) -> Expr:
-        if not flattened and node.rank(node.arg(index)) == 1:
+        if axis == len(shape) - 1 and node.rank(node.arg(index)) == 1:
             return node.arg(index)
         derived = node.weight(index, "flat", lambda v: v.reshape(-1))
         return node.call("reshape", node.arg(index), newshape=(-1,)) if derived is None else derived
 
     result = layer_normalized(node, data, vector(1), vector(2) if node.has_input(2) else None)
-    if flattened:
-        result = node.call("reshape", result, newshape=shape)
+    result = node.reshaped(result, shape)
     return [result, *_statistics(node, node.arg(0), tuple(range(axis, len(shape))))]
 
 

@@ -68,8 +68,7 @@ def lp_pool(node: OnnxNode) -> Expr:
     else:
         powers = node.call("power", node.call("abs", data), node.scalar_like(p, data))
     mean = _pool(node, "nn.avg_pool2d", powers, count_include_pad=True)
-    count = node.scalar_like(math.prod(node.attr("kernel_shape")), data)
-    total = node.call("multiply", mean, count)
+    total = node.times(mean, math.prod(node.attr("kernel_shape")))
     if p == 2:
         return node.call("sqrt", total)
     return node.call("power", total, node.scalar_like(1 / p, data))

@@ -227,18 +227,10 @@ def _centred(node: OnnxNode, index: int, zero_index: int, axis: int | None) -> E
     if not node.has_input(zero_index):
         return data
     zero = node.call("cast", node.arg(zero_index), dtype="int32")
-    return node.call("subtract", data, _along(node, zero, data, axis))
-
-
-def _along(node: OnnxNode, value: Expr, data: Expr, axis: int | None) -> Expr:
-    """A scalar as it is; a vector shaped to broadcast along ``axis`` of ``data``."""
-    if node.rank(value) != 1 or axis is None:
-        return value
     rank = node.rank(data)
-    if rank == 1:
-        return value
-    shape = tuple(-1 if i == axis % rank else 1 for i in range(rank))
-    return node.call("reshape", value, newshape=shape)
+    if node.rank(zero) == 1 and rank > 1 and axis is not None:
+        zero = node.along(zero, axis, rank)
+    return node.call("subtract", data, zero)
 
 
 @from_onnx("MatMulInteger", since=10)

@@ -22,7 +22,7 @@ import numpy as np
 import onnx
 
 from compiler.frontend.from_onnx.node import Grid, OnnxNode, Quantized, dtype_of
-from compiler.frontend.from_onnx.opsets import Converter, from_onnx
+from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Call, Expr, Op, Var, is_op_call
 from compiler.ir.ty import TensorType, integer_range, is_float
 from compiler.ops.number_format import Array, storage_dtype
@@ -32,21 +32,8 @@ from compiler.ops.tensor.clip import ClipAttrs
 from compiler.qtypes.qconfig import QAnnotateKind
 
 MICROSOFT: Final = "com.microsoft"
+QUARK: Final = "com.amd.quark"
 _QUANTIZED = ("int4", "uint4", "int8", "uint8", "int16", "uint16")
-
-
-def _in_every_domain(name: str) -> Callable[[Converter], Converter]:
-    """Register a converter for ``name``Linear, and as onnxruntime and Quark call it."""
-
-    def register(converter: Converter) -> Converter:
-        from_onnx(f"{name}Linear", since=10, folds=name == "Quantize")(converter)
-        from_onnx(f"{name}Linear", domain=MICROSOFT, folds=name == "Quantize")(converter)
-        from_onnx(f"Extended{name}Linear", domain="com.amd.quark", folds=name == "Quantize")(
-            converter
-        )
-        return converter
-
-    return register
 
 
 def check_zero_point(node: OnnxNode, index: int, of: int | None = None) -> None:
@@ -80,10 +67,7 @@ def _per_axis(node: OnnxNode, value: Expr, data: Expr) -> Expr:
         raise node.error(f"a scale or zero point of rank {node.rank(value)} needs block_size")
     if node.shape(value) == (1,):
         return node.call("squeeze", value, axis=(0,))
-    rank = node.rank(data)
-    axis = node.axis(node.attr("axis", 1), rank)
-    shape = tuple(-1 if i == axis else 1 for i in range(rank))
-    return node.call("reshape", value, newshape=shape)
+    return node.along(value, node.attr("axis", 1), node.rank(data))
 
 
 def _per_block(node: OnnxNode, value: Expr, data: Expr) -> Expr:
@@ -98,7 +82,9 @@ def _per_block(node: OnnxNode, value: Expr, data: Expr) -> Expr:
     return node.call("take", value, indices, axis=axis)
 
 
-@_in_every_domain("Dequantize")
+@from_onnx("DequantizeLinear", since=10, folds=False)
+@from_onnx("DequantizeLinear", domain=MICROSOFT, folds=False)
+@from_onnx("ExtendedDequantizeLinear", domain=QUARK, folds=False)
 def dequantize_linear(node: OnnxNode) -> Expr:
     """(x - zero_point) scale."""
     check_zero_point(node, 2, of=0)
@@ -119,8 +105,7 @@ def dequantize_linear(node: OnnxNode) -> Expr:
         if scalar and node.arg(0).tensor_type.dtype in _QUANTIZED:
             assert grid is not None
             result = _call(node, result, grid, QAnnotateKind.INPUT)
-    held = result.tensor_type.dtype
-    return result if held == dtype else node.call("cast", result, dtype=dtype)
+    return node.cast(result, dtype)
 
 
 def _arithmetic(node: OnnxNode, scale: Expr, dtype: str) -> Expr:
@@ -129,13 +114,12 @@ def _arithmetic(node: OnnxNode, scale: Expr, dtype: str) -> Expr:
     if node.has_input(2):
         zero = node.call("cast", _parameter(node, 2), dtype=dtype)
         result = node.call("subtract", result, _per_axis(node, zero, data))
-    scale = _per_axis(node, scale, data)
-    if scale.tensor_type.dtype != dtype:
-        scale = node.call("cast", scale, dtype=dtype)
-    return node.call("multiply", result, scale)
+    return node.call("multiply", result, node.cast(_per_axis(node, scale, data), dtype))
 
 
-@_in_every_domain("Quantize")
+@from_onnx("QuantizeLinear", since=10)
+@from_onnx("QuantizeLinear", domain=MICROSOFT)
+@from_onnx("ExtendedQuantizeLinear", domain=QUARK)
 def quantize_linear(node: OnnxNode) -> Expr:
     """saturate(round_half_to_even(x / scale) + zero_point)."""
     check_zero_point(node, 2)

@@ -130,10 +130,7 @@ def power(node: OnnxNode) -> Expr:
             return node.call("sqrt", data)
         if value == 1.0 and exponent.ndim <= node.rank(data):
             return data
-    raised = node.arg(1)
-    if raised.tensor_type.dtype != dtype:
-        raised = node.call("cast", raised, dtype=dtype)
-    return node.call("power", data, raised)
+    return node.call("power", data, node.cast(node.arg(1), dtype))
 
 
 @from_onnx("Mod", since=10)
@@ -163,8 +160,7 @@ for _op_type in _VARIADIC:
 @from_onnx("Mean", since=8)
 def mean_of_inputs(node: OnnxNode) -> Expr:
     """Elementwise mean of the inputs."""
-    total = _folded(node, "add")
-    return node.call("multiply", total, node.scalar_like(1 / node.num_inputs, total))
+    return node.times(_folded(node, "add"), 1 / node.num_inputs)
 
 
 @from_onnx("Where", since=9)
