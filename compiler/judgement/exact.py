@@ -17,12 +17,12 @@ from compiler.judgement.layers import Network, Product
 from compiler.judgement.nodes import (
     Grid,
     Values,
-    attribute,
     evaluate_node,
     given,
-    known,
     multiply,
+    product_of,
     widened,
+    with_bias,
 )
 from compiler.ops.number_format import Array
 from compiler.targets.ort.session import MOST_S
@@ -90,16 +90,16 @@ def _product(product: Product, found: Evaluation, taken: Values) -> Array:
     whole = product.op.endswith("Integer")
     one = data.scale is None or data.scale.size == 1
     if not (whole or (product.by_channel and one)):
-        return multiply(node, known(taken[0]), known(taken[1]), taken)
+        return multiply(node, taken)
     operands: list[Array] = []
     for grid, name, place in ((data, product.data_name, 0), (weight, product.weight_name, 1)):
         values = found.values[name].astype(np.float64)
         reads = node.input[2 + place] if whole and given(node, 2 + place) else ""
         zero = found.values[reads] if reads else grid.zero
         if zero is None:
-            return multiply(node, known(taken[0]), known(taken[1]), taken)
+            return multiply(node, taken)
         operands.append(values - grid.along(values.ndim, zero))
-    sums = multiply(node, operands[0], operands[1], ())
+    sums = product_of(node, *operands)
     bias = product.bias
     out_axis = 1 if "Conv" in product.op else -1
     if whole:
@@ -110,14 +110,10 @@ def _product(product: Product, found: Evaluation, taken: Values) -> Array:
         sums = sums + spread.along(sums.ndim, bias.reshape(-1))
     found.sums[product.name] = sums
     if data.scale is None or weight.scale is None:
-        return multiply(node, known(taken[0]), known(taken[1]), taken)
+        return multiply(node, taken)
     channels = sums.shape[out_axis] if sums.ndim else 1
     vector = (
         np.resize(weight.scale.reshape(-1), channels) if weight.scale.size > 1 else weight.scale
     )
     result: Array = sums * (data.scale.reshape(()) * spread.along(sums.ndim, vector))
-    result = result * float(attribute(node, "alpha", 1.0))
-    if bias is None and len(taken) > 2 and taken[2] is not None:
-        values = taken[2] * float(attribute(node, "beta", 1.0))
-        result = result + (spread.along(result.ndim, values) if "Conv" in product.op else values)
-    return result
+    return with_bias(node, result, taken[2] if bias is None and len(taken) > 2 else None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import onnx
@@ -20,6 +20,9 @@ from compiler.errors import CompilerError, EvaluationError
 from compiler.frontend.from_onnx.convert.quant import PERMUTATIONS
 from compiler.ops.number_format import Array, aligned_vector
 from compiler.targets.ort.session import OrtExecutor
+
+if TYPE_CHECKING:
+    from compiler.judgement.layers import Network
 
 QUANTIZE: Final = "QuantizeLinear"
 DEQUANTIZE: Final = "DequantizeLinear"
@@ -35,8 +38,7 @@ _FAULTS: Final = (
     ArithmeticError,
     AssertionError,
     AttributeError,
-    IndexError,
-    KeyError,
+    LookupError,
     MemoryError,
     RuntimeError,
     TypeError,
@@ -87,25 +89,8 @@ def given(node: onnx.NodeProto, place: int) -> str:
     return node.input[place] if place < len(node.input) else ""
 
 
-class NodeContext(Protocol):
-    """The graph around a node, as ``layers.Network`` has it."""
-
-    model: onnx.ModelProto
-    writer: dict[str, onnx.NodeProto]
-    types: dict[str, int]
-    inputs: list[str]
-
-    def grid(self, node: onnx.NodeProto, integers: str) -> Grid:
-        """Return the grid of a QuantizeLinear or DequantizeLinear."""
-        ...
-
-    def dtype_of(self, name: str) -> str:
-        """Return the dtype of a tensor; "" is not known."""
-        ...
-
-
 def evaluate_node(
-    network: NodeContext, node: onnx.NodeProto, taken: Values, ties: dict[str, int] | None = None
+    network: Network, node: onnx.NodeProto, taken: Values, ties: dict[str, int] | None = None
 ) -> list[Array]:
     """Results of one node; ties of a QuantizeLinear are counted in ``ties``."""
     try:
@@ -139,7 +124,7 @@ def known(value: Array | None) -> Array:
 
 
 def _quantize(
-    network: NodeContext, node: onnx.NodeProto, taken: Values, ties: dict[str, int] | None
+    network: Network, node: onnx.NodeProto, taken: Values, ties: dict[str, int] | None
 ) -> Array:
     grid = network.grid(node, node.output[0])
     if not grid.dtype:
@@ -163,7 +148,7 @@ def _quantize(
     return narrowed
 
 
-def _is_input(network: NodeContext, name: str) -> bool:
+def _is_input(network: Network, name: str) -> bool:
     """A float32 input of the network, moved or not."""
     while (writer := network.writer.get(name)) is not None and writer.op_type in MOVES:
         name = writer.input[0]
@@ -186,27 +171,33 @@ def _blocks(node: onnx.NodeProto, grid: Grid, values: Array, data: Array) -> Arr
     return np.repeat(values, size, axis).take(range(data.shape[axis]), axis)
 
 
-def multiply(node: onnx.NodeProto, a: Array, b: Array, taken: Values) -> Array:
+def multiply(node: onnx.NodeProto, taken: Values) -> Array:
     """A Conv, ConvTranspose, MatMul or Gemm of float64, with its bias where ``taken`` has one."""
-    bias = taken[2] if len(taken) > 2 and not node.op_type.endswith("Integer") else None
+    product = product_of(node, known(taken[0]), known(taken[1]))
+    return with_bias(node, product, taken[2] if len(taken) > 2 else None)
+
+
+def product_of(node: onnx.NodeProto, a: Array, b: Array) -> Array:
+    """The sums of a product of float64, without the factors and the bias of its node."""
     if node.op_type in ("Conv", "ConvInteger"):
-        result = _convolve(node, a, b)
-    elif node.op_type == "ConvTranspose":
-        model = _alone(node, 2, ())
+        return _convolve(node, a, b)
+    if node.op_type == "ConvTranspose":
         pair: Any = {"0": a, "1": b}
-        made: Any = ReferenceEvaluator(model).run(None, pair)
-        return np.asarray(made[0]) + (
-            0 if bias is None else bias.reshape(1, -1, *[1] * (a.ndim - 2))
-        )
-    else:
-        turned = [attribute(node, name, 0) for name in ("transA", "transB")]
-        a, b = a.T if turned[0] else a, b.T if turned[1] else b
-        result = a @ b * float(attribute(node, "alpha", 1.0) if taken else 1.0)
-    if bias is not None:
-        bias = bias * float(attribute(node, "beta", 1.0))
-        convolved = node.op_type == "Conv"
-        result = result + (bias.reshape(1, -1, *[1] * (a.ndim - 2)) if convolved else bias)
-    return result
+        made: Any = ReferenceEvaluator(_alone(node, 2, ())).run(None, pair)
+        return np.asarray(made[0])
+    turned = [attribute(node, name, 0) for name in ("transA", "transB")]
+    a, b = a.T if turned[0] else a, b.T if turned[1] else b
+    return np.asarray(a @ b)
+
+
+def with_bias(node: onnx.NodeProto, product: Array, bias: Array | None) -> Array:
+    """Return alpha times a product, and beta times a bias."""
+    result: Array = product * float(attribute(node, "alpha", 1.0))
+    if bias is None:
+        return result
+    bias = bias * float(attribute(node, "beta", 1.0))
+    convolved = "Conv" in node.op_type
+    return result + (bias.reshape(1, -1, *[1] * (result.ndim - 2)) if convolved else bias)
 
 
 def _convolve(node: onnx.NodeProto, data: Array, weight: Array) -> Array:
@@ -282,16 +273,16 @@ def _cast(node: onnx.NodeProto, taken: Values) -> Array:
 
 
 _RULES: Final[dict[str, Callable[[onnx.NodeProto, Values], Array]]] = {
-    "Conv": lambda n, v: multiply(n, known(v[0]), known(v[1]), v),
-    "MatMul": lambda n, v: multiply(n, known(v[0]), known(v[1]), v),
-    "Gemm": lambda n, v: multiply(n, known(v[0]), known(v[1]), v),
+    "Conv": multiply,
+    "MatMul": multiply,
+    "Gemm": multiply,
     "MaxPool": _pooled,
     "AveragePool": _pooled,
     "Cast": _cast,
 }
 
 
-def _by_reference(network: NodeContext, node: onnx.NodeProto, taken: Values) -> list[Array]:
+def _by_reference(network: Network, node: onnx.NodeProto, taken: Values) -> list[Array]:
     if node.op_type == DYNAMIC:
         return _dynamic_points(known(taken[0]))
     if node.op_type in _SUBGRAPHS:
