@@ -485,7 +485,9 @@ def smallest_tie(product: Product) -> dict[str, Any] | None:
     unit = Fraction(scales[0]) / Fraction(scales[2])
     tried = 0
     for channel, each in enumerate(scales[1].tolist()):
-        scale, step = _tie_step(unit * Fraction(each))
+        scale = unit * Fraction(each)
+        # a P 2^e / Q = n + 1/2 needs e < 0: the step is half of an even denominator.
+        step = 0 if scale.denominator % 2 else scale.denominator // 2
         for sum_ in (step, -step) if step else ():
             value = sum_ * scale
             inside = result.low - zero < value < result.high - zero
@@ -504,12 +506,6 @@ def smallest_tie(product: Product) -> dict[str, Any] | None:
             if operands is not None or tried == _TRIED:
                 return found
     return found
-
-
-def _tie_step(scale: Fraction) -> tuple[Fraction, int]:
-    """The scale, and the smallest accumulator that meets a tie; 0 where none does."""
-    # a P 2^e / Q = n + 1/2 needs e < 0: the step is half of an even denominator.
-    return scale, 0 if scale.denominator % 2 else scale.denominator // 2
 
 
 def operands_of(weights: Array, wanted: int, least: int, most: int) -> Array | None:
