@@ -151,8 +151,7 @@ class TensorboardTracker:
                 ("hparams", "plugins.hparams.summary_v2"),
                 ("hparams_data", "plugins.hparams.plugin_data_pb2"),
                 ("hparams_about", "plugins.hparams.metadata"),
-                ("text", "plugins.text.metadata"),
-                ("tensor", "util.tensor_util"),
+                ("text", "plugins.text.summary_v2"),
             )
         }
         self._run = self._opened(self._folder)
@@ -193,13 +192,7 @@ class TensorboardTracker:
         return self._modules["writer"].EventFileWriter(str(folder))
 
     def _text(self, tag: str, text: str) -> None:
-        summary = self._modules["summary"].Summary()
-        summary.value.add(
-            tag=tag,
-            metadata=self._modules["text"].create_summary_metadata(tag, ""),
-            tensor=self._modules["tensor"].make_tensor_proto([text], shape=[1]),
-        )
-        self._write(self._run, summary)
+        self._write(self._run, self._modules["text"].text_pb(tag, text))
 
     def _write(self, writer: Any, summary: Any, step: int = 0) -> None:
         event = self._modules["event"].Event(wall_time=time.time(), step=step, summary=summary)
