@@ -6,6 +6,7 @@ makes the options of launch from the fields.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -181,13 +182,10 @@ def metric_named(raw: Any) -> str:
 
 
 def _finite(raw: Any, expected: str) -> float:
-    try:
-        number = float(_number(raw))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"expected {expected}") from error
-    if not math.isfinite(number):
-        raise ValueError(f"expected {expected}")
-    return number
+    with contextlib.suppress(TypeError, ValueError):
+        if math.isfinite(number := float(_number(raw))):
+            return number
+    raise ValueError(f"expected {expected}")
 
 
 def _count(raw: Any, expected: str) -> int:
@@ -232,15 +230,10 @@ def _pairs(raw: Any) -> list[tuple[str, Any]]:
     words = raw.split(",") if isinstance(raw, str) else _list_of(raw)
     pairs = []
     for word in words:
-        if not isinstance(word, str):
-            if not isinstance(word, list | tuple) or len(word) != 2:
-                raise ValueError(f"expected NAME=N, got {word!r}")
-            name, value = word
-        else:
-            name, equals, value = word.partition("=")
-            if not equals:
-                raise ValueError(f"expected NAME=N, got {word!r}")
-        pairs.append((str(name).strip(), value))
+        pair = word.split("=", 1) if isinstance(word, str) else word
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise ValueError(f"expected NAME=N, got {word!r}")
+        pairs.append((str(pair[0]).strip(), pair[1]))
     return pairs
 
 
