@@ -8,7 +8,7 @@ import io
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import IO, Any
@@ -53,9 +53,11 @@ def objects_to_npz(data: Any, inputs: tuple[InputSpec, ...], folder: Path, name:
                     fix="give every item the same names",
                 )
             for key, value in sample.items():
-                column = columns.setdefault(key, _Column(folder / f".part-{name}-{len(columns)}"))
                 with _writing(folder, name):
-                    column.append(value, name, key)
+                    if key not in columns:
+                        path = folder / f".part-{name}-{len(columns)}"
+                        columns[key] = _Column(path, path.open("wb"), value.shape[1:], value.dtype)
+                    columns[key].append(value, name, key)
         if not columns:
             raise DataError("the data holds no sample", where=name, fix="give at least one sample")
         with _writing(folder, name):
@@ -209,15 +211,12 @@ class _Column:
     """The raw bytes of one name, gathered in a temporary file."""
 
     path: Path
+    stream: IO[bytes]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
     rows: int = 0
-    shape: tuple[int, ...] = ()
-    dtype: np.dtype[Any] | None = None
-    _stream: IO[bytes] | None = field(default=None)
 
     def append(self, array: NDArray[Any], data_name: str, key: str) -> None:
-        if self._stream is None:
-            self._stream = self.path.open("wb")
-            self.shape, self.dtype = array.shape[1:], array.dtype
         if array.shape[1:] != self.shape or array.dtype != self.dtype:
             raise DataError(
                 f"items of {key!r} differ: {self.dtype}{list(self.shape)} and then "
@@ -229,14 +228,12 @@ class _Column:
             raise DataError(
                 f"{key!r} holds Python objects", where=data_name, fix="give numeric arrays"
             )
-        self._stream.write(np.ascontiguousarray(array).tobytes())
+        self.stream.write(np.ascontiguousarray(array).tobytes())
         self.rows += len(array)
 
     def chunks(self) -> Iterator[bytes]:
         """The member of the archive."""
-        assert self._stream is not None
-        assert self.dtype is not None
-        self._stream.flush()
+        self.stream.flush()
         header = io.BytesIO()
         descr = npy_format.dtype_to_descr(self.dtype)
         shape = (self.rows, *self.shape)
@@ -248,9 +245,8 @@ class _Column:
                 yield chunk
 
     def discard(self) -> None:
-        if self._stream is not None:
-            with contextlib.suppress(OSError):  # what a full disk does not take is not needed
-                self._stream.close()
+        with contextlib.suppress(OSError):  # what a full disk does not take is not needed
+            self.stream.close()
         self.path.unlink(missing_ok=True)
 
 
