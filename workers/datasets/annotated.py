@@ -59,10 +59,8 @@ def open_detection(inputs: Sequence[InputSpec], path: Path, preprocess: Options)
     file, made, spec = _opened(BOXES, path, preprocess, inputs)
     try:
         coco = json.loads(file.read_text(encoding="utf-8"))
-        classes = {
-            each["id"]: place
-            for place, each in enumerate(sorted(coco["categories"], key=lambda each: each["id"]))
-        }
+        ids = sorted(each["id"] for each in coco["categories"])
+        classes = {name: place for place, name in enumerate(ids)}
         images = {each["id"]: str(each["file_name"]) for each in coco["images"]}
         sizes = {each["id"]: (each.get("width"), each.get("height")) for each in coco["images"]}
         boxes: dict[Any, list[list[float]]] = {name: [] for name in images}

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from csv import DictReader
+from csv import Error as CsvError
 from pathlib import Path
 from typing import Any
 
@@ -150,27 +151,25 @@ def csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     Raises:
         DatasetError: no header, or a row of another length.
     """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            reader = DictReader(stream, strict=True)
-            names = Counter(reader.fieldnames or ())
-            if twice := [name for name, times in names.items() if times > 1]:
-                raise DatasetError(f"several columns are named {twice[0]!r}", where=str(path))
-            for row in reader:
-                if None in row or None in row.values():
-                    raise DatasetError(
-                        f"line {reader.line_num} has {'more' if None in row else 'fewer'} values "
-                        f"than the header's {len(reader.fieldnames or ())}",
-                        where=str(path),
-                        fix="quote values that hold a comma, and remove broken lines",
-                    )
-                yield reader.line_num, row
-    except DatasetError:
-        raise
-    except (OSError, ValueError, ImportError) as error:
-        raise DatasetError(f"cannot read {path.name}: {error}", where=str(path)) from error
-    except Exception as error:  # csv.Error
-        raise DatasetError(f"{path.name} is no table: {error}", where=str(path)) from error
+    unreadable = (OSError, UnicodeDecodeError)
+    with (
+        raised_as(DatasetError, f"cannot read {path.name}", *unreadable, where=str(path)),
+        raised_as(DatasetError, f"{path.name} is no table", CsvError, where=str(path)),
+        path.open(encoding="utf-8-sig", newline="") as stream,
+    ):
+        reader = DictReader(stream, strict=True)
+        names = Counter(reader.fieldnames or ())
+        if twice := [name for name, times in names.items() if times > 1]:
+            raise DatasetError(f"several columns are named {twice[0]!r}", where=str(path))
+        for row in reader:
+            if None in row or None in row.values():
+                raise DatasetError(
+                    f"line {reader.line_num} has {'more' if None in row else 'fewer'} values "
+                    f"than the header's {len(reader.fieldnames or ())}",
+                    where=str(path),
+                    fix="quote values that hold a comma, and remove broken lines",
+                )
+            yield reader.line_num, row
 
 
 def missing_column(name: str, names: Iterable[str], path: Path, line: str) -> DatasetError:

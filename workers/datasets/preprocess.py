@@ -116,12 +116,15 @@ class Preprocess:
                 where=f"{spec}",
                 fix="leave mean and std out: the model scales the pixels itself",
             )
+        interpolation = options.get("interpolation", "bicubic")
+        what = f"preprocess interpolation cannot be {interpolation!r}"
+        check_known(interpolation, INTERPOLATIONS, what, DatasetError)
         made = Preprocess(
             _short_side(options.get("resize")),
             size,
             options.get("stretch") is not None,
             None if box is None else _level(box),
-            _interpolation(options.get("interpolation", "bicubic")),
+            interpolation,
             order,
             layout,
             _levels("mean", options.get("mean", 0.0), channels),
@@ -259,12 +262,6 @@ def _level(box: Any) -> int:
     if type(value) is not int or not 0 <= value <= 255:
         raise DatasetError(f"letterbox value cannot be {value!r}", fix="a level from 0 to 255")
     return value
-
-
-def _interpolation(value: Any) -> str:
-    what = f"preprocess interpolation cannot be {value!r}"
-    check_known(value, INTERPOLATIONS, what, DatasetError)
-    return str(value)
 
 
 def _levels(name: str, value: Any, channels: int) -> tuple[float, ...]:
