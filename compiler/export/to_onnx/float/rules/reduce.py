@@ -29,23 +29,27 @@ def same(step: Step, e: Emitter) -> str:
     return e.node(op_type, inputs, axes=axes, keepdims=int(step.attrs.keepdims))
 
 
-@FToOnnx.register("max", "min")
+@FToOnnx.register("max", "min", "all", "any")
 def extremum(step: Step, e: Emitter) -> str:
-    """The largest or the smallest along the axes."""
-    if step.args[0].type.dtype == "bool":
-        return truth_in(step, e, "ReduceMax" if step.name == "max" else "ReduceMin")
-    return extremum_in(step, e, step.args[0].type.dtype)
+    """The largest or the smallest along the axes; of bools as numbers 0 and 1: ONNX compares bools
+    from opset 20 on only."""
+    data, dtype = step.args[0], step.args[0].type.dtype
+    if dtype != "bool":
+        return extremum_in(step, e, dtype)
+    numbers = Emitter(e.writer)
+    numbers.bind(data, e.writer.cast(e.name(data), "int32"))
+    return e.writer.cast(extremum_in(step, numbers, "int32"), "bool")
 
 
 def extremum_in(step: Step, e: Emitter, dtype: str) -> str:
-    """``max`` or ``min`` of an argument that the emitter holds in ``dtype``."""
+    """The extremum of an argument that the emitter holds in ``dtype``."""
     axes, data = axes_of(step), step.args[0]
     if not axes:
         return e.node("Identity", [e.name(data)])
     # Only int64 needs the shape, which may be open in a float model.
     shape = data.type.concrete_shape if dtype == "int64" else ()
-    keepdims = bool(step.attrs.keepdims)
-    return extreme_along(e, step.name == "max", e.name(data), shape, axes, keepdims, dtype)
+    largest, keepdims = step.name in ("max", "any"), bool(step.attrs.keepdims)
+    return extreme_along(e, largest, e.name(data), shape, axes, keepdims, dtype)
 
 
 @FToOnnx.register("variance")
@@ -64,21 +68,6 @@ def variance(step: Step, e: Emitter) -> str:
     if count == 1:
         raise e.refuse(step, "an unbiased variance of one element")
     return e.node("Mul", [result, e.like(count / (count - 1), data)])
-
-
-@FToOnnx.register("all", "any")
-def all_or_any(step: Step, e: Emitter) -> str:
-    """The smallest or largest truth value."""
-    return truth_in(step, e, "ReduceMin" if step.name == "all" else "ReduceMax")
-
-
-def truth_in(step: Step, e: Emitter, op_type: str) -> str:
-    """``op_type`` of bools, as numbers 0 and 1: ONNX compares bools from opset 20 on only."""
-    axes, keepdims = axes_of(step), int(step.attrs.keepdims)
-    if not axes:
-        return e.node("Identity", [e.name(step.args[0])])
-    numbers = e.writer.cast(e.name(step.args[0]), "int32")
-    return e.writer.cast(e.node(op_type, [numbers], axes=axes, keepdims=keepdims), "bool")
 
 
 @FToOnnx.register("argmax", "argmin")
