@@ -48,33 +48,25 @@ _SAME = {
     "maximum": "Max",
     "minimum": "Min",
     "equal": "Equal",
-    "logical_and": "And",
-    "logical_or": "Or",
-    "logical_xor": "Xor",
-}
-
-
-_ORDERS = {
     "less": "Less",
     "less_equal": "LessOrEqual",
     "greater": "Greater",
     "greater_equal": "GreaterOrEqual",
+    "logical_and": "And",
+    "logical_or": "Or",
+    "logical_xor": "Xor",
 }
-
-
-@FToOnnx.register(*_ORDERS)
-def ordered(step: Step, e: Emitter) -> str:
-    """A comparison; onnxruntime 1.18 has none of integers narrower than 32 bits."""
-    args, dtype = e.args(step), step.args[0].type.dtype
-    if dtype in ("int8", "uint8", "int16", "uint16"):
-        args = [e.writer.cast(name, "int32") for name in args]
-    return e.node(_ORDERS[step.name], args)
+_ORDERS = ("less", "less_equal", "greater", "greater_equal")
 
 
 @FToOnnx.register(*_SAME)
 def same(step: Step, e: Emitter) -> str:
-    """The operator of ONNX that is the same."""
-    return e.node(_SAME[step.name], e.args(step))
+    """The operator of ONNX that is the same; onnxruntime 1.18 orders no integers narrower than 32
+    bits."""
+    args, dtype = e.args(step), step.args[0].type.dtype
+    if step.name in _ORDERS and dtype in ("int8", "uint8", "int16", "uint16"):
+        args = [e.writer.cast(name, "int32") for name in args]
+    return e.node(_SAME[step.name], args)
 
 
 @FToOnnx.register("where")
