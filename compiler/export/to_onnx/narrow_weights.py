@@ -20,7 +20,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper, version_converter
 
-from compiler.export.to_onnx.graph_writer import drop_unread
+from compiler.export.to_onnx.graph_writer import OPSET, drop_unread
 from compiler.ops.number_format import Array
 from compiler.runtime.packed import Form, numbers
 
@@ -70,10 +70,7 @@ def narrowed(model: onnx.ModelProto, opset: int = NEWEST_OPSET) -> onnx.ModelPro
             if zero is not None and not (table and np.any(zero)):
                 found[node.input[0]] = bits, since, kind, zero
                 break
-    made = model
-    if found:
-        version = max(since for _, since, _, _ in found.values())
-        made = at_opset(model, version)
+    made = at_opset(model, max((since for _, since, _, _ in found.values()), default=OPSET))
     _add_in_front(made.graph, _replace(made.graph, found, arrays))
     _drop_known(made.graph)
     _add_in_front(made.graph, _shortened(made.graph))

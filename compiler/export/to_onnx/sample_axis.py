@@ -138,7 +138,7 @@ def _reduced(node: _Node) -> int:
     at, rank = node.only(), node.rank(0)
     axes = node.ints(1, "axes")
     _apart(at, axes or None, rank)
-    if node.attributes.get("keepdims", 1):
+    if node.attributes.get("keepdims", node.type != "Squeeze"):
         return at
     return at - sum(axis % rank < at for axis in axes or ())
 
@@ -237,12 +237,6 @@ def _unsqueezed(node: _Node) -> int:
     return [k for k in range(rank) if k not in added][at]
 
 
-def _squeezed(node: _Node) -> int:
-    at, rank, axes = node.only(), node.rank(0), node.ints(1, "axes")
-    _apart(at, axes, rank)
-    return at - sum(axis % rank < at for axis in axes or ())
-
-
 def _expanded(node: _Node) -> int:
     sizes, behind = node.ints(1, "shape") or [], node.rank(0) - node.only()
     if len(sizes) >= behind and sizes[-behind] != 1:
@@ -257,7 +251,7 @@ _RULES: Final[dict[str, _Rule]] = {
     **dict.fromkeys(("MatMul", "MatMulInteger"), _matrix_product),
     **dict.fromkeys(("GatherElements", "ScatterElements"), _elements),
     **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _normalized),
-    **dict.fromkeys(_REDUCTIONS, _reduced),
+    **dict.fromkeys((*_REDUCTIONS, "Squeeze"), _reduced),
     "CumSum": _cumsum,
     "Expand": _expanded,
     "Gather": _gathered,
@@ -266,7 +260,6 @@ _RULES: Final[dict[str, _Rule]] = {
     "Pad": _padded,
     "Reshape": _reshaped,
     "Slice": _sliced,
-    "Squeeze": _squeezed,
     "Transpose": _transposed,
     "Unsqueeze": _unsqueezed,
 }
