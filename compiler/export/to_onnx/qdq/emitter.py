@@ -10,7 +10,7 @@ for NPUs hold one scale for a tensor: the one that its value carries.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from compiler.export.to_onnx.integer.emitter import IntegerEmitter
 from compiler.export.to_onnx.narrow_weights import NEWEST_OPSET
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
+from compiler.ir.ty import integer_range
 from compiler.ops.number_format import Array
 from compiler.ops.qnn.requantize import OP
 from compiler.ops.rules.float_product import EXACT
@@ -29,7 +30,6 @@ from compiler.ranges.analysis import RangeContext
 Floats = NDArray[np.float64]
 
 LEVELS = 256
-_ENDS = {"int8": (-128, 127), "uint8": (0, 255), "uint16": (0, 65535)}
 _NARROW = ("int8", "uint8")
 _SIGNED_TOP = 127
 _ONE_NUMBER = 1e-5
@@ -100,7 +100,7 @@ class Quantized:
     @property
     def range(self) -> tuple[float, float]:
         """Smallest and largest integer that it can hold."""
-        least, most = _ENDS[self.dtype]
+        least, most = integer_range(self.dtype)
         return (least - self.zero_point) * self.scale, (most - self.zero_point) * self.scale
 
     def moved(self, addend: Floats) -> Quantized | None:
@@ -108,7 +108,7 @@ class Quantized:
         if addend.size != 1 or self.level:
             return None
         zero = self.zero_point - float(addend.reshape(())) / self.scale
-        least, most = _ENDS[self.dtype]
+        least, most = integer_range(self.dtype)
         fits = zero.is_integer() and least <= zero <= most and self.zero_point != 0
         return replace(self, zero_point=int(zero)) if fits else None
 
@@ -135,8 +135,8 @@ class Real:
     addend: Floats | None = None
     clip: tuple[float, float] | None = None
     depth: int = 0
-    written: dict[tuple[bytes, tuple[int, ...]], str] | None = None
-    settled: dict[tuple[int, int], Quantized] | None = None
+    written: dict[tuple[bytes, tuple[int, ...]], str] = field(default_factory=dict)
+    settled: dict[tuple[int, int], Quantized] = field(default_factory=dict)
     source: str | None = None
     """A float tensor that ``scale`` makes the value of."""
     tensor: Quantized | None = None
@@ -150,7 +150,7 @@ class Real:
     @staticmethod
     def of(write: Write, depth: int = 0) -> Real:
         """The value itself."""
-        return Real(write, np.ones(()), None, None, depth, {}, {})
+        return Real(write, np.ones(()), depth=depth)
 
     def _changed(self, **fields: Any) -> Real:
         forgotten = dict.fromkeys(("source", "tensor", "like", "channels"))
@@ -182,7 +182,6 @@ class Real:
 
     def emit(self, graph: QdqEmitter, factor: Floats) -> str:
         """The float tensor of the value times ``factor``, limits included."""
-        assert self.written is not None
         key = (factor.tobytes(), factor.shape)
         if key not in self.written:
             name = self.write(self.scale * factor, self.addend)
@@ -316,7 +315,6 @@ class QdqEmitter:
     def settle(self, value: Value) -> None:
         """An 8 bit value becomes an 8 bit tensor, which its readers dequantize."""
         real = self._reals.get(value) or self.whole(value)
-        assert real.settled is not None
         low, high = self.words.ends(value)
         made = real.settled.get((low, high))
         if made is None:
@@ -439,7 +437,7 @@ class QdqEmitter:
             return None
         addends = real.addend * real.scale / levels.scale
         whole = round(float(addends.reshape(-1)[0]))
-        least, most = _ENDS[levels.dtype]
+        least, most = integer_range(levels.dtype)
         fits = least <= levels.zero_point + whole <= most
         if not fits or np.abs(addends - whole).max() > _OF_A_LEVEL:
             return None
@@ -449,7 +447,9 @@ class QdqEmitter:
     def _limited(self, tensor: Quantized, limits: tuple[float, float]) -> Quantized:
         """Clip of an 8 bit tensor, to limits in the unit of its integers."""
         zero, dtype = tensor.zero_point, tensor.dtype
-        ends = [int(np.clip(round(end / tensor.scale) + zero, *_ENDS[dtype])) for end in limits]
+        ends = [
+            int(np.clip(round(end / tensor.scale) + zero, *integer_range(dtype))) for end in limits
+        ]
         constants = [self.writer.constant(np.asarray(end, dtype)) for end in ends]
         return replace(tensor, name=self.node("Clip", [tensor.name, *constants]))
 
