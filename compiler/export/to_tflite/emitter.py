@@ -32,6 +32,7 @@ from compiler.ops.rules.requantize import SUM_SHIFT, rescaled_by_tflm, tflm_mult
 _ACTIVATIONS = {"NONE": 0, "RELU": 1, "RELU6": 3}
 _MOST_FINER = 64
 """Factor by which int16 is finer than 8 bits with their zero point."""
+_MOST = integer_range("int32")[1]
 Limits = tuple[int | None, int | None]
 
 
@@ -43,6 +44,7 @@ class TfliteEmitter(TensorWriter):
         self.fully_connected = fully_connected
         self._forms: dict[Value, Form] = {}
         self._written: dict[tuple[int, str], tuple[Form, Tensor | None]] = {}
+        self._filled: dict[Padded, Tensor] = {}
 
     def form(self, value: Value) -> Form | None:
         """Return the form of a value; None for constants."""
@@ -73,15 +75,11 @@ class TfliteEmitter(TensorWriter):
         """The tensor; padding is written."""
         if isinstance(form, Tensor):
             return form
-        key = id(form), "padded"
-        if key not in self._written:
+        if form not in self._filled:
             top, left, bottom, right = form.padding
             width = ((0, 0), (top, bottom), (left, right), (0, 0))
-            made = self.padded(form.source, width, form.source.zero - form.source.offset)
-            self._written[key] = form, made
-        held = self._written[key][1]
-        assert held is not None
-        return held
+            self._filled[form] = self.padded(form.source, width, form.source.grid.zero)
+        return self._filled[form]
 
     def unpadded(
         self, form: Tensor | Padded, padding: Sequence[int]
@@ -189,18 +187,11 @@ class TfliteEmitter(TensorWriter):
 
     def _activation(self, form: Scaled, like: Tensor) -> tuple[str, Limits]:
         """The activation of an operator, and limits that are left for operators behind it."""
-        grid, (lowest, highest) = like.grid, integer_range(like.dtype)
-        low, high = max(form.low + grid.zero, lowest), min(form.high + grid.zero, highest)
-        zero = max(grid.zero, lowest)
-        six = grid.zero + math.floor(float(np.float32(6) / np.float32(grid.scale[0])) + 0.5)
-        known = {"NONE": (lowest, highest), "RELU": (zero, highest)}
-        known["RELU6"] = zero, min(six, highest)
-        for name, held in known.items():
-            if (low, high) == held:
-                return name, (None, None)
-        if not lowest <= low <= high <= highest:
-            raise TfliteExportError(f"limits of {low} … {high} leave nothing of {like.dtype}")
-        return "NONE", (None if low == lowest else low, None if high == highest else high)
+        limits = _limits(form, like)
+        six = math.floor(float(np.float32(6) / np.float32(like.scale)) + 0.5)
+        relu, relu6 = (_limits(replace(form, low=0, high=high), like) for high in (_MOST, six))
+        known = {relu6: "RELU6", relu: "RELU", (None, None): "NONE"}
+        return (known[limits], (None, None)) if limits in known else ("NONE", limits)
 
     def _again(self, source: Raw, form: Scaled, like: Tensor) -> Tensor | None:
         """Another scale, or other limits, of a tensor."""
@@ -221,10 +212,7 @@ class TfliteEmitter(TensorWriter):
     def _quantized(self, source: Tensor, form: Scaled, like: Tensor) -> Tensor:
         """QUANTIZE, and its limits."""
         made = self.operator("QUANTIZE", [source], like, source.shape)
-        lowest, highest = integer_range(like.dtype)
-        low, high = form.low + like.grid.zero, form.high + like.grid.zero
-        limits = None if low <= lowest else low, None if high >= highest else high
-        return self.limited(made, *limits)
+        return self.limited(made, *_limits(form, like))
 
     def _rescaled(self, source: Tensor, form: Scaled, like: Tensor) -> Tensor | None:
         """QUANTIZE by one factor, the quotient of both scales."""
@@ -246,7 +234,7 @@ class TfliteEmitter(TensorWriter):
         inputs: list[Tensor | int] = [own, self.list_of(source.axes)]
         kept = len(like.shape) == len(own.shape)
         made = self.operator("MEAN", inputs, like, like.shape, keepDims=kept)
-        return self.limited(made, *self._activation(form, like)[1])
+        return self.limited(made, *_limits(form, like))
 
     def _matmul(self, source: Matmul, form: Scaled, like: Tensor) -> Tensor | None:
         """BATCH_MATMUL; a factor behind it is the scale of its first operand."""
@@ -257,8 +245,7 @@ class TfliteEmitter(TensorWriter):
             return None
         lhs = self.worth(lhs, float(scale[0]))
         made = self.operator("BATCH_MATMUL", [lhs, rhs], like, source.out, adjY=source.adjoint)
-        _, limits = self._activation(form, like)
-        return self.reshaped(self.limited(made, *limits), like.shape)
+        return self.reshaped(self.limited(made, *_limits(form, like)), like.shape)
 
     def _sum(self, source: Sum, form: Scaled, like: Tensor) -> Tensor | None:
         sides = source.lhs, source.rhs
@@ -320,6 +307,19 @@ class TfliteEmitter(TensorWriter):
                 fields["depthMultiplier"] = channels // data.shape[-1]
         made = self.operator(name, [data, kernel, more], like, out, **fields)
         return self.reshaped(self.limited(made, *limits), like.shape)
+
+
+def _limits(form: Scaled, like: Tensor) -> Limits:
+    """Limits in the integers of a tensor; None where its dtype ends there itself.
+
+    Raises:
+        TfliteExportError: they leave nothing of the dtype.
+    """
+    lowest, highest = integer_range(like.dtype)
+    low, high = max(form.low + like.grid.zero, lowest), min(form.high + like.grid.zero, highest)
+    if low > high:
+        raise TfliteExportError(f"limits of {low} … {high} leave nothing of {like.dtype}")
+    return None if low == lowest else low, None if high == highest else high
 
 
 def _is(form: Scaled | Operand, factor: Any, once: bool = False) -> bool:
