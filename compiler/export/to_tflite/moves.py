@@ -8,8 +8,9 @@ from typing import Final
 
 import numpy as np
 
+from compiler.core.legalize import words_of
 from compiler.export.to_tflite.emitter import TfliteEmitter
-from compiler.export.to_tflite.rules import FToTflite, number_of
+from compiler.export.to_tflite.rules import FToTflite, number_of, written
 from compiler.export.to_tflite.values import (
     ANY,
     NARROW,
@@ -121,6 +122,9 @@ def sub_pixels(step: Step, graph: TfliteEmitter) -> Form | None:
     source, attrs = graph.read(step.args[0], *NARROW), step.attrs
     if source is None or attrs.layout not in ("NCHW", "NHWC"):
         return None
+    if source.dtype == "int16":
+        words, (whole,) = words_of(step)
+        return graph.form(whole) if written(words, graph) else None
     shape = step.result.type.concrete_shape
     planes, growing = attrs.layout == "NCHW", step.name == "nn.depth_to_space"
     if planes:
@@ -128,15 +132,6 @@ def sub_pixels(step: Step, graph: TfliteEmitter) -> Form | None:
         shape = tuple(shape[axis] for axis in (0, 2, 3, 1))
     block, inner = attrs.block_size, attrs.mode == "CRD"
     wide, area = max(source.shape[3], shape[3]), block**2
-    if source.dtype == "int16":
-        images, height, width = (shape if not growing else source.shape)[:3]
-        parts = [wide // area, block, block] if inner else [block, block, wide // area]
-        deep = [images, height, width, *parts]
-        apart = [0, 1, 4, 2, 5, 3] if inner else [0, 1, 3, 2, 4, 5]
-        if not growing:
-            deep, apart = [deep[axis] for axis in apart], np.argsort(apart).tolist()
-        made = graph.reshaped(graph.transposed(graph.reshaped(source, deep), apart), shape)
-        return graph.transposed(made, (0, 3, 1, 2)) if planes else made
     order = np.arange(wide).reshape(wide // area, area).T.reshape(-1)
     if inner and growing:
         source = _gathered(graph, source, order, 3)
