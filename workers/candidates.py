@@ -18,7 +18,7 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Candidate, ChannelStats, build_candidate
 from compiler.quantize.calibration.collect_stats import float_executor
-from compiler.runtime.artifact import AUTO, load_qmod
+from compiler.runtime.artifact import AUTO, QModule, load_qmod
 from compiler.runtime.exact_executor import exact_executor
 from compiler.runtime.executor import Executor, Inputs
 from workers.datasets.protocol import InputSpec
@@ -60,6 +60,7 @@ class Builder:
 
     def __init__(self, values: ObjectStore) -> None:
         self._values = values
+        self._shipped: LRUCache[QModule] = LRUCache(1)
         self._made: LRUCache[Runnable] = LRUCache(2)
         self._ranges: LRUCache[NDArray[np.float32] | None] = LRUCache(8)
         self._float_sides: LRUCache[FloatSide] = LRUCache(1)
@@ -85,7 +86,9 @@ class Builder:
             exported = OrtExecutor(self._values.value(build.module), [one.name for one in inputs])
             return Runnable(inputs, exported.run)
         if build.module is not None:
-            shipped = load_qmod(self._values.value(build.module))
+            file = build.module
+            key = self._values.key(file)
+            shipped = self._shipped.get(key, lambda: load_qmod(self._values.value(file)))
             executor = "reference" if build.evaluator == "reference" else AUTO
             run_module = partial(shipped.run, executor=executor, core=True)
             return Runnable(input_specs(shipped.module), run_module)

@@ -9,7 +9,7 @@ from compiler.errors import MutatorError
 from compiler.ir.adt import Clause, Match, RefCreate, RefRead, RefWrite
 from compiler.ir.expr import Call, Expr, Function, If, Let, Tuple, TupleGetItem, Var, describe
 from compiler.ir.ty import Type
-from compiler.ir.walk import nodes_of, post_order
+from compiler.ir.walk import nodes_of, ordered, post_order
 
 Operands = Sequence[Expr]
 N = TypeVar("N", bound=Expr)
@@ -86,6 +86,8 @@ def rebuilt_function(
 ) -> Function:
     """``function`` over the new nodes of its body; itself where nothing changes.
 
+    Where it has the shape of the old one, but for leaves, the order of its nodes is known.
+
     Args:
         made: as of ``rebuilt``.
         params: of the new function; None keeps them.
@@ -94,7 +96,17 @@ def rebuilt_function(
     params = function.params if params is None else params
     if new[function.body] is function.body and params == function.params:
         return function
-    return function.with_fields(params=params, body=new[function.body])
+    result = function.with_fields(params=params, body=new[function.body])
+    forms = {function.body: result.body}  # of each old node, the one that all its readers read
+    for old, node in new.items():
+        before, after = old.operands(), node.operands()
+        if len(before) != len(after):
+            return result
+        for child, form in zip(before, after):
+            leaf = not child.operands() and not form.operands()
+            if forms.setdefault(child, form) is not form or not (leaf or form is new[child]):
+                return result
+    return ordered(result, dict.fromkeys(forms[old] for old in new))
 
 
 def _binder(node: Expr, var: Expr) -> Var:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from itertools import chain
 from operator import methodcaller
 
@@ -30,13 +30,19 @@ def nodes_of(function: Function) -> tuple[Expr, ...]:
     of the body refers to the function, so the order is freed with it.
     """
     if function.nodes is None:
-        nodes = tuple(_walk(function.body, _OPERANDS))
-        operators = frozenset([node for node in nodes if type(node) is Op])
-        object.__setattr__(function, "operators", operators)
-        object.__setattr__(function, "is_dataflow", _DATAFLOW.issuperset(map(type, nodes)))
-        object.__setattr__(function, "nodes", nodes)
+        ordered(function, _walk(function.body, _OPERANDS))
     assert function.nodes is not None
     return function.nodes
+
+
+def ordered(function: Function, order: Iterable[Expr]) -> Function:
+    """``function``, which keeps this ``post_order`` of its body."""
+    nodes = tuple(order)
+    operators = frozenset([node for node in nodes if type(node) is Op])
+    object.__setattr__(function, "operators", operators)
+    object.__setattr__(function, "is_dataflow", _DATAFLOW.issuperset(map(type, nodes)))
+    object.__setattr__(function, "nodes", nodes)
+    return function
 
 
 def operators_of(function: Function) -> frozenset[Op]:

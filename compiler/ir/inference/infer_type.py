@@ -15,7 +15,7 @@ from typing import Any
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.adt import Constructor
-from compiler.ir.expr import Expr, Function, GlobalVar, describe
+from compiler.ir.expr import Expr, Function, GlobalVar, Tuple, Var, describe
 from compiler.ir.garbage import collector_rests
 from compiler.ir.inference.constraints import Constraints
 from compiler.ir.inference.scopes import declared_type
@@ -23,7 +23,7 @@ from compiler.ir.inference.settle import StaleTypesError, settle
 from compiler.ir.inference.solver import PartsBudget
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
-from compiler.ir.ty import FuncType, Type
+from compiler.ir.ty import FuncType, TensorType, TupleType, Type
 from compiler.ir.walk import nodes_of, post_order
 
 GlobalType = Callable[[GlobalVar], Type]
@@ -88,9 +88,33 @@ def _infer_function(
     trust = not mentioned[name] if mentioned else None
     if trust and fn.checked_type_or_none is not None:
         return fn
+    if trust is not False and _has_typed_parts(fn) and not _mentioned_globals(fn):
+        types = tuple(param.checked_type for param in fn.params)
+        fn.set_checked_type(FuncType(types, fn.body.checked_type))
+        return fn
     new = _infer(fn, mod, _global_types(mod, typed), trust, f"@{name}", budget)
     assert isinstance(new, Function)
     return new
+
+
+def _has_typed_parts(fn: Function) -> bool:
+    """Type the parameters and the results of a function; whether annotations and nodes say all."""
+    if fn.type_params or not all(
+        isinstance(param.type_annotation, TensorType) for param in fn.params
+    ):
+        return False
+    for node in (*fn.params, fn.body):
+        if node.checked_type_or_none is not None:
+            continue
+        known = [each.checked_type_or_none for each in node.operands()]
+        if isinstance(node, Var):
+            node.set_checked_type(node.type_annotation)
+        elif isinstance(node, Tuple) and None not in known:
+            node.set_checked_type(TupleType(tuple(ty for ty in known if ty is not None)))
+        else:
+            return False
+    kept = all(param.checked_type == param.type_annotation for param in fn.params)
+    return kept and fn.ret_type in (None, fn.body.checked_type)
 
 
 def _infer(

@@ -17,7 +17,7 @@ Source: PrefixCutter and partition_suffix in Relay v0.10 quantize/_partition_con
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain, count
 from typing import Any
@@ -36,7 +36,7 @@ from compiler.ir.expr import (
 )
 from compiler.ir.rebuild import rebuilt
 from compiler.ir.ty import TensorType, Type, holds_float, tensor_fields
-from compiler.ir.walk import nodes_of, post_order
+from compiler.ir.walk import nodes_of, ordered, post_order
 from compiler.quantize.conversions.operators import converts_one, is_integer_tensor, rounds
 
 
@@ -144,7 +144,7 @@ def split_prefix(main: Function) -> tuple[Function, Function]:
     result: Expr = Tuple(tuple(fields))
     for let_var, value in reversed(lets):
         result = Let(let_var, value, result)
-    return Function(main.params, result), core
+    return Function(main.params, result), ordered(core, dict.fromkeys(new.values()))
 
 
 def split_suffix(main: Function, quantized_dtypes: Set[str]) -> tuple[Function, Function]:
@@ -168,10 +168,29 @@ def split_suffix(main: Function, quantized_dtypes: Set[str]) -> tuple[Function, 
     else:
         inputs = [Var(f"input{i}", out.checked_type) for i, out in enumerate(outputs)]
         core_body = Tuple(tuple(outputs))
+    core = _begun(main, core_body, nodes)
     replaced = dict(zip(outputs, inputs))
     new = rebuilt(nodes, lambda node, _: replaced.get(node))
     suffix = Function(tuple(inputs), new[main.body], main.ret_type)
-    return Function(main.params, core_body), suffix
+    return core, ordered(suffix, dict.fromkeys(new.values()))
+
+
+def _begun(main: Function, end: Expr, behind: Sequence[Expr]) -> Function:
+    """The function of what ``end`` reads, in the order of ``main``, where it comes first there.
+
+    Args:
+        behind: the nodes of ``main`` that may stand in front of ``end`` without being read by it.
+    """
+    begun = Function(main.params, end)
+    inside = nodes_of(main)
+    if end not in behind:
+        return begun  # several ends
+    inside = inside[: inside.index(end) + 1]
+    others = set(behind[: behind.index(end)])
+    if not all(type(node) is Op for node in others):
+        return begun
+    called = {node.op for node in inside if type(node) is Call}
+    return ordered(begun, (node for node in inside if node in called or node not in others))
 
 
 def _border_nodes(main: Function, quantized_dtypes: Set[str]) -> set[Expr]:

@@ -28,7 +28,7 @@ from compiler.ir.dataflow import SCAN
 from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var
 from compiler.ir.module import IRModule
 from compiler.ir.structural import constant_digest, structural_equal, structural_hash
-from compiler.ir.walk import mentions, nodes_of
+from compiler.ir.walk import mentions, nodes_of, ordered
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.quantize.calibration.stats import PointMap
 from compiler.quantize.smoothing.channel_groups import find_groups
@@ -154,8 +154,9 @@ def rescaled_tensors(
     found = [CountedTensor(number) for number in range(len(_fields(plain)) - 1)]
     if alpha is not None:
         result, *tensors = _fields(mod)
-        alone = IRModule.from_expr(Function(mod["main"].params, result))
-        inside = set(nodes_of(alone["main"]))
+        order = nodes_of(mod["main"])  # what the first field reads comes first
+        inside = dict.fromkeys(order[: order.index(result) + 1])
+        alone = IRModule.from_expr(ordered(Function(mod["main"].params, result), inside))
         if len(weighted_calls(alone["main"])) != len(ranges):
             return None
         groups = find_groups(alone["main"])

@@ -200,7 +200,7 @@ def test_parts_of_a_fitted_network_have_its_ranges_and_the_float_weights() -> No
     scales = activation_scales(stats, config)
     run = QuantizeContext(config, corrects_biases=False)
     made = build_candidate(mod, config, scales, channels, run)
-    network = Network.of(mod, config, scales, channels, float_executor)
+    network = Network.of(mod, config, scales, channels)
     for ours, theirs in zip(quantize_points(made.simulated), network.points, strict=True):
         for held, same in zip(ours.args[1:], theirs.args[1:], strict=True):
             assert isinstance(held, Constant)

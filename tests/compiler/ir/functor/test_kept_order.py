@@ -96,3 +96,11 @@ def test_a_leaf_that_only_one_of_its_readers_changes_is_walked_anew() -> None:
     new = rebuilt_function(function, lambda node, _: op.add(x, TWO) if node is first else None)
     assert nodes_of(new) == nodes_of(Function(new.params, new.body))
     assert {ONE, TWO} <= set(nodes_of(new))
+
+
+def test_the_order_of_a_function_with_other_leaves_needs_no_walk() -> None:
+    function = Function((x, y), shared_leaf())
+    new = rebuilt_function(function, lambda node, _: TWO if node is ONE else None)
+    assert new.nodes is not None
+    assert TWO in new.nodes
+    assert ONE not in new.nodes
