@@ -102,7 +102,25 @@ def linear_terms(expr: Scalar) -> tuple[list[tuple[int, Scalar]], int]:
 def sum_key(expr: Scalar) -> tuple[str, int]:
     """A sum as a name for its terms and its constant; equal sums have equal names."""
     terms, constant = linear_terms(expr)
-    return " ".join(sorted(f"{factor} {_key(node)}" for factor, node in terms)), constant
+    return _name(terms), constant
+
+
+def quotient_key(expr: Scalar) -> tuple[str, int, int] | None:
+    """``sum_key`` of a sum, and the number by which it is divided and rounded down: ``i +
+    floordiv(y, 2)`` is ``floordiv(2 * i + y, 2)``. None for sums without a quotient."""
+    terms, constant = linear_terms(expr)
+    for factor, node in terms:
+        if factor == 1 and isinstance(node, Bin) and node.op == "floordiv":
+            inner, more = linear_terms(node.a)
+            divisor = node.b.value if isinstance(node.b, IntImm) else 0
+            if divisor > 0:
+                others = [(f * divisor, other) for f, other in terms if other is not node]
+                return _name([*inner, *others]), constant * divisor + more, divisor
+    return None
+
+
+def _name(terms: Sequence[tuple[int, Scalar]]) -> str:
+    return " ".join(sorted(f"{factor} {_key(node)}" for factor, node in terms))
 
 
 def _key(expr: Scalar) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from compiler.ir.ty import integer_range
-from compiler.lir.affine import sum_key
+from compiler.lir.affine import quotient_key, sum_key
 from compiler.lir.scalars import (
     Acc,
     Axis,
@@ -101,12 +101,13 @@ class ValueRanges:
         """``found`` and what the guards say."""
         if not self.facts:
             return found
-        name, constant = sum_key(node)
-        told = self.facts.get(name)
-        if told is None:
-            return found
-        low, high = told[0] + constant, told[1] + constant
-        return (low, high) if found is None else (max(found[0], low), min(found[1], high))
+        whole = None if found is None else quotient_key(node)  # one that may wrap has none
+        for name, constant, divisor in filter(None, ((*sum_key(node), 1), whole)):
+            told = self.facts.get(name)
+            if told is not None:
+                low, high = ((end + constant) // divisor for end in told)
+                found = (low, high) if found is None else (max(found[0], low), min(found[1], high))
+        return found
 
     def _range(self, node: Scalar) -> Range | None:
         if isinstance(node, IntImm):

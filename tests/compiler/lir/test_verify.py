@@ -89,6 +89,24 @@ def test_loads_stay_inside_by_their_loops_or_their_guards() -> None:
             parse_primfunc(reading(body))
 
 
+@pytest.mark.parametrize(("ends", "problem"), [((2, 9), ""), ((2, 10), "its index is 0 to 4")])
+def test_a_guard_of_a_sum_bounds_a_quotient_in_parts(ends: tuple[int, int], problem: str) -> None:
+    """With y in front of it, floor((y + 2 i - 2) / 2) is i + floor(y / 2) - 1."""
+    y, i, zero = Axis("y", 9), Axis("i", 2), literal(0, "int32")
+    two, one = literal(2, "int32"), literal(1, "int32")
+    place = Bin("-", Bin("+", i, Bin("floordiv", y, two)), one)
+    total = Bin("+", y, Bin("*", i, two))
+    low = Bin(">=", total, literal(ends[0], "int32"))
+    guard = Bin("and", low, Bin("<=", total, literal(ends[1], "int32")))
+    out = Buffer("o0", (9, 2), "int32", "out")
+    loops = Compute(out, (y, i), Select(guard, Load(P, (place,)), zero), (y, i))
+    func = PrimFunc("f", (P,), (out,), (), (), (loops,))
+    if problem:
+        refused(func, problem)
+    else:
+        verify(func)
+
+
 def test_loads_have_an_index_per_axis_of_the_right_dtype() -> None:
     refused(function(Compute(O, (I,), Load(P, ()), (I,))), "has rank 1, 0 indices are given")
     wide = Load(P, (Cast("int64", I),))
