@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -116,26 +117,21 @@ class UnknownWordError(ValueError):
         self.word, self.fix = str(word), legal_names(str(word), legal, printed)
 
 
-@dataclass(frozen=True, slots=True)
-class OneOf:
-    """A setting takes one of these words in any case, or an import path of the user's own code.
+def one_of(raw: Any, legal: Collection[str], or_import_path: bool = False) -> str:
+    """Return one of these words, given in any case, or an import path of the user's own code.
 
     Measures may be called as they are printed: ``model_bytes`` is ``size``.
+
+    Raises:
+        UnknownWordError: another word.
     """
-
-    legal: tuple[str, ...] | Callable[[], tuple[str, ...]]
-    or_import_path: bool = False
-
-    def check(self, raw: Any) -> str:
-        """The word; raises UnknownWordError for another one."""
-        if isinstance(raw, str) and self.or_import_path and is_import_path(raw):
-            return raw
-        legal = self.legal() if callable(self.legal) else self.legal
-        words = {word.lower(): word for word in legal}
-        for word in (str(raw).lower(), option_named(str(raw)).lower()):
-            if word in words:
-                return words[word]
-        raise UnknownWordError(raw, legal)
+    if isinstance(raw, str) and or_import_path and is_import_path(raw):
+        return raw
+    words = {word.lower(): word for word in legal}
+    for word in (str(raw).lower(), option_named(str(raw)).lower()):
+        if word in words:
+            return words[word]
+    raise UnknownWordError(raw, legal)
 
 
 def is_import_path(text: str) -> bool:
@@ -176,33 +172,28 @@ def _number(raw: Any) -> Any:
 
 def metric_named(raw: Any) -> str:
     """An option, a word of the library as where it is, or an import path."""
-    legal = lambda: (*metric_options(), *LIBRARY)  # noqa: E731
-    word = OneOf(legal, or_import_path=True).check(raw)
+    word = one_of(raw, (*metric_options(), *LIBRARY), or_import_path=True)
     return LIBRARY.get(word, word)
 
 
-def _finite(raw: Any, expected: str) -> float:
+def _finite(raw: Any, expected: str, fits: Callable[[float], bool] = math.isfinite) -> float:
     with contextlib.suppress(TypeError, ValueError):
-        if math.isfinite(number := float(_number(raw))):
+        number = float(_number(raw))
+        if math.isfinite(number) and fits(number):
             return number
     raise ValueError(f"expected {expected}")
 
 
 def _count(raw: Any, expected: str) -> int:
-    number = _finite(raw, expected)
-    if number < 1 or number != int(number):
-        raise ValueError(f"expected {expected}")
-    return int(number)
+    return int(_finite(raw, expected, lambda number: number >= 1 and number.is_integer()))
 
 
 def parse_bytes(raw: Any) -> int:
     """A number of bytes, or one with K, M, G or T behind it (powers of 1024)."""
     text = str(raw).strip().upper().removesuffix("B").removesuffix("I")
     power = "KMGT".find(text[-1:]) + 1 if text else 0
-    number = _finite(text[:-1] if power else text, "a size > 0, such as 2G")
-    if not number > 0:
-        raise ValueError("expected a size > 0, such as 2G")
-    return int(number * 1024**power)
+    text = text[:-1] if power else text
+    return int(_finite(text, "a size > 0, such as 2G", lambda size: size > 0) * 1024**power)
 
 
 def parse_max_drop(raw: Any) -> MaxDrop:
@@ -211,11 +202,9 @@ def parse_max_drop(raw: Any) -> MaxDrop:
         return raw
     text = str(raw).strip()
     relative = text.endswith("%")
-    expected = "a drop of 0..1 (0.01) or 0..100% (1%)"
-    amount = _finite(text.removesuffix("%"), expected) / (100 if relative else 1)
-    if not 0 <= amount <= 1:
-        raise ValueError(f"expected {expected}")
-    return MaxDrop(amount, relative)
+    whole, expected = 100 if relative else 1, "a drop of 0..1 (0.01) or 0..100% (1%)"
+    drop = _finite(text.removesuffix("%"), expected, lambda drop: 0 <= drop <= whole)
+    return MaxDrop(drop / whole, relative)
 
 
 def parse_dims(raw: Any) -> tuple[tuple[str, int], ...]:
@@ -245,16 +234,16 @@ def _list_of(raw: Any) -> list[Any]:
 
 def _costs(raw: Any) -> tuple[str, ...]:
     words = raw.replace(",", " ").split() if isinstance(raw, str) else _list_of(raw)
-    return tuple(dict.fromkeys(OneOf(cost_options).check(word) for word in words))
+    return tuple(dict.fromkeys(one_of(word, cost_options()) for word in words))
 
 
 def _limits(raw: Any) -> tuple[tuple[str, float], ...]:
-    legal = OneOf(tuple(name for name in cost_options() if name != "size"))
+    legal = [name for name in cost_options() if name != "size"]
     found: dict[str, float] = {}
     for name, value in _pairs(raw):
         if option_named(name) == "size":
             raise ValueError("size has a limit of its own, --max-size")
-        cost = legal.check(name)
+        cost = one_of(name, legal)
         if by_option(cost).unit == "bytes":
             found[cost] = parse_bytes(value)
         else:
@@ -290,7 +279,7 @@ def _patience(raw: Any) -> int | str:
 def _trackers(raw: Any) -> tuple[str, ...]:
     words = _words(raw)
     for word in words:
-        OneOf(TRACKERS).check(word.partition(":")[0])
+        one_of(word.partition(":")[0], TRACKERS)
     return tuple(dict.fromkeys(words))
 
 
@@ -303,13 +292,13 @@ Drop = Annotated[MaxDrop, BeforeValidator(parse_max_drop)]
 Dims = Annotated[tuple[tuple[str, int], ...], BeforeValidator(parse_dims)]
 Metric = Annotated[str, BeforeValidator(metric_named)]
 Costs = Annotated[tuple[str, ...], BeforeValidator(_costs)]
-Form = Annotated[str, BeforeValidator(OneOf(tuple(FORMS)).check)]
+Form = Annotated[str, BeforeValidator(partial(one_of, legal=FORMS))]
 Limits = Annotated[tuple[tuple[str, float], ...], BeforeValidator(_limits)]
-Evaluator = Annotated[str, BeforeValidator(OneOf(EVALUATORS).check)]
+Evaluator = Annotated[str, BeforeValidator(partial(one_of, legal=EVALUATORS))]
 Patience = Annotated[int | Literal["auto"] | None, BeforeValidator(_patience)]
-Sampler = Annotated[str, BeforeValidator(OneOf(SAMPLERS, or_import_path=True).check)]
+Sampler = Annotated[str, BeforeValidator(partial(one_of, legal=SAMPLERS, or_import_path=True))]
 Space = Annotated[str | Mapping[str, Any] | None, BeforeValidator(_space)]
-Pool = Annotated[str, BeforeValidator(OneOf(POOLS).check)]
+Pool = Annotated[str, BeforeValidator(partial(one_of, legal=POOLS))]
 Urls = Annotated[tuple[str, ...], BeforeValidator(lambda raw: checked_urls(_words(raw)))]
 Trackers = Annotated[tuple[str, ...], BeforeValidator(_trackers)]
 
