@@ -19,7 +19,7 @@ from compiler.runtime.artifact import QModule
 from qsearch.data.prepared_data import Batches
 from qsearch.errors import SettingsError
 from qsearch.opening.open_model import DataSource, OpenedModel, found_model, open_model
-from qsearch.run.progress import Progress, SilentProgress
+from qsearch.run.progress import Progress
 from qsearch.search.audit import AUDIT, audited
 from qsearch.search.closeness import KEY as CLOSENESS
 from qsearch.search.closeness import Closeness, compared_whole
@@ -76,7 +76,7 @@ def quantize(
     Raises:
         CompilerError: the model, data or configuration cannot be used.
     """
-    progress = progress or SilentProgress()
+    progress = progress or Progress()
     changes = changes_of_auto(qconfig)
     config = resolve_qconfig(qconfig) if changes is None else None
     if keep_float_parts:

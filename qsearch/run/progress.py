@@ -47,10 +47,6 @@ class Progress:
         """The last phase is over."""
 
 
-class SilentProgress(Progress):
-    """Says nothing."""
-
-
 @dataclass(slots=True)
 class _Phase:
     """Steps in all, done, and done before we looked; monotonic seconds of start and last line."""
@@ -227,5 +223,5 @@ LONG_S: Final = 10.0
 def make_progress(verbosity: int) -> Progress:
     """Bars on a terminal, lines elsewhere, silence below verbosity 0."""
     if verbosity < 0:
-        return SilentProgress()
+        return Progress()
     return BarProgress() if sys.stderr.isatty() else PlainProgress()

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from qsearch.data.prepared_data import PreparedData, judged_output
 from qsearch.report.build import wilson
-from qsearch.run.progress import Progress, SilentProgress
+from qsearch.run.progress import Progress
 from qsearch.search.context import PreparedStudy, StudyArtifacts, StudyContext
 from qsearch.search.running_trials import await_workers, run_requests
 from qsearch.search.scoring import baseline_score
@@ -362,7 +362,7 @@ class Examination:
         }
         request = float_request(self.blob, DatasetRef("variant", options), range(len(chosen)))
         tag = f"float {variant} {chosen[0]}"
-        found = evaluate_split(self.pool, request, SilentProgress(), tag)
+        found = evaluate_split(self.pool, request, Progress(), tag)
         return answers(found.outputs[0])
 
 

@@ -27,7 +27,7 @@ from qsearch.process import (
     logging_to,
 )
 from qsearch.run.notifying import Notifier
-from qsearch.run.progress import Progress, SilentProgress, make_progress
+from qsearch.run.progress import Progress, make_progress
 from qsearch.run.run_folder import PathLike, RunFolder
 from qsearch.run.signing import private_key
 from qsearch.run.tracking import RunFacts, Trackers
@@ -170,7 +170,7 @@ def launch(
             objects[name] = given
     if progress is None:
         progress = "ipykernel" in sys.modules
-    shown = make_progress(0) if progress is True else progress or SilentProgress()
+    shown = make_progress(0) if progress is True else progress or Progress()
     resolved = resolve(flags, config_file=None if config is None else Path(config))
     return run_search(
         resolved,

@@ -29,7 +29,7 @@ from qsearch.data.streams import STATES
 from qsearch.errors import ConflictError, RunFolderError, SettingsError
 from qsearch.opening.model_file import ModelSource
 from qsearch.opening.open_model import DataSource, OpenedModel, open_model
-from qsearch.run.progress import Progress, SilentProgress
+from qsearch.run.progress import Progress
 from qsearch.run.run_folder import RunFolder
 from qsearch.search import scoring
 from qsearch.search.baseline import doubtful_data
@@ -100,7 +100,7 @@ def prepare_study(
         words = {"until": (until,), "from_": settings.from_ or tuple(begins)}
         return _prepared(settings.model_copy(update=words), source, given, judged, *rest)
 
-    return with_last_in_float(study, cut, progress or SilentProgress())
+    return with_last_in_float(study, cut, progress or Progress())
 
 
 def _prepared(

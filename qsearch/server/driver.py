@@ -248,13 +248,13 @@ def main(job_id: int, lock: int) -> None:
 
 def _search(job: Job, options: ServerOptions) -> int:
     with interrupts_kept():
-        from qsearch.run.progress import SilentProgress
+        from qsearch.run.progress import Progress
         from qsearch.search.launch import run_search
 
     found = run_search(
         launch_settings(job, options),
         model_name=model_name(job),
-        progress=SilentProgress(),
+        progress=Progress(),
         notify_private=options.notify_private,
     )
     return int(found.exit_code)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compiler.qtypes.qconfig import QConfig
-from qsearch.run.progress import SilentProgress
+from qsearch.run.progress import Progress
 from qsearch.search.context import Budget, StudyContext
 from qsearch.search.driver import Driver
 from qsearch.search.known_trials import KnownTrials
@@ -97,7 +97,7 @@ def pretended(
     timed = TimedSampler(
         SPACE, START, objective, SamplerSpec(sampler, zlib.crc32(name.encode()), batch)
     )
-    context = StudyContext(repository, open_study(repository, name, trials), pool, SilentProgress())
+    context = StudyContext(repository, open_study(repository, name, trials), pool, Progress())
     budget = Budget(trials, clock=clock)
     queue = TrialQueue(context, KnownTrials(objective), timed, NoScales(), {"code": name}, budget)
     build = Build(b"", {}, None, "engine")

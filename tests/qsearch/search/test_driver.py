@@ -15,7 +15,7 @@ import pytest
 from compiler.errors import CalibrationError, CompilerError, NotFullyIntegralError
 from compiler.qtypes.qconfig import QConfig
 from qsearch.errors import SearchFailedError
-from qsearch.run.progress import TRIALS, Progress, SilentProgress
+from qsearch.run.progress import TRIALS, Progress
 from qsearch.search.context import Budget, Control, StudyContext
 from qsearch.search.driver import SPACE_EXHAUSTED, TIMEOUT, TOGETHER_S, Driver
 from qsearch.search.known_trials import KnownTrials
@@ -189,7 +189,7 @@ def search(
     space = space or default_space()
     objective = Objective("agreement")
     budget = Budget(trials, timeout_s, clock or time.monotonic, patience)
-    context = StudyContext(repository, study, pool, progress or SilentProgress())
+    context = StudyContext(repository, study, pool, progress or Progress())
     sampler = StudySampler(
         space,
         QConfig.recommended(weight_rounding="corrected"),
@@ -387,7 +387,7 @@ def test_no_two_trials_of_a_search_make_one_module(repository: Repository) -> No
     assert story(repository, "twice") == story_of_one
 
 
-class Phases(SilentProgress):
+class Phases(Progress):
     """Remembers in which phase something was said to be done."""
 
     def __init__(self) -> None:

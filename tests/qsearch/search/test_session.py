@@ -25,7 +25,7 @@ from qsearch.errors import (
 )
 from qsearch.opening.model_file import find_model
 from qsearch.report.html import study_data
-from qsearch.run.progress import SilentProgress
+from qsearch.run.progress import Progress
 from qsearch.run.run_folder import find_study
 from qsearch.search import launch
 from qsearch.search.scoring import evaluator_of_flag
@@ -372,7 +372,7 @@ def test_a_database_deleted_during_a_search_is_an_error(tmp_path: Path) -> None:
         )
 
 
-class Told(SilentProgress):
+class Told(Progress):
     def __init__(self, told: list[str]) -> None:
         super().__init__()
         self._told = told

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from compiler.qtypes.qconfig import QConfig
-from qsearch.run.progress import SilentProgress
+from qsearch.run.progress import Progress
 from qsearch.search.context import Budget, StudyContext
 from qsearch.search.driver import STOPPED, Driver
 from qsearch.search.known_trials import KnownTrials
@@ -55,7 +55,7 @@ def driver(
         NewStudy(name, "m.onnx", "a" * 64, {}, "b" * 64, 3, TRIALS, "c" * 16)
     )
     objective = Objective("agreement")
-    context = StudyContext(repository, study, pool, SilentProgress())
+    context = StudyContext(repository, study, pool, Progress())
     proposes = StudySampler(
         default_space(),
         QConfig.recommended(weight_rounding="corrected"),

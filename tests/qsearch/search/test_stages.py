@@ -21,7 +21,7 @@ from compiler.runtime.archive import read_archive
 from compiler.runtime.artifact import TENSORS
 from compiler.runtime.packed import member_bytes
 from qsearch.report.html import report
-from qsearch.run.progress import SilentProgress
+from qsearch.run.progress import Progress
 from qsearch.search.context import StudyContext
 from qsearch.search.layer_space import LayerSpace
 from qsearch.search.objectives import sqnr_value
@@ -112,7 +112,7 @@ def damages(
         )
         build, samples = Build(b"", {}, None, "engine"), (DatasetRef("npz"), range(300))
         return Sensitivities(
-            StudyContext(repository, study, FakePool(answer=answer), SilentProgress()),
+            StudyContext(repository, study, FakePool(answer=answer), Progress()),
             Scorer(EvaluationRequest(build, *samples, ("sqnr",), ()), lambda _: {}),
             LayerSpace({"a": 100, "b": 100}, bits),
             bases,
