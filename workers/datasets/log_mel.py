@@ -14,7 +14,7 @@ of parametric representations for monosyllabic word recognition in continuously 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -94,8 +94,8 @@ class LogMel:
                 )
         made = cls(rate, **given)
         win = made.win_length or made.n_fft
-        whole = {"win_length": win, "hop_length": made.hop_length or win // 2}
-        found = cls(**{**asdict(made), **whole, "f_max": float(made.f_max or rate / 2)})
+        hop, f_max = made.hop_length or win // 2, float(made.f_max or rate / 2)
+        found = replace(made, win_length=win, hop_length=hop, f_max=f_max)
         found._check()
         return found
 

@@ -97,9 +97,10 @@ class Preprocess:
         ways = [name for name in ("resize", *_PLACES) if options.get(name) is not None]
         if len(ways) > 1:
             raise DatasetError(f"preprocess has both {ways[0]} and {ways[1]}", fix="give one")
-        box = known_fields(box, ("size", "value"), "letterbox") if isinstance(box, dict) else box
-        words = {"crop": options.get("crop"), "stretch": options.get("stretch")}
-        words["letterbox"] = box.get("size") if isinstance(box, dict) else box
+        filled = box if isinstance(box, dict) else {"size": box}
+        filled = known_fields(filled, ("size", "value"), "letterbox")
+        words = {name: options.get(name) for name in ("crop", "stretch")}
+        words["letterbox"] = filled.get("size")
         for name, given in words.items():
             if given is not None and _pixels(name, given) != size:
                 raise DatasetError(
@@ -123,7 +124,7 @@ class Preprocess:
             _short_side(options.get("resize")),
             size,
             options.get("stretch") is not None,
-            None if box is None else _level(box),
+            None if box is None else _level(filled.get("value", 114)),
             interpolation,
             order,
             layout,
@@ -257,8 +258,7 @@ def _short_side(value: Any) -> int | None:
     return None if value is None else _pixels("resize", value)[0]
 
 
-def _level(box: Any) -> int:
-    value = box.get("value", 114) if isinstance(box, dict) else 114
+def _level(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= 255:
         raise DatasetError(f"letterbox value cannot be {value!r}", fix="a level from 0 to 255")
     return value

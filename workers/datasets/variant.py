@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.ops.number_format import aligned_vector
 from workers.datasets.listed import Array, ListedDataset
 from workers.datasets.protocol import Dataset, InputSpec, whole
 from workers.datasets.registry import datasets, open_dataset
@@ -55,17 +56,13 @@ def _signed(low: float, high: float) -> bool:
     return low < -0.1 and low > -8 and high < 8
 
 
-def _per_channel(values: NDArray[np.float64], axis: int, rank: int) -> NDArray[np.float64]:
-    return values.reshape([-1 if place == axis else 1 for place in range(rank)])
-
-
 def _normalized(images: Floats, axis: int) -> Floats:
-    mean, std = (_per_channel(v, axis, images.ndim) for v in (_MEAN, _STD))
+    mean, std = (aligned_vector(v, axis, images.ndim) for v in (_MEAN, _STD))
     return (images - mean) / std
 
 
 def _denormalized(images: Floats, axis: int) -> Floats:
-    mean, std = (_per_channel(v, axis, images.ndim) for v in (_MEAN, _STD))
+    mean, std = (aligned_vector(v, axis, images.ndim) for v in (_MEAN, _STD))
     return images * std + mean
 
 
