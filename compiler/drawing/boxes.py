@@ -60,7 +60,7 @@ def _box(box: Box, ranges: Ranges) -> dict[str, Any]:
 
 
 def _detail(detail: Mapping[str, str], ranges: Ranges) -> dict[str, str]:
-    shown = {k: v for k, v in detail.items() if k not in ("span", "operators")}
+    shown = {k: v for k, v in detail.items() if k != "span"}
     value = ranges.get(detail.get("text", "").split(" ")[0].rstrip(":"))
     if value is not None:
         shown["range"] = f"{value['low']} … {value['high']} ({value['dtype']}), proved"

@@ -380,8 +380,7 @@ def _saturates(product: Product, pairs: Array | None, run: Evaluation) -> bool:
             continue
         mine = pairs[part].astype(np.float32)
         taken = rows[np.linspace(0, len(rows) - 1, min(len(rows), _ROWS)).astype(int)]
-        odd = taken.shape[-1] % 2
-        seen = np.pad(taken, [(0, 0), (0, odd)]).reshape(len(taken), -1, 2).astype(np.float32)
+        seen = _paired(taken).astype(np.float32)
         tops, lows = np.maximum(mine, 0).max(0), np.minimum(mine, 0).min(0)
         near = ((seen * tops).sum(-1) > 2**15 - 1) | ((seen * lows).sum(-1) < -(2**15))
         for place in np.nonzero(near.any(0))[0]:

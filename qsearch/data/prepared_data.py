@@ -350,9 +350,7 @@ def open_data(
     if of_labels:
         sha256 = content_hash([sha256, of_labels])
     data = _checked(dataset, ref, sha256, described, inputs, judged)
-    if kind != "npz":
-        return data
-    for start in range(0, data.count, _SCAN):
+    for start in range(0, data.count, _SCAN) if kind == "npz" else ():
         dataset.batch(data.samples[start : start + _SCAN])  # refuses what is not finite
     return data
 
