@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
@@ -58,7 +59,7 @@ IN_FOLDER: Final = "model.onnx"
 """The model of a folder."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ModelSource:
     """A model on disk.
 
@@ -70,7 +71,6 @@ class ModelSource:
         alone: read no file beside it, where those of others lie: no external data.
         parts: of a model that was cut: its core is what is imported.
         whole: inputs and outputs of a model that was cut.
-        interfaces: of the file, once somebody asked.
     """
 
     name: str
@@ -81,7 +81,6 @@ class ModelSource:
     alone: bool = False
     parts: Parts | None = None
     whole: Interface | None = None
-    interfaces: list[Interface] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def content(self) -> Path | bytes:
@@ -93,12 +92,10 @@ class ModelSource:
         """The whole model, as ``content`` of one that was not cut."""
         return self.path.read_bytes() if self.alone else self.path
 
-    @property
+    @cached_property
     def declared(self) -> Interface:
         """Inputs and outputs of the whole model; the file is read for them once."""
-        if not self.interfaces:
-            self.interfaces.append(declared_interface(self.original))
-        return self.interfaces[0]
+        return declared_interface(self.original)
 
     @property
     def interface(self) -> Interface:
