@@ -52,10 +52,7 @@ def _box(box: Box, ranges: Ranges) -> dict[str, Any]:
         "subtitle": box.subtitle,
         "kind": box.kind.value,
         "detail": _detail(box.detail, ranges),
-        "rows": [
-            {"title": row, "detail": _detail(detail, ranges)}
-            for row, detail in zip(box.rows, box.row_details, strict=True)
-        ],
+        "rows": [{"title": row, "detail": _detail(detail, ranges)} for row, detail in box.rows],
     }
 
 

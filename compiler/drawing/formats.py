@@ -24,8 +24,9 @@ def dot_text(picture: Picture) -> str:
         for box in frame.boxes:
             colours = LIGHT[box.kind]
             width = 2 if box.kind in (Kind.QUANTIZED, Kind.SIMULATED) else 1
+            rows = [row for row, _ in box.rows]
             lines.append(
-                f"    n{box.key} [label={_quoted(box.title, box.subtitle, *box.rows)}, "
+                f"    n{box.key} [label={_quoted(box.title, box.subtitle, *rows)}, "
                 f'fillcolor="{colours.fill}", color="{colours.line}", penwidth={width}, '
                 f"tooltip={_quoted(box.detail['text'])}];"
             )

@@ -58,7 +58,9 @@ def place(frame: Frame, folded: bool = False) -> Layout:
         return Layout({}, (), MIN_BOX_WIDTH, BOX_HEIGHT)
     index = {box.key: i for i, box in enumerate(frame.boxes)}
     pairs = [(index[e.source], index[e.target]) for e in frame.edges]
-    words = [(b.title, b.subtitle, *(() if folded else b.rows)) for b in frame.boxes]
+    words = [
+        (b.title, b.subtitle, *([] if folded else [row for row, _ in b.rows])) for b in frame.boxes
+    ]
     widths = [max(MIN_BOX_WIDTH, 16 + CHAR_WIDTH * max(map(len, each))) for each in words]
     ranks = longest_path_ranks(len(frame.boxes), pairs)
     chains = _waypoints(pairs, ranks, widths)

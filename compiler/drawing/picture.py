@@ -48,6 +48,9 @@ DATA_FLOW = {
 follow."""
 SIMULATED = "relay.op.annotation.simulated_quantize"
 
+Row = tuple[str, dict[str, str]]
+"""An operator inside a kernel, and what a click on it shows: its text, type and span."""
+
 
 class Kind(Enum):
     """Kind of numbers that a box gives; it decides the colour and the outline."""
@@ -62,18 +65,14 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One node: ``detail`` is what a click shows, ``rows`` the operators inside a kernel.
-
-    ``row_details`` holds the same of each row.
-    """
+    """One node: ``detail`` is what a click shows, ``rows`` the operators inside a kernel."""
 
     key: int
     title: str
     subtitle: str
     kind: Kind
     detail: dict[str, str]
-    rows: tuple[str, ...] = ()
-    row_details: tuple[dict[str, str], ...] = ()
+    rows: tuple[Row, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +227,8 @@ class _FrameBuilder:
         self._keys[node] = key
         quantized = any(t.dtype in QUANTIZED_DTYPES for t in tensor_fields(ty)) if ty else False
         self._types[key] = (type_text(ty), quantized)
-        rows = () if kernel is None else (kernel.rows, kernel.details)
-        self.frame.boxes.append(Box(key, title, type_text(ty), kind, detail, *rows))
+        rows = () if kernel is None else kernel.rows
+        self.frame.boxes.append(Box(key, title, type_text(ty), kind, detail, rows))
         return key
 
 
@@ -285,16 +284,14 @@ class Kernel:
         name: its symbol, the first ONNX node that it computes, or "kernel".
         runs_on: the external compiler, or "".
         rows: its operators in order, on hardware each behind its unit.
-        details: per row its text, type and span.
         loops: text of a lowered function, "" where there is none.
         params: names of its parameters, as the details use them.
     """
 
     name: str
     runs_on: str
-    rows: tuple[str, ...]
+    rows: tuple[Row, ...]
     loops: str = ""
-    details: tuple[dict[str, str], ...] = ()
     params: tuple[str, ...] = ()
 
     def constants_of(self, call: Call) -> str:
@@ -334,8 +331,7 @@ def kernel_of(function: Function, attrs: Mapping[str, Any] | None = None) -> Ker
     """The rows of the box of a call of ``function``; ``attrs``: the attributes from fusion."""
     attrs = function.attrs if attrs is None else attrs
     units = list(zip(attrs.get("hdfg_stages", ()), attrs.get("hdfg_ops", ())))
-    rows: list[str] = []
-    details: list[dict[str, str]] = []
+    rows: list[Row] = []
     wording = Wording()
     for param in function.params:
         wording.name(param, f"%{param.name_hint}")
@@ -346,18 +342,16 @@ def kernel_of(function: Function, attrs: Mapping[str, Any] | None = None) -> Ker
         words = f"{wording.number(node)} = {wording.text(node)}"
         if not isinstance(node, Call) or not isinstance(node.op, Op):
             continue
-        details.append(details_of(node, words))
         row = f"{box_title(node)}  {type_text(node.checked_type_or_none)}"
         if place < len(units) and node.op.name == units[place][1]:
             row = f"{units[place][0]}: {row}"
             place += 1
-        rows.append(row)
+        rows.append((row, details_of(node, words)))
     sources = (name for node in nodes_of(function) for name in onnx_nodes(node.span))
     name = str(attrs.get("global_symbol") or next(sources, "kernel"))
     return Kernel(
         name,
         str(attrs.get("Compiler", "")),
         tuple(rows),
-        details=tuple(details),
         params=tuple(f"%{param.name_hint}" for param in function.params),
     )

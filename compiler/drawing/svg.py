@@ -93,7 +93,7 @@ def _rows(box: Box, width: float) -> str:
     if not box.rows:
         return ""
     lines = [f'<path class="edge" d="M0 {_n(BOX_HEIGHT)}H{_n(width)}"/>']
-    for number, row in enumerate(box.rows):
+    for number, (row, _) in enumerate(box.rows):
         y = BOX_HEIGHT + ROW_HEIGHT * (number + 1)
         lines.append(f'<text class="row" x="8" y="{_n(y)}">{escape(row)}</text>')
     return "".join(lines)

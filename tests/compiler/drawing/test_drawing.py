@@ -109,8 +109,9 @@ def test_a_call_of_a_kernel_is_a_box_with_its_operators(bound: bool) -> None:
     (frame,) = picture_of(mod).frames
     box = frame.boxes[-1]
     assert box.title == "%0  opu_0 on opu"
-    assert box.rows == ("add_pre: add  (1,) float32", "compare: nn.relu  (1,) float32")
-    assert [row["text"] for row in box.row_details] == [
+    shown = [row for row, _ in box.rows]
+    assert shown == ["add_pre: add  (1,) float32", "compare: nn.relu  (1,) float32"]
+    assert [detail["text"] for _, detail in box.rows] == [
         "%0 = add(%p, const (1,) float32)",
         "%1 = nn.relu(%0)",
     ]
@@ -127,7 +128,8 @@ def test_lowered_calls_name_callee_and_device_and_hold_their_loops() -> None:
     (frame,) = picture_of(lower(grouped, target="reference").mod).frames
     group, kernel = frame.boxes[1:]
     assert group.title == "%0  @opu_0 on opu"
-    assert group.rows == ("add_pre: add  (1, 4) float32", "compare: nn.relu  (1, 4) float32")
+    shown = [row for row, _ in group.rows]
+    assert shown == ["add_pre: add  (1, 4) float32", "compare: nn.relu  (1, 4) float32"]
     assert kernel.title == "%1  @m_fused_exp on reference"
     assert "primfn" in kernel.detail["loops"]
     assert [(e.source, e.target) for e in frame.edges] == [
@@ -154,7 +156,7 @@ def test_a_kernel_tells_the_types_of_its_constants() -> None:
     mod = transform.FuseOps()(module_of((x,), call_op("nn.conv2d", x, weight)))
     (*_, box) = picture_of(mod).frames[0].boxes
     assert box.detail["constants"] == "%p1: (3, 2, 1, 1) float32"
-    assert "strides=[1, 1]" in box.row_details[0]["attributes"]
+    assert "strides=[1, 1]" in box.rows[0][1]["attributes"]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,9 @@ def test_a_box_shows_the_scale_that_its_integers_carry(
         picture_of(each).frames[0].boxes for each in (mod, transform.FuseOps()(mod))
     )
     assert box.detail.get("scale") == shown
-    assert [detail.get("scale") for detail in (layer.detail, *layer.row_details)] == [shown, shown]
+    assert [
+        detail.get("scale") for detail in (layer.detail, *(of_row for _, of_row in layer.rows))
+    ] == [shown, shown]
 
 
 def test_a_factor_that_is_computed_is_not_told() -> None:
