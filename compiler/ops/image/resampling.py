@@ -89,21 +89,26 @@ def linear_weights(size: int, out: int, coordinates: str) -> Array:
     return weights
 
 
-def cubic_weights(size: int, out: int, coordinates: str, alpha: float) -> Array:
-    """Matrix (out, size) of cubic convolution with parameter ``alpha``; the border is repeated.
+def cubic(distance: Array, alpha: float) -> Array:
+    """Keys' kernel with parameter ``alpha``: the weight of an element at a distance.
 
     Source: R. Keys, "Cubic convolution interpolation for digital image processing", 1981.
     """
+    d = distance
+    near = ((alpha + 2) * d - (alpha + 3)) * d * d + 1
+    far = ((alpha * d - 5 * alpha) * d + 8 * alpha) * d - 4 * alpha
+    return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
+
+
+def cubic_weights(size: int, out: int, coordinates: str, alpha: float) -> Array:
+    """Matrix (out, size) of cubic convolution with parameter ``alpha``; the border is repeated."""
     at = positions(size, out, coordinates)
     low = np.floor(at).astype(np.int64)
     part = at - low
     weights = np.zeros((out, size))
     rows = np.arange(out)
     for offset in range(-1, 3):
-        distance = np.abs(part - offset)
-        near = ((alpha + 2) * distance - (alpha + 3)) * distance * distance + 1
-        far = ((alpha * distance - 5 * alpha) * distance + 8 * alpha) * distance - 4 * alpha
-        value = np.where(distance <= 1, near, far)
+        value = cubic(np.abs(part - offset), alpha)
         np.add.at(weights, (rows, np.clip(low + offset, 0, size - 1)), value)
     return weights
 
