@@ -430,23 +430,3 @@ def non_zero(node: OnnxNode) -> Expr:
     """Places of a constant's elements: how many there are must be known."""
     found = np.nonzero(node.require_known(0, "the data", sized_by_data("NonZero")))
     return node.const(np.stack(found).astype(np.int64))
-
-
-@from_onnx("CenterCropPad", since=18)
-def center_crop_pad(node: OnnxNode) -> Expr:
-    """Around the middle of each axis."""
-    data = node.arg(0)
-    sizes = node.ints(1, "the shape")
-    axes = node.attr("axes", None) or range(node.rank(data))
-    width = [(0, 0)] * node.rank(data)
-    for axis, size in zip([node.axis(a, node.rank(data)) for a in axes], sizes, strict=True):
-        old = node.size(data, axis)
-        first = max(0, old - size) // 2
-        cut = {"begin": (first,), "end": (first + min(old, size),), "axes": (axis,)}
-        if size < old:
-            data = node.call("strided_slice", data, strides=(1,), **cut)
-        before = max(0, size - old) // 2
-        width[axis] = (before, max(0, size - old) - before)
-    if not any(map(any, width)):
-        return data
-    return node.call("nn.pad", data, node.scalar_like(0, data), pad_width=tuple(width))
