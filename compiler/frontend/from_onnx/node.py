@@ -242,9 +242,7 @@ def to_array(tensor: onnx.TensorProto) -> Array:
     with raised_as(OnnxImportError, what, ValueError, TypeError, where=where, fix=fix):
         if any(d < 0 for d in tensor.dims):
             raise ValueError(f"negative dimension in {list(tensor.dims)}")
-        elements = math.prod(tensor.dims)
-        if elements * max(bits(dtype), 8) // 8 > MAX_TENSOR_BYTES:
-            raise ValueError(f"{elements} elements are more than {MAX_TENSOR_BYTES} bytes")
+        refuse_huge(TensorType(tuple(tensor.dims), dtype), where)
         array = np.asarray(numpy_helper.to_array(tensor))
     return array.astype(dtype) if str(array.dtype) != dtype else array
 
@@ -421,6 +419,10 @@ class OnnxNode:
     def ints(self, index: int, what: str) -> list[int]:
         """A constant integer input as a list."""
         return [int(v) for v in self.require_known(index, what).reshape(-1)]
+
+    def floats(self, index: int, what: str) -> list[float]:
+        """A constant input of real numbers as a list."""
+        return [float(v) for v in self.require_known(index, what).reshape(-1)]
 
     def ints_since(self, opset: int, index: int, name: str, what: str) -> list[int] | None:
         """Integers that are a constant input from an opset on, and an attribute before."""

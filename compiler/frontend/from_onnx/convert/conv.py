@@ -15,6 +15,8 @@ from compiler.frontend.from_onnx.convert.window import (
     Window,
     convolved,
     halves,
+    pads_of,
+    per_axis,
     read_window,
     spatial_axes,
 )
@@ -196,9 +198,8 @@ def conv_transpose(node: OnnxNode) -> Expr:
 def _transposed_window(node: OnnxNode, kernel: Ints, spatial: Sequence[int]) -> tuple[Window, Ints]:
     """Window and output_padding of a ConvTranspose."""
     axes = len(spatial)
-    strides = tuple(node.attr("strides", None) or [1] * axes)
-    dilations = tuple(node.attr("dilations", None) or [1] * axes)
-    extra = tuple(node.attr("output_padding", None) or [0] * axes)
+    strides, dilations = (per_axis(node, name, axes) for name in ("strides", "dilations"))
+    extra = per_axis(node, "output_padding", axes, 0)
     auto_pad = node.attr("auto_pad", "NOTSET")
     full = [
         (n - 1) * s + (k - 1) * d + 1 + e
@@ -210,10 +211,9 @@ def _transposed_window(node: OnnxNode, kernel: Ints, spatial: Sequence[int]) -> 
     elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         wanted = [min(n * s, f) for n, s, f in zip(spatial, strides, full)]
     if wanted is None:
-        pads = node.attr("pads", None) or [0] * (2 * axes)
-        if auto_pad == "VALID":
-            pads = [0] * (2 * axes)
-        return Window(kernel, strides, dilations, tuple(pads[:axes]), tuple(pads[axes:])), extra
+        none = (0,) * axes
+        begins, ends = (none, none) if auto_pad == "VALID" else pads_of(node, axes)
+        return Window(kernel, strides, dilations, begins, ends), extra
     totals = [f - w for f, w in zip(full, wanted)]
     # An output larger than the full one is reached by output padding instead of negative padding.
     extra = tuple(e + max(-t, 0) for e, t in zip(extra, totals))

@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.frontend.from_onnx.convert.indexing import summed_rows
-from compiler.frontend.from_onnx.convert.window import Window
+from compiler.frontend.from_onnx.convert.window import Window, pads_of, per_axis
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Expr
-from compiler.ops.image.resampling import COORDINATES, nearest
+from compiler.ops.image.resampling import COORDINATES, cubic, nearest
 
 _COORDINATES = (*COORDINATES, "half_pixel_symmetric", "tf_half_pixel_for_nn", "tf_crop_and_resize")
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
@@ -191,7 +191,8 @@ def weights(x: NDArray[np.float64], axis: Axis, how: Filter) -> Matrix:
         first = math.ceil(centre) - 1
         taps = np.arange(first - reach + 1, first + reach + 1)
         distance = np.abs(taps - centre) * stretch
-        taper = _linear(distance) if how.mode == "linear" else cubic(distance, how.cubic_alpha)
+        linear = how.mode == "linear"
+        taper = np.clip(1 - distance, 0, 1) if linear else cubic(distance, how.cubic_alpha)
         if how.antialias:
             taper = taper / taper.sum()
         if how.exclude_outside:
@@ -199,18 +200,6 @@ def weights(x: NDArray[np.float64], axis: Axis, how: Filter) -> Matrix:
             taper = taper / taper.sum()
         np.add.at(matrix[row], np.clip(taps, 0, axis.size - 1), taper)
     return matrix
-
-
-def _linear(distance: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.clip(1 - distance, 0.0, 1.0)
-
-
-def cubic(distance: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
-    """Keys' kernel with parameter ``alpha``: the weight of an element at a distance."""
-    d = distance
-    near = ((alpha + 2) * d - (alpha + 3)) * d * d + 1
-    far = ((alpha * d - 5 * alpha) * d + 8 * alpha) * d - 4 * alpha
-    return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
 
 
 _NCHW = 4
@@ -254,7 +243,7 @@ def _chosen_axes(node: OnnxNode, given: Sequence[float], what: str) -> list[tupl
 
 def _with_region(node: OnnxNode, axes: list[Axis]) -> list[Axis]:
     """Start and end of the cropped region, as fractions of each axis."""
-    region = [float(v) for v in node.require_known(1, "the region").reshape(-1)]
+    region = node.floats(1, "the region")
     if len(region) != 2 * len(axes):
         raise node.error(f"a region of {len(region)} values for {len(axes)} axes")
     ends = region[len(axes) :]
@@ -297,13 +286,9 @@ def _is_resize2d(node: OnnxNode, axes: Sequence[Axis], how: Filter) -> bool:
 @from_onnx("Resize", since=10)
 def resize_asymmetric(node: OnnxNode) -> Expr:
     """Plain division of coordinates, rounded down; scales are an attribute before opset 9."""
-    scales = node.attr("scales") if node.opset < 9 else _scales(node, 1)
+    scales = node.attr("scales") if node.opset < 9 else node.floats(1, "the scales")
     how = Filter(node.attr("mode", "nearest"), "asymmetric", "floor", -0.75, False, False, 0.0)
     return _resize(node, _by_scales(node, scales), how)
-
-
-def _scales(node: OnnxNode, index: int) -> list[float]:
-    return [float(s) for s in node.require_known(index, "the scales").reshape(-1)]
 
 
 @from_onnx("Resize", since=11)
@@ -314,7 +299,7 @@ def resize(node: OnnxNode) -> Expr:
     if node.has_input(3):
         axes = _by_sizes(node, node.ints(3, "the sizes"))
     else:
-        axes = _by_scales(node, _scales(node, 2))
+        axes = _by_scales(node, node.floats(2, "the scales"))
     if how.coordinates == "tf_crop_and_resize":
         axes = _with_region(node, axes)
     return _resize(node, axes, how)
@@ -412,13 +397,11 @@ def col2im(node: OnnxNode) -> Expr:
     data = node.arg(0)
     image, block = node.ints(1, "the image's shape"), node.ints(2, "the block's shape")
     rank, kernel = len(image), math.prod(block)
-    strides = node.attr("strides", None) or [1] * rank
-    dilations = node.attr("dilations", None) or [1] * rank
-    pads = node.attr("pads", None) or [0] * (2 * rank)
+    strides, dilations = (per_axis(node, name, rank) for name in ("strides", "dilations"))
     batch, _, patches = node.shape(data)
     terms = np.arange(kernel * patches).reshape(kernel, patches)
     found = np.full((math.prod(image), kernel), kernel * patches)
-    window = Window(*map(tuple, (block, strides, dilations, pads[:rank], pads[rank:])))
+    window = Window(tuple(block), strides, dilations, *pads_of(node, rank))
     count = math.prod(window.counts(image))
     if count != patches:
         raise node.error(f"{patches} patches, {count} fit in an image of {image}")

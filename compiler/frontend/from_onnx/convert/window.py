@@ -117,14 +117,11 @@ def read_window(node: OnnxNode, kernel: Sequence[int], data: Expr) -> Window:
             depends on an unknown size.
     """
     rank = node.rank(data) - 2
-    strides = _per_axis(node, "strides", rank)
-    dilations = _per_axis(node, "dilations", rank)
+    strides = per_axis(node, "strides", rank)
+    dilations = per_axis(node, "dilations", rank)
     auto_pad = node.attr("auto_pad", "NOTSET")
     if auto_pad == "NOTSET":
-        pads = node.attr("pads", None) or [0] * (2 * rank)
-        if len(pads) != 2 * rank:
-            raise node.error(f"pads {pads} need {2 * rank} values")
-        begins, ends = tuple(pads[:rank]), tuple(pads[rank:])
+        begins, ends = pads_of(node, rank)
     elif auto_pad == "VALID":
         begins = ends = (0,) * rank
     elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
@@ -143,8 +140,19 @@ def read_window(node: OnnxNode, kernel: Sequence[int], data: Expr) -> Window:
     return Window(tuple(kernel), strides, dilations, begins, ends)
 
 
-def _per_axis(node: OnnxNode, name: str, rank: int) -> tuple[int, ...]:
-    value = node.attr(name, None) or [1] * rank
-    if len(value) != rank:
-        raise node.error(f"{name} {value} need {rank} values")
+def per_axis(node: OnnxNode, name: str, count: int, default: int = 1) -> tuple[int, ...]:
+    """An attribute of so many integers.
+
+    Raises:
+        OnnxImportError: there are more or fewer.
+    """
+    value = node.attr(name, None) or [default] * count
+    if len(value) != count:
+        raise node.error(f"{name} {value} need {count} values")
     return tuple(value)
+
+
+def pads_of(node: OnnxNode, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Padding at the beginning and at the end of each axis."""
+    pads = per_axis(node, "pads", 2 * rank, 0)
+    return pads[:rank], pads[rank:]
