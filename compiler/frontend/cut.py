@@ -367,9 +367,8 @@ def _parts(
     after = after | {place for place in written_by if not graph.live[place]}  # constants
     part_of = {p: part for part, held in enumerate((before, core, after)) for p in held}
     bodies = [_body(graph, part_of, part, bad) for part in range(3)]
-    last = len(bodies)
     wanted = [
-        {n for later in range(part + 1, last) for n in bodies[later][1]} | set(graph.outputs)
+        {n for _, reads in bodies[part + 1 :] for n in reads} | set(graph.outputs)
         for part in range(3)
     ]
     made: list[bytes | None] = []

@@ -95,15 +95,12 @@ def dequantize_linear(node: OnnxNode) -> Expr:
     stored, grid = node.known(0), _grid(node)
     node.values.integer_weights |= stored is not None and stored.dtype != np.int32
     result = None
-    if grid is not None and stored is not None:
-        result = _weight(node, stored, grid)
-    elif grid is not None:
-        result = _point(node, grid)
+    if grid is not None:
+        result = _point(node, grid) if stored is None else _weight(node, stored, grid)
     if result is None:
         result = _arithmetic(node, scale, dtype)
-        scalar = grid is not None and grid.scale.ndim == 0 and stored is None
-        if scalar and node.arg(0).tensor_type.dtype in _QUANTIZED:
-            assert grid is not None
+        codes = stored is None and node.arg(0).tensor_type.dtype in _QUANTIZED
+        if codes and grid is not None and grid.scale.ndim == 0:
             result = _call(node, result, grid, QAnnotateKind.INPUT)
     return node.cast(result, dtype)
 
