@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from compiler.errors import CompilerError, nearest
 from compiler.ir.expr import Expr
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 Converter = Callable[["OnnxNode"], Expr | Sequence[Expr]]
 """``converter(node)`` gives one expression, or one per output of the node."""
+_Kind = TypeVar("_Kind", bound=Converter)
 
 # Converters say from which opset on they hold, so an old meaning is never taken for a newer one.
 OLDEST_OPSET = 1
@@ -25,7 +26,7 @@ _KEPT: set[tuple[str, str]] = set()
 
 def from_onnx(
     op_type: str, since: int = 1, domain: str = "", *, folds: bool = True
-) -> Callable[[Converter], Converter]:
+) -> Callable[[_Kind], _Kind]:
     """Decorator: converts ``op_type`` from opset ``since`` up to the next registration.
 
     Args:
@@ -36,7 +37,7 @@ def from_onnx(
         CompilerError: the operator has a converter for this opset already.
     """
 
-    def add(converter: Converter) -> Converter:
+    def add(converter: _Kind) -> _Kind:
         if not folds:
             _KEPT.add((plain_domain(domain), op_type))
         versions = _CONVERTERS.setdefault((plain_domain(domain), op_type), [])

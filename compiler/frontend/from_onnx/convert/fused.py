@@ -39,9 +39,7 @@ def fused_conv(node: OnnxNode) -> Expr:
 def fused_gemm(node: OnnxNode) -> Expr:
     """Gemm and an activation."""
     factors = [node.attr(f"activation_{kind}", None) for kind in ("alpha", "beta")]
-    result = gemm(node)
-    assert isinstance(result, Expr)
-    return _activated(node, result, [f for f in factors if f is not None])
+    return _activated(node, gemm(node), [f for f in factors if f is not None])
 
 
 def _activated(node: OnnxNode, data: Expr, factors: Sequence[float]) -> Expr:
@@ -149,7 +147,6 @@ def embed_layer_normalization(node: OnnxNode) -> list[Expr]:
 def attention(node: OnnxNode) -> Expr:
     """Convert an attention of one stream, whose three products are one."""
     joined = matmul(node)
-    assert isinstance(joined, Expr)
     if node.has_input(2):
         joined = node.call("add", joined, node.arg(2))
     width = node.shape(joined)[-1] // 3

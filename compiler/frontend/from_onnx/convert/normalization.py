@@ -73,9 +73,7 @@ def group_normalization(node: OnnxNode) -> Expr:
         if repeats == 1:
             return node.arg(index)
         derived = node.weight(index, "channels", lambda v: np.repeat(v, repeats))
-        if derived is None:
-            return node.call("repeat", node.arg(index), repeats=repeats, axis=0)
-        return derived
+        return derived or node.call("repeat", node.arg(index), repeats=repeats, axis=0)
 
     return node.call(
         "nn.group_norm",
@@ -102,7 +100,7 @@ def layer_normalization(node: OnnxNode) -> list[Expr]:
         if axis == len(shape) - 1 and node.rank(node.arg(index)) == 1:
             return node.arg(index)
         derived = node.weight(index, "flat", lambda v: v.reshape(-1))
-        return node.call("reshape", node.arg(index), newshape=(-1,)) if derived is None else derived
+        return derived or node.call("reshape", node.arg(index), newshape=(-1,))
 
     result = layer_normalized(node, data, vector(1), vector(2) if node.has_input(2) else None)
     result = node.reshaped(result, shape)

@@ -193,7 +193,6 @@ def remember_product(node: OnnxNode, op: str, axis: int) -> None:
     scale, channels = source.grid.scale, stored.shape[axis]
     if scale.ndim or zeros[0].size > 1 or (zeros[0] != source.grid.zero_point).any():
         return
-    names = [[n] if n else [] for n in (*node.proto.input[2:], "", "")[:2]]
     shape = (channels,) if op == "MatMul" else (channels, *(1,) * (stored.ndim - 2))
     attrs = {one.name: node.attr(one.name) for one in node.proto.attribute}
 
@@ -208,7 +207,7 @@ def remember_product(node: OnnxNode, op: str, axis: int) -> None:
         for name, value in zip(grid, (scale, units, zero)):
             node.values.bind(name, node.const(value))
         data, weight = (f"{result} of {part}" for part in ("data", "weight"))
-        read = [node.proto.input[0], grid[0], *names[0]]
+        read = [node.proto.input[0], grid[0], *filter(None, node.proto.input[2:3])]
         _convert(node, helper.make_node("DequantizeLinear", read, [data]))
         read = [node.proto.input[1], *grid[1:]]
         _convert(node, helper.make_node("DequantizeLinear", read, [weight], axis=axis))
