@@ -459,6 +459,17 @@ class OnnxNode:
             raise self.error(f"attribute {name!r} is missing")
         return default
 
+    def choice(self, name: str, legal: Sequence[str]) -> str:
+        """Text of an attribute, the first legal one where it is missing.
+
+        Raises:
+            OnnxImportError: it is none of them.
+        """
+        value: str = self.attr(name, legal[0])
+        if value not in legal:
+            raise self.error(f"{name} {value!r} is not one of {', '.join(legal)}")
+        return value
+
     def _attribute_value(self, attribute: onnx.AttributeProto) -> Any:
         if attribute.type == onnx.AttributeProto.TENSOR:
             return to_array(attribute.t)

@@ -12,6 +12,7 @@ import numpy as np
 from compiler.frontend.from_onnx.convert.activation import swish_of
 from compiler.frontend.from_onnx.convert.volume import convolve_volume, convolve_volume_transposed
 from compiler.frontend.from_onnx.convert.window import (
+    AUTO_PADS,
     Window,
     convolved,
     halves,
@@ -85,10 +86,8 @@ def convolution(node: OnnxNode, data: Expr, given: Expr | None) -> Expr:
 def causal_conv_with_state(node: OnnxNode) -> list[Expr]:
     """A depthwise convolution behind the last steps of an earlier call, or zeros; the last steps
     for the next call."""
-    data, activation = node.arg(0), node.attr("activation", "none")
+    data, activation = node.arg(0), node.choice("activation", ("none", "silu", "swish"))
     axes, (steps,) = spatial_axes(node, data), _kernel_size(node)
-    if activation not in ("none", "silu", "swish"):
-        raise node.error(f"activation {activation!r} is not one of none, silu, swish")
     if node.has_input(3):
         data = node.joined([node.arg(3), data], 2)
     else:
@@ -200,7 +199,7 @@ def _transposed_window(node: OnnxNode, kernel: Ints, spatial: Sequence[int]) -> 
     axes = len(spatial)
     strides, dilations = (per_axis(node, name, axes) for name in ("strides", "dilations"))
     extra = per_axis(node, "output_padding", axes, 0)
-    auto_pad = node.attr("auto_pad", "NOTSET")
+    auto_pad = node.choice("auto_pad", AUTO_PADS)
     full = [
         (n - 1) * s + (k - 1) * d + 1 + e
         for n, s, k, d, e in zip(spatial, strides, kernel, dilations, extra)

@@ -35,11 +35,10 @@ def _loss(node: OnnxNode, logs: Expr) -> Expr:
         weights = kept if weights is None else node.call("multiply", weights, kept)
     if weights is not None:
         loss = node.call("multiply", loss, weights)
-    reduction, every = node.attr("reduction", "mean"), tuple(range(node.rank(loss)))
+    every = tuple(range(node.rank(loss)))
+    reduction = node.choice("reduction", ("mean", "sum", "none"))
     if reduction == "none":
         return loss
-    if reduction not in ("mean", "sum"):
-        raise node.error(f"reduction {reduction!r} is not one of none, mean, sum")
     if reduction == "mean" and weights is None:
         return node.call("mean", loss, axis=every)
     total = node.call("sum", loss, axis=every)

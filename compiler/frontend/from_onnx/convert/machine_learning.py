@@ -431,14 +431,10 @@ def _linear(node: OnnxNode, targets: int) -> Expr:
 
 def transformed(node: OnnxNode, scores: Expr) -> Expr:
     """Scores after the node's ``post_transform``."""
-    how = node.attr("post_transform", "NONE")
+    how = node.choice("post_transform", ("NONE", "LOGISTIC", "SOFTMAX"))
     if how == "LOGISTIC":
         return node.call("sigmoid", scores)
-    if how == "SOFTMAX":
-        return node.call("nn.softmax", scores, axis=-1)
-    if how != "NONE":
-        raise node.error(f"post_transform {how!r} is not NONE, LOGISTIC or SOFTMAX")
-    return scores
+    return node.call("nn.softmax", scores, axis=-1) if how == "SOFTMAX" else scores
 
 
 @from_onnx("LinearRegressor", since=1, domain=_ML)
@@ -467,8 +463,6 @@ def _kernel(node: OnnxNode, data: Expr, vectors: Array, kind: str) -> Expr:
         own = node.call("sum", node.call("multiply", data, data), axis=(1,), keepdims=True)
         own = node.call("multiply", own, node.const(gamma, "float32"))
         return node.call("exp", node.call("subtract", near, own))
-    if kind not in ("POLY", "SIGMOID"):
-        raise node.error(f"kernel_type {kind!r} is not LINEAR, POLY, RBF or SIGMOID")
     found = products_of(node, data, gamma * vectors)
     found = node.call("add", found, node.const(offset, "float32"))
     if kind == "SIGMOID":
@@ -479,7 +473,8 @@ def _kernel(node: OnnxNode, data: Expr, vectors: Array, kind: str) -> Expr:
 def _products(node: OnnxNode, weight: Array, count: int) -> Expr:
     """Return the scores of each row of weights; ``count`` vectors, or none: then they are those of
     the data."""
-    data, kind = node.call("cast", node.arg(0), dtype="float32"), node.attr("kernel_type", "LINEAR")
+    data = node.call("cast", node.arg(0), dtype="float32")
+    kind = node.choice("kernel_type", ("LINEAR", "POLY", "RBF", "SIGMOID"))
     if count:
         vectors = np.reshape(node.attr("support_vectors"), (count, -1)).astype(np.float64)
         if kind == "LINEAR":

@@ -195,11 +195,7 @@ def _recurrence(
         cell: what computes a step of a direction.
         bias: rows that are added to the product of the inputs, as in ``_Direction.part``.
     """
-    directions = _DIRECTIONS.get(node.attr("direction", "forward"))
-    if directions is None:
-        raise node.error(
-            f"direction {node.attr('direction')!r} is not one of {', '.join(_DIRECTIONS)}"
-        )
+    directions = _DIRECTIONS[node.choice("direction", tuple(_DIRECTIONS))]
     by_batch = bool(node.attr("layout", 0))
     data = node.arg(0)
     if by_batch:

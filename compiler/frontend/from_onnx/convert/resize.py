@@ -28,6 +28,7 @@ from compiler.ir.expr import Expr
 from compiler.ops.image.resampling import COORDINATES, cubic, nearest
 
 _COORDINATES = (*COORDINATES, "half_pixel_symmetric", "tf_half_pixel_for_nn", "tf_crop_and_resize")
+_MODES = ("nearest", "linear", "cubic")
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 # The matrix of one axis is a constant of the module.
 MAX_MATRIX_ELEMENTS = 1 << 24
@@ -76,23 +77,15 @@ def read_filter(node: OnnxNode) -> Filter:
     Raises:
         OnnxImportError: a mode, transformation or rounding that ONNX does not have.
     """
-    found = Filter(
-        node.attr("mode", "nearest"),
-        node.attr("coordinate_transformation_mode", "half_pixel"),
-        node.attr("nearest_mode", "round_prefer_floor"),
+    return Filter(
+        node.choice("mode", _MODES),
+        node.choice("coordinate_transformation_mode", _COORDINATES),
+        node.choice("nearest_mode", NEAREST),
         node.attr("cubic_coeff_a", -0.75),
         bool(node.attr("antialias", 0)),
         bool(node.attr("exclude_outside", 0)),
         node.attr("extrapolation_value", 0.0),
     )
-    for value, legal in (
-        (found.mode, ("nearest", "linear", "cubic")),
-        (found.coordinates, _COORDINATES),
-        (found.rounding, NEAREST),
-    ):
-        if value not in legal:
-            raise node.error(f"{value!r} is not one of {', '.join(legal)}")
-    return found
 
 
 def resize_by_axes(node: OnnxNode, axes: Sequence[Axis], how: Filter) -> Expr:
@@ -222,11 +215,9 @@ def _by_sizes(node: OnnxNode, sizes: Sequence[int]) -> list[Axis]:
     if any(s < 1 for s in sizes) or any(size < 1 for _, size in axes):
         raise node.error(f"sizes {list(sizes)} must be positive")
     scales = [Fraction(new, size) for (_, size), new in zip(axes, sizes)]
-    policy = node.attr("keep_aspect_ratio_policy", "stretch")
+    policy = node.choice("keep_aspect_ratio_policy", ("stretch", "not_larger", "not_smaller"))
     if policy == "stretch":
         return [Axis(*axis, new, scale) for axis, new, scale in zip(axes, sizes, scales)]
-    if policy not in ("not_larger", "not_smaller"):
-        raise node.error(f"keep_aspect_ratio_policy {policy!r} is unknown")
     scale = min(scales) if policy == "not_larger" else max(scales)
     return [Axis(a, size, math.floor(scale * size + Fraction(1, 2)), scale) for a, size in axes]
 
@@ -251,7 +242,7 @@ def _with_region(node: OnnxNode, axes: list[Axis]) -> list[Axis]:
 
 
 def _resize(node: OnnxNode, axes: list[Axis], how: Filter) -> Expr:
-    if all(axis.is_identity for axis in axes) and how.coordinates != "tf_half_pixel_for_nn":
+    if all(axis.is_identity for axis in axes):
         return node.arg(0)
     if not _is_resize2d(node, axes, how):
         return resize_by_axes(node, axes, how)
@@ -287,7 +278,7 @@ def _is_resize2d(node: OnnxNode, axes: Sequence[Axis], how: Filter) -> bool:
 def resize_asymmetric(node: OnnxNode) -> Expr:
     """Plain division of coordinates, rounded down; scales are an attribute before opset 9."""
     scales = node.attr("scales") if node.opset < 9 else node.floats(1, "the scales")
-    how = Filter(node.attr("mode", "nearest"), "asymmetric", "floor", -0.75, False, False, 0.0)
+    how = Filter(node.choice("mode", _MODES), "asymmetric", "floor", -0.75, False, False, 0.0)
     return _resize(node, _by_scales(node, scales), how)
 
 
@@ -344,10 +335,10 @@ def grid_sample(node: OnnxNode) -> Expr:
     """Sums of the elements around constant places, each times its weight."""
     data, grid = node.arg(0), node.require_known(1, "the grid")
     batch, channels, *sizes = node.shape(data)
-    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(m := node.attr("mode", "linear"), m)
-    padding, aligned = node.attr("padding_mode", "zeros"), bool(node.attr("align_corners", 0))
-    if mode not in ("linear", "cubic", "nearest"):
-        raise node.error(f"mode {mode!r} is not linear, cubic or nearest")
+    mode = node.choice("mode", ("linear", "cubic", "nearest", "bilinear", "bicubic"))
+    mode = mode.removeprefix("bi")
+    padding = node.choice("padding_mode", ("zeros", "border", "reflection"))
+    aligned = bool(node.attr("align_corners", 0))
     places, weights = np.zeros((1, grid[..., 0].size), np.int64), np.ones((1, grid[..., 0].size))
     if places.size * 4 ** len(sizes) > _MOST_SAMPLES:
         raise node.error(f"a grid of {places.size} places is too large")

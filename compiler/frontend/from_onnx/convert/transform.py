@@ -132,10 +132,8 @@ def pad(node: OnnxNode) -> Expr:
     if node.has_input(2):
         known = node.known(2)
         fill = node.const(known.reshape(())) if known is not None else node.arg(2)
-    mode = node.attr("mode", "constant")
+    mode = node.choice("mode", ("constant", "edge", "reflect", "wrap"))
     width = tuple((int(pads[i]), int(pads[i + rank])) for i in range(rank))
-    if mode not in ("constant", "edge", "reflect", "wrap"):
-        raise node.error(f"mode {mode!r} is not one of constant, edge, reflect, wrap")
     return _padded(node, width, fill, mode)
 
 

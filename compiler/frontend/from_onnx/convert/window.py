@@ -12,6 +12,7 @@ from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.ir.expr import Expr
 
 Ints = NDArray[np.int64]
+AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
 
 class Window(NamedTuple):
@@ -119,22 +120,18 @@ def read_window(node: OnnxNode, kernel: Sequence[int], data: Expr) -> Window:
     rank = node.rank(data) - 2
     strides = per_axis(node, "strides", rank)
     dilations = per_axis(node, "dilations", rank)
-    auto_pad = node.attr("auto_pad", "NOTSET")
+    auto_pad = node.choice("auto_pad", AUTO_PADS)
     if auto_pad == "NOTSET":
         begins, ends = pads_of(node, rank)
     elif auto_pad == "VALID":
         begins = ends = (0,) * rank
-    elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+    else:
         sizes = [node.size(data, axis) for axis in range(2, rank + 2)]
         totals = [
             max((-(-size // s) - 1) * s + (k - 1) * d + 1 - size, 0)
             for size, k, s, d in zip(sizes, kernel, strides, dilations)
         ]
         begins, ends = halves(totals, auto_pad == "SAME_UPPER")
-    else:
-        raise node.error(
-            f"auto_pad {auto_pad!r} is not one of NOTSET, VALID, SAME_UPPER, SAME_LOWER"
-        )
     if any(p < 0 for p in (*begins, *ends)):
         raise node.error(f"negative padding {(*begins, *ends)} is not supported")
     return Window(tuple(kernel), strides, dilations, begins, ends)
