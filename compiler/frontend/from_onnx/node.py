@@ -36,6 +36,8 @@ from compiler.ops.number_format import Array
 from compiler.span import ONNX, Span
 
 MAX_TENSOR_BYTES = 2 << 30
+MAX_CONSTANT = 1 << 24
+"""Elements of the largest constant that a converter makes, such as a matrix of weights."""
 _LARGE = 1 << 20
 """Bytes of an initializer of which one at a time is kept as it is stored."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
 
 import numpy as np
 
@@ -21,14 +20,11 @@ from compiler.frontend.from_onnx.convert.window import (
     read_window,
     spatial_axes,
 )
-from compiler.frontend.from_onnx.node import OnnxNode
+from compiler.frontend.from_onnx.node import MAX_CONSTANT, OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Expr
 
 Ints = tuple[int, ...]
-
-_MOST_PLACES: Final = 1 << 24
-"""Upper limit of elements of a kernel times elements of the data, for a computed weight."""
 
 
 def _weight(node: OnnxNode, given: Expr | None, axes: int) -> Expr:
@@ -121,7 +117,7 @@ def stft(node: OnnxNode) -> Expr:
     window = node.require_known(2, "the window") if node.has_input(2) else None
     size = node.ints(3, "the frame length")[0] if window is None else len(window)
     count = size // 2 + 1 if node.attr("onesided", 1) else size
-    if 2 * count * size > _MOST_PLACES:
+    if 2 * count * size > MAX_CONSTANT:
         raise node.error(f"a frame of {size} samples is a product of {2 * count * size}")
     turns = np.outer(np.arange(count), np.arange(size)) % size / size
     wave = np.exp(-2j * np.pi * turns) * (1 if window is None else window)
@@ -145,7 +141,7 @@ def _is_correlated(node: OnnxNode, data: Expr, window: Window) -> bool:
     static = shape[0] == 1 and all(isinstance(size, int) for size in shape)
     if not static or node.values.is_stored(node.proto.input[1]):
         return False
-    return math.prod((*window.kernel, *node.shape(data))) <= _MOST_PLACES
+    return math.prod((*window.kernel, *node.shape(data))) <= MAX_CONSTANT
 
 
 def _correlated(node: OnnxNode, data: Expr, window: Window) -> Expr:

@@ -7,12 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compiler.frontend.from_onnx.node import OnnxNode
+from compiler.frontend.from_onnx.node import MAX_CONSTANT, OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Expr
-
-MAX_DFT = 1 << 24
-"""Weights of the product that a transform becomes; a longer one stays out of the core."""
 
 
 @from_onnx("Gemm")
@@ -123,7 +120,7 @@ def dft(node: OnnxNode) -> Expr:
     length = 2 * (samples - 1) if mirrored else samples
     length = node.ints(1, "the length")[0] if node.has_input(1) else length
     count = length // 2 + 1 if onesided and not inverse else length
-    if 4 * count * samples > MAX_DFT:
+    if 4 * count * samples > MAX_CONSTANT:
         raise node.error(f"a transform of {samples} samples is a product of {4 * count * samples}")
     # exp(-2 pi i k j / length): a sample behind the length counts nothing.
     turns = np.outer(np.arange(count), np.arange(samples)) % length / length

@@ -13,7 +13,7 @@ import numpy as np
 
 from compiler.frontend.from_onnx.convert.volume import pool_volume
 from compiler.frontend.from_onnx.convert.window import Window, read_window, spatial_axes
-from compiler.frontend.from_onnx.node import OnnxNode
+from compiler.frontend.from_onnx.node import MAX_CONSTANT, OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Expr
 
@@ -86,10 +86,6 @@ def global_pool(node: OnnxNode) -> Expr:
     return node.call("mean" if average else "max", data, axis=axes, keepdims=True)
 
 
-# One index per tap and output element is a constant of the module.
-MAX_TAPS = 1 << 24
-
-
 def max_pool_with_indices(node: OnnxNode) -> list[Expr]:
     """Maxima and their indices into the flattened (N, C, …) data.
 
@@ -104,7 +100,7 @@ def max_pool_with_indices(node: OnnxNode) -> list[Expr]:
     if any(size < 1 for size in sizes):
         raise node.error(f"the window {window.kernel} does not fit {tuple(spatial)}")
     outputs, taps = math.prod(sizes), math.prod(window.kernel)
-    if outputs * taps > MAX_TAPS:
+    if outputs * taps > MAX_CONSTANT:
         raise node.error("indices of a window this large are not supported")
     stored = elements = window.elements(spatial)[0]
     if node.attr("storage_order", 0):

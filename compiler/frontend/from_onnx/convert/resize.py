@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from compiler.frontend.from_onnx.convert.indexing import summed_rows
 from compiler.frontend.from_onnx.convert.window import Window, pads_of, per_axis
-from compiler.frontend.from_onnx.node import OnnxNode
+from compiler.frontend.from_onnx.node import MAX_CONSTANT, OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Expr
 from compiler.ops.image.resampling import COORDINATES, cubic, nearest
@@ -30,8 +30,6 @@ from compiler.ops.image.resampling import COORDINATES, cubic, nearest
 _COORDINATES = (*COORDINATES, "half_pixel_symmetric", "tf_half_pixel_for_nn", "tf_crop_and_resize")
 _MODES = ("nearest", "linear", "cubic")
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
-# The matrix of one axis is a constant of the module.
-MAX_MATRIX_ELEMENTS = 1 << 24
 
 Matrix = NDArray[np.float64]
 
@@ -95,7 +93,7 @@ def resize_by_axes(node: OnnxNode, axes: Sequence[Axis], how: Filter) -> Expr:
     for axis in axes:
         if axis.is_identity:
             continue
-        if axis.size * axis.new_size > MAX_MATRIX_ELEMENTS:
+        if axis.size * axis.new_size > MAX_CONSTANT:
             raise node.error(f"resizing {axis.size} elements to {axis.new_size} is too large")
         x = source_coordinates(axis, how.coordinates)
         if how.coordinates == "tf_crop_and_resize":
@@ -300,7 +298,6 @@ def resize(node: OnnxNode) -> Expr:
 
 
 Floats = NDArray[np.float64]
-_MOST_SAMPLES = 1 << 24
 
 
 def _reflected(at: Floats, size: int, aligned: bool) -> Floats:
@@ -340,7 +337,7 @@ def grid_sample(node: OnnxNode) -> Expr:
     padding = node.choice("padding_mode", ("zeros", "border", "reflection"))
     aligned = bool(node.attr("align_corners", 0))
     places, weights = np.zeros((1, grid[..., 0].size), np.int64), np.ones((1, grid[..., 0].size))
-    if places.size * 4 ** len(sizes) > _MOST_SAMPLES:
+    if places.size * 4 ** len(sizes) > MAX_CONSTANT:
         raise node.error(f"a grid of {places.size} places is too large")
     for axis, size in enumerate(sizes):
         at = grid[..., len(sizes) - 1 - axis].reshape(-1)

@@ -8,7 +8,7 @@ from functools import partial, reduce
 import numpy as np
 
 from compiler.errors import OnnxImportError
-from compiler.frontend.from_onnx.node import OnnxNode, dtype_of
+from compiler.frontend.from_onnx.node import MAX_CONSTANT, OnnxNode, dtype_of
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Call, Expr, is_op_call
 from compiler.ir.ty import bits, integer_range, is_dynamic, is_float, is_integer
@@ -246,7 +246,7 @@ def arange(node: OnnxNode) -> Expr:
         raise node.error("start, limit and delta must be scalars")
     start, limit, delta = (part.reshape(()).item() for part in parts)
     count = (limit - start) / delta if delta else math.inf
-    if not count <= 1 << 24:
+    if not count <= MAX_CONSTANT:
         raise node.error(f"range from {start} to {limit} by {delta} is not possible")
     return node.const(np.arange(start, limit, delta, dtype=parts[0].dtype))
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from compiler.frontend.from_onnx.node import OnnxNode
+from compiler.frontend.from_onnx.node import MAX_CONSTANT, OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Expr
 
@@ -166,7 +166,7 @@ def _padded(node: OnnxNode, width: tuple[tuple[int, int], ...], fill: Expr, mode
 def _wrap(node: OnnxNode, data: Expr, width: tuple[tuple[int, int], ...]) -> Expr:
     """The data repeated endlessly, cut where the padding ends."""
     for axis, (size, (low, high)) in enumerate(zip(node.shape(data), width)):
-        if size < 1 or low + high > 1 << 24:
+        if size < 1 or low + high > MAX_CONSTANT:
             raise node.error(f"axis {axis} of size {size} cannot be padded by {low} and {high}")
         if low or high:
             indices = np.arange(-low, size + high, dtype=np.int64) % size
