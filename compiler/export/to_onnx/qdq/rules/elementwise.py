@@ -79,7 +79,7 @@ def _number(value: Value) -> float:
     return max(float(value.data.reshape(())), 0.0)
 
 
-@FToQdq.register("add", "nn.bias_add", "subtract")
+@FToQdq.register("add", "subtract")
 def add(step: Step, graph: QdqEmitter) -> Real | None:
     """A constant becomes part of the bias; two tensors are added."""
     lhs, rhs = step.args
@@ -95,11 +95,7 @@ def add(step: Step, graph: QdqEmitter) -> Real | None:
     if a is None:
         return None
     if rhs.data is not None:
-        constant = sign * rhs.data.astype(np.float64)
-        if step.name == "nn.bias_add":
-            rank = len(lhs.type.shape)
-            constant = constant.reshape(-1, *([1] * (rank - 1 - step.attrs.axis % rank)))
-        return a.plus(_short(constant, lhs))
+        return a.plus(_short(sign * rhs.data.astype(np.float64), lhs))
     b = _free(rhs, graph)
     if b is None:
         return None
@@ -239,25 +235,18 @@ def requantize(step: Step, graph: QdqEmitter) -> Real | None:
     return graph.plus(real, attrs.zero_point) if attrs.zero_point else real
 
 
-@FToQdq.register("left_shift")
-def left_shift(step: Step, graph: QdqEmitter) -> Real | None:
-    """Multiply by powers of two: shifts by constants."""
-    value, bits = step.args
+@FToQdq.register("left_shift", "right_shift")
+def shift(step: Step, graph: QdqEmitter) -> Real | None:
+    """Multiply by powers of two: shifts by constants; one to the right rounds down, half a level
+    lower."""
+    value, amount = step.args
     real = _free(value, graph)
-    if real is None or bits.data is None or bits.data.size == 0:
+    if real is None or amount.data is None or amount.data.size == 0:
         return None
-    return real.times(_short(np.ldexp(1.0, bits.data.astype(np.int32)), value))
-
-
-@FToQdq.register("right_shift")
-def right_shift(step: Step, graph: QdqEmitter) -> Real | None:
-    """A plain shift rounds down, half a level lower."""
-    amount, real = step.args[1].data, _free(step.args[0], graph)
-    if amount is None or real is None:
-        return None
-    bits = amount.astype(np.float64)
-    half = np.where(bits > 0, 0.5, 0.0)
-    return real.times(np.exp2(-_short(bits, step.args[0]))).plus(-_short(half, step.args[0]))
+    bits = _short(amount.data, value).astype(np.int32)
+    if step.name == "left_shift":
+        return real.times(np.ldexp(1.0, bits))
+    return real.times(np.ldexp(1.0, -bits)).plus(-np.where(bits > 0, 0.5, 0.0))
 
 
 @FToQdq.register(MIX)
