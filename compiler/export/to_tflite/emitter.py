@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -80,14 +79,6 @@ class TfliteEmitter(TensorWriter):
             width = ((0, 0), (top, bottom), (left, right), (0, 0))
             self._filled[form] = self.padded(form.source, width, form.source.grid.zero)
         return self._filled[form]
-
-    def unpadded(
-        self, form: Tensor | Padded, padding: Sequence[int]
-    ) -> tuple[Tensor, tuple[int, ...]]:
-        """The tensor that a window of this padding reads, and all the padding."""
-        if isinstance(form, Tensor):
-            return form, tuple(padding)
-        return form.source, tuple(a + b for a, b in zip(form.padding, padding, strict=True))
 
     # ---- wide tensors --------------------------------------------------------------------------
 

@@ -363,7 +363,8 @@ def conv2d(step: Step, graph: TfliteEmitter) -> Form | None:
     form, weight = graph.form(step.args[0]), step.args[1].data
     if not isinstance(form, (Tensor, Padded)) or weight is None or weight.dtype != np.int8:
         return None
-    source, padding = graph.unpadded(form, attrs.padding)
+    padded = form if isinstance(form, Padded) else Padded(form, (0, 0, 0, 0))
+    source = padded.source
     if source.dtype not in NARROW or {attrs.data_layout, attrs.out_layout or "NHWC"} != {"NHWC"}:
         return None
     laid = weight.transpose([attrs.kernel_layout.index(letter) for letter in "OHWI"])
@@ -375,7 +376,7 @@ def conv2d(step: Step, graph: TfliteEmitter) -> Form | None:
         step.result.type.concrete_shape,
         attrs.strides,
         attrs.dilation,
-        padding,
+        tuple(a + b for a, b in zip(padded.padding, attrs.padding, strict=True)),
         depthwise,
     )
 
