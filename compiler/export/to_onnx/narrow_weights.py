@@ -162,27 +162,25 @@ def _replace(
     arrays: dict[str, Array],
 ) -> list[onnx.NodeProto]:
     """Store the weights of ``found`` packed; the nodes that widen them again."""
-    casts: list[onnx.NodeProto] = []
+    casts: dict[str, onnx.NodeProto] = {}
     for node in graph.node:
         name = node.input[0] if node.op_type in _READERS else ""
         if name not in found:
             continue
         bits, _, kind, zero = found[name]
         axis = _axis(node)
-        wide, levels = f"{name}_int8", arrays[name]
-        if not any(cast.output[0] == wide for cast in casts):
+        wide, points, levels = f"{name}_int8", f"{name}_zero", arrays[name]
+        if name not in casts:
             shape = [-1 if at == axis else 1 for at in range(levels.ndim)]
             stored = levels + zero.reshape(shape)
-            casts.append(helper.make_node("Cast", [name], [wide], to=TensorProto.INT8))
+            casts[name] = helper.make_node("Cast", [name], [wide], to=TensorProto.INT8)
             place = next(at for at, one in enumerate(graph.initializer) if one.name == name)
             graph.initializer[place].CopyFrom(_packed(name, stored, bits, kind))
+            graph.initializer.append(numpy_helper.from_array(zero, points))
         node.input[0] = wide
         if np.any(zero):
-            points = f"{name}_zero"
-            if not any(one.name == points for one in graph.initializer):
-                graph.initializer.append(numpy_helper.from_array(zero, points))
             node.input[2] = points
-    return casts
+    return list(casts.values())
 
 
 def _packed(name: str, levels: Array, bits: int, kind: int) -> TensorProto:
