@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,6 @@ from compiler.ops.tensor.clip import integer_bound
 # The largest float32 below one half: floor(|x| + this) is floor(|x| + 1/2) computed without
 # rounding error for every float32, where adding 0.5 itself would carry 0.49999997 up to 1.
 BELOW_HALF = np.nextafter(np.float32(0.5), np.float32(0.0))
-_BELOW_HALF_DOUBLE = float(np.nextafter(0.5, 0.0))
 
 # Below this a float32 truncates through int32 without saturating.
 _INT32_SAFE = float(1 << 30)
@@ -114,20 +114,16 @@ def truncated(name: str, e: Emitter) -> str:
 @FToOnnx.register("round")
 def round_half_away(step: Step, e: Emitter) -> str:
     """Half away from zero; ONNX's own Round takes halves to even."""
-    data = step.args[0]
-    if data.type.dtype != "float32":
-        widened = e.writer.cast(e.name(data), "float64")
-        return e.writer.cast(
-            rounded_half_away(widened, e, _BELOW_HALF_DOUBLE, "float64"), data.type.dtype
-        )
-    return rounded_half_away(e.name(data), e)
+    name, dtype = e.name(step.args[0]), step.args[0].type.dtype
+    if dtype == "float32":
+        return rounded_half_away(name, e)
+    widened = e.writer.cast(name, "float64")
+    return e.writer.cast(rounded_half_away(widened, e, np.nextafter(0.5, 0.0)), dtype)
 
 
-def rounded_half_away(
-    name: str, e: Emitter, half: float = float(BELOW_HALF), dtype: str = "float32"
-) -> str:
+def rounded_half_away(name: str, e: Emitter, half: np.floating[Any] = BELOW_HALF) -> str:
     """sign(x) floor(|x| + 1/2), exact with the largest number below a half of the dtype."""
-    below = e.writer.constant(np.asarray(half, dtype))
+    below = e.writer.constant(half)
     magnitude = e.node("Floor", [e.node("Add", [e.node("Abs", [name]), below])])
     return e.node("Mul", [e.node("Sign", [name]), magnitude])
 
