@@ -11,6 +11,7 @@ from compiler.export.to_onnx.qdq.emitter import FToQdq, QdqEmitter, Quantized, R
 from compiler.export.to_onnx.qdq.sums import moved_from
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import integer_range
+from compiler.ops.number_format import Array
 from compiler.ops.rules.float_product import EXACT
 
 
@@ -23,11 +24,8 @@ def lookup(step: Step, graph: QdqEmitter) -> Real | None:
     if found is None or table is None or np.abs(table.astype(np.int64)).max() > EXACT:
         return None
     tensor, scale, offset = found
-    least, most = integer_range(tensor.dtype)
-    integers = (np.arange(least, most + 1) - tensor.zero_point) * (tensor.scale * scale) + offset
-    places = np.floor(integers + 0.5) - integer_range(step.args[0].type.dtype)[0]
-    entries = table[np.clip(places, 0, table.size - 1).astype(np.int64)]
-    name = gathered(np.roll(entries, least).astype(np.float32), tensor.name, step, graph.words)
+    entries = _entries(step, table, tensor, tensor.scale * scale, offset).astype(np.float32)
+    name = gathered(entries, tensor.name, step, graph.words)
     return Real.of(lambda factor, addend: scaled(name, factor, addend, graph))
 
 
@@ -39,12 +37,18 @@ def _of_bytes(step: Step, graph: QdqEmitter) -> Real | None:
     if not graph.runtime.moves or not graph.is_held(step.result):
         return None
     made = graph.levels(*graph.words.ends(step.result))
-    least, most = integer_range(data.dtype)
-    places = np.arange(least, most + 1) - data.zero_point
-    places = places - integer_range(step.args[0].type.dtype)[0]
-    entries = table[np.clip(places, 0, table.size - 1)].astype(np.int64) + made.zero_point
-    name = gathered(np.roll(entries, least).astype(made.dtype), data.name, step, graph.words)
+    entries = _entries(step, table, data, 1.0, 0).astype(np.int64) + made.zero_point
+    name = gathered(entries.astype(made.dtype), data.name, step, graph.words)
     return graph.of_tensor(replace(made, name=name))
+
+
+def _entries(step: Step, table: Array, tensor: Quantized, factor: float, offset: int) -> Array:
+    """Entries of a table for each level of a tensor, which stands for the integer (level - zero
+    point) * factor + offset; that of level 0 first."""
+    least, most = integer_range(tensor.dtype)
+    integers = (np.arange(least, most + 1) - tensor.zero_point) * factor + offset
+    places = np.floor(integers + 0.5).astype(np.int64) - integer_range(step.args[0].type.dtype)[0]
+    return np.roll(table[np.clip(places, 0, table.size - 1)], least)
 
 
 def _narrowed(step: Step, graph: QdqEmitter) -> tuple[Quantized, float, int] | None:
