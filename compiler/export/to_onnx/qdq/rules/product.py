@@ -198,8 +198,6 @@ def _of_activations(
         sides = [turned(lhs, factor / rhs.unit, transpose_a), turned(rhs, rhs.unit, transpose_b)]
         name = graph.node("MatMul", sides)
         graph.products[name] = step
-        if scale.size == 1:
-            return scaled(name, np.ones(()), None if addend is None else addend * scale, graph)
-        return scaled(name, scale, addend, graph)
+        return scaled(name, scale / factor, None if addend is None else addend * factor, graph)
 
     return Real.of(write)
