@@ -63,8 +63,11 @@ if TYPE_CHECKING:
     from compiler.quantize.preparation.prerequisite import (
         prerequisite_optimize as prerequisite_optimize,
     )
+    from compiler.quantize.quantize_annotate import QuantizeAnnotate as QuantizeAnnotate
     from compiler.quantize.quantize_annotate import annotate as annotate
+    from compiler.quantize.quantize_calibrate import QuantizeCalibrate as QuantizeCalibrate
     from compiler.quantize.quantize_calibrate import calibrate as calibrate
+    from compiler.quantize.quantize_partition import QuantizePartition as QuantizePartition
     from compiler.quantize.quantize_partition import partition as partition
     from compiler.quantize.quantize_realize import QuantizeRealize as QuantizeRealize
     from compiler.quantize.quantize_realize import realize as realize
