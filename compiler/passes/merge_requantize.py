@@ -243,8 +243,10 @@ class _Merged:
             return False
         shape, ends = node.tensor_type.shape, list[int]()
         rank = len(shape)
-        shift = factors_of(attrs, vectors, rank).shift
-        if shift.max(initial=0) > 0 or node.args[0].tensor_type.shape != shape:
+        multiplier, shift, _ = factors_of(attrs, vectors, rank)
+        if shift.max(initial=0) > 0 or multiplier.min(initial=0) < 0:
+            return False
+        if node.args[0].tensor_type.shape != shape:
             return False
         for limits in known:
             data = limits.astype(dtype).reshape((1,) * (rank - limits.ndim) + limits.shape)

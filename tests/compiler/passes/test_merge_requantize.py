@@ -45,3 +45,14 @@ def test_merged_limits_keep_every_value(rounding: str) -> None:
         inputs = [rng.integers(-4000, 4000, (1, CHANNELS, 64)).astype("int16")]
         np.testing.assert_array_equal(evaluate(made, inputs)[0], evaluate(mod, inputs)[0])
     assert merged == 0 if rounding == "tflm" else 5 < merged < 60  # of int32
+
+
+def test_limits_stay_in_front_of_a_factor_below_zero() -> None:
+    x = relay.var("x", (1, 2, 64), "int32")
+    data = op.clip(x, a_min=0.0, a_max=1000.0)
+    vectors = [relay.const(np.array(v, "int32")) for v in ([-(1 << 30)] * 2, [-9] * 2)]
+    attrs = RequantizeAttrs(low=-128, high=127, compute_dtype="int64")
+    mod = relay.module(Call(Op.get("qnn.requantize"), (data, *vectors), attrs))
+    made = transform.Sequential.from_text("MergeRequantize")(mod)
+    inputs = [np.random.default_rng(0).integers(-4000, 4000, (1, 2, 64)).astype("int32")]
+    np.testing.assert_array_equal(evaluate(made, inputs)[0], evaluate(mod, inputs)[0])
