@@ -62,6 +62,7 @@ class Builder:
         self._values = values
         self._shipped: LRUCache[QModule] = LRUCache(1)
         self._made: LRUCache[Runnable] = LRUCache(2)
+        self._channels: LRUCache[ChannelStats] = LRUCache(1)
         self._ranges: LRUCache[NDArray[np.float32] | None] = LRUCache(8)
         self._float_sides: LRUCache[FloatSide] = LRUCache(1)
 
@@ -77,6 +78,14 @@ class Builder:
         key = (*keys, settings, build.activation_scales, build.evaluator, build.form)
         made = self._made.get(key, lambda: self._make(build))
         return made, watch.cpu_s
+
+    def _channel_stats(self, build: Build) -> ChannelStats | None:
+        """The same for all candidates of a study."""
+        given = build.channels
+        if given is None:
+            return None
+        key = self._values.key(given)
+        return self._channels.get(key, lambda: ChannelStats.from_arrays(self._values.value(given)))
 
     def _make(self, build: Build) -> Runnable:
         if build.module is not None and build.evaluator == "onnxruntime":
@@ -97,8 +106,7 @@ class Builder:
         if build.evaluator == "float":
             return Runnable(inputs, float_executor(mod).run)
         qconfig = QConfig.from_dict(dict(build.qconfig))
-        given = build.channels if qconfig.needs_channels else None
-        channels = None if given is None else ChannelStats.from_arrays(self._values.value(given))
+        channels = self._channel_stats(build) if qconfig.needs_channels else None
         whole = qconfig.with_whole_weights()
         keys = map(self._values.key, (build.blob, build.channels))
         ranges_key = (*keys, whole, build.activation_scales)
