@@ -72,7 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if options.file is None:
         parser.error("give a .relay file, or - for standard input; --list prints the passes")
-    timing, counting = TimingInstrument(), NodeCountInstrument()
+    timing = TimingInstrument()
+    counting = NodeCountInstrument()
     instruments: list[Instrument] = [timing, counting] if options.stats else []
     if options.dump_ir:
         instruments.append(DumpDir(Path(options.dump_ir)))
@@ -100,7 +101,8 @@ def statistics(timing: TimingInstrument, counting: NodeCountInstrument) -> str:
     """A table of the passes that ran: nodes and calls before and after; and the time by name."""
     lines = [f"{'pass':32} {'nodes':>16} {'calls':>16}"]
     for name, before, after in counting.rows:
-        nodes, calls = f"{before.nodes} → {after.nodes}", f"{before.calls} → {after.calls}"
+        nodes = f"{before.nodes} → {after.nodes}"
+        calls = f"{before.calls} → {after.calls}"
         lines.append(f"{name:32} {nodes:>16} {calls:>16}")
     lines += [f"{name:32} {1e3 * spent:>13.1f} ms" for name, spent in timing.seconds.items()]
     return "\n".join(lines)

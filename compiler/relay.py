@@ -100,7 +100,8 @@ def call(name: str, *args: Any, **attrs: Any) -> Call:
         AttrError: an attribute it does not have, or one given twice.
     """
     target = Op.get(name)
-    operands, extra = args[: target.num_inputs], args[target.num_inputs :]
+    operands = args[: target.num_inputs]
+    extra = args[target.num_inputs :]
     like = next((a for a in operands if isinstance(a, Expr)), None)
     exprs = [
         Tuple(tuple(a)) if isinstance(a, (list, tuple)) and _holds_exprs(a) else as_expr(a, like)

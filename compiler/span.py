@@ -48,7 +48,9 @@ def parts_of(span: AnySpan | None) -> tuple[Span, ...]:
     """The sources that a span joins."""
     if isinstance(span, SequentialSpan):
         return span.spans
-    return () if span is None else (span,)
+    if span is None:
+        return ()
+    return (span,)
 
 
 def onnx_nodes(span: AnySpan | None) -> tuple[str, ...]:
@@ -74,4 +76,6 @@ def join_spans(spans: Iterable[AnySpan | None]) -> AnySpan | None:
     kept = tuple(flat)[:MAX_JOINED_SPANS]
     if not kept:
         return None
-    return kept[0] if len(kept) == 1 else SequentialSpan(kept)
+    if len(kept) == 1:
+        return kept[0]
+    return SequentialSpan(kept)

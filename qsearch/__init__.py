@@ -53,7 +53,9 @@ def __getattr__(name: str) -> Any:
     from compiler.lazy_names import lazy_names
 
     load, public = lazy_names(__name__)
-    return public if name == "__all__" else load(name)
+    if name == "__all__":
+        return public
+    return load(name)
 
 
 def __dir__() -> list[str]:

@@ -90,4 +90,6 @@ def exit_code_of(error: CompilerError) -> int:
     if isinstance(error, LostClusterError):
         return EXIT_SEARCH_FAILED  # the same command goes on once the cluster is there again
     of_input = isinstance(error, BrokenRunError | DatasetError | MetricError | UserCodeError)
-    return EXIT_SEARCH_FAILED if isinstance(error, WorkerError) and not of_input else EXIT_BAD_INPUT
+    if isinstance(error, WorkerError) and not of_input:
+        return EXIT_SEARCH_FAILED
+    return EXIT_BAD_INPUT

@@ -26,7 +26,8 @@ class MlflowCallback:
     """
 
     def __init__(self, experiment: str | None = None, tracking_uri: str | None = None) -> None:
-        what, fix = "mlflow is not installed", "pip install mlflow"
+        what = "mlflow is not installed"
+        fix = "pip install mlflow"
         with raised_as(SettingsError, what, ImportError, where="MlflowCallback", fix=fix):
             self._mlflow: Any = import_module("mlflow")
         if tracking_uri is not None:

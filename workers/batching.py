@@ -37,7 +37,9 @@ def batch_size(inputs: Sequence[InputSpec], whole: bool = False) -> int:
     Args:
         whole: every sample is one run; see ``datasets.protocol.whole``.
     """
-    return inputs[0].shape[0] if inputs and inputs[0].shape and not whole else 1
+    if inputs and inputs[0].shape and not whole:
+        return inputs[0].shape[0]
+    return 1
 
 
 def rows_of(output: NDArray[Any], count: int, size: int) -> NDArray[Any]:
@@ -70,8 +72,10 @@ def spread_batches(
 ) -> Iterator[ModelBatch]:
     """Cut about so many samples into runs of the model, spread over all: neighbours are often of
     one class, and sounds and streams begin with silence."""
-    size, count = batch_size(inputs, whole(dataset)), len(dataset)
-    of, runs = -(-count // size), -(-min(samples, count) // size)
+    size = batch_size(inputs, whole(dataset))
+    count = len(dataset)
+    of = -(-count // size)
+    runs = -(-min(samples, count) // size)
     if runs == of:
         yield from model_batches(dataset, range(count), inputs, chunk)
         return

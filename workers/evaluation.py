@@ -189,7 +189,9 @@ class _Evaluation:
             held += sum(out.nbytes for out in outputs)
             if samples >= _SUMMED_SAMPLES or held >= _SUMMED_BYTES:
                 self.sums.add(*_joined(waiting))
-                waiting, held, samples = [], 0, 0
+                waiting = []
+                held = 0
+                samples = 0
         if waiting:
             self.sums.add(*_joined(waiting))
 
@@ -201,7 +203,8 @@ class _Evaluation:
         """
         from compiler.targets.reference.executor import ReferenceExecutor
 
-        integer, name = self.runnable.integer, self.request.build.evaluator
+        integer = self.runnable.integer
+        name = self.request.build.evaluator
         if integer is None:
             return
         batch, outputs = self._run(self._batch(self._runs[len(self._runs) // 2]))
@@ -226,7 +229,8 @@ class _Evaluation:
         Raises:
             CompilerError: the module cannot be timed as asked, or there is no compiler.
         """
-        module, request = self.runnable.module, self.request
+        module = self.runnable.module
+        request = self.request
         if module is None:
             return {}
         found = hardware_figures(module, request.hardware) if request.hardware else {}
@@ -275,7 +279,8 @@ class _Evaluation:
         """Metrics of the whole model on one run, whose outputs may have any sizes."""
         if self.head is None or not self.whole_sums.sums:
             return
-        head, count = self.head, batch.count
+        head = self.head
+        count = batch.count
         rows, reference, labels = self._given(batch, outputs)
         values = {**batch.inputs, **batch.beside}
 

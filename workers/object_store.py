@@ -88,4 +88,6 @@ class ObjectStore:
         """Key of the value, without fetching it."""
         if given is None:
             return ""
-        return given.key if isinstance(given, Handle) else content_key(given)
+        if isinstance(given, Handle):
+            return given.key
+        return content_key(given)

@@ -53,7 +53,9 @@ def other_versions(recorded: object) -> str:
         for name, version in given.items()
         if version != here[name] and re.fullmatch(r"[\w.+-]{1,40}", version)
     ]
-    return f"made with {'; '.join(others)}" if others else ""
+    if others:
+        return f"made with {'; '.join(others)}"
+    return ""
 
 
 def python_path() -> str:
@@ -67,7 +69,8 @@ class Stopwatch:
     """Wall and CPU seconds of this process since it was made."""
 
     def __init__(self) -> None:
-        self._wall, self._cpu = time.monotonic(), time.process_time()
+        self._wall = time.monotonic()
+        self._cpu = time.process_time()
 
     @property
     def wall_s(self) -> float:
@@ -83,7 +86,9 @@ class Stopwatch:
 def peak_rss_bytes() -> int:
     """Largest resident set this process ever had, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    if sys.platform == "darwin":
+        return peak
+    return peak * 1024
 
 
 LOG_BYTES = 4096

@@ -99,9 +99,11 @@ def import_user_code(words: Sequence[str]) -> UserCode:
     for word in words:
         path = Path(word)
         if path.suffix == ".py" or os.sep in word:
-            name, folder = _importable(path), path.resolve().parent
+            name = _importable(path)
+            folder = path.resolve().parent
         elif all(map(str.isidentifier, word.split("."))):
-            name, folder = word, None
+            name = word
+            folder = None
         else:
             raise _no_module(word)
         _import(name, word)
@@ -134,7 +136,8 @@ def code_behind(path: str) -> UserModule:
 
 def _importable(path: Path) -> str:
     """The name under which a file can be imported now, and the files beside it too."""
-    name, home = path.stem, path.resolve()
+    name = path.stem
+    home = path.resolve()
     if not home.is_file() or path.suffix != ".py":
         raise UserCodeError(
             f"there is no Python file {path}",
@@ -180,7 +183,8 @@ def _failure(error: BaseException, name: str, given: str) -> UserCodeError:
     if isinstance(error, ModuleNotFoundError) and error.name in (name, top):
         return _no_module(given)
     if isinstance(error, SyntaxError):
-        what, place = f"SyntaxError: {error.msg}", f"{error.filename}, line {error.lineno}"
+        what = f"SyntaxError: {error.msg}"
+        place = f"{error.filename}, line {error.lineno}"
     else:
         told = isinstance(error, CompilerError)
         what = str(error).partition("\n")[0] if told else _in_a_line(error)
@@ -282,7 +286,9 @@ def _folder_of(module: ModuleType) -> Path | None:
     """Return the folder that holds the file or the folder of a top-level module."""
     places = list(getattr(module, "__path__", ()))
     file = places[0] if places else getattr(module, "__file__", None)
-    return None if file is None else Path(file).resolve().parent
+    if file is None:
+        return None
+    return Path(file).resolve().parent
 
 
 def _source(name: str, module: ModuleType) -> Source:

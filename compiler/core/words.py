@@ -22,18 +22,37 @@ MOVES: Final = ("reshape", "transpose", "strided_slice", "broadcast_to", "concat
 WORDS: Final = frozenset(
     (
         # move
-        *(*MOVES, "nn.pad"),
+        *MOVES,
+        "nn.pad",
         # place
-        *("take", "scatter_nd"),
+        "take",
+        "scatter_nd",
         # elementwise
-        *("add", "subtract", "multiply", "minimum", "maximum", "floor_divide"),
-        *("less", "equal", "where", "cast"),
-        *("bitwise_and", "bitwise_or", "right_shift", "left_shift"),
-        *("lookup", "isqrt"),
+        "add",
+        "subtract",
+        "multiply",
+        "minimum",
+        "maximum",
+        "floor_divide",
+        "less",
+        "equal",
+        "where",
+        "cast",
+        "bitwise_and",
+        "bitwise_or",
+        "right_shift",
+        "left_shift",
+        "lookup",
+        "isqrt",
         # products
-        *("nn.matmul", "nn.batch_matmul", "nn.conv2d"),
+        "nn.matmul",
+        "nn.batch_matmul",
+        "nn.conv2d",
         # reductions and windows
-        *("sum", "max", "nn.max_pool2d", "argmax"),
+        "sum",
+        "max",
+        "nn.max_pool2d",
+        "argmax",
     )
 )
 """Operators of the IR that every integer form computes by itself."""

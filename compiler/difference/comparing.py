@@ -67,7 +67,8 @@ def match_steps(a: Sequence[Step], b: Sequence[Step]) -> list[Match]:
         other = last_a.get(name)
         if other is not None and name not in matched_nodes and other.shape == last.shape:
             found.append(Match(other, last, BY_NODE))
-    taken_a, taken_b = {m.a.index for m in found}, {m.b.index for m in found}
+    taken_a = {m.a.index for m in found}
+    taken_b = {m.b.index for m in found}
     # A module that was never in ONNX has no such names; then only the place is left to go by.
     all_named = bool(last_a) and any(step.onnx_name for step in b)
     left_a = [s for s in a if s.index not in taken_a and not (all_named and s.onnx_name)]
@@ -78,7 +79,9 @@ def match_steps(a: Sequence[Step], b: Sequence[Step]) -> list[Match]:
 
 def _node_and_operator(step: Step) -> Hashable:
     name = step.onnx_name
-    return None if name is None else (name, step.operator, step.shape)
+    if name is None:
+        return None
+    return (name, step.operator, step.shape)
 
 
 def _operator_and_shape(step: Step) -> Hashable:
@@ -104,7 +107,8 @@ def _pairs_by_place(a: Sequence[Step], b: Sequence[Step]) -> list[tuple[Step, St
     """Equal steps from the front, then from the back, then the n-th of a kind in between."""
     front = _alike(a, b)
     back = _alike(a[front:][::-1], b[front:][::-1])
-    middle_a, middle_b = a[front : len(a) - back], b[front : len(b) - back]
+    middle_a = a[front : len(a) - back]
+    middle_b = b[front : len(b) - back]
     return [
         *zip(a[:front], b[:front]),
         *_pairs_by_ordinal(middle_a, middle_b, _operator_and_shape),
@@ -166,7 +170,9 @@ class Difference:
         """The first node that differs, or that none does, in one line."""
         first = self.first
         if first is None:
-            return "no node differs" if self.equal else "outputs differ, matched nodes do not"
+            if self.equal:
+                return "no node differs"
+            return "outputs differ, matched nodes do not"
         undone = ""
         if first.undone_db is not None:
             undone = f"; {first.undone_db:.1f} dB once factors of its channels are undone"
@@ -272,15 +278,19 @@ class _Total:
 
     def add(self, x: Array, y: Array, rtol: float, atol: float, quant: Quant | None = None) -> None:
         """Count one batch; ``x`` is taken as right, ``quant`` is of the side that is integers."""
-        self.dtypes, self.shape = (str(x.dtype), str(y.dtype)), x.shape
+        self.dtypes = (str(x.dtype), str(y.dtype))
+        self.shape = x.shape
         if x.shape != y.shape:
-            self.equal, self.noise, self.max_error = False, math.inf, math.inf
+            self.equal = False
+            self.noise = math.inf
+            self.max_error = math.inf
             return
         mixed = (x.dtype.kind == "f") != (y.dtype.kind == "f")
         if not mixed and _same(x, y, rtol, atol):
             self.signal += float(np.sum(np.square(x, dtype=np.float64)))
             return
-        right, judged = x.astype(np.float64), y.astype(np.float64)
+        right = x.astype(np.float64)
+        judged = y.astype(np.float64)
         if mixed:
             if quant is None and self.scale == 1.0:
                 self.scale = _best_scale(right, judged)
@@ -318,11 +328,14 @@ class _Total:
         if self.moments is None or self.moments[0].min(initial=math.inf) < _FEWEST_OF_A_CHANNEL:
             return None
         count, x, y, xx, yy, xy = self.moments
-        spread, joint = yy - y * y / count, xy - x * y / count
+        spread = yy - y * y / count
+        joint = xy - x * y / count
         explained = np.divide(joint**2, spread, out=np.zeros_like(joint), where=spread > 0)
         noise = float(np.maximum(xx - x * x / count - explained, 0.0).sum())
         found = 10 * math.log10(self.signal / noise) if noise > 0 and self.signal > 0 else math.inf
-        return found if found > self.snr_db + _MUCH_BETTER_DB else None
+        if found > self.snr_db + _MUCH_BETTER_DB:
+            return found
+        return None
 
 
 def _moments(x: Array, y: Array) -> NDArray[np.float64]:
@@ -342,7 +355,9 @@ def _same(x: Array, y: Array, rtol: float, atol: float) -> bool:
 def _best_scale(x: Array, y: Array) -> float:
     """Factor on ``y`` with the least squared error, for integers that carry no scale."""
     power = float(np.sum(np.square(y)))
-    return float(np.sum(x * y)) / power if power > 0 else 1.0
+    if power > 0:
+        return float(np.sum(x * y)) / power
+    return 1.0
 
 
 def _row(match: Match, total: _Total) -> NodeDifference:

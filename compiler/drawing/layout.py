@@ -79,7 +79,8 @@ def place(frame: Frame, folded: bool = False) -> Layout:
         bends: list[Point] = []
         for n in chain:
             # Beside a high box the edge goes straight down.
-            upper, lower = tops[ranks[n]], bottoms[ranks[n]]
+            upper = tops[ranks[n]]
+            lower = bottoms[ranks[n]]
             bends += [(centres[n], upper), (centres[n], lower)]
         start = (centres[source], tops[ranks[source]] + heights[source])
         end = (centres[target], tops[ranks[target]])
@@ -220,4 +221,6 @@ def _spread(row: list[int], wanted: list[float], widths: list[float], out: list[
 
 
 def _mean(values: list[float], chosen: list[int], default: float) -> float:
-    return sum(values[i] for i in chosen) / len(chosen) if chosen else default
+    if chosen:
+        return sum(values[i] for i in chosen) / len(chosen)
+    return default

@@ -245,7 +245,9 @@ def kind_of(node: Expr) -> Kind:
         return Kind.QUANTIZED
     if dtype in ACCUMULATOR_DTYPES:
         return Kind.ACCUMULATOR
-    return Kind.FLOAT if dtype.startswith("float") else Kind.OTHER
+    if dtype.startswith("float"):
+        return Kind.FLOAT
+    return Kind.OTHER
 
 
 def _scope_post_order(root: Expr, let_values: dict[Expr, Expr]) -> Iterator[Expr]:

@@ -59,7 +59,8 @@ def _rule(kind: Kind, colours: Colours) -> str:
 
 
 def _frame_group(frame: Frame, layout: Layout, y: float, width: float, height: float) -> str:
-    left, top = FRAME_PADDING, TITLE_HEIGHT + FRAME_PADDING
+    left = FRAME_PADDING
+    top = TITLE_HEIGHT + FRAME_PADDING
     lines = [
         f'<g class="frame" transform="translate({_n(FRAME_PADDING)} {_n(y)})">',
         f'<rect width="{_n(width)}" height="{_n(height)}" rx="8"/>',

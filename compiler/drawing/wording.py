@@ -90,7 +90,9 @@ class Wording:
             return node.name
         if isinstance(node, GlobalVar):
             return f"@{node.name_hint}"
-        return "fn" if isinstance(node, Function) else describe(node)
+        if isinstance(node, Function):
+            return "fn"
+        return describe(node)
 
 
 _KEYWORDS: dict[type[Expr], str] = {**REF_WORD_OF, Match: "match"}

@@ -80,7 +80,9 @@ class Parts:
     def share(self) -> float:
         """Share of the multiplications that the core has."""
         inside, whole = self.multiplications
-        return inside / whole if whole else 1.0
+        if whole:
+            return inside / whole
+        return 1.0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -121,7 +123,9 @@ def caused_by(graph: Graph, reasons: Mapping[str, str]) -> tuple[str, ...]:
 
 def _short(name: str) -> str:
     """A name for a sentence: those of TensorFlow may have hundreds of characters."""
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST // 2]}…{name[-_LONGEST // 2 :]}"
+    if len(name) <= _LONGEST:
+        return name
+    return f"{name[: _LONGEST // 2]}…{name[-_LONGEST // 2 :]}"
 
 
 def cut(graph: Graph, until: Sequence[str] = (), from_: Sequence[str] = ()) -> Parts:
@@ -182,7 +186,8 @@ def cut_around(graph: Graph, left_out: Collection[str], from_: Sequence[str] = (
     if not bad:
         return None
     products = graph.products()
-    behind, in_front = graph.below(products), graph.above(products)
+    behind = graph.below(products)
+    in_front = graph.above(products)
     before = _with_preparation(graph, graph.above((bad & in_front) - behind), behind)
     before |= _in_front(graph, from_)
     levels = _levels(graph, before, bad - before, in_front)
@@ -232,7 +237,8 @@ def _levels(graph: Graph, before: set[int], bad: set[int], in_front: set[int]) -
         for writer in graph.writers(place) if graph.live[place] else ():
             first[writer] = min(first[writer], first[place])
     last = max((depth[p] for p in bad if p in in_front), default=0)
-    products, varying = [0] * (last + 2), [0] * (last + 2)
+    products = [0] * (last + 2)
+    varying = [0] * (last + 2)
     open_names = _open_names(graph)
     for place in range(count):
         if depth[place] < first[place] and graph.live[place]:
@@ -254,10 +260,39 @@ def _add(steps: list[int], ends: tuple[int, int], value: int) -> None:
 
 _PREPARES: Final = frozenset(
     (
-        *("Abs", "Add", "And", "Cast", "Clip", "Concat", "Div", "Equal", "Exp", "Flatten"),
-        *("Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Log", "Max", "Min"),
-        *("Mul", "Neg", "Not", "Or", "Pow", "Reciprocal", "Reshape", "Scaler", "Slice", "Sqrt"),
-        *("Squeeze", "Sub", "Transpose", "Unsqueeze", "Where"),
+        "Abs",
+        "Add",
+        "And",
+        "Cast",
+        "Clip",
+        "Concat",
+        "Div",
+        "Equal",
+        "Exp",
+        "Flatten",
+        "Greater",
+        "GreaterOrEqual",
+        "Identity",
+        "Less",
+        "LessOrEqual",
+        "Log",
+        "Max",
+        "Min",
+        "Mul",
+        "Neg",
+        "Not",
+        "Or",
+        "Pow",
+        "Reciprocal",
+        "Reshape",
+        "Scaler",
+        "Slice",
+        "Sqrt",
+        "Squeeze",
+        "Sub",
+        "Transpose",
+        "Unsqueeze",
+        "Where",
     )
 )
 
@@ -291,7 +326,8 @@ def logarithms(graph: Graph) -> tuple[list[str], list[str]]:
     real = {n for n in graph.inputs if graph.tensor(n).elem_type not in _INTEGERS}
     found: list[int] = []
     for place, node in enumerate(graph.nodes):
-        writers, reads = graph.writers(place), graph.reads[place]
+        writers = graph.writers(place)
+        reads = graph.reads[place]
         product = node.op_type in PRODUCTS
         computed = len(writers) + sum(name in graph.inputs for name in reads)
         if not writers <= fixed or node.op_type not in _FIXED or (product and computed > 1):
@@ -327,7 +363,8 @@ def last_function(graph: Graph) -> tuple[str, str] | None:
         place = graph.writer.get(graph.nodes[place].input[0])
     if place is None or graph.nodes[place].op_type not in _MONOTONE:
         return None
-    node, front = graph.nodes[place], graph.writer.get(graph.nodes[place].input[0])
+    node = graph.nodes[place]
+    front = graph.writer.get(graph.nodes[place].input[0])
     if front is None or not graph.above((front,)) & graph.products():
         return None
     return f"{node.op_type} {node.name!r}", graph.nodes[front].name
@@ -418,15 +455,45 @@ def _computed_again(graph: Graph, name: str, writer: int) -> bool:
 
 _SHAPE_ARITHMETIC: Final = frozenset(
     (
-        *("Shape", "Size", "Gather", "Slice", "Concat", "Cast", "Unsqueeze", "Squeeze", "Add"),
-        *("Sub", "Mul", "Div", "Mod", "Neg", "Min", "Max", "Range", "Reshape", "Identity"),
-        *("ConstantOfShape", "Expand", "Equal", "Where", "ReduceProd", "Floor", "Ceil"),
+        "Shape",
+        "Size",
+        "Gather",
+        "Slice",
+        "Concat",
+        "Cast",
+        "Unsqueeze",
+        "Squeeze",
+        "Add",
+        "Sub",
+        "Mul",
+        "Div",
+        "Mod",
+        "Neg",
+        "Min",
+        "Max",
+        "Range",
+        "Reshape",
+        "Identity",
+        "ConstantOfShape",
+        "Expand",
+        "Equal",
+        "Where",
+        "ReduceProd",
+        "Floor",
+        "Ceil",
     )
 )
 
 _FIXED: Final = (PRODUCTS | _PREPARES | _SHAPE_ARITHMETIC) - {"Exp"} | {
-    *("DFT", "Pad", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceSum", "ReduceSumSquare"),
-    *("STFT", "Split"),
+    "DFT",
+    "Pad",
+    "ReduceL2",
+    "ReduceMax",
+    "ReduceMean",
+    "ReduceSum",
+    "ReduceSumSquare",
+    "STFT",
+    "Split",
 }
 """Steps of a transform that nobody learns; Exp would be a softplus, log(1 + exp x)."""
 
@@ -510,7 +577,8 @@ def joined(core: onnx.ModelProto, pipeline: Pipeline, leading: int | None) -> on
     parts = [_upgraded(part, newest) for part in parts]
     ports = {i.name for part in parts for i in (*part.graph.input, *part.graph.output)}
     ports.update(port.name for port in (*pipeline.whole.inputs, *pipeline.whole.outputs))
-    taken, nodes = set(ports), []
+    taken = set(ports)
+    nodes = []
     tensors: list[onnx.TensorProto] = []
     domains = {entry.domain: entry.version for part in parts for entry in part.opset_import}
     for number, part in enumerate(parts):

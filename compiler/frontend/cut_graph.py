@@ -17,16 +17,33 @@ from compiler.frontend.from_onnx.inlining import inline_functions
 
 PRODUCTS: Final = frozenset(
     (
-        *("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "DeformConv", "Gemm", "MatMul"),
-        *("MatMulInteger", "QLinearMatMul", "Einsum", "Attention", "LSTM", "GRU", "RNN"),
+        "Conv",
+        "ConvTranspose",
+        "ConvInteger",
+        "QLinearConv",
+        "DeformConv",
+        "Gemm",
+        "MatMul",
+        "MatMulInteger",
+        "QLinearMatMul",
+        "Einsum",
+        "Attention",
+        "LSTM",
+        "GRU",
+        "RNN",
     )
 )
 """Operators whose multiplications are worth integers."""
 
 LEARNED: Final = frozenset(
     (
-        *("LinearClassifier", "LinearRegressor", "SVMClassifier", "SVMRegressor", "TreeEnsemble"),
-        *("TreeEnsembleClassifier", "TreeEnsembleRegressor"),
+        "LinearClassifier",
+        "LinearRegressor",
+        "SVMClassifier",
+        "SVMRegressor",
+        "TreeEnsemble",
+        "TreeEnsembleClassifier",
+        "TreeEnsembleRegressor",
     )
 )
 """Operators of ai.onnx.ml, whose numbers are attributes: a multiplication or comparison each."""
@@ -102,7 +119,9 @@ class Graph:
             return out
         if node.op_type in ("Conv", "QLinearConv", "ConvInteger"):
             weight = shapes[3 if node.op_type == "QLinearConv" else 1]
-            return out * math.prod(weight[1:]) if sizes else math.prod(weight)
+            if sizes:
+                return out * math.prod(weight[1:])
+            return math.prod(weight)
         if node.op_type in ("MatMul", "MatMulInteger", "Gemm"):
             if not (shapes[0] and sizes):
                 return math.prod(shapes[1] or shapes[0])

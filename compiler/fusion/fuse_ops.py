@@ -79,7 +79,9 @@ class FuseOps(FunctionPass):
         new = KernelBuilder(graph, groups, link_params=limits.link_params).visit(fn)
         assert isinstance(new, Function)
         explain = ctx.get_config(EXPLAIN)
-        return new.with_attr(REPORT_ATTR, _report(graph, refused)) if explain else new
+        if explain:
+            return new.with_attr(REPORT_ATTR, _report(graph, refused))
+        return new
 
     def _limits(self, ctx: PassContext) -> Limits:
         max_depth = self.max_depth or ctx.get_config(MAX_DEPTH)

@@ -36,7 +36,8 @@ class Groups(DisjointSets[int]):
         Raises:
             PassError: both hold a complex operator; a phase let through what it may not.
         """
-        child, into = self.root(child), self.root(into)
+        child = self.root(child)
+        into = self.root(into)
         if child == into:
             return
         self.num_nodes[into] += self.num_nodes[child]

@@ -64,7 +64,9 @@ class KernelBuilder(MixedModeMutator):
         self._kernels: dict[int, _Kernel] = {}
 
     def visit_function(self, function: Function, *args: object) -> Expr:
-        return function if is_kernel(function) else super().visit_function(function)
+        if is_kernel(function):
+            return function
+        return super().visit_function(function)
 
     def rewrite_call(self, pre: Call, post: Call) -> Expr:
         op = pre.op
@@ -98,7 +100,9 @@ class KernelBuilder(MixedModeMutator):
 
     def _root(self, expr: Expr) -> int:
         node = self._graph.of.get(expr)
-        return -1 if node is None else self._groups.root(node.index)
+        if node is None:
+            return -1
+        return self._groups.root(node.index)
 
     def _kernel(self, expr: Expr) -> tuple[_Kernel, int, int]:
         """The kernel a node goes into, its own index, and that of the kernel's result."""
@@ -139,7 +143,8 @@ class KernelBuilder(MixedModeMutator):
             virtual_device=pre.virtual_device,
         )
         function.set_checked_type(FuncType(tuple(p.checked_type for p in kernel.params), ty))
-        args, placed = tuple(kernel.args), pre.virtual_device
+        args = tuple(kernel.args)
+        placed = pre.virtual_device
         call = Call(function, args, span=pre.span, quant=pre.quant, virtual_device=placed)
         # Inference does not look below a typed node, and some kinds of argument have lost theirs.
         if all(arg.checked_type_or_none is not None for arg in kernel.args):

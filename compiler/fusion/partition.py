@@ -32,7 +32,8 @@ def post_dominator_tree(graph: IndexedForwardGraph) -> list[Scope]:
     outermost = Scope(None)
     tree = [outermost] * len(graph.nodes)
     for node in reversed(graph.nodes):
-        parent, pattern = outermost, int(OpPattern.OPAQUE)
+        parent = outermost
+        pattern = int(OpPattern.OPAQUE)
         if not node.extern_ref:
             pattern = OpPattern.ELEMWISE
             for number, (consumer, edge) in enumerate(node.outputs):
@@ -110,7 +111,9 @@ class _Partitioner:
             return "opaque"
         sink = _dominator(at)
         if sink is None:
-            return "its value is read outside of kernels" if node.extern_ref else _NO_DOMINATOR
+            if node.extern_ref:
+                return "its value is read outside of kernels"
+            return _NO_DOMINATOR
         its = groups.pattern[sink.index]
         if phase == 2:
             if mine > OpPattern.INJECTIVE:
@@ -134,7 +137,9 @@ class _Partitioner:
                 return self._fuse(node, sink, OpPattern.INJECTIVE, OpPattern.OUT_ELEMWISE_FUSABLE)
             return f"is read by an edge of kind {_name(at.weight)}"
         if mine in (OpPattern.INJECTIVE, OpPattern.TUPLE):
-            return self._fuse(node, sink, OpPattern.INJECTIVE) if phase == 1 else None
+            if phase == 1:
+                return self._fuse(node, sink, OpPattern.INJECTIVE)
+            return None
         return "nothing is fused behind a reduction"
 
     def _fuse(

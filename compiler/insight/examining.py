@@ -144,4 +144,6 @@ def _producer(node: Expr) -> tuple[str, tuple[str, ...]]:
         if not operands:
             return "", ()
         node = operands[0]
-    return (node.op.name, onnx_nodes(node.span)) if isinstance(node.op, Op) else ("", ())
+    if isinstance(node.op, Op):
+        return (node.op.name, onnx_nodes(node.span))
+    return ("", ())

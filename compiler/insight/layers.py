@@ -50,7 +50,8 @@ def find_layers(network: Network) -> list[Layer]:
 
     Behind them stands one of the points that only a function result reads.
     """
-    points, calls = network.points, network.report.calls
+    points = network.points
+    calls = network.report.calls
     # Annotation keeps the order of the float graph's calls, which the report is in.
     place_of = call_places(network.main)
     places: dict[Expr, int] = {point: place for place, point in enumerate(points)}
@@ -95,7 +96,9 @@ def _followed(
     if any(quantize_kind(points[place]) != QAnnotateKind.WEIGHT for place in read):
         return None
     owners = [layer_of[arg] for arg in call.args if arg in layer_of]
-    return owners[0] if len(owners) == 1 else None
+    if len(owners) == 1:
+        return owners[0]
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +154,9 @@ def layer_sqnr(
 
 
 def _figures(name: str, layer: Layer, network: Network, sums: Sequence[PointSums]) -> LayerSqnr:
-    weights, alone, upstream = [], [], []
+    weights = []
+    alone = []
+    upstream = []
     for place in layer.points:
         total = sums[place]
         if network.points[place] in network.floats:

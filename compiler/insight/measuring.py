@@ -38,7 +38,8 @@ class PointSums:
         scale, low, high = (arg.data for arg in point.args[1:] if isinstance(arg, Constant))
         self._point = point
         self._bounds = (scale, low, high)
-        self.scale, self.levels = scale, (int(low), int(high))
+        self.scale = scale
+        self.levels = (int(low), int(high))
         attrs = point_attrs(point)
         assert attrs is not None
         self.kind = kind2str(attrs.kind)
@@ -46,15 +47,19 @@ class PointSums:
         self._spread = scale
         if attrs.axis is not None:
             self._spread = scale.reshape(-1, *(1,) * (rank - attrs.axis % rank - 1))
-        self.minimum, self.maximum = math.inf, -math.inf
-        self.local, self.upstream = Ratio(), Ratio()
+        self.minimum = math.inf
+        self.maximum = -math.inf
+        self.local = Ratio()
+        self.upstream = Ratio()
         self._seen: tuple[set[Any], set[Any]] = (set(), set())
         self._count = self._saturated = 0
 
     @property
     def saturated(self) -> float:
         """Fraction of the values beyond the clip bounds by more than rounding."""
-        return self._saturated / self._count if self._count else 0.0
+        if self._count:
+            return self._saturated / self._count
+        return 0.0
 
     @property
     def distinct(self) -> tuple[int, int]:
@@ -116,7 +121,8 @@ class OutputSums:
         self._ratios = self._ratios or [Ratio() for _ in reference]
         for ratio, wanted, found in zip(self._ratios, reference, outputs, strict=True):
             add_to(ratio, wanted, found)
-        wanted, found = decisions(reference[0]), decisions(outputs[0])
+        wanted = decisions(reference[0])
+        found = decisions(outputs[0])
         self._equal += int(np.count_nonzero(wanted == found))
         self._count += wanted.size
 

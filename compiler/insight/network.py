@@ -127,9 +127,11 @@ def through(
     exact = network.returning([plain[body], *distinct])
     simulated = network.returning([body, *(network.points[place] for place in measured)])
     count = len(results_of(body, body.checked_type))
-    reference, outputs = [], OutputSums()
+    reference = []
+    outputs = OutputSums()
     for batch in samples:
-        floats, rounded = run_on(exact, batch), run_on(simulated, batch)
+        floats = run_on(exact, batch)
+        rounded = run_on(simulated, batch)
         reference.append(floats[:count])
         outputs.add(floats[:count], rounded[:count])
         for place, tensor, value in zip(measured, tensors, rounded[count:], strict=True):

@@ -115,7 +115,9 @@ def _fields(cls: type[Attrs]) -> dict[str, Any]:
 
 
 def _as_tuple(value: Any) -> Any:
-    return tuple(_as_tuple(v) for v in value) if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)):
+        return tuple(_as_tuple(v) for v in value)
+    return value
 
 
 def _key(value: Any) -> Any:
@@ -144,7 +146,9 @@ def value_text(value: object) -> str:
     """A value as Python writes it, for people; tuples in square brackets, as the text form has."""
     if isinstance(value, tuple):
         return f"[{', '.join(map(value_text, value))}]"
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    if isinstance(value, str):
+        return f'"{value}"'
+    return str(value)
 
 
 class DictAttrs(Mapping[str, Any]):

@@ -49,7 +49,9 @@ def spans_of(mod: IRModule, *, onnx_only: bool = False) -> dict[str, Any]:
 def _plain(span: Span) -> Part:
     name, *places = _fields(span)
     node = name.startswith(ONNX) and not any(places)
-    return str(name.removeprefix(ONNX)) if node else [name, *places]
+    if node:
+        return str(name.removeprefix(ONNX))
+    return [name, *places]
 
 
 def restore_spans(mod: IRModule, index: Any, *, keep_others: bool = False) -> bool:
@@ -88,13 +90,15 @@ def _spans_in(index: Any) -> list[list[Span]] | None:
     """The spans of each call; None for values of other kinds: a file may hold anything."""
     if not isinstance(index, dict) or set(index) < {"spans", "calls"}:
         return None
-    parts, calls = index["spans"], index["calls"]
+    parts = index["spans"]
+    calls = index["calls"]
     if not isinstance(parts, list) or not isinstance(calls, list):
         return None
     if not all(isinstance(part, str) or _is_span(part) for part in parts):
         return None
     spans = [Span(ONNX + part) if isinstance(part, str) else Span(*part) for part in parts]
-    found, known = [], 0
+    found = []
+    known = 0
     for listed in calls:
         new = type(listed) is int and 0 <= listed <= len(spans) - known
         numbers = range(known, known + listed) if new else listed

@@ -53,7 +53,9 @@ class Value:
     @property
     def only_user(self) -> Step | None:
         """The single step that reads this value once; None when it is read elsewhere too."""
-        return self.users[0] if len(self.users) == 1 else None
+        if len(self.users) == 1:
+            return self.users[0]
+        return None
 
 
 @dataclass(slots=True, eq=False)

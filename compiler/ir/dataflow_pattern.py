@@ -212,7 +212,8 @@ class DominatorPattern(DFPattern):
     def _fits(self, expr: Expr, found: Bindings) -> bool:
         if not self.child.fits(expr, found):
             return False
-        stack, seen = [expr], {expr}
+        stack = [expr]
+        seen = {expr}
         while stack:
             node = stack.pop()
             inputs = node.args if isinstance(node, Call) else node.operands()
@@ -252,7 +253,9 @@ dominates = DominatorPattern
 def match(pattern: DFPattern, expr: Expr) -> Bindings | None:
     """Return the match of each pattern object, or None when ``expr`` does not match."""
     found: Bindings = {}
-    return found if pattern.fits(expr, found) else None
+    if pattern.fits(expr, found):
+        return found
+    return None
 
 
 class PatternCallback(Protocol):
@@ -332,7 +335,9 @@ def partition(pattern: DFPattern, expr: Expr, attrs: Mapping[str, Any] | None = 
             continue
         taken |= inside
         cuts[node] = inputs
-    return _Partitioner(cuts, DictAttrs(attrs or {})).visit(expr) if cuts else expr
+    if cuts:
+        return _Partitioner(cuts, DictAttrs(attrs or {})).visit(expr)
+    return expr
 
 
 def _cut(root: Expr, found: Bindings) -> tuple[list[Expr], set[Expr]]:

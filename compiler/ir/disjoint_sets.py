@@ -15,7 +15,8 @@ class DisjointSets(Generic[T]):
 
     def root(self, item: T) -> T:
         """Return the item that stands for the set of an item."""
-        parent, root = self._parent, item
+        parent = self._parent
+        root = item
         while root in parent:
             root = parent[root]
         while item != root:

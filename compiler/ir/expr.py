@@ -62,7 +62,9 @@ class Quant(NamedTuple):
     @property
     def of_tensor(self) -> tuple[float, int] | None:
         """Scale and zero point; None where the scale varies along an axis."""
-        return None if isinstance(self.scale, Constant) else (self.scale, self.zero_point)
+        if isinstance(self.scale, Constant):
+            return None
+        return (self.scale, self.zero_point)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)

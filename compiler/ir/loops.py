@@ -38,7 +38,9 @@ from compiler.ir.rebuild import rebuilt, substitute
 from compiler.ir.ty import TupleType
 from compiler.ir.walk import mentions, nodes_of, post_order
 
-STATE, STEP, END = "scan.state", "scan.step", "scan.end"
+STATE = "scan.state"
+STEP = "scan.step"
+END = "scan.end"
 
 
 def opened(mod: IRModule) -> IRModule:
@@ -85,7 +87,9 @@ def lifted(mod: IRModule) -> IRModule:
             functions[name.name_hint] = function.with_fields(body=body)
     for key, made in functions.items():
         mod = mod.with_function(key, made)
-    return infer_module(mod) if functions else mod
+    if functions:
+        return infer_module(mod)
+    return mod
 
 
 def ends_of(main: Function) -> tuple[TupleGetItem, ...]:
@@ -166,7 +170,9 @@ def _call(name: str, *args: Expr, **attrs: Any) -> Call:
 
 def _below(node: Expr) -> Sequence[Expr]:
     """Operands, but the body of a scan."""
-    return node.operands()[2:] if is_op_call(node, SCAN) else node.operands()
+    if is_op_call(node, SCAN):
+        return node.operands()[2:]
+    return node.operands()
 
 
 def _outermost(main: Function) -> list[Call]:
@@ -219,7 +225,8 @@ def _marked(
     given = dict(zip(body.params, (*held, *read, *constants), strict=True))
     made = substitute(Tuple(_fields(body.body, body.body)), given)
     assert isinstance(made, Tuple)
-    following, outputs = made.fields[: len(held)], made.fields[len(held) :]
+    following = made.fields[: len(held)]
+    outputs = made.fields[len(held) :]
     end = _call(
         END, Tuple(held), Tuple(following), Tuple(outputs), **mark, reverse=attrs.reverse_outputs
     )

@@ -159,12 +159,16 @@ class OpRule(Generic[R]):
         if not isinstance(op, Op):
             return None
         held = self._rules.get(op.name)
-        return None if held is None else held[1]
+        if held is None:
+            return None
+        return held[1]
 
     def level(self, op: Op) -> int | None:
         """Level of the operator's rule; None without one."""
         held = self._rules.get(op.name)
-        return None if held is None else held[0]
+        if held is None:
+            return None
+        return held[0]
 
     def require(self, op: object) -> R:
         """The rule of an operator.

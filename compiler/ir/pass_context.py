@@ -94,7 +94,9 @@ class PassContext:
     def current() -> PassContext:
         """The innermost context, or one with the defaults."""
         stack = _stack.get()
-        return stack[-1] if stack else _DEFAULT
+        if stack:
+            return stack[-1]
+        return _DEFAULT
 
     def inner(self, *, opt_level: int, required_pass: tuple[str, ...] = ()) -> PassContext:
         """For a driver that decides itself which passes run: its own choice of passes under the

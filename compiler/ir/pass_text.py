@@ -7,7 +7,8 @@ from typing import Any
 
 from compiler.errors import CompilerError
 
-_OPEN, _CLOSE = "{[(", "}])"
+_OPEN = "{[("
+_CLOSE = "}])"
 _WORDS = {"True": True, "False": False, "None": None, "true": True, "false": False}
 
 
@@ -40,18 +41,24 @@ def format_value(value: Any) -> str:
     """The text ``split_options`` reads back."""
     if isinstance(value, (list, tuple)):
         return f"[{','.join(format_value(v) for v in value)}]"
-    return json.dumps(value) if isinstance(value, str) else str(value)
+    if isinstance(value, str):
+        return json.dumps(value)
+    return str(value)
 
 
 def _split(text: str) -> list[str]:
-    parts, depth, start = [], 0, 0
+    parts = []
+    depth = 0
+    start = 0
     for index, char in enumerate(text):
         depth += (char in _OPEN) - (char in _CLOSE)
         if char == "," and depth == 0:
             parts.append(text[start:index].strip())
             start = index + 1
     last = text[start:].strip()
-    return [*parts, last] if last else parts
+    if last:
+        return [*parts, last]
+    return parts
 
 
 def _value(text: str) -> Any:

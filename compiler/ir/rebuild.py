@@ -35,7 +35,8 @@ def typed_alike(old: Expr, new: N) -> N:
 
     Types follow from types and attributes alone, so nothing is left to infer.
     """
-    mine, given = old.operands(), new.operands()
+    mine = old.operands()
+    given = new.operands()
     if len(mine) == len(given) and all(map(_same_type, mine, given)):
         new.set_checked_type(old._checked_type)
     return new
@@ -99,7 +100,8 @@ def rebuilt_function(
     result = function.with_fields(params=params, body=new[function.body])
     forms = {function.body: result.body}  # of each old node, the one that all its readers read
     for old, node in new.items():
-        before, after = old.operands(), node.operands()
+        before = old.operands()
+        after = node.operands()
         if len(before) != len(after):
             return result
         for child, form in zip(before, after):

@@ -52,11 +52,14 @@ class Scope:
         weights on the way there; ``depth`` is at most its own."""
         scope = self
         while scope.depth > depth:
-            up, passed = scope.jump, scope.jump_weight
+            up = scope.jump
+            passed = scope.jump_weight
             if up is None or up.depth < depth:
-                up, passed = scope.parent, scope.weight
+                up = scope.parent
+                passed = scope.weight
             assert up is not None
-            scope, weight = up, max(weight, passed)
+            scope = up
+            weight = max(weight, passed)
         return scope, weight
 
     def at_depth(self, depth: int) -> Scope:
@@ -77,13 +80,16 @@ def ways_to_common(a: Scope, b: Scope, weight: int = 0) -> tuple[Scope, int]:
     while a is not b:
         if a.jump is b.jump:
             weight = max(weight, a.weight, b.weight)
-            up_a, up_b = a.parent, b.parent
+            up_a = a.parent
+            up_b = b.parent
         else:
             weight = max(weight, a.jump_weight, b.jump_weight)
-            up_a, up_b = a.jump, b.jump
+            up_a = a.jump
+            up_b = b.jump
         assert up_a is not None
         assert up_b is not None
-        a, b = up_a, up_b
+        a = up_a
+        b = up_b
     return a, weight
 
 
@@ -123,9 +129,11 @@ def scoped_operands(
         inner = opened(node.body, here)
         return [(operand, inner) for operand in node.operands()]
     if isinstance(node, If):
-        first, results = node.cond, [node.true_branch, node.false_branch]
+        first = node.cond
+        results = [node.true_branch, node.false_branch]
     elif isinstance(node, Match):
-        first, results = node.data, [clause.rhs for clause in node.clauses]
+        first = node.data
+        results = [clause.rhs for clause in node.clauses]
     else:
         return [(operand, here) for operand in node.operands()]
     return [(first, here), *((result, opened(result, here)) for result in results)]

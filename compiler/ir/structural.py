@@ -98,7 +98,9 @@ def _short(value: Any, limit: int = 400) -> str:
     from compiler.ir.inference.errors import call_text
 
     shown = call_text(value) if isinstance(value, Expr) else str(value)
-    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+    if len(shown) <= limit:
+        return shown
+    return shown[: limit - 1] + "…"
 
 
 # The walk -----------------------------------------------------------------------------------------
@@ -135,7 +137,9 @@ class _Pair(NamedTuple):
     phase: int
 
 
-COMPARE, ENTER_MAP, DEFINE = 0, 1, 2
+COMPARE = 0
+ENTER_MAP = 1
+DEFINE = 2
 
 _GRAPH_KINDS = (Var, Call, Let, If, Function, Match, RefCreate, RefRead, RefWrite)
 
@@ -193,7 +197,8 @@ class Comparison:
                 return Mismatch(name, "different names", sorted(left), sorted(right))
             for key in left:
                 # Each definition has maps of its own: sharing between functions has no meaning.
-                self._to_right, self._to_left = {}, {}
+                self._to_right = {}
+                self._to_left = {}
                 path = _Path(None, f'{name}["{key}"]')
                 found = self._run(left[key], right[key], path)
                 if found is not None:
@@ -219,27 +224,36 @@ class Comparison:
 
     def _compare(self, pair: _Pair) -> str | None:
         """Reason of a difference at this very pair; parts of it are pushed."""
-        left, right = pair.left, pair.right
+        left = pair.left
+        right = pair.right
         cls = type(left)
         if cls is not type(right):
             return f"{cls.__name__} against {type(right).__name__}"
         if cls is TensorType:
-            return None if left == right else "different types"
+            if left == right:
+                return None
+            return "different types"
         if cls is Var or cls is TypeVar:
             return self._variables(pair)
         if isinstance(left, _GRAPH_KINDS) or (cls is Tuple and left.fields):
             mapped = self._to_right.get(left)
             if mapped is not None or right in self._to_left:
-                return None if mapped is right else "shared on one side only"
+                if mapped is right:
+                    return None
+                return "shared on one side only"
             self._stack.append(pair._replace(phase=ENTER_MAP))
             self._push_fields(pair)
             return None
         if cls is Constant:
             return _constants(left, right)
         if cls is GlobalVar:
-            return None if left.name_hint == right.name_hint else "different global names"
+            if left.name_hint == right.name_hint:
+                return None
+            return "different global names"
         if cls is Op or cls is IncompleteType:
-            return None if left is right else f"{left} against {right}"
+            if left is right:
+                return None
+            return f"{left} against {right}"
         if cls in _FIELDS:
             self._push_fields(pair)
             if cls is TypeData:
@@ -258,7 +272,8 @@ class Comparison:
             if name == "type_args" and _ignores_type_args(left, right):
                 continue
             phase = COMPARE if name == field else DEFINE
-            mine, theirs = getattr(left, name), getattr(right, name)
+            mine = getattr(left, name)
+            theirs = getattr(right, name)
             if mine is None and theirs is None:
                 continue
             todo.append(_Pair(mine, theirs, _Path(path, "." + name), phase))
@@ -268,9 +283,13 @@ class Comparison:
         left, right, path, phase = pair
         mapped = self._to_right.get(left)
         if mapped is not None or right in self._to_left:
-            return None if mapped is right else "different variables"
+            if mapped is right:
+                return None
+            return "different variables"
         if phase != DEFINE and not self._map_free_vars:
-            return None if left is right else "different free variables"
+            if left is right:
+                return None
+            return "different free variables"
         if isinstance(left, TypeVar):
             if left.kind != right.kind:
                 return "type variables of different kind"
@@ -293,7 +312,8 @@ class Comparison:
             )
             return None
         if isinstance(left, (dict, DictAttrs)):
-            left, right = by_name(left), by_name(right)
+            left = by_name(left)
+            right = by_name(right)
             if set(left) != set(right):
                 return f"keys {sorted(left)} against {sorted(right)}"
             self._stack.extend(
@@ -310,12 +330,20 @@ class Comparison:
             return None
         if isinstance(left, float):
             same = struct.pack("<d", left) == struct.pack("<d", right)
-            return None if same else f"{left!r} against {right!r}"
+            if same:
+                return None
+            return f"{left!r} against {right!r}"
         if isinstance(left, LoweredFunction):
-            return None if left.digest() == right.digest() else "different lowered functions"
+            if left.digest() == right.digest():
+                return None
+            return "different lowered functions"
         if isinstance(left, (Expr, Type)):
-            return None if left is right else "different objects of a kind without content"
-        return None if left == right else f"{left!r} against {right!r}"
+            if left is right:
+                return None
+            return "different objects of a kind without content"
+        if left == right:
+            return None
+        return f"{left!r} against {right!r}"
 
 
 def _same_object_pair(left: Any, right: Any, path: _Path, key: str) -> _Pair:
@@ -335,7 +363,8 @@ def _ignores_type_args(left: Call, right: Call) -> bool:
 
 
 def _constants(left: Constant, right: Constant) -> str | None:
-    a, b = left.data, right.data
+    a = left.data
+    b = right.data
     if a is b:
         return None
     if a.dtype != b.dtype or a.shape != b.shape:
@@ -343,7 +372,9 @@ def _constants(left: Constant, right: Constant) -> str | None:
     # Bits, not values: -0.0 is not 0.0, and NaN is NaN.
     flat_a = np.ascontiguousarray(a).reshape(-1).view(np.uint8)
     flat_b = np.ascontiguousarray(b).reshape(-1).view(np.uint8)
-    return None if np.array_equal(flat_a, flat_b) else "different values"
+    if np.array_equal(flat_a, flat_b):
+        return None
+    return "different values"
 
 
 # ---- the hash ------------------------------------------------------------------------------------
@@ -466,7 +497,9 @@ class _Digest:
             return b"G%d" % node.index + blake2b(ref[node.tuple], digest_size=16).digest()
         if isinstance(node, Tuple):
             fields = b"T(%b)" % b",".join([ref[f] for f in node.fields])
-            return self._number(fields) if node.fields else fields
+            if node.fields:
+                return self._number(fields)
+            return fields
         if isinstance(node, Var):
             return self._free(node)
         if isinstance(node, GlobalVar):

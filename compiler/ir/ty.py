@@ -180,7 +180,8 @@ class TensorType(Type):
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        shape, elements = self.shape, 1
+        shape = self.shape
+        elements = 1
         if type(shape) is not tuple:
             object.__setattr__(self, "shape", shape := tuple(shape))
         for dim in shape:

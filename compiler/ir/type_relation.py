@@ -87,7 +87,9 @@ def result_of(rel: TypeRelation, args: Sequence[Type], attrs: Any) -> Type | Non
         return rel.infer(args, attrs)
     reporter = _OneResult()
     solved = rel((*args, reporter.hole), len(args), attrs, reporter)
-    return reporter.result if solved else None
+    if solved:
+        return reporter.result
+    return None
 
 
 result_rel = ResultRelation

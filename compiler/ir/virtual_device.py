@@ -38,7 +38,9 @@ class VirtualDevice:
     ) -> VirtualDevice:
         key = (device_type, virtual_device_id, target, memory_scope)
         found = _INTERNED.get(key)
-        return found if found is not None else _INTERNED.setdefault(key, object.__new__(cls))
+        if found is not None:
+            return found
+        return _INTERNED.setdefault(key, object.__new__(cls))
 
     def __post_init__(self) -> None:
         if self.target is not None and not isinstance(self.target, str):

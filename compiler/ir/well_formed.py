@@ -34,7 +34,9 @@ class Problem:
     span: AnySpan | None = None
 
     def __str__(self) -> str:
-        return f"{self.what} ({self.span})" if self.span is not None else self.what
+        if self.span is not None:
+            return f"{self.what} ({self.span})"
+        return self.what
 
 
 def well_formed(subject: Expr | IRModule) -> list[Problem]:
@@ -100,7 +102,8 @@ class _Checker:
         return scope
 
     def _check_use(self, var: Var) -> None:
-        used, bound = self.owner.get(var), self.binders.get(var)
+        used = self.owner.get(var)
+        bound = self.binders.get(var)
         if used is None:
             return  # bound, and never read
         if bound is None:

@@ -86,7 +86,9 @@ def evaluate(network: Network, inputs: Mapping[str, Array], whole: bool = False)
 
 def _product(product: Product, found: Evaluation, taken: Values) -> Array:
     """Sums of integers times their scale; dequantized operands where the sums have none."""
-    node, data, weight = product.node, product.data, product.weight
+    node = product.node
+    data = product.data
+    weight = product.weight
     whole = product.op.endswith("Integer")
     one = data.scale is None or data.scale.size == 1
     if not (whole or (product.by_channel and one)):

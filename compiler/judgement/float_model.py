@@ -105,11 +105,14 @@ def _partners(network: Network, plain: Network) -> list[tuple[Product, onnx.Node
 
 def _shape_of(weight: Array) -> Shape:
     """Return the shape; of a matrix and its transpose the same one."""
-    return tuple(sorted(weight.shape)) if weight.ndim == 2 else weight.shape
+    if weight.ndim == 2:
+        return tuple(sorted(weight.shape))
+    return weight.shape
 
 
 def _dequantized(product: Product) -> Array | None:
-    grid, weights = product.weight, product.weights
+    grid = product.weight
+    weights = product.weights
     if weights is None or grid.scale is None or grid.zero is None or grid.scale.ndim > 1:
         return None
     scale, zero = (grid.along(weights.ndim, v) for v in (grid.scale, grid.zero))
@@ -124,18 +127,23 @@ def _turned(product: Product, weight: Array) -> Array | None:
     shape = () if product.weights is None else product.weights.shape
     if weight.shape == shape:
         return weight
-    return weight.T if weight.ndim == 2 and weight.shape[::-1] == shape else None
+    if weight.ndim == 2 and weight.shape[::-1] == shape:
+        return weight.T
+    return None
 
 
 def _likeness(product: Product, weight: Array, plain: Network, node: onnx.NodeProto) -> float:
     other = _turned(product, plain.constants[node.input[1]])
     assert other is not None
     norms = float(np.linalg.norm(weight) * np.linalg.norm(other))
-    return abs(float((weight * other).sum())) / norms if norms else 0.0
+    if norms:
+        return abs(float((weight * other).sum())) / norms
+    return 0.0
 
 
 def _weight_loss(product: Product, stored: Array) -> Loss | None:
-    wanted, weight = _turned(product, stored), _dequantized(product)
+    wanted = _turned(product, stored)
+    weight = _dequantized(product)
     grid = product.weight
     if wanted is None or weight is None or product.weights is None:
         return None
@@ -201,9 +209,11 @@ def _unequal_points(network: Network) -> list[Loss]:
         written = network.writer.get(node.input[0]) if node.op_type == DEQUANTIZE else None
         if written is None or written.op_type != QUANTIZE:
             continue
-        ours, theirs = network.grid(node, node.input[0]), network.grid(written, node.input[0])
+        ours = network.grid(node, node.input[0])
+        theirs = network.grid(written, node.input[0])
         for name in ("scale", "zero"):
-            a, b = getattr(ours, name), getattr(theirs, name)
+            a = getattr(ours, name)
+            b = getattr(theirs, name)
             if a is not None and b is not None and not np.array_equal(a, b):
                 told = f"written with {name} {_brief(b)}, read with {_brief(a)}"
                 found.append(Loss(node.input[0], "point", 0.0, 0.0, told))
@@ -266,7 +276,8 @@ def _point_loss(point: str, grid: Grid, values: Array) -> Loss | None:
     if grid.scale is None or grid.zero is None or grid.scale.size != 1 or not values.size:
         return None
     values = values.astype(np.float64)
-    step, zero = float(grid.scale.item()), int(grid.zero.item())
+    step = float(grid.scale.item())
+    zero = int(grid.zero.item())
     low, high = float(values.min()), float(values.max())
     if not np.isfinite((low, high)).all() or low == high:
         return None

@@ -106,12 +106,15 @@ class Product:
         if self.op == "ConvTranspose":
             return 1
         turned = self.op == "Gemm" and attribute(self.node, "transB", 0)
-        return 0 if turned or "Conv" in self.op else rank - 1
+        if turned or "Conv" in self.op:
+            return 0
+        return rank - 1
 
     @property
     def by_channel(self) -> bool:
         """The weight has one scale, or one for each output: sums of integers have a scale."""
-        scale, weights = self.weight.scale, self.weights
+        scale = self.weight.scale
+        weights = self.weights
         if scale is None or scale.size == 1 or weights is None:
             return scale is not None
         return scale.ndim == 1 and self.weight.axis % weights.ndim == self.output_axis(weights.ndim)
@@ -141,7 +144,8 @@ class Product:
 
     def scales(self) -> tuple[float, Array, float] | None:
         """Scales of data, of each row of ``matrix`` and of the result; None where one is open."""
-        data, weight = self.data.scale, self.weight.scale
+        data = self.data.scale
+        weight = self.weight.scale
         result = None if self.result is None else self.result.scale
         if data is None or weight is None or result is None or not data.size == result.size == 1:
             return None
@@ -249,15 +253,22 @@ class Network:
         """The integer dtype of a tensor; "" where the file does not say."""
         node = self.writer.get(name)
         while node is not None and node.op_type in MOVES and node.input and name not in self.dtypes:
-            name, node = node.input[0], self.writer.get(node.input[0])
+            name = node.input[0]
+            node = self.writer.get(node.input[0])
         if name in self.dtypes:
             return self.dtypes[name]
         if node is not None and node.op_type == DYNAMIC:
-            return "uint8" if name != node.output[1] else ""
+            if name != node.output[1]:
+                return "uint8"
+            return ""
         if node is not None and node.op_type == QUANTIZE:
             zero = given(node, 2)
             kind = attribute(node, "output_dtype", 0)
-            return self.dtype_of(zero) if zero else dtype_name(kind) if kind else "uint8"
+            if zero:
+                return self.dtype_of(zero)
+            if kind:
+                return dtype_name(kind)
+            return "uint8"
         return dtype_name(self.types.get(name, 0))
 
     def grid(self, node: onnx.NodeProto, integers: str) -> Grid:
@@ -298,7 +309,9 @@ class Network:
         """The DequantizeLinear that writes a value."""
         node = self.writer.get(name)
         is_point = node is not None and node.op_type == DEQUANTIZE and len(node.input) > 1
-        return node if is_point else None
+        if is_point:
+            return node
+        return None
 
     def _product(self, node: onnx.NodeProto) -> Product | None:
         op = node.op_type
@@ -317,7 +330,8 @@ class Network:
             if points[0] is None or points[1] is None:
                 return None
             names = (points[0].input[0], points[1].input[0])
-            data, weight = self.grid(points[0], names[0]), self.grid(points[1], names[1])
+            data = self.grid(points[0], names[0])
+            weight = self.grid(points[1], names[1])
             bias = given(node, 2)
         if not data.dtype or not weight.dtype:
             return None
@@ -385,13 +399,16 @@ def dtype_name(kind: int) -> str:
 
 def _array(tensor: onnx.TensorProto) -> Array:
     """A stored tensor; floats as float64, integers as int64."""
-    what, kinds = f"tensor {tensor.name!r} cannot be read", (ValueError, TypeError, KeyError)
+    what = f"tensor {tensor.name!r} cannot be read"
+    kinds = (ValueError, TypeError, KeyError)
     with raised_as(OnnxImportError, what, *kinds, fix="export the file again"):
         values = numpy_helper.to_array(tensor)
     kind = dtype_name(tensor.data_type)
     if "int" in kind:
         return values.astype(np.int64)
-    return values.astype(np.float64) if "float" in kind or kind == "double" else values
+    if "float" in kind or kind == "double":
+        return values.astype(np.float64)
+    return values
 
 
 def read_network(source: str | os.PathLike[str] | bytes) -> Network:

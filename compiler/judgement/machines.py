@@ -100,34 +100,125 @@ RULES: Final = {
 
 _SUMS: Final = frozenset(
     (
-        *("Softmax", "LogSoftmax", "LayerNormalization", "InstanceNormalization", "ReduceMean"),
-        *("GroupNormalization", "RMSNormalization", "ReduceSum", "ReduceL2", "ReduceL1", "Gemm"),
-        *("ReduceSumSquare", "ReduceLogSumExp", "GlobalAveragePool", "AveragePool", "MatMul"),
-        *("Conv", "ConvTranspose", "LSTM", "GRU", "RNN", "Einsum", "CumSum", "LpNormalization"),
-        *("Attention", "SkipLayerNormalization", "SimplifiedLayerNormalization", "FusedMatMul"),
-        *("LRN", "Resize", "MatMulNBits", "MultiHeadAttention", "GroupQueryAttention"),
+        "Softmax",
+        "LogSoftmax",
+        "LayerNormalization",
+        "InstanceNormalization",
+        "ReduceMean",
+        "GroupNormalization",
+        "RMSNormalization",
+        "ReduceSum",
+        "ReduceL2",
+        "ReduceL1",
+        "Gemm",
+        "ReduceSumSquare",
+        "ReduceLogSumExp",
+        "GlobalAveragePool",
+        "AveragePool",
+        "MatMul",
+        "Conv",
+        "ConvTranspose",
+        "LSTM",
+        "GRU",
+        "RNN",
+        "Einsum",
+        "CumSum",
+        "LpNormalization",
+        "Attention",
+        "SkipLayerNormalization",
+        "SimplifiedLayerNormalization",
+        "FusedMatMul",
+        "LRN",
+        "Resize",
+        "MatMulNBits",
+        "MultiHeadAttention",
+        "GroupQueryAttention",
     )
 )
 _FUNCTIONS: Final = frozenset(
     (
-        *("Sigmoid", "Tanh", "Exp", "Log", "Erf", "Gelu", "FastGelu", "QuickGelu", "Elu", "Selu"),
-        *("Softplus", "Mish", "Swish", "Pow", "Sin", "Cos", "BiasGelu", "Celu", "HardSwish"),
+        "Sigmoid",
+        "Tanh",
+        "Exp",
+        "Log",
+        "Erf",
+        "Gelu",
+        "FastGelu",
+        "QuickGelu",
+        "Elu",
+        "Selu",
+        "Softplus",
+        "Mish",
+        "Swish",
+        "Pow",
+        "Sin",
+        "Cos",
+        "BiasGelu",
+        "Celu",
+        "HardSwish",
     )
 )
 _ONE_ROUNDING: Final = frozenset(
     (
-        *("Add", "Sub", "Mul", "Div", "Sqrt", "Neg", "Abs", "LeakyRelu", "PRelu"),
-        *("Min", "Max", "BatchNormalization", "HardSigmoid", "Sum"),
-        *("Reciprocal", "Floor", "Ceil", "Round", "Sign"),
+        "Add",
+        "Sub",
+        "Mul",
+        "Div",
+        "Sqrt",
+        "Neg",
+        "Abs",
+        "LeakyRelu",
+        "PRelu",
+        "Min",
+        "Max",
+        "BatchNormalization",
+        "HardSigmoid",
+        "Sum",
+        "Reciprocal",
+        "Floor",
+        "Ceil",
+        "Round",
+        "Sign",
     )
 )
 _EXACT: Final = frozenset(
     (
-        *(*MOVES, "Shape", "Cast", "Constant", "Range", "Not", "ConstantOfShape", "Where", "Equal"),
-        *("Greater", "Less", "And", "Or", "ArgMax", "Size", "GlobalMaxPool", "Relu", "Clip"),
-        *("Dropout", "Trilu", "ScatterND", "GreaterOrEqual", "LessOrEqual", "TopK", "ArgMin"),
-        *("OneHot", "NonZero", "MatMulInteger", "ConvInteger", QUANTIZE, DEQUANTIZE, DYNAMIC),
-        *("If", "Loop", "Scan", "SequenceMap"),
+        *MOVES,
+        "Shape",
+        "Cast",
+        "Constant",
+        "Range",
+        "Not",
+        "ConstantOfShape",
+        "Where",
+        "Equal",
+        "Greater",
+        "Less",
+        "And",
+        "Or",
+        "ArgMax",
+        "Size",
+        "GlobalMaxPool",
+        "Relu",
+        "Clip",
+        "Dropout",
+        "Trilu",
+        "ScatterND",
+        "GreaterOrEqual",
+        "LessOrEqual",
+        "TopK",
+        "ArgMin",
+        "OneHot",
+        "NonZero",
+        "MatMulInteger",
+        "ConvInteger",
+        QUANTIZE,
+        DEQUANTIZE,
+        DYNAMIC,
+        "If",
+        "Loop",
+        "Scan",
+        "SequenceMap",
     )
 )
 """Operators that give the same values everywhere."""
@@ -189,14 +280,16 @@ def _opaque_row(node: onnx.NodeProto, network: Network) -> Row:
     row = Row(node.name, node.op_type, dict.fromkeys(MACHINES, UNKNOWN))
     for place in _WEIGHTS_INSIDE[node.op_type]:
         name = given(node, place)
-        weights, dtype = network.constants.get(name), network.dtype_of(name)
+        weights = network.constants.get(name)
+        dtype = network.dtype_of(name)
         signed = node.op_type == "QAttention" and network.dtype_of(node.input[0]) != "uint8"
         if dtype != "int8" or signed or (weights is not None and weights.ndim < 2):
             continue
         pairs = None if weights is None else np.swapaxes(weights, -1, -2)
         pair = _saturating_pair(None if pairs is None else _paired(pairs), *_UNSIGNED)
         if pair is not None:
-            row.pair, row.rules = pair, ["pairs"]
+            row.pair = pair
+            row.rules = ["pairs"]
             row.cells |= dict.fromkeys(_PAIRED, SATURATES)
     return row
 
@@ -343,7 +436,8 @@ def _saturating_pair(pairs: Array | None, least: int, most: int) -> dict[str, An
     if not pairs.size:
         return None
     ends = pairs * least, pairs * most
-    tops, lows = np.maximum(*ends).sum(-1), np.minimum(*ends).sum(-1)
+    tops = np.maximum(*ends).sum(-1)
+    lows = np.minimum(*ends).sum(-1)
     beyond = np.maximum(tops - (2**15 - 1), -(2**15) - lows)
     channel, place = np.unravel_index(int(beyond.argmax()), beyond.shape)
     if beyond[channel, place] <= 0:
@@ -381,7 +475,8 @@ def _saturates(product: Product, pairs: Array | None, run: Evaluation) -> bool:
         mine = pairs[part].astype(np.float32)
         taken = rows[np.linspace(0, len(rows) - 1, min(len(rows), _ROWS)).astype(int)]
         seen = _paired(taken).astype(np.float32)
-        tops, lows = np.maximum(mine, 0).max(0), np.minimum(mine, 0).min(0)
+        tops = np.maximum(mine, 0).max(0)
+        lows = np.minimum(mine, 0).min(0)
         near = ((seen * tops).sum(-1) > 2**15 - 1) | ((seen * lows).sum(-1) < -(2**15))
         for place in np.nonzero(near.any(0))[0]:
             sums = seen[near[:, place], place] @ mine[:, place].T
@@ -402,7 +497,8 @@ def _rows(product: Product, data: Array) -> Iterable[tuple[slice, Array]]:
     fill = zero + (128 if product.data.dtype == "int8" else 0)
     kernel = product.weights.shape[2:]
     seen = np.stack([s for _, s in windows(product.node, data, kernel, fill)])
-    width, outputs = product.weights.shape[1], len(product.weights) // product.groups
+    width = product.weights.shape[1]
+    outputs = len(product.weights) // product.groups
     for group in range(product.groups):
         mine = seen[:, :, group * width : (group + 1) * width]
         rows = np.moveaxis(mine, (0, 2), (-2, -1)).reshape(-1, len(seen) * width)
@@ -517,7 +613,9 @@ def operands_of(weights: Array, wanted: int, least: int, most: int) -> Array | N
             continue
         made[place] = min(max(int(left / weight), least), most)
         left -= int(made[place]) * weight
-    return made if left == 0 and least <= 0 <= most else None
+    if left == 0 and least <= 0 <= most:
+        return made
+    return None
 
 
 def differs(rows: Iterable[Row]) -> bool:

@@ -30,7 +30,14 @@ DYNAMIC: Final = "DynamicQuantizeLinear"
 MOVES: Final = (*PERMUTATIONS, "Clip")
 """Operators that are followed from a product to its point, and from a point to its integers."""
 FOLDED: Final = (
-    *("QuantizeLinear", "Clip", "Identity", "Transpose", "Reshape", "Squeeze", "Cast", "Mul"),
+    "QuantizeLinear",
+    "Clip",
+    "Identity",
+    "Transpose",
+    "Reshape",
+    "Squeeze",
+    "Cast",
+    "Mul",
 )
 """Operators of constants that ``Network`` computes when it is read."""
 _MOST_ELEMENTS: Final = 1 << 28
@@ -70,18 +77,24 @@ class Grid:
     @property
     def bits(self) -> int:
         """Bits of an integer; 0 is not known."""
-        return int(self.dtype.lstrip("uint")) if self.dtype else 0
+        if self.dtype:
+            return int(self.dtype.lstrip("uint"))
+        return 0
 
     def along(self, rank: int, values: Array) -> Array:
         """A scale or a zero point in the shape that broadcasts with a tensor of this rank."""
         vector = values.ndim == 1 and values.size > 1
-        return aligned_vector(values, self.axis, rank) if vector else values.reshape(())
+        if vector:
+            return aligned_vector(values, self.axis, rank)
+        return values.reshape(())
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
     """The value of an attribute."""
     found = next((a for a in node.attribute if a.name == name), None)
-    return default if found is None else helper.get_attribute_value(found)
+    if found is None:
+        return default
+    return helper.get_attribute_value(found)
 
 
 def given(node: onnx.NodeProto, place: int) -> str:
@@ -114,7 +127,9 @@ def widened(value: Array) -> Array:
     """Return integers as int64 and floats as float64."""
     if value.dtype.kind in "iu":
         return value.astype(np.int64)
-    return value.astype(np.float64) if value.dtype.kind == "f" else value
+    if value.dtype.kind == "f":
+        return value.astype(np.float64)
+    return value
 
 
 def known(value: Array | None) -> Array:
@@ -129,7 +144,8 @@ def _quantize(
     grid = network.grid(node, node.output[0])
     if not grid.dtype:
         raise TypeError(f"integers of an unknown dtype {grid.dtype!r}")
-    data, scale = known(taken[0]), known(taken[1])
+    data = known(taken[0])
+    scale = known(taken[1])
     zero = taken[2] if len(taken) > 2 else None
     units = _blocks(node, grid, scale, data)
     if _is_input(network, node.input[0]):  # ONNX divides float32 by float32
@@ -156,7 +172,8 @@ def _is_input(network: Network, name: str) -> bool:
 
 
 def _dequantize(grid: Grid, node: onnx.NodeProto, taken: Values) -> Array:
-    data, scale = known(taken[0]), known(taken[1])
+    data = known(taken[0])
+    scale = known(taken[1])
     zero = taken[2] if len(taken) > 2 else None
     centred = data if zero is None else data - _blocks(node, grid, zero, data)
     result: Array = centred * _blocks(node, grid, scale, data)
@@ -186,7 +203,8 @@ def product_of(node: onnx.NodeProto, a: Array, b: Array) -> Array:
         made: Any = ReferenceEvaluator(_alone(node, 2, ())).run(None, pair)
         return np.asarray(made[0])
     turned = [attribute(node, name, 0) for name in ("transA", "transB")]
-    a, b = a.T if turned[0] else a, b.T if turned[1] else b
+    a = a.T if turned[0] else a
+    b = b.T if turned[1] else b
     return np.asarray(a @ b)
 
 
@@ -210,7 +228,9 @@ def _convolve(node: onnx.NodeProto, data: Array, weight: Array) -> Array:
         made = by_place[(slice(None), *place)] @ rows
         total = made if total is None else total + made
         shape = (len(data), len(weight), *seen.shape[2:])
-    return np.zeros(()) if total is None else total.reshape(shape)
+    if total is None:
+        return np.zeros(())
+    return total.reshape(shape)
 
 
 def windows(
@@ -230,7 +250,8 @@ def windows(
         more = [n - m for n, m in zip(needed, less)]
         pads = less + more if auto == b"SAME_UPPER" else more + less
     ceil = bool(attribute(node, "ceil_mode", 0))
-    widths, counts = [(0, 0), (0, 0)], []
+    widths = [(0, 0), (0, 0)]
+    counts = []
     for axis, (n, s, e) in enumerate(zip(sizes, strides, extents)):
         begin, end = pads[axis], pads[axis + rank]
         whole = n + begin + end - e
@@ -269,7 +290,9 @@ def _pooled(node: onnx.NodeProto, taken: Values) -> Array:
 def _cast(node: onnx.NodeProto, taken: Values) -> Array:
     kind = helper.tensor_dtype_to_np_dtype(attribute(node, "to", 1))
     data = known(taken[0])
-    return widened(data.astype(kind)) if kind.kind in "biu" else data.astype(np.float64)
+    if kind.kind in "biu":
+        return widened(data.astype(kind))
+    return data.astype(np.float64)
 
 
 _RULES: Final[dict[str, Callable[[onnx.NodeProto, Values], Array]]] = {
@@ -316,7 +339,8 @@ def _by_reference(network: Network, node: onnx.NodeProto, taken: Values) -> list
 
 def _dynamic_points(data: Array) -> list[Array]:
     """DynamicQuantizeLinear: a uint8 grid of the whole tensor, scale and zero point in float32."""
-    low, high = min(float(data.min()), 0.0), max(float(data.max()), 0.0)
+    low = min(float(data.min()), 0.0)
+    high = max(float(data.max()), 0.0)
     scale = float(np.float32((np.float32(high) - np.float32(low)) / np.float32(255))) or 1.0
     zero = float(np.clip(np.rint(-low / scale), 0, 255))
     whole = np.clip(np.rint(data / scale) + zero, 0, 255).astype(np.int64)

@@ -25,7 +25,8 @@ AT_THE_LAYER: Final = "refuted at the layer"
 OPEN: Final = "open"
 Verdict = Literal["proved", "refuted", "refuted at the layer", "open"]
 
-_LOW, _HIGH = -(2**31), 2**31 - 1
+_LOW = -(2**31)
+_HIGH = 2**31 - 1
 _TRIED: Final = 1000.0
 """Inputs of this size, in units of a sample, saturate the points in front of a layer."""
 
@@ -109,7 +110,8 @@ def overflow(network: Network, terms: Mapping[str, int]) -> list[Claim]:
         terms: length of the sums of products whose operands are both computed.
     """
     claims: list[Claim] = []
-    pending, inside = [network], False
+    pending = [network]
+    inside = False
     while pending:
         network = pending.pop()
         pending += network.branches()
@@ -138,7 +140,8 @@ def _bias(product: Product, bias: Array) -> Claim:
 
 
 def _accumulator(product: Product, terms: int | None) -> Claim:
-    name, sums = product.name, "accumulator"
+    name = product.name
+    sums = "accumulator"
     if not product.sums_int32:
         wide = (
             f"{product.data.dtype} by {product.weight.dtype}: kernels add up in int64 or in float"
@@ -158,7 +161,8 @@ def _accumulator(product: Product, terms: int | None) -> Claim:
     whole = np.stack([down.sum(1) + bias, up.sum(1) + bias])
     part_low = np.minimum(down, 0).sum(1) + np.minimum(bias, 0)
     part_high = np.maximum(up, 0).sum(1) + np.maximum(bias, 0)
-    low, high = int(part_low.min(initial=0)), int(part_high.max(initial=0))
+    low = int(part_low.min(initial=0))
+    high = int(part_high.max(initial=0))
     channel = int(np.abs(whole).max(0).argmax()) if whole.size else 0
     claim = Claim(name, sums, PROVED, low, high, channel)
     if low >= _LOW and high <= _HIGH:
@@ -253,7 +257,9 @@ def _candidates(
 
 
 def _times(value: Array, factor: float) -> Array:
-    return (value * factor).astype(value.dtype) if value.dtype.kind == "f" else value
+    if value.dtype.kind == "f":
+        return (value * factor).astype(value.dtype)
+    return value
 
 
 def _placed(product: Product, like: Array, row: Array, channel: int, rows: int) -> Array | None:

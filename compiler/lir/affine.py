@@ -164,7 +164,8 @@ def affine_of(root: Scalar) -> Affine | None:
             elif isinstance(rest, Un) and rest.op == "neg":
                 stack.append((-factor, rest.a))
             elif isinstance(rest, Bin) and rest.op == "*":
-                left, right = _constant(rest.a), _constant(rest.b)
+                left = _constant(rest.a)
+                right = _constant(rest.b)
                 if left is None and right is None:
                     return None
                 if right is not None:
@@ -180,7 +181,9 @@ def _constant(expr: Scalar) -> int | None:
     """The value of a sum of constants and axes of extent 1; None for any other."""
     terms, constant = linear_terms(expr)
     single = all(isinstance(rest, Axis) and rest.extent == 1 for _, rest in terms)
-    return constant if single else None
+    if single:
+        return constant
+    return None
 
 
 def flat_index(buffer: Buffer, index: Sequence[Scalar]) -> Affine | None:

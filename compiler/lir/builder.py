@@ -113,7 +113,9 @@ class TensorView:
     @property
     def cost(self) -> int:
         """Operations an element takes."""
-        return 0 if self.buffer is not None else self.expr.operations
+        if self.buffer is not None:
+            return 0
+        return self.expr.operations
 
     def at(self, indices: Indices) -> Scalar:
         """The element at ``indices``, one index expression per axis."""
@@ -145,7 +147,9 @@ class TensorView:
 def _within(axis: Axis, index: Scalar) -> Scalar:
     # A loop of one step may stay: only a longer one has to be kept out of an axis of size 1.
     single = isinstance(index, Axis) and index.extent == 1
-    return imm(0) if axis.extent == 1 and not single else index
+    if axis.extent == 1 and not single:
+        return imm(0)
+    return index
 
 
 class LirBuilder:
@@ -184,11 +188,15 @@ class LirBuilder:
 
     def reusable(self, view: TensorView) -> TensorView:
         """The view for a rule that reads an element more than once: stored if that takes work."""
-        return self.store(view) if view.cost > RECOMPUTED_COST else view
+        if view.cost > RECOMPUTED_COST:
+            return self.store(view)
+        return view
 
     def for_reduction(self, view: TensorView, reads: int) -> TensorView:
         """The view for a reduction that reads each element ``reads`` times."""
-        return self.store(view) if reads > REREAD and view.has_transcendental() else view
+        if reads > REREAD and view.has_transcendental():
+            return self.store(view)
+        return view
 
     def finished(self, view: TensorView) -> TensorView:
         """The view for an operator with loops of its own: an epilogue so far is stored.
@@ -240,7 +248,9 @@ class LirBuilder:
             axes: the loops.
             out_index: where the point at ``axes`` goes, one index per axis of ``shape``.
         """
-        combiner, init, post = reduction.combiner, reduction.init, reduction.post
+        combiner = reduction.combiner
+        init = reduction.init
+        post = reduction.post
         inner = tuple(Axis(name, extent) for name, extent in raxes)
         acc = Acc(INDEX_DTYPE if combiner in ("argmax", "argmin") else init.dtype)
         end = None if post is None else post(acc, axes)

@@ -27,9 +27,13 @@ def binary(op: str, a: Scalar, b: Scalar) -> Scalar:
     if op in ("+", "-"):
         return plus(a, b if op == "+" else times(b, -1))
     if op == "*":
-        return times(a, b.value) if isinstance(b, IntImm) else Bin(op, a, b)
+        if isinstance(b, IntImm):
+            return times(a, b.value)
+        return Bin(op, a, b)
     if op in ("floordiv", "floormod") and isinstance(b, IntImm) and b.value > 0:
-        return floordiv(a, b.value) if op == "floordiv" else floormod(a, b.value)
+        if op == "floordiv":
+            return floordiv(a, b.value)
+        return floormod(a, b.value)
     if op in ("min", "max") and isinstance(b, IntImm):
         return _bounded(op, a, b)
     return Bin(op, a, b)
@@ -54,7 +58,8 @@ def _sum(terms: Sequence[tuple[int, Scalar]], constant: int) -> Scalar:
     pieces.sort(key=lambda piece: piece[0] < 0)
     total: Scalar | None = None
     if pieces[0][0] < 0 and constant:
-        total, constant = imm(constant), 0
+        total = imm(constant)
+        constant = 0
     for factor, node in pieces:
         size = abs(factor)
         piece = node if size == 1 else Bin("*", node, imm(size))
@@ -140,7 +145,9 @@ def floormod(a: Scalar, divisor: int) -> Scalar:
     if value_range(a) is None:
         return Bin("floormod", a, imm(divisor))
     _, rest, within = _split(a, divisor)
-    return rest if within is not None else Bin("floormod", rest, imm(divisor))
+    if within is not None:
+        return rest
+    return Bin("floormod", rest, imm(divisor))
 
 
 def within(index: Scalar, size: int) -> Scalar | None:

@@ -67,20 +67,26 @@ class Compute:
     @property
     def roots(self) -> tuple[Scalar, ...]:
         """``expr``, and ``post`` where there is one."""
-        return (self.expr,) if self.post is None else (self.expr, self.post)
+        if self.post is None:
+            return (self.expr,)
+        return (self.expr, self.post)
 
     @property
     def value(self) -> Scalar:
         """Value that is stored, before it is cast to the dtype of ``out``."""
         if self.post is not None:
             return self.post
-        return self.expr if self.init is None else Acc(self.acc_dtype)
+        if self.init is None:
+            return self.expr
+        return Acc(self.acc_dtype)
 
     @property
     def stored(self) -> Scalar:
         """``value`` in the dtype of ``out``."""
         value = self.value
-        return value if value.dtype == self.out.dtype else Cast(self.out.dtype, value)
+        if value.dtype == self.out.dtype:
+            return value
+        return Cast(self.out.dtype, value)
 
     @property
     def position(self) -> Affine:
@@ -104,7 +110,9 @@ class Compute:
         """Dtype of ``acc`` in ``post``."""
         if self.init is None:
             return self.expr.dtype
-        return INDEX_DTYPE if self.combiner in ("argmax", "argmin") else self.init.dtype
+        if self.combiner in ("argmax", "argmin"):
+            return INDEX_DTYPE
+        return self.init.dtype
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,7 +140,9 @@ def reads_of(block: Block) -> list[Buffer]:
 
 def writes_of(block: Block) -> tuple[Buffer, ...]:
     """The buffers a block writes."""
-    return block.outs if isinstance(block, Extern) else (block.out,)
+    if isinstance(block, Extern):
+        return block.outs
+    return (block.out,)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -172,7 +172,8 @@ def _reduce(words: Words, frame: _Frame, level: int) -> None:
     """Apply the operators that bind at least as tightly."""
     while frame.operators and frame.operators[-1][1] >= level:
         op, _, word = frame.operators.pop()
-        b, a = frame.values.pop(), frame.values.pop()
+        b = frame.values.pop()
+        a = frame.values.pop()
         try:
             frame.values.append(Bin(op, a, b))
         except LoweringError as error:
@@ -207,7 +208,9 @@ def _applied(name: str, args: tuple[Scalar, ...], target: str | None) -> Scalar:
         return Bin(name, args[0], args[1])
     if name in UNARY:
         return Un(name, args[0])
-    return Select(args[0], args[1], args[2]) if name == "select" else Cast(name, args[0])
+    if name == "select":
+        return Select(args[0], args[1], args[2])
+    return Cast(name, args[0])
 
 
 # ---- functions -----------------------------------------------------------------------------------
@@ -262,7 +265,9 @@ def _name_before(source: Source, start: int) -> str:
     if found is None:
         return "main"
     name = found[1]
-    return str(json.loads(name)) if name.startswith('"') else name
+    if name.startswith('"'):
+        return str(json.loads(name))
+    return name
 
 
 def read_attributes(words: Words) -> DictAttrs:
@@ -416,7 +421,9 @@ class _Reader:
         words.at = body_at
         words.expect("=")
         loops: tuple[Axis, ...] = ()
-        combiner, init, post = None, None, None
+        combiner = None
+        init = None
+        post = None
         if words.token.text in COMBINERS and self._is_reduction():
             combiner = next(c for c in COMBINERS if c == words.token.text)
             words.next()
@@ -433,7 +440,8 @@ class _Reader:
 
     def _is_reduction(self) -> bool:
         """``max(0f; …`` rather than ``max(a, b)``: a semicolon at this depth."""
-        depth, ahead = 0, 1
+        depth = 0
+        ahead = 1
         while self.words.peek(ahead).kind != "end":
             text = self.words.peek(ahead).text
             depth += (text in ("(", "[")) - (text in (")", "]"))

@@ -162,7 +162,9 @@ def _function(node: Scalar) -> str:
         return node.op
     if isinstance(node, Cast):
         return node.to
-    return node.name if isinstance(node, Intrin) else "select"
+    if isinstance(node, Intrin):
+        return node.name
+    return "select"
 
 
 def _leaf(node: Scalar) -> str:

@@ -45,7 +45,9 @@ def dtype_range(dtype: str) -> Range:
     Raises:
         ValueError: a float dtype.
     """
-    return (0, 1) if dtype == "bool" else integer_range(dtype)
+    if dtype == "bool":
+        return (0, 1)
+    return integer_range(dtype)
 
 
 def is_whole(dtype: str) -> bool:
@@ -124,20 +126,26 @@ class ValueRanges:
         if isinstance(node, Load):
             return own
         if isinstance(node, Acc):
-            return own if self.acc is None else self.acc
+            if self.acc is None:
+                return own
+            return self.acc
         # Whatever an operand is made of, it is a value of its dtype.
         parts = [
             self._found[id(part)] or (dtype_range(part.dtype) if is_whole(part.dtype) else None)
             for part in node.operands()
         ]
         if isinstance(node, Intrin):
-            return own if self.index_only else _of_intrinsic(node, parts[0], own)
+            if self.index_only:
+                return own
+            return _of_intrinsic(node, parts[0], own)
         if self.index_only and isinstance(node, Bin) and not _of_indices(node, parts[1]):
             return None
         found = exact_range(node, parts)
         if found is not None and own[0] <= found[0] and found[1] <= own[1]:
             return found
-        return own if isinstance(node, Cast) else None
+        if isinstance(node, Cast):
+            return own
+        return None
 
 
 def value_range(expr: Scalar, facts: Mapping[str, Range] = _NOTHING_KNOWN) -> Range | None:
@@ -161,15 +169,21 @@ def exact_range(node: Scalar, operands: Sequence[Range | None]) -> Range | None:
     if len(parts) != len(operands) or not parts:
         return None
     if isinstance(node, Cast):
-        return parts[0] if node.to != "bool" else None
+        if node.to != "bool":
+            return parts[0]
+        return None
     if isinstance(node, Select):
         return min(parts[1][0], parts[2][0]), max(parts[1][1], parts[2][1])
     if isinstance(node, Un):
         low, high = parts[0]
         if node.op == "not":
             return None
-        return (-high, -low) if node.op == "neg" else (max(low, -high, 0), max(high, -low))
-    return _of_binary(node, parts[0], parts[1]) if isinstance(node, Bin) else None
+        if node.op == "neg":
+            return (-high, -low)
+        return (max(low, -high, 0), max(high, -low))
+    if isinstance(node, Bin):
+        return _of_binary(node, parts[0], parts[1])
+    return None
 
 
 def _of_indices(node: Bin, divisor: Range | None) -> bool:
@@ -216,7 +230,9 @@ def _of_binary(node: Bin, a: Range, b: Range) -> Range | None:
     if op in ("<<", ">>"):
         if b[0] != b[1] or not 0 <= b[0] < 8 * np.dtype(node.a.dtype).itemsize:
             return None
-        return (a[0] << b[0], a[1] << b[0]) if op == "<<" else (a[0] >> b[0], a[1] >> b[0])
+        if op == "<<":
+            return (a[0] << b[0], a[1] << b[0])
+        return (a[0] >> b[0], a[1] >> b[0])
     if op == "floormod" and b[0] == b[1] > 0 and a[0] // b[0] == a[1] // b[0]:
         return a[0] % b[0], a[1] % b[0]
     if op == "floormod" and b[0] > 0:

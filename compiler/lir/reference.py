@@ -144,10 +144,14 @@ class Tile:
         if isinstance(node, Select):
             sides = [np.False_ if side is None else side for side in before[1:]]
             chosen = np.where(values[0], sides[0], sides[1])
-            return chosen if chosen.any() else None
+            if chosen.any():
+                return chosen
+            return None
         here = wraps(node, values, value)
         found = [mask for mask in (*before, here) if mask is not None]
-        return reduce(np.logical_or, found) if found else None
+        if found:
+            return reduce(np.logical_or, found)
+        return None
 
     def _load(self, node: Load, values: list[Array]) -> Array:
         content = self._buffers[node.buffer]
@@ -174,7 +178,9 @@ def wraps(node: Scalar, values: Sequence[Array], value: Array) -> Array | None:
     if value.dtype.kind not in "iu":
         return None
     found = _wraps(node, values, value)
-    return None if found is None or not np.any(found) else np.asarray(found)
+    if found is None or not np.any(found):
+        return None
+    return np.asarray(found)
 
 
 def _wraps(node: Scalar, values: Sequence[Array], value: Array) -> Any:
@@ -206,7 +212,9 @@ def _of_binary(op: str, a: Array, b: Array, value: Array) -> Any:
         turned = np.logical_and(a.astype(np.float64) == -1, b == lowest)
         return np.logical_and(a != 0, np.logical_or(back != b, turned))
     if value.dtype.kind == "u":
-        return np.less(value, a) if op == "+" else np.less(a, b)
+        if op == "+":
+            return np.less(value, a)
+        return np.less(a, b)
     if op == "+":
         return np.less((a ^ value) & (b ^ value), 0)
     return np.less((a ^ b) & (a ^ value), 0)
@@ -267,7 +275,8 @@ def _run_extern(block: Extern, buffers: dict[Buffer, Array]) -> None:
 
 
 def _run_compute(block: Compute, buffers: dict[Buffer, Array], check: bool, name: str) -> None:
-    result, root = np.empty(block.out.shape, block.out.dtype), block.value
+    result = np.empty(block.out.shape, block.out.dtype)
+    root = block.value
     for spans in _tiles(block):
         acc, wrapped = _reduced(block, spans, buffers, check) if block.raxes else (None, False)
         tile = Tile(block.axes, spans, buffers, acc, check)

@@ -172,8 +172,10 @@ class Bin(Scalar):
     def __post_init__(self) -> None:
         if self.op not in BINARY:
             raise LoweringError(f"unknown operation {self.op!r}", fix=legal_names(self.op, BINARY))
-        left, right = self.a.dtype, self.b.dtype
-        floats, logical = left.startswith("float"), left == "bool"
+        left = self.a.dtype
+        right = self.b.dtype
+        floats = left.startswith("float")
+        logical = left == "bool"
         legal = left == right and (
             self.op in COMPARISONS
             or (

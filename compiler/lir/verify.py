@@ -64,7 +64,8 @@ def verify(func: PrimFunc) -> None:
     for number, block in enumerate(func.blocks):
         where = f"@{func.name}, block {number}"
         _check_block(block, where)
-        ins, outs = reads_of(block), writes_of(block)
+        ins = reads_of(block)
+        outs = writes_of(block)
         for buffer in (*ins, *outs):
             _require(
                 declared.get(buffer.name) == buffer,
@@ -195,7 +196,8 @@ def _with_guards(condition: Scalar, facts: Facts) -> Facts:
     for node in conjuncts(condition):
         if isinstance(node, Bin) and node.op in _SIDES and isinstance(node.b, IntImm):
             name, constant = sum_key(node.a)
-            before, told = known.get(name, (-_FAR, _FAR)), _SIDES[node.op](node.b.value)
+            before = known.get(name, (-_FAR, _FAR))
+            told = _SIDES[node.op](node.b.value)
             known[name] = max(told[0] - constant, before[0]), min(told[1] - constant, before[1])
     return known
 
@@ -205,9 +207,9 @@ def _with_opposite(condition: Scalar, facts: Facts) -> Facts:
     if not isinstance(condition, Bin) or not isinstance(condition.b, IntImm):
         return facts
     opposite = _OPPOSITE.get(condition.op)
-    return (
-        facts if opposite is None else _with_guards(Bin(opposite, condition.a, condition.b), facts)
-    )
+    if opposite is None:
+        return facts
+    return _with_guards(Bin(opposite, condition.a, condition.b), facts)
 
 
 def _check_load(load: Load, facts: Facts, where: str) -> None:

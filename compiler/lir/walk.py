@@ -85,6 +85,8 @@ def with_axes(root: Scalar, axes: Iterable[Scalar], values: Iterable[Scalar]) ->
     by_name = {axis.name: value for axis, value in zip(axes, values) if isinstance(axis, Axis)}
 
     def change(node: Scalar) -> Scalar | None:
-        return by_name.get(node.name) if isinstance(node, Axis) else None
+        if isinstance(node, Axis):
+            return by_name.get(node.name)
+        return None
 
     return rewrite(root, change)

@@ -63,10 +63,14 @@ class LexicalOnDeviceMixin:
             return self._var_devices.get(expr, UNCONSTRAINED)
         if isinstance(expr, GlobalVar):
             fn = self._functions[expr] if expr.name_hint in self._functions else None
-            return fn.virtual_device if isinstance(fn, Function) else UNCONSTRAINED
+            if isinstance(fn, Function):
+                return fn.virtual_device
+            return UNCONSTRAINED
         if isinstance(expr, Function) and not expr.has_nonzero_attr("Primitive"):
             return expr.virtual_device
-        return self._devices[-1] if self._devices else UNCONSTRAINED
+        if self._devices:
+            return self._devices[-1]
+        return UNCONSTRAINED
 
     def push_virtual_device(self, device: VirtualDevice) -> Token:
         """Enter a region; an unconstrained device leaves the outer one in force."""
@@ -165,7 +169,9 @@ class _RegionWalk(LexicalOnDeviceMixin, ABC):
 def _region(expr: Expr) -> tuple[Expr, VirtualDevice] | None:
     """Body and device of a fixed on_device call."""
     props = get_on_device_props(expr)
-    return (props.body, props.virtual_device) if props is not None and props.is_fixed else None
+    if props is not None and props.is_fixed:
+        return (props.body, props.virtual_device)
+    return None
 
 
 class DeviceAwareExprVisitor(_RegionWalk, ExprVisitor):

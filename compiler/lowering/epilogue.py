@@ -69,7 +69,9 @@ def _joined(reader: Compute, temp: Buffer, writer: Block) -> Block | None:
     expr = with_axes(reader.expr, reader.axes, writer.out_index)
 
     def change(node: Scalar) -> Scalar | None:
-        return stored if isinstance(node, Load) and node.buffer == temp else None
+        if isinstance(node, Load) and node.buffer == temp:
+            return stored
+        return None
 
     end = rewrite(expr, change)
     out_index = tuple(with_axes(i, reader.axes, writer.out_index) for i in reader.out_index)

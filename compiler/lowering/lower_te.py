@@ -403,4 +403,6 @@ def _united(mod: IRModule, what: str, new: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def _name(key: object) -> str:
-    return key.name_hint if isinstance(key, GlobalVar) else str(key)
+    if isinstance(key, GlobalVar):
+        return key.name_hint
+    return str(key)

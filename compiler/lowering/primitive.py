@@ -161,7 +161,8 @@ def _by_definition(
     wide = [view.cast({"float16": "float32"}.get(view.dtype, view.dtype)) for view in inputs]
     types = [TensorType(view.shape, view.dtype) for view in wide]
     defined = definition_of(definition, op, call.attrs, types, call.span)
-    body, uses = defined.body, count_uses(defined.body)
+    body = defined.body
+    uses = count_uses(defined.body)
     views: dict[Expr, Views] = {
         param: [builder.reusable(view) if uses[param] > 1 else view]
         for param, view in zip(defined.params, wide)

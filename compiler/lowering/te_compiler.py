@@ -109,7 +109,8 @@ class TECompiler:
         return made
 
     def _lower_kernel(self, key: CCacheKey) -> CachedFunc:
-        source, target = key.source, key.target
+        source = key.source
+        target = key.target
         name = self._fresh(self._prefix + _fused_name(source))
         prim = _lowered(source, name, target)
         if "hash" in source.attrs:
@@ -229,7 +230,8 @@ class TECompiler:
 
     def _fresh(self, name: str) -> str:
         """``name``, or with the first free of the endings _1, _2, …"""
-        found, number = name, self._next.get(name, 0)
+        found = name
+        number = self._next.get(name, 0)
         while found in self._names:
             number += 1
             found = f"{name}_{number}"

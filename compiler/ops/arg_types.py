@@ -150,7 +150,9 @@ def normalize_axis(op: str, axis: int, rank: int, what: str = "axis") -> int:
         TypeInferenceError: it is outside [-rank, rank).
     """
     if -rank <= axis < rank:
-        return axis + rank if axis < 0 else axis
+        if axis < 0:
+            return axis + rank
+        return axis
     raise TypeInferenceError(
         f"{op}: {what} {axis} is outside a tensor of rank {rank}",
         fix=f"use {-rank} to {rank - 1}" if rank else "a scalar has no axis",
@@ -220,7 +222,9 @@ def merge_dim(op: str, a: Dim, b: Dim, what: str) -> Dim:
 def product_of(sizes: Sequence[Dim]) -> Dim:
     """The product of sizes; unknown where one of them is."""
     known = [size for size in sizes if isinstance(size, int)]
-    return math.prod(known) if len(known) == len(sizes) else Any()
+    if len(known) == len(sizes):
+        return math.prod(known)
+    return Any()
 
 
 def static(shape: Shape) -> bool:

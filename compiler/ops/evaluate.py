@@ -85,7 +85,9 @@ def evaluate_flow(flow: Dataflow, *args: NDArray[Any]) -> Value:
     held = dict(zip(flow.inputs, args, strict=True))
 
     def operand(value: FlowValue) -> NDArray[Any]:
-        return held[value] if value.data is None else value.data
+        if value.data is None:
+            return held[value]
+        return value.data
 
     for step in flow.steps:
         made = evaluate_step(step, [operand(arg) for arg in step.args])
@@ -164,7 +166,9 @@ def flatten(values: Sequence[Value]) -> list[NDArray[Any]]:
 
 
 def _as_array(value: Any) -> NDArray[Any]:
-    return value if type(value) is np.ndarray else np.asarray(value)
+    if type(value) is np.ndarray:
+        return value
+    return np.asarray(value)
 
 
 def shaped_like(arrays: Iterator[Any], ty: Type) -> Value:

@@ -32,7 +32,9 @@ def aligned_vector(vector: Array, axis: int, rank: int) -> Array:
 
 def working(array: Array) -> Array:
     """float16 in float32, the rest as it is."""
-    return array.astype(np.float32) if array.dtype == np.float16 else array
+    if array.dtype == np.float16:
+        return array.astype(np.float32)
+    return array
 
 
 def convert(array: Array, dtype: str) -> Array:

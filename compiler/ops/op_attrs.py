@@ -56,7 +56,9 @@ class OpAttrs(Attrs):
 
 def _shown(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
+    if len(text) <= _MAX_SHOWN:
+        return text
+    return f"{text[:_MAX_SHOWN]}…"
 
 
 def _int(value: Any) -> Any:
@@ -91,7 +93,9 @@ def _sizes(value: Any) -> Any:
 
 def _sections(value: Any) -> Any:
     made = _axes(value)
-    return _sizes(made) if isinstance(made, tuple) else _count(made)
+    if isinstance(made, tuple):
+        return _sizes(made)
+    return _count(made)
 
 
 def _float(value: Any) -> Any:
@@ -139,7 +143,9 @@ def _int_pairs(value: Any) -> Any:
 
 
 def _axes(value: Any) -> Any:
-    return _ints(value) if isinstance(value, (tuple, list, np.ndarray)) else _int(value)
+    if isinstance(value, (tuple, list, np.ndarray)):
+        return _ints(value)
+    return _int(value)
 
 
 _BY_ANNOTATION: dict[str, Callable[[Any], Any]] = {

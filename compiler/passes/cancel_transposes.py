@@ -38,7 +38,9 @@ class CancelTransposes(FunctionPass):
         if not mentions(fn, ("transpose",)):
             return fn
         new = _Mover().mutate(fn)
-        return new if _transposes(new) < _transposes(fn) else fn
+        if _transposes(new) < _transposes(fn):
+            return new
+        return fn
 
 
 def _transposes(fn: Function) -> int:
@@ -95,7 +97,9 @@ class _Mover(OpaquePrimitives):
         if isinstance(arg, Constant):
             return _turned(arg, axes)
         ty = arg.checked_type_or_none
-        return arg if isinstance(ty, TensorType) and not ty.shape else None
+        if isinstance(ty, TensorType) and not ty.shape:
+            return arg
+        return None
 
 
 def _turned(constant: Constant, axes: Axes) -> Constant | None:

@@ -97,7 +97,8 @@ def _is_broadcast_like(op: Expr) -> bool:
 def _is_widening_cast(expr: Expr) -> bool:
     if not is_op_call(expr, "cast"):
         return False
-    narrow, wide = expr.args[0].checked_type, expr.checked_type
+    narrow = expr.args[0].checked_type
+    wide = expr.checked_type
     return (
         isinstance(narrow, TensorType)
         and isinstance(wide, TensorType)

@@ -23,7 +23,9 @@ from compiler.passes.opaque_primitives import OpaquePrimitives
 class _Canonicalizer(OpaquePrimitives):
     def rewrite_call(self, pre: Call, post: Call) -> Expr:
         rule = FCanonicalize.get(pre.op)
-        return post if rule is None else rule(pre, post.args)
+        if rule is None:
+            return post
+        return rule(pre, post.args)
 
 
 @register_pass("CanonicalizeOps", opt_level=3, required=("InferType",))

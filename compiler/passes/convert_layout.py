@@ -96,7 +96,9 @@ class _Relayout:
         if found.vanishes:
             laid = self._laid(args[0], ref_call.checked_type, found.out, ref_call.span)
             # Where only axes of size 1 are out of order, what follows need not know of them.
-            return laid.realize() if isinstance(laid, _Laid) and laid.has_natural_memory else laid
+            if isinstance(laid, _Laid) and laid.has_natural_memory:
+                return laid.realize()
+            return laid
         new = ref_call.fresh_copy(op=found.op or ref_call.op, args=tuple(args), attrs=found.attrs)
         made = ref_call.checked_type
         if not isinstance(made, TupleType):
@@ -122,7 +124,9 @@ class _Relayout:
             fields = zip(arg.fields, ty.fields)
             return replace(arg, fields=tuple(self._argument(f, t, order, call) for f, t in fields))
         if order is None:
-            return arg.realize() if isinstance(arg, TempExpr) else arg
+            if isinstance(arg, TempExpr):
+                return arg.realize()
+            return arg
         (tensor,) = tensor_fields(ty)
         shape = tensor.concrete_shape
         if isinstance(arg, _Laid):
@@ -135,7 +139,9 @@ class _Relayout:
             return self._constant(arg, full, order)
         if len(shape) < len(order) and shape:
             arg = op_call("reshape", arg, newshape=full, span=call.span)
-        return self.moving(arg, full, order, call.span) if shape else arg
+        if shape:
+            return self.moving(arg, full, order, call.span)
+        return arg
 
     def _constant(self, constant: Constant, full: Sequence[int], order: Order) -> Constant:
         """Transposed, without the leading axes of size 1 that broadcasting adds again."""

@@ -143,7 +143,9 @@ class _Effects:
             return ()
         if isinstance(node, Call):
             body = self._body(node.op)
-            return node.args if body is None else (*node.args, body)
+            if body is None:
+                return node.args
+            return (*node.args, body)
         return node.operands()
 
     def _body(self, callee: Expr) -> Expr | None:
@@ -152,7 +154,9 @@ class _Effects:
             target = self.mod[callee] if self.mod.contains(callee.name_hint) else None
         elif isinstance(callee, Var):
             target = self.functions.get(callee)
-        return target.body if isinstance(target, Function) else None
+        if isinstance(target, Function):
+            return target.body
+        return None
 
 
 class _Eliminator(OpaquePrimitives):

@@ -125,7 +125,8 @@ class _ConstantFolder(OpaquePrimitives):
                 self.visit_binder(inner.var)
 
         def rebuild(inner: Let) -> None:
-            value, body = self.memo[inner.value], self.visit(inner.body)
+            value = self.memo[inner.value]
+            body = self.visit(inner.body)
             if not isinstance(value, Constant):
                 var = self.visit_binder(inner.var)
                 body = inner.with_fields(var=var, value=value, body=body)
@@ -135,7 +136,9 @@ class _ConstantFolder(OpaquePrimitives):
         return self.memo[let]
 
     def rewrite_tuple_getitem(self, pre: TupleGetItem, post: TupleGetItem) -> Expr:
-        return post.tuple.fields[pre.index] if isinstance(post.tuple, Tuple) else post
+        if isinstance(post.tuple, Tuple):
+            return post.tuple.fields[pre.index]
+        return post
 
     def rewrite_call(self, pre: Call, post: Call) -> Expr:
         folded = self._fold(pre, post)
@@ -223,7 +226,9 @@ def _value_of(expr: Expr) -> Value | None:
 def _looked_into(node: Expr) -> Sequence[Expr]:
     if isinstance(node, Tuple):
         return node.fields
-    return node.args if is_op_call(node, _DEVICE_MARK) else ()
+    if is_op_call(node, _DEVICE_MARK):
+        return node.args
+    return ()
 
 
 def _bytes_held(fn: Function) -> int:

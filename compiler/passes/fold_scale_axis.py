@@ -74,7 +74,9 @@ class _BackwardTransformer(MixedModeMutator):
         # The right side is asked only when the left has no message at all.
         data = 0 if pre.args[0] in self.messages else 1
         scale = scale_of(pre, pre.args, self.messages.get(pre.args[data]), data)
-        return post if scale is None else self._push(pre.args[data], scale)
+        if scale is None:
+            return post
+        return self._push(pre.args[data], scale)
 
     def _push(self, root: Expr, scale: Expr) -> Expr:
         """``root * scale`` with the multiplication done in the weights below ``root``.

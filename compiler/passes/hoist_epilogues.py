@@ -99,12 +99,14 @@ class _Hoister(TypedMutator):
 
     def _before(self, constant: Array, move: Call) -> Array | None:
         """A constant over the result of a move as one over its operand."""
-        out, source = self.type_of(move), self.type_of(move.args[0])
+        out = self.type_of(move)
+        source = self.type_of(move.args[0])
         assert isinstance(out, TensorType)
         assert isinstance(source, TensorType)
         if is_dynamic(out) or is_dynamic(source) or constant.ndim > len(out.shape):
             return None
-        after, before = out.concrete_shape, source.concrete_shape
+        after = out.concrete_shape
+        before = source.concrete_shape
         data = constant.reshape((1,) * (len(after) - constant.ndim) + constant.shape)
         if any(own not in (1, size) for own, size in zip(data.shape, after)):
             return None  # it repeats the product
@@ -126,7 +128,8 @@ def _reshaped(data: Array, shape: Shape, wanted: Shape) -> Array | None:
     for axis, (first, last) in enumerate(pairwise(axis_parts[0])):
         if data.shape[axis] > 1:
             fine[first:last] = sizes[first:last]
-    spread, found = list(fine), []
+    spread = list(fine)
+    found = []
     for first, last in pairwise(axis_parts[1]):
         if max(fine[first:last], default=1) > 1:
             spread[first:last] = sizes[first:last]

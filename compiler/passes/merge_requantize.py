@@ -98,7 +98,9 @@ class MergeRequantize(FunctionPass):
 
 def _dtype(node: Expr) -> str:
     ty = node.checked_type
-    return ty.dtype if isinstance(ty, TensorType) else ""
+    if isinstance(ty, TensorType):
+        return ty.dtype
+    return ""
 
 
 def _attrs(node: Expr, words: bool) -> RequantizeAttrs | None:
@@ -111,9 +113,13 @@ def _attrs(node: Expr, words: bool) -> RequantizeAttrs | None:
     made = RequantizeAttrs(compute_dtype=_dtype(node), out_dtype=_dtype(node))
     if len(node.args) > 1:
         known = all(isinstance(vector, Constant) for vector in node.args[1:])
-        return replace(made, axis=attrs.axis) if known else None
+        if known:
+            return replace(made, axis=attrs.axis)
+        return None
     known = -63 <= attrs.shift <= 63
-    return replace(made, multiplier=attrs.multiplier, shift=attrs.shift) if known else None
+    if known:
+        return replace(made, multiplier=attrs.multiplier, shift=attrs.shift)
+    return None
 
 
 def _scales_of(merged: Iterable[_Merged]) -> dict[Expr, Quant | None]:
@@ -158,10 +164,13 @@ class _Merged:
     """
 
     def __init__(self, call: Call, attrs: RequantizeAttrs, users: Users, taken: set[Expr]) -> None:
-        self._call, self._users, self._taken = call, users, taken
+        self._call = call
+        self._users = users
+        self._taken = taken
         self._attrs = attrs
         self._vectors = call.args[1:]
-        self._spans, self._quant = [call.span], call.quant
+        self._spans = [call.span]
+        self._quant = call.quant
         self.data = call.args[0]
         self.read: Quant | None = None
         biased = attrs.bias or len(self._vectors) % 2
@@ -199,15 +208,18 @@ class _Merged:
         node = self.data
         if not isinstance(node, Call) or node in self._taken:
             return False
-        alone, taken = len(self._users[node]) == 1, False
+        alone = len(self._users[node]) == 1
+        taken = False
         if is_op_call(node, "cast"):
             taken = self._widens(node)
         elif alone and not self._sum_dtype and is_op_call(node, "nn.relu"):
-            self._attrs, taken = replace(self._attrs, relu=True), True
+            self._attrs = replace(self._attrs, relu=True)
+            taken = True
         elif (
             alone and is_op_call(node, _STOP) and bits(_dtype(node)) >= bits(self._attrs.out_dtype)
         ):
-            self._attrs, taken = replace(self._attrs, stored=True), True
+            self._attrs = replace(self._attrs, stored=True)
+            taken = True
         elif alone and is_op_call(node, *_LIMITS):
             taken = self._takes_limits(node)
         elif alone and not self._sum_dtype and is_op_call(node, *_SUMS):
@@ -224,7 +236,8 @@ class _Merged:
 
     def _widens(self, cast: Call) -> bool:
         """True if a cast changes no integer, and a bias behind it may be added without it."""
-        source, dtype = _dtype(cast.args[0]), _dtype(cast)
+        source = _dtype(cast.args[0])
+        dtype = _dtype(cast)
         if not is_integer(source) or not is_integer(dtype):
             return False
         (low, high), (least, most) = integer_range(source), integer_range(dtype)
@@ -232,7 +245,9 @@ class _Merged:
 
     def _takes_limits(self, node: Call) -> bool:
         """Take in limits of the data that are one pair of limits of the result."""
-        attrs, dtype, known = self._attrs, _dtype(node), _limits(node)
+        attrs = self._attrs
+        dtype = _dtype(node)
+        known = _limits(node)
         vectors = [held.data for held in self._vectors if isinstance(held, Constant)]
         low, high = attrs.low, attrs.high
         if known is None or low is None or high is None or high - low >= _LEVELS:
@@ -241,7 +256,8 @@ class _Merged:
         narrow = bits(dtype) <= 32 and attrs.compute_dtype == "int64" and not self._sum_dtype
         if not narrow or len(vectors) < len(self._vectors):
             return False
-        shape, ends = node.tensor_type.shape, list[int]()
+        shape = node.tensor_type.shape
+        ends = list[int]()
         rank = len(shape)
         multiplier, shift, _ = factors_of(attrs, vectors, rank)
         if shift.max(initial=0) > 0 or multiplier.min(initial=0) < 0:
@@ -260,7 +276,8 @@ class _Merged:
 
     def _takes_bias(self, node: Call, place: int) -> bool:
         """Take in a constant of a sum, of one element or along the axis of the vectors."""
-        held, data = node.args[place], node.args[1 - place]
+        held = node.args[place]
+        data = node.args[1 - place]
         if not isinstance(held, Constant) or (is_op_call(node, "subtract") and place == 0):
             return False
         shape = data.tensor_type.shape
@@ -307,7 +324,8 @@ class _Merged:
         changed = self._changed(first, number)
         if changed is None:
             return False
-        self._attrs, self.last = changed, tuple(dict.fromkeys(u for u in users if u is not None))
+        self._attrs = changed
+        self.last = tuple(dict.fromkeys(u for u in users if u is not None))
         if number and self._quant is not None:
             moved = self._quant.zero_point + number
             self._quant = self._quant._replace(zero_point=moved)
@@ -328,7 +346,9 @@ class _Merged:
         if is_op_call(user, "cast"):
             dtype = _dtype(user)
             narrower = is_integer(dtype) and bits(dtype) <= bits(attrs.out_dtype)
-            return replace(attrs, out_dtype=dtype) if narrower else None
+            if narrower:
+                return replace(attrs, out_dtype=dtype)
+            return None
         whole = bound is None and attrs.out_dtype == attrs.compute_dtype
         if is_op_call(user, "clip") and (fits or whole):
             clip: Any = user.attrs

@@ -50,7 +50,9 @@ class TypedMutator(OpaquePrimitives):
     def type_of(self, expr: Expr) -> Type:
         """Type of an original node, or of a new one by what it replaces."""
         ty = expr.checked_type_or_none
-        return self.types[expr] if ty is None else ty
+        if ty is None:
+            return self.types[expr]
+        return ty
 
     def dispatch_visit(self, expr: Expr) -> Expr:
         new = self.dispatch(expr)

@@ -60,7 +60,8 @@ class OutlineFormulas(FunctionPass):
             if node not in outlined:
                 return None
             found = finder.found[node]
-            text, span = " ".join(found.words), _span_of(node, found.source)
+            text = " ".join(found.words)
+            span = _span_of(node, found.source)
             return op_call("unary_formula", new[found.source], formula=text, span=span)
 
         return retyped(fn, mod, made)
@@ -128,7 +129,9 @@ class _Finder:
         if arg is source:
             return ("x",)
         number = _number(arg, ty)
-        return self.found[arg].words if number is None else (_text(number),)
+        if number is None:
+            return self.found[arg].words
+        return (_text(number),)
 
     def outlined(self, fn: Function) -> set[Expr]:
         """Calls to replace: the result, and calls with a reader that continues no such formula."""
@@ -172,7 +175,9 @@ def _rooted(call: Call) -> Expr | None:
         if len(computed) != 1:
             break
         (value,) = computed
-    return value if is_op_call(value, "add", "sum") else None
+    if is_op_call(value, "add", "sum"):
+        return value
+    return None
 
 
 def _squares(total: Expr) -> set[Expr]:
@@ -211,7 +216,9 @@ def _number(expr: Expr, result: TensorType) -> float | None:
         return None
     value = float(expr.data.flat[0])
     filled = expr.data.shape == result.shape and bool((expr.data == value).all())
-    return value if value == value and (filled or expr.data.size == 1) else None
+    if value == value and (filled or expr.data.size == 1):
+        return value
+    return None
 
 
 def _words_of(call: Call) -> Callable[[list[Words]], Words] | None:

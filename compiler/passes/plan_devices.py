@@ -138,7 +138,8 @@ class _Domains:
         """Put two expressions together, unless they are on different devices."""
         if not (_has_device(a) and _has_device(b)) or a in self._alone or b in self._alone:
             return
-        a, b = self._sets.root(a), self._sets.root(b)
+        a = self._sets.root(a)
+        b = self._sets.root(b)
         if a is b:
             return
         joined = join(self._device.get(a, UNCONSTRAINED), self._device.get(b, UNCONSTRAINED))
@@ -191,13 +192,17 @@ class _Placer:
     def _device(self, node: Expr) -> VirtualDevice:
         """A let variable is where its value is."""
         held = self._value_device.get(node) if isinstance(node, Var) else None
-        return self._domains.device(node) if held is None else held
+        if held is None:
+            return self._domains.device(node)
+        return held
 
     def _placed(self, node: Expr) -> Expr:
         if isinstance(node, Var):
             return self._placed_var(node)
         if isinstance(node, Function):
-            return node if is_kernel(node) else self._placed_function(node)
+            if is_kernel(node):
+                return node
+            return self._placed_function(node)
         placed = get_on_device_props(node) or get_device_copy_props(node)
         if placed is not None:
             return self._operand(placed.body, self._device(node))
@@ -247,7 +252,9 @@ class _Placer:
         if copied is None:
             inner = maybe_on_device(self._new[node], have, True, True)
             copied = self._copies[node, wanted] = make_device_copy(inner, have, wanted)
-        return copied if wanted is region else maybe_on_device(copied, wanted, True, True)
+        if wanted is region:
+            return copied
+        return maybe_on_device(copied, wanted, True, True)
 
     def _wrapped(self, node: Expr, region: VirtualDevice) -> Expr:
         """``node`` as it is in a region of its own device, in a fixed on_device elsewhere."""

@@ -53,8 +53,10 @@ class _Norm:
 
 
 def _call(norm: _Norm, new: Mapping[Expr, Expr], node: Expr) -> Expr:
-    gamma, beta = norm.gamma, norm.beta
-    shape, dtype = norm.data.tensor_type.concrete_shape, norm.data.tensor_type.dtype
+    gamma = norm.gamma
+    beta = norm.beta
+    shape = norm.data.tensor_type.concrete_shape
+    dtype = norm.data.tensor_type.dtype
     data = new[norm.data]
     if norm.joined:
         data = op_call("reshape", data, newshape=(*shape[: norm.axis], norm.size))
@@ -69,7 +71,9 @@ def _call(norm: _Norm, new: Mapping[Expr, Expr], node: Expr) -> Expr:
         center=beta is not None,
         span=node.span,
     )
-    return op_call("reshape", made, newshape=shape) if norm.joined else made
+    if norm.joined:
+        return op_call("reshape", made, newshape=shape)
+    return made
 
 
 def _layer_norm(node: Expr) -> _Norm | None:
@@ -105,7 +109,9 @@ def _with_vector(
     if whole is None or norm is None:
         return None
     vector = _along(whole[1], norm, whole[0])
-    return None if vector is None else (norm, vector)
+    if vector is None:
+        return None
+    return (norm, vector)
 
 
 def _standardized(node: Expr) -> _Norm | None:
@@ -114,7 +120,8 @@ def _standardized(node: Expr) -> _Norm | None:
         return None
     quotient = quotient_of(node)
     root = "sqrt" if quotient else "rsqrt"
-    parts, gammas = list(quotient or args_of(node)), []
+    parts = list(quotient or args_of(node))
+    gammas = []
     for at in range(1 if quotient else 2):
         inner = _with_constant(parts[at], "multiply")
         if inner is not None:
@@ -146,7 +153,9 @@ def _standardized(node: Expr) -> _Norm | None:
 
 def _reduced_axes(mean: Expr, data: Expr) -> tuple[int, ...] | None:
     """The axes of mean(data, keepdims=True)."""
-    return _axes(mean, data) if is_op_call(mean, "mean") and mean.args[0] is data else None
+    if is_op_call(mean, "mean") and mean.args[0] is data:
+        return _axes(mean, data)
+    return None
 
 
 def _axes(reduction: Call, data: Expr) -> tuple[int, ...] | None:

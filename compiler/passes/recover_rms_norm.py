@@ -88,7 +88,8 @@ def _of_squares(data: Expr, total: Expr, epsilon: float) -> _Norm | None:
         added = is_op_call(total, "add")
         if bounded[1] < 0 or (not added and bounded[1] > _SMALL):
             return None
-        total, epsilon = bounded[0], epsilon + bounded[1]
+        total = bounded[0]
+        epsilon = epsilon + bounded[1]
     if not is_op_call(total, "mean", "sum") or not _is_square(args_of(total)[0], data):
         return None
     attrs: Any = total.attrs
@@ -107,7 +108,9 @@ def _with_number(node: Expr) -> tuple[Expr, float] | None:
     """(operand, number) of an add, a maximum or a lower clip."""
     if is_op_call(node, "clip"):
         attrs: Any = node.attrs
-        return (args_of(node)[0], float(attrs.a_min)) if math.isinf(attrs.a_max) else None
+        if math.isinf(attrs.a_max):
+            return (args_of(node)[0], float(attrs.a_min))
+        return None
     if not is_op_call(node, "add", "maximum"):
         return None
     for operand, number in (args_of(node), args_of(node)[::-1]):

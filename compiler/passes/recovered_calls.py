@@ -35,7 +35,9 @@ def with_recovered_calls(
         return fn
 
     def made(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
-        return make(found[node], new, node) if node in found else None
+        if node in found:
+            return make(found[node], new, node)
+        return None
 
     return retyped(fn, mod, made)
 
@@ -64,7 +66,9 @@ def factors_of(node: Expr) -> tuple[Expr, ...]:
     base, exponent = args_of(node)
     if not isinstance(exponent, Constant) or exponent.data.size != 1:
         return ()
-    return (base, base) if float(exponent.data.reshape(())) == 2.0 else ()
+    if float(exponent.data.reshape(())) == 2.0:
+        return (base, base)
+    return ()
 
 
 def quotient_of(node: Expr) -> tuple[Expr, Expr] | None:

@@ -45,7 +45,9 @@ class SelectByPlace(FunctionPass):
 def _selected(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
     if isinstance(node, TupleGetItem) and is_op_call(node.tuple, "topk"):
         pair = new[node.tuple]
-        return pair.fields[node.index] if isinstance(pair, Tuple) else None
+        if isinstance(pair, Tuple):
+            return pair.fields[node.index]
+        return None
     if not is_op_call(node, *_ORDERS, "one_hot"):
         return None
     attrs: Any = node.attrs
@@ -67,7 +69,9 @@ def _selected(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
     if wanted == "indices":
         return places
     values = op_call("gather", data, places, axis=attrs.axis, span=node.span)
-    return values if wanted == "values" else Tuple((values, places))
+    if wanted == "values":
+        return values
+    return Tuple((values, places))
 
 
 def _chosen(node: Call, attrs: Any, index: Expr) -> Expr | None:
@@ -86,4 +90,6 @@ def _chosen(node: Call, attrs: Any, index: Expr) -> Expr | None:
     step = on.data - off.data
     if step != 1:
         found = op_call("multiply", found, Constant(step), span=node.span)
-    return op_call("add", found, off, span=node.span) if off.data else found
+    if off.data:
+        return op_call("add", found, off, span=node.span)
+    return found

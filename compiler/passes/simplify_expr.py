@@ -85,4 +85,6 @@ class _Simplifier(TypedMutator):
         if post is not pre:
             self.types[post] = pre.checked_type
         new = rule(post, self.type_of)
-        return post if new is None else new
+        if new is None:
+            return post
+        return new

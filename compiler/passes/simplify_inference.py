@@ -28,10 +28,13 @@ class _InferenceSimplifier(OpaquePrimitives):
 
     def rewrite_call(self, pre: Call, post: Call) -> Expr:
         rule = FSimplifyInference.get(pre.op)
-        return post if rule is None else rule(pre, post.args)
+        if rule is None:
+            return post
+        return rule(pre, post.args)
 
     def rewrite_tuple_getitem(self, pre: TupleGetItem, post: TupleGetItem) -> Expr:
-        producer, new_producer = pre.tuple, post.tuple
+        producer = pre.tuple
+        new_producer = post.tuple
         if pre.index != 0 or not isinstance(producer, Call) or not isinstance(new_producer, Call):
             return post
         rule = FDefinition.get(producer.op)

@@ -28,7 +28,8 @@ MIXED, BETWEEN, LOWEST, HIGHEST = range(4)
 ROUNDS: Final = (MIXED, BETWEEN, LOWEST, HIGHEST)
 """Kinds of rounds; beyond these the first two take turns."""
 
-TIES, LIMITS = 64, 1024
+TIES = 64
+LIMITS = 1024
 """Kinds of interesting numbers, and how many of a value are kept, by a random choice: ties of
 rounding, and numbers that are compared, of which each decides about something."""
 _SPREAD: Final = 12
@@ -72,7 +73,8 @@ class Drives:
         Args:
             kind: of round; floats are drawn the same way in each.
         """
-        shape, dtype = value.type.concrete_shape, storage_dtype(value.type.dtype)
+        shape = value.type.concrete_shape
+        dtype = storage_dtype(value.type.dtype)
         if value not in self._bounds:
             return np.asarray(self._rng.normal(size=shape) * 4).astype(dtype)
         low, high, table = self._tables.get(value) or self._tabled(value)
@@ -129,7 +131,8 @@ class Drives:
         """Numbers of an operand that are interesting for one step, and for those behind it."""
         if step.body is not None:
             # A state and a constant are what they are in a turn, an input has an axis of turns.
-            rank, inner = len(arg.type.shape), step.body.inputs[place]
+            rank = len(arg.type.shape)
+            inner = step.body.inputs[place]
             return [
                 points.reshape(len(points), *(1,) * (rank + 1 - points.ndim), *points.shape[1:])
                 for points in self._points.get((inner, kind), ())
@@ -195,7 +198,9 @@ def _fits(points: Array, shape: tuple[int, ...]) -> bool:
 
 def _lifted(data: Array, rank: int) -> Array:
     """A constant operand with one more axis in front of the result's."""
-    return data.reshape(1, *(1,) * (rank - data.ndim), *data.shape) if data.ndim <= rank else data
+    if data.ndim <= rank:
+        return data.reshape(1, *(1,) * (rank - data.ndim), *data.shape)
+    return data
 
 
 def _beside(points: Array) -> Array:
@@ -208,7 +213,9 @@ def _whole(points: Array, step: Step, place: int) -> Array:
     """Return the points as integers; where a step rounds, the integers around them."""
     found = np.clip(np.floor(points), -(2.0**62), 2.0**62).astype(np.int64)
     exact = step.name in _SAME or step.name in ("add", "subtract", "left_shift", "nn.bias_add")
-    return found if exact else np.concatenate([found, found + 1])
+    if exact:
+        return found
+    return np.concatenate([found, found + 1])
 
 
 def _inverse(step: Step, place: int) -> Callable[[Array], Array] | None:
@@ -224,7 +231,8 @@ def _inverse(step: Step, place: int) -> Callable[[Array], Array] | None:
         if found is None:
             return None
         scale, bias = (_lifted(each, rank) for each in (found.scale, found.bias))
-        safe, zero_point = np.where(scale == 0, 1, scale), getattr(step.attrs, "zero_point", 0)
+        safe = np.where(scale == 0, 1, scale)
+        zero_point = getattr(step.attrs, "zero_point", 0)
         return lambda points: (points - zero_point) / safe - bias
     others = [arg.data for arg in step.args[:3] if arg is not step.args[place]]
     if step.name in _SAME:

@@ -151,7 +151,8 @@ def _check_maps(mod: IRModule, name: str) -> Iterator[Finding]:
 
 def _no_map(step: Step, read: Sequence[Value], rounded: bool, name: str) -> str:
     """Explain why a step is no conversion of one value; "" where it is one."""
-    value, made = read[0], step.result.type
+    value = read[0]
+    made = step.result.type
     if len(read) > 1:
         return f"joins {len(read)} values; a conversion reads one, beside constants"
     if step.name.endswith("_shift") and step.args[0] is not value:

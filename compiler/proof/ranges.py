@@ -107,7 +107,8 @@ def analyse(
         analyse_step(step, ctx)
         rows += [_row(value, names.of, ctx) for value in step.results if is_whole(value)]
     outputs = tuple(ctx.of(value) if is_whole(value) else None for value in flow.outputs)
-    findings, ctx.findings = tuple(ctx.findings), []
+    findings = tuple(ctx.findings)
+    ctx.findings = []
     scaled = wrong_multipliers(flow, ctx)
     flow.unlink()
     wrong = tuple(ctx.findings)
@@ -136,7 +137,9 @@ def _row(value: Value, names: Mapping[Value, str], ctx: RangeContext) -> ValueRa
 
 def attr_texts(attrs: Any) -> tuple[str, ...]:
     """Attributes as ``name=value``."""
-    return () if attrs is None else tuple(f"{key}={value}" for key, value in attrs.items())
+    if attrs is None:
+        return ()
+    return tuple(f"{key}={value}" for key, value in attrs.items())
 
 
 def _constant_row(value: Value, name: str) -> ValueRange:

@@ -74,7 +74,9 @@ def record_state(record: Mapping[str, Any] | None) -> RecordState:
     if record is None:
         return "missing"
     found = record.get("format")
-    return "agrees" if type(found) is int and found == FORMAT else "disagrees"
+    if type(found) is int and found == FORMAT:
+        return "agrees"
+    return "disagrees"
 
 
 def compare_record(
@@ -192,7 +194,9 @@ def _attrs_sha256(attrs: Any) -> str:
         return _NO_ATTRS
     items = attrs.non_default_items() if isinstance(attrs, Attrs) else attrs.items()
     told = [[key, _plain(value)] for key, value in sorted(items)]
-    return _sha256(json.dumps(told)) if told else _NO_ATTRS
+    if told:
+        return _sha256(json.dumps(told))
+    return _NO_ATTRS
 
 
 def _plain(value: Any) -> Any:
@@ -205,9 +209,9 @@ def _plain(value: Any) -> Any:
         }
     if isinstance(value, float):
         return {"float": value.hex()}
-    return (
-        value if isinstance(value, str | bool | int | None) else {type(value).__name__: str(value)}
-    )
+    if isinstance(value, str | bool | int | None):
+        return value
+    return {type(value).__name__: str(value)}
 
 
 def _sha256(text: str) -> str:

@@ -32,14 +32,25 @@ Inputs = dict[str, Array]
 
 RANDOM_RUNS = 4
 MAIN = "main"
-REAL, DRAWN, TIES, SPECIAL = "real inputs", "random inputs", "ties of rounding", "special floats"
-ENDS, CORE_DRAWN, CORE_ENDS = "extreme inputs", "random integers", "extreme integers"
+REAL = "real inputs"
+DRAWN = "random inputs"
+TIES = "ties of rounding"
+SPECIAL = "special floats"
+ENDS = "extreme inputs"
+CORE_DRAWN = "random integers"
+CORE_ENDS = "extreme integers"
 _TURNS = (
-    *((MAIN, REAL), (MAIN, SPECIAL), (CORE, CORE_ENDS), (MAIN, TIES)),
-    *((CORE, CORE_DRAWN), (MAIN, ENDS), (MAIN, DRAWN)),
+    (MAIN, REAL),
+    (MAIN, SPECIAL),
+    (CORE, CORE_ENDS),
+    (MAIN, TIES),
+    (CORE, CORE_DRAWN),
+    (MAIN, ENDS),
+    (MAIN, DRAWN),
 )
 """Function and kind of inputs, the most important first."""
-EXACT, IN_C = "integer ONNX", "generated C"
+EXACT = "integer ONNX"
+IN_C = "generated C"
 ENGINE = "engine"
 _NO_FORM: dict[str, tuple[type[CompilerError], ...]] = {
     EXACT: (TooLargeError,),
@@ -52,7 +63,8 @@ _MOST_TIES = 1 << 24
 """Beyond this float32 holds whole numbers only."""
 REPLAY_FLAGS = ("-O1", *EXACT_FLAGS[1:])
 """A dozen runs do not pay for the compiler's slowest optimisations."""
-_SHORT_RUN_UNITS, _LONG_RUN_MACS = 10**7, 10**9
+_SHORT_RUN_UNITS = 10**7
+_LONG_RUN_MACS = 10**9
 """Units of one run below which no optimization of the compiler pays, and MACs from which a stronger
 one does."""
 
@@ -114,7 +126,9 @@ def compare_runs(
     runs = elements = differing = 0
     for pair in pairs:
         compared, different = differing_elements(*pair)
-        runs, elements, differing = runs + 1, elements + compared, differing + different
+        runs = runs + 1
+        elements = elements + compared
+        differing = differing + different
     return Comparison(what, runs, elements, differing, of)
 
 
@@ -220,7 +234,9 @@ def c_flags(mod: IRModule) -> tuple[str, ...]:
     work = known_work(mod)
     if work is None or work.macs >= _LONG_RUN_MACS:
         return ("-O2", *REPLAY_FLAGS[1:])
-    return ("-O0", *REPLAY_FLAGS[1:]) if work.units < _SHORT_RUN_UNITS else REPLAY_FLAGS
+    if work.units < _SHORT_RUN_UNITS:
+        return ("-O0", *REPLAY_FLAGS[1:])
+    return REPLAY_FLAGS
 
 
 def random_inputs(
@@ -313,7 +329,8 @@ def _scales(mod: IRModule) -> list[Array]:
 
 
 def _floats(kind: str, param: Var, scale: Array, reach: int, rng: np.random.Generator) -> Array:
-    shape, dtype = _shape(param), np.dtype(_dtype(param))
+    shape = _shape(param)
+    dtype = np.dtype(_dtype(param))
     with np.errstate(all="ignore"):
         drawn = (rng.uniform(-reach, reach, shape) / scale).astype(dtype)
         if kind == "random":

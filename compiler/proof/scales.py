@@ -61,7 +61,8 @@ def wrong_conversions(mod: IRModule) -> Iterator[Finding]:
     """
     before = dataflow(mod, PREFIX)
     for value, param in zip(before.outputs, mod[CORE].params):
-        found, quant = _conversion(value), param.quant
+        found = _conversion(value)
+        quant = param.quant
         if quant is None or found is None:
             continue
         factor, zero_point = found
@@ -94,7 +95,9 @@ def _conversion(value: Value) -> tuple[Array, int] | None:
 def _difference(step: Step, ctx: RangeContext) -> str | None:
     """Describe the difference between the factors of a requantization and its scales; None where
     there is none."""
-    read, made, factors = step.args[0].quant, step.result.quant, factors_in(step)
+    read = step.args[0].quant
+    made = step.result.quant
+    factors = factors_in(step)
     assert read is not None
     assert made is not None
     if factors is None:
@@ -130,7 +133,8 @@ def _by_rule(read: Array, made: Array, rounding: str) -> Iterator[tuple[Array, A
         yield tflm_multiplier(double, rounding == "tflm_once")
         return
     with np.errstate(over="ignore"):
-        quotient, powers = as_scale(read / made), exact_log2(as_scale(made / read))
+        quotient = as_scale(read / made)
+        powers = exact_log2(as_scale(made / read))
     if powers is not None:
         yield np.full_like(powers, POWER_OF_TWO), 1 - powers
     yield multiplier_and_shift(np.minimum(quotient, np.float32(2.0**30)))
@@ -138,14 +142,17 @@ def _by_rule(read: Array, made: Array, rounding: str) -> Iterator[tuple[Array, A
 
 def _is_float_product(step: Step, factors: Factors, quotient: Array, ctx: RangeContext) -> Array:
     """Per channel: the factor is a float32 near the quotient that one float product replaces."""
-    attrs, limits, bounds = step.attrs, limits_of(step.attrs), ctx.of(step.args[0])
+    attrs = step.attrs
+    limits = limits_of(step.attrs)
+    bounds = ctx.of(step.args[0])
     exact = np.broadcast_to(factors.scale, quotient.shape)
     chosen = exact.astype(np.float32)
     apart = chosen.view(np.int32).astype(np.int64) - quotient.view(np.int32)
     near = (chosen == exact) & (np.abs(apart) <= _NEAR)
     if limits is None or attrs.rounding not in TIES.values() or not near.any():
         return np.zeros(quotient.shape, bool)
-    low, high = int((bounds.low + factors.bias).min()), int((bounds.high + factors.bias).max())
+    low = int((bounds.low + factors.bias).min())
+    high = int((bounds.high + factors.bias).max())
     ends = max(low, 0 if attrs.relu else -EXACT), min(high, EXACT)
     fraction, exponent = np.frexp(exact.reshape(-1))
     whole = np.ldexp(fraction, _DIGITS).astype(np.int64)

@@ -137,7 +137,9 @@ class Tested:
             return f"steps of the {self.form}: none, {self.without}"
         told = f"steps of the {self.form}: {self.steps} of {self.of} operators on given operands"
         told += f", {self.rounds} rounds, {self.elements} elements"
-        return f"{told}; {self.bounds} bounds are not narrower" if self.bounds else told
+        if self.bounds:
+            return f"{told}; {self.bounds} bounds are not narrower"
+        return told
 
 
 def rounds_of(work: Work) -> int:
@@ -249,7 +251,8 @@ def check_steps(
     bounds = {v: b for v, b in bounds.items() if all(v.type.shape)}
     needed = _Needed(form, bounds)
     drives = Drives(form.flow, bounds, rng)
-    elements, wrong = 0, dict[str, Finding]()
+    elements = 0
+    wrong = dict[str, Finding]()
     for number in range(rounds):
         kind = ROUNDS[number] if number < len(ROUNDS) else ROUNDS[number % 2]
         given = {value: drives.draw(value, kind) for value in form.starts}
@@ -269,8 +272,13 @@ def check_steps(
             for value in needed.read_last[stage]:
                 del given[value]
     done = Tested(
-        *(form.name, needed.steps, form.operators, len(needed.given), rounds),
-        *(elements, len(form.bounds())),
+        form.name,
+        needed.steps,
+        form.operators,
+        len(needed.given),
+        rounds,
+        elements,
+        len(form.bounds()),
     )
     return done, tuple(wrong.values())[:_SHOWN]
 
@@ -335,13 +343,16 @@ class _Needed:
 
     def evaluate(self, stage: int, given: Mapping[Value, Array]) -> list[Array]:
         """Compute one stage with the reference."""
-        source, held = self._form.source, dict[Value, Array]()
+        source = self._form.source
+        held = dict[Value, Array]()
 
         def operand(value: Value) -> Array:
             value = source(value)
             if value.data is not None:
                 return value.data
-            return given[value] if value in leaves else held[value]
+            if value in leaves:
+                return given[value]
+            return held[value]
 
         leaves = set(self.leaves[stage])
         for step in self._between[stage]:

@@ -34,11 +34,14 @@ from compiler.ir.ty import TupleType, Type
 from compiler.ir.walk import nodes_of
 from compiler.ranges.finding import Finding
 
-PREFIX, CORE, SUFFIX = "quantize_inputs", "quantized_main", "dequantize_outputs"
+PREFIX = "quantize_inputs"
+CORE = "quantized_main"
+SUFFIX = "dequantize_outputs"
 PASSTHROUGH = "passthrough"
 """The module attribute that declares outputs which are parameters or constants."""
 
-_INPUT, _CONSTANT = "input", "constant"
+_INPUT = "input"
+_CONSTANT = "constant"
 _MAX_WIRES = 1 << 16
 
 Wire = tuple[str, int]
@@ -144,7 +147,9 @@ def _reads(node: Expr, bound: Mapping[Expr, Expr]) -> Sequence[Expr]:
         if node not in bound:
             raise _Untraceable(f"%{node.name_hint} is used before it is bound")
         return (bound[node],)
-    return node.args if isinstance(node, Call) else node.operands()
+    if isinstance(node, Call):
+        return node.args
+    return node.operands()
 
 
 def _wire(node: Expr, read: list[list[Wire]]) -> list[Wire]:
@@ -182,14 +187,16 @@ def _compare(
 ) -> Iterator[Finding]:
     """Every part against the results of the part before it, the outputs against the last part."""
     names = _names(main)
-    source, count = _INPUT, len(names)
+    source = _INPUT
+    count = len(names)
     for part in (PREFIX, CORE, SUFFIX):
         if part not in given:
             yield Finding("wiring", "@main", f"@{part} is called, and its result is not used")
             return
         said = f"@{part} is given {{}} as argument {{}}"
         yield from _in_order(names, said, given[part], source, count)
-        source, count = part, _size(mod[part].checked_type.ret_type)
+        source = part
+        count = _size(mod[part].checked_type.ret_type)
     declared = mod.attrs.get(PASSTHROUGH)
     computed = list(enumerate(returned))
     if declared is not None:
@@ -254,8 +261,12 @@ def _otherwise(names: Sequence[str], key: str, wire: Wire, source: str) -> str:
 def _shown(names: Sequence[str], wire: Wire) -> str:
     source, number = wire
     if source == _INPUT:
-        return f"%{names[number]}" if number < len(names) else f"input {number}"
-    return "a constant" if source == _CONSTANT else f"result {number} of @{source}"
+        if number < len(names):
+            return f"%{names[number]}"
+        return f"input {number}"
+    if source == _CONSTANT:
+        return "a constant"
+    return f"result {number} of @{source}"
 
 
 def _names(main: Function) -> list[str]:
@@ -263,7 +274,8 @@ def _names(main: Function) -> list[str]:
     tuple."""
     names: list[str] = []
     for param in main.params:
-        name, size = param.name_hint, _size(param.checked_type)
+        name = param.name_hint
+        size = _size(param.checked_type)
         whole = not isinstance(param.checked_type, TupleType)
         names += [name] if whole else [f"{name}.{place}" for place in range(size)]
     return names
@@ -271,7 +283,8 @@ def _names(main: Function) -> list[str]:
 
 def _size(ty: Type) -> int:
     """Count the tensors of a type."""
-    count, stack = 0, [ty]
+    count = 0
+    stack = [ty]
     while stack:
         top = stack.pop()
         if isinstance(top, TupleType):

@@ -184,7 +184,8 @@ def _convolution(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
     attrs: Any = call.attrs
     weight = types[1].concrete_shape
     channels, depth, height, width = (weight[attrs.kernel_layout.index(x)] for x in "OIHW")
-    taps, terms = height * width, math.prod(weight) // max(channels, 1)
+    taps = height * width
+    terms = math.prod(weight) // max(channels, 1)
     batch = types[0].concrete_shape[attrs.data_layout.index("N")]
     padded = _padded(types[0], attrs.data_layout, attrs.padding)
     if depth == 1 and attrs.groups > 1:
@@ -202,7 +203,9 @@ def _convolution(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
 @FWork.register("nn.conv2d_transpose")
 def _transposed_convolution(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
     """The result is computed whole, and cut by the padding."""
-    weight, data, attrs = types[1].concrete_shape, types[0].concrete_shape, call.attrs
+    weight = types[1].concrete_shape
+    data = types[0].concrete_shape
+    attrs = call.attrs
     assert isinstance(attrs, Conv2DTransposeAttrs)
     rows, columns = (
         (data[attrs.data_layout.index(axis)] - 1) * stride
@@ -325,7 +328,9 @@ def declared_work(mod: IRModule, function: str = "main") -> Work:
 
 def _named(function: GlobalVar | Function) -> _Named:
     """Global functions go by their names, functions inside them by themselves."""
-    return function.name_hint if isinstance(function, GlobalVar) else function
+    if isinstance(function, GlobalVar):
+        return function.name_hint
+    return function
 
 
 def known_work(mod: IRModule) -> Work | None:

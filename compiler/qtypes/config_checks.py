@@ -88,7 +88,9 @@ def chunk(name: str, value: Any) -> int:
 
 def level(name: str, value: Any) -> int | None:
     """The level of a pass, or None."""
-    return None if value is None else integer(0, 3, name, value)
+    if value is None:
+        return None
+    return integer(0, 3, name, value)
 
 
 def share(name: str, value: Any) -> float | None:
@@ -133,7 +135,9 @@ class UnregisteredMode(str):
 def stored_mode(name: str) -> str:
     """A calibrate_mode as a file names it."""
     known = name in _CALIBRATE_MODES or not name.isidentifier() or len(name) > _LONGEST_MODE
-    return name if known else UnregisteredMode(name)
+    if known:
+        return name
+    return UnregisteredMode(name)
 
 
 def calibrate_mode(name: str, value: Any) -> str:
@@ -151,7 +155,8 @@ def check_fields(config: Any, options: Mapping[str, Option]) -> dict[str, Any]:
     """
     values = {name: one.check(name, getattr(config, name)) for name, one in options.items()}
     for kind in ("input", "weight", "activation"):
-        nbit, dtype = values[f"nbit_{kind}"], values[f"dtype_{kind}"]
+        nbit = values[f"nbit_{kind}"]
+        dtype = values[f"dtype_{kind}"]
         if nbit > bits(dtype):
             raise ConfigValueError(
                 f"QConfig.nbit_{kind}={nbit} does not fit dtype_{kind}={dtype!r}",

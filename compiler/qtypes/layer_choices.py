@@ -97,7 +97,9 @@ class LayerChoices(Mapping[str, LayerChoice]):
     def __eq__(self, other: object) -> bool:
         if isinstance(other, LayerChoices):
             return self._items == other._items
-        return self.to_dict() == other if isinstance(other, Mapping) else NotImplemented
+        if isinstance(other, Mapping):
+            return self.to_dict() == other
+        return NotImplemented
 
     def __repr__(self) -> str:
         return repr(self.to_dict())

@@ -281,7 +281,9 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, LayerChoices):
         return value.to_dict()
-    return list(value) if isinstance(value, ValueList) else value
+    if isinstance(value, ValueList):
+        return list(value)
+    return value
 
 
 def _field_of_kind(kind: int) -> str:
@@ -301,7 +303,9 @@ def qconfig(**overrides: Any) -> QConfig:
 def current_qconfig() -> QConfig:
     """The innermost ``with qconfig(...)`` of this thread or task, or the defaults."""
     stack = _STACK.get()
-    return stack[-1] if stack else QConfig()
+    if stack:
+        return stack[-1]
+    return QConfig()
 
 
 def qconfig_from_text(text: str, start: QConfig | None = None) -> QConfig:

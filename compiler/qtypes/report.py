@@ -110,4 +110,6 @@ def call_places(main: Function) -> Mapping[Expr, int]:
 
 def _plain(values: NDArray[Any]) -> float | tuple[float, ...]:
     array = np.asarray(values)
-    return float(array) if array.ndim == 0 else tuple(array.astype(np.float64).tolist())
+    if array.ndim == 0:
+        return float(array)
+    return tuple(array.astype(np.float64).tolist())

@@ -16,9 +16,9 @@ class ValueList(tuple[V, ...]):
     __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
-        return (
-            tuple.__eq__(self, tuple(other)) if isinstance(other, list) else super().__eq__(other)
-        )
+        if isinstance(other, list):
+            return tuple.__eq__(self, tuple(other))
+        return super().__eq__(other)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -57,7 +57,9 @@ def _split_at_commas(text: str) -> list[str]:
 def _split(text: str, separator: str) -> list[str]:
     """The parts of ``text`` between separators that lie outside brackets and quotes."""
     items: list[str] = []
-    start, open_brackets, quote = 0, "", ""
+    start = 0
+    open_brackets = ""
+    quote = ""
     for i, letter in enumerate(text):
         if quote:
             quote = "" if letter == quote else quote

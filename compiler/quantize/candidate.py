@@ -298,7 +298,8 @@ def build_marked(
             folded = Sequential(["FoldConstant"], name="simulate")(simulated)
             cut = partition_conversions(folded, integer_dtypes(run.qconfig), False)
         return Candidate(annotated, simulated, simulated, None, cut, run, run.report)
-    bound, simulated = simulated, tied_states(simulated)
+    bound = simulated
+    simulated = tied_states(simulated)
     with PassContext.current().inner(opt_level=3, required_pass=_REQUIRED):
         passes = (QuantizeRealize(run), "FoldConstant", MergeRequantize())
         integer = Sequential(passes, name="realize")(simulated)
@@ -318,7 +319,8 @@ def _fitted(
     joined: Mapping[int, int],
 ) -> IRModule:
     """The simulated module with rounded weights, its ranges fitted on the way."""
-    simulated, bind = bind_scales(annotated, run, ranges), partial(bind_scales, annotated, run)
+    simulated = bind_scales(annotated, run, ranges)
+    bind = partial(bind_scales, annotated, run)
     main = simulated["main"]
     kept = results_of(main.body, run.qconfig) | read_by_loops(main)
     fixed = {p for p in measured_points(simulated) if own_range(p, run.qconfig) is not None}

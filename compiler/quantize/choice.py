@@ -145,7 +145,8 @@ def _smoothing(
 
 def _rounding(samples: int, seconds: float) -> Decision:
     """Sequentially where there are enough samples to fit to, and where it does not take long."""
-    value, means = "corrected", "biases make up for the means that rounded weights move"
+    value = "corrected"
+    means = "biases make up for the means that rounded weights move"
     if samples < _ENOUGH:
         why = f"{means}; {samples} sample is too few to fit weights to, {_ENOUGH} are enough"
     elif seconds > MOST_SECONDS:

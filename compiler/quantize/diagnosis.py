@@ -212,7 +212,9 @@ def _placed(call: Call, record: CallRecord, converted: Container[Expr]) -> CallR
         return record
     if not any(holds_float(node.checked_type) for node in (call, *call.args)):
         return replace(record, status="integer", reason="")
-    return replace(record, reason=CONVERSION) if call in converted else record
+    if call in converted:
+        return replace(record, reason=CONVERSION)
+    return record
 
 
 def _operators(

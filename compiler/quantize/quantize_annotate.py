@@ -84,7 +84,8 @@ class QuantizeAnnotate(RunPass, FunctionPass):
 
 
 def _facts_of(fn: Function, qconfig: QConfig) -> GraphFacts:
-    layers, for_tflm = qconfig.layers, qconfig.for_tflm
+    layers = qconfig.layers
+    for_tflm = qconfig.for_tflm
     in_float = frozenset(call for call, choice in choices_of(fn, layers).items() if choice.float)
     if not qconfig.integer_tables:
         return GraphFacts(float_layers=in_float)
@@ -121,7 +122,9 @@ def _in_float(arg: Expr) -> Expr:
         else one
         for one in fields
     )
-    return Tuple(made, span=arg.span) if isinstance(arg, Tuple) else made[0]
+    if isinstance(arg, Tuple):
+        return Tuple(made, span=arg.span)
+    return made[0]
 
 
 def annotate() -> QuantizeAnnotate:
@@ -151,7 +154,8 @@ class _Annotator:
         if not self.context.qconfig.guard(ref_call):
             self.note(ref_call, "float", "guard")
             return with_args(ref_call, tuple(unannotated(arg) for arg in args))
-        was_stopped, counter = self.context.stopped, self.context.conv2d_counter
+        was_stopped = self.context.stopped
+        counter = self.context.conv2d_counter
         known = len(self.context.qnode_map)
         result = rule(ref_call, args, self.context)
         if self.keeps_float:
@@ -211,7 +215,9 @@ class _Annotator:
         if skipped or ref_call in self.context.facts.float_layers:
             return "skipped_layer"
         quantized = any(kind_of(arg) is not None for arg in args)
-        return "rule_aborted" if quantized else OPERAND_FLOAT
+        if quantized:
+            return "rule_aborted"
+        return OPERAND_FLOAT
 
     def _with_inputs(self, ref_call: Call, args: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """The operands; inputs of the model, converted or not, are quantized."""

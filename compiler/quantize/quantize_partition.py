@@ -41,7 +41,9 @@ class QuantizePartition(RunPass, FunctionPass):
 
         def bordered(_before: Expr, after: Expr) -> Expr:
             bounded = is_op_call(after, "annotation.stop_fusion")
-            return after if bounded else border(after, run.qconfig.dtype_input)
+            if bounded:
+                return after
+            return border(after, run.qconfig.dtype_input)
 
         if run.qconfig.narrow_results:
             body = _each_result(fn.body, body, bordered)

@@ -46,7 +46,8 @@ class QuantizeRealize(RunPass, FunctionPass):
         require_static(fn, self.info.name)
         run = context_or_new(self.context)
         run = replace(run, bounds_of=ExpressionRanges().of, reach=_reaches(fn))
-        places, report = call_places(fn), run.report
+        places = call_places(fn)
+        report = run.report
 
         def realized(ref_call: Call, args: tuple[Expr, ...], _ctx: object) -> Expr | None:
             rule = FQRealizeRewrite.get(ref_call.op)

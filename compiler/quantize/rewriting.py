@@ -19,4 +19,6 @@ def rewritten(mod: IRModule, made: Callable[[Expr, Mapping[Expr, Expr]], Expr | 
     """
     main: Function = mod["main"]
     new = rebuilt_function(main, made)
-    return mod if new is main else infer_module(mod.with_function("main", new))
+    if new is main:
+        return mod
+    return infer_module(mod.with_function("main", new))

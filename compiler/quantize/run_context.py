@@ -10,7 +10,9 @@ from compiler.qtypes.context import QuantizeContext
 
 def context_or_new(context: QuantizeContext | None) -> QuantizeContext:
     """``context``, or one for the current QConfig."""
-    return QuantizeContext() if context is None else context
+    if context is None:
+        return QuantizeContext()
+    return context
 
 
 @dataclass(frozen=True, slots=True)

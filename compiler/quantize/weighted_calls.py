@@ -24,4 +24,6 @@ def weighted_calls(main: Function) -> list[tuple[Call, InputColumns]]:
 def weight_of(call: Call) -> Constant | None:
     """The constant weight, also behind a quantize point."""
     weight = behind(call.args[1], (SQ,))[1]
-    return weight if isinstance(weight, Constant) else None
+    if isinstance(weight, Constant):
+        return weight
+    return None

@@ -110,7 +110,8 @@ class RangeContext:
     def result_fits(self, step: Step, what: str, bounds: Interval, dtype: str) -> bool:
         """``fits`` for what is recorded as a value anyway."""
         low, high = dtype_range(dtype)
-        below, above = bounds.lowest < low, bounds.highest > high
+        below = bounds.lowest < low
+        above = bounds.highest > high
         if not below and not above:
             return True
         reach = bounds.lowest if below and -bounds.lowest >= bounds.highest else bounds.highest
@@ -130,7 +131,9 @@ class RangeContext:
         """The operator that the module names, whose word ``step`` is."""
         named = self.operator or step
         name = self._names.get(named.results[0])
-        return f"{self._place}{name} {named.name}" if name else named.name
+        if name:
+            return f"{self._place}{name} {named.name}"
+        return named.name
 
 
 RangeRule = Callable[[Step, RangeContext], Interval]
@@ -148,7 +151,9 @@ _BY_NAME: Final = ("nn.avg_pool2d",)
 
 def dtype_range(dtype: str) -> tuple[int, int]:
     """Smallest and largest value of an integer dtype or bool."""
-    return (0, 1) if dtype == "bool" else integer_range(dtype)
+    if dtype == "bool":
+        return (0, 1)
+    return integer_range(dtype)
 
 
 def anything(value: Value) -> Interval:

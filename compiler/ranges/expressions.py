@@ -75,7 +75,8 @@ class ExpressionRanges:
         return made
 
     def _analyse(self, step: Step) -> None:
-        read, made = step.args, step.results
+        read = step.args
+        made = step.results
         if step.name in (STEP, END):  # elements of what it reads last
             for value, source in zip(made, read[-len(made) :], strict=True):
                 self._ctx.set_ends(value, self._ctx.ends_of(source))
@@ -90,7 +91,9 @@ class ExpressionRanges:
             self._compute(step.result)
 
     def _bound(self, step: Step) -> None:
-        read, made, findings = step.args, step.results, self._ctx.findings
+        read = step.args
+        made = step.results
+        findings = self._ctx.findings
         analyse_step(step, self._ctx)
         if findings and sum(map(self._compute, read)):
             findings.clear()
@@ -113,7 +116,8 @@ class ExpressionRanges:
             if missing:
                 waiting += missing
                 continue
-            made, arrays = waiting.pop(), [arg.data for arg in step.args if arg.data is not None]
+            made = waiting.pop()
+            arrays = [arg.data for arg in step.args if arg.data is not None]
             data: Any = evaluate_op(step.op, step.attrs, arrays, made.type)
             made.data = data
             if is_whole(made):
@@ -131,8 +135,12 @@ def _gives_vector(step: Step) -> bool:
 def _read(node: Expr) -> Sequence[Expr]:
     """Operands that say what a node is; what control flow and functions give may be anything."""
     if isinstance(node, Call):
-        return node.args if isinstance(node.op, Op) else ()
-    return node.operands() if isinstance(node, (Tuple, TupleGetItem)) else ()
+        if isinstance(node.op, Op):
+            return node.args
+        return ()
+    if isinstance(node, (Tuple, TupleGetItem)):
+        return node.operands()
+    return ()
 
 
 def _inferred(node: Expr) -> Type:

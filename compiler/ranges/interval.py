@@ -74,7 +74,9 @@ class Interval:
         own = (1,) * missing + self.low.shape
         if any(size not in (1, wanted) for size, wanted in zip(own, shape)):
             return self.scalar(len(shape))
-        return Interval(self.low.reshape(own), self.high.reshape(own)) if missing else self
+        if missing:
+            return Interval(self.low.reshape(own), self.high.reshape(own))
+        return self
 
     def scalar(self, rank: int) -> Interval:
         """One pair of bounds for the whole tensor."""
@@ -84,7 +86,9 @@ class Interval:
 def _end(bounds: Bound, farther: np.ufunc) -> int:
     if bounds.size == 1:  # most are of a whole tensor
         return int(bounds.item())
-    return int(farther.reduce(bounds, axis=None)) if bounds.size else 0
+    if bounds.size:
+        return int(farther.reduce(bounds, axis=None))
+    return 0
 
 
 def exact(values: Any) -> Bound:
@@ -104,7 +108,8 @@ def interval(low: Any, high: Any) -> Interval:
         low, high = np.broadcast_arrays(low, high)
     while low.size > MAX_BOUNDS:
         axis = int(np.argmax(low.shape))
-        low, high = low.min(axis=axis, keepdims=True), high.max(axis=axis, keepdims=True)
+        low = low.min(axis=axis, keepdims=True)
+        high = high.max(axis=axis, keepdims=True)
     return Interval(exact(low), exact(high))
 
 

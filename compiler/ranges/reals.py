@@ -35,8 +35,12 @@ ANYTHING: Ends = (-math.inf, math.inf)
 
 LAYOUT = frozenset(
     (
-        *("annotation.cast_hint", "annotation.stop_fusion"),
-        *("expand_dims", "reshape", "squeeze", "transpose"),
+        "annotation.cast_hint",
+        "annotation.stop_fusion",
+        "expand_dims",
+        "reshape",
+        "squeeze",
+        "transpose",
     )
 )
 """Operators that change no element."""
@@ -59,7 +63,9 @@ def constant_ends(value: Value) -> Ends:
     if not data.size:
         return 0.0, 0.0
     low, high = float(data.min()), float(data.max())
-    return ANYTHING if math.isnan(low) or math.isnan(high) else (low, high)
+    if math.isnan(low) or math.isnan(high):
+        return ANYTHING
+    return (low, high)
 
 
 def real_ends(step: Step, ends: Sequence[Ends]) -> Ends | None:
@@ -72,11 +78,14 @@ def real_ends(step: Step, ends: Sequence[Ends]) -> Ends | None:
     if step.name in LAYOUT or step.name == "copy":
         return ends[0]
     if step.name in PLACES:
-        shape, axis = step.args[0].type.shape, step.attrs.axis
+        shape = step.args[0].type.shape
+        axis = step.attrs.axis
         one = isinstance(axis, int) and not getattr(step.attrs, "exclude", False)
         sizes = [shape[axis]] if one else shape
         known = [size for size in sizes if isinstance(size, int)]
-        return (0, math.prod(known) - 1) if len(known) == len(sizes) else None
+        if len(known) == len(sizes):
+            return (0, math.prod(known) - 1)
+        return None
     dtype = step.result.type.dtype
     if step.name not in _MONOTONE or dtype == "bool":
         return None

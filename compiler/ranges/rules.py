@@ -103,7 +103,8 @@ def bitwise_or(step: Step, ctx: RangeContext) -> Interval:
 def where(step: Step, ctx: RangeContext) -> Interval:
     """Either branch, or the only one that the condition allows."""
     chosen, first, second = (ctx.of(v) for v in step.args)
-    always, never = chosen.low == 1, chosen.high == 0
+    always = chosen.low == 1
+    never = chosen.high == 0
     return interval(
         *(
             np.where(always, one, np.where(never, other, farther(one, other)))
@@ -158,7 +159,9 @@ def _truths(side: Interval) -> tuple[Bound, Bound]:
 def cast(step: Step, ctx: RangeContext) -> Interval:
     """The value itself, which must fit; a bool says whether it is not 0."""
     source = ctx.of(step.args[0])
-    return interval(*_truths(source)) if step.result.type.dtype == "bool" else source
+    if step.result.type.dtype == "bool":
+        return interval(*_truths(source))
+    return source
 
 
 # ---- products ------------------------------------------------------------------------------------
@@ -198,7 +201,9 @@ def weighted_sums(
 
 def largest(weight: Array) -> int:
     """The largest absolute value, which for the least int64 is no int64."""
-    return max(abs(int(weight.min())), abs(int(weight.max()))) if weight.size else 0
+    if weight.size:
+        return max(abs(int(weight.min())), abs(int(weight.max())))
+    return 0
 
 
 def signed_sums(weight: Array) -> tuple[Array, Array]:
@@ -217,7 +222,8 @@ def _bounded(
     """Bounds per output channel; weight is (G, O, K, taps), low and high are (G, K)."""
     groups, outputs, *rest = weight.shape
     rows = max(1, _BLOCK // max(1, groups * math.prod(rest)))
-    bottom, top = np.minimum(low, 0), np.maximum(high, 0)
+    bottom = np.minimum(low, 0)
+    top = np.maximum(high, 0)
     on_positive = np.stack([bottom, top, low, high], axis=-1)
     on_negative = np.stack([top, bottom, high, low], axis=-1)
     blocks = [
@@ -225,17 +231,21 @@ def _bounded(
         for start in range(0, max(outputs, 1), rows)
     ]
     ends = [np.concatenate(parts, axis=1).reshape(-1) for parts in zip(*blocks)]
-    partial, whole = (ends[0], ends[1]), (ends[2], ends[3])
+    partial = (ends[0], ends[1])
+    whole = (ends[2], ends[3])
     _check_widened(step, ctx)
     ctx.fits(step, "the accumulator", Interval(*partial), step.result.type.dtype)
-    return partial if padded else whole
+    if padded:
+        return partial
+    return whole
 
 
 @FRange.register("nn.conv2d")
 def conv2d(step: Step, ctx: RangeContext) -> Interval:
     """Per output channel; spatial positions share their bounds."""
     data, kernel = step.args
-    padded, groups = any(step.attrs.padding), step.attrs.groups
+    padded = any(step.attrs.padding)
+    groups = step.attrs.groups
     outputs, inputs, *size = kernel.type.concrete_shape
     if kernel.data is None:
         return _of_two(step, ctx, inputs * math.prod(size), padded)
@@ -271,7 +281,9 @@ def _of_two(step: Step, ctx: RangeContext, terms: int, padded: bool = False) -> 
     partial = constant_interval(terms * min(*ends, 0), terms * max(*ends, 0), rank)
     _check_widened(step, ctx)
     ctx.fits(step, "the accumulator", partial, step.result.type.dtype)
-    return partial if padded else constant_interval(terms * min(ends), terms * max(ends), rank)
+    if padded:
+        return partial
+    return constant_interval(terms * min(ends), terms * max(ends), rank)
 
 
 def _check_widened(step: Step, ctx: RangeContext) -> None:
@@ -314,7 +326,8 @@ def _reads_only_padding(step: Step) -> bool:
     attrs = step.attrs
     sizes = step.args[0].type.concrete_shape[2:], step.result.type.concrete_shape[2:]
     for axis, (size, count) in enumerate(zip(*sizes)):
-        taps, apart = attrs.pool_size[axis], attrs.dilation[axis]
+        taps = attrs.pool_size[axis]
+        apart = attrs.dilation[axis]
         starts = np.arange(count, dtype=object) * attrs.strides[axis] - attrs.padding[axis]
         # The first tap at or behind element 0 must be one of the window's, and inside the data.
         skipped = np.maximum(-(starts // apart), 0)
@@ -326,7 +339,8 @@ def _reads_only_padding(step: Step) -> bool:
 @FRange.register("nn.avg_pool2d")
 def avg_pool2d(step: Step, ctx: RangeContext) -> Interval:
     """Between the elements' bounds, and 0 where padding counts or fills a window."""
-    attrs, source = step.attrs, step.attrs.layout
+    attrs = step.attrs
+    source = step.attrs.layout
     bounds = ctx.of(step.args[0]).along([source.index(letter) for letter in "HW"])
     _check_sum(step, ctx, bounds, math.prod(attrs.pool_size))
     if any(attrs.padding) or attrs.ceil_mode:
@@ -385,7 +399,8 @@ def lookup(step: Step, ctx: RangeContext) -> Interval:
     table = step.args[1].data
     if table is None:
         return ctx.of(step.args[1]).scalar(rank)
-    source, lowest = ctx.of(step.args[0]), integer_range(step.args[0].type.dtype)[0]
+    source = ctx.of(step.args[0])
+    lowest = integer_range(step.args[0].type.dtype)[0]
     return entries(table, source.lowest - lowest, source.highest - lowest, rank)
 
 
@@ -399,7 +414,8 @@ def entries(table: Array, low: int, high: int, rank: int) -> Interval:
 @FRange.register("isqrt")
 def isqrt(step: Step, ctx: RangeContext) -> Interval:
     """Monotone; of what has 62 bits."""
-    source, rank = ctx.of(step.args[0]), len(step.result.type.shape)
+    source = ctx.of(step.args[0])
+    rank = len(step.result.type.shape)
     if source.lowest < 0 or source.highest >= _RADICANDS:
         reach = source.lowest if source.lowest < 0 else source.highest
         ctx.report(step, f"its radicand may reach {reach}, legal are 0 to 2^62 - 1", bound=reach)
@@ -449,14 +465,17 @@ def _moved(step: Step, bounds: Sequence[tuple[Bound, Value]]) -> Array:
 def take(step: Step, ctx: RangeContext) -> Interval:
     """Any element along the axis; of a table, elements between the extreme places."""
     data, places = step.args
-    rank, axis, batch = len(step.result.type.shape), step.attrs.axis, step.attrs.batch_dims
+    rank = len(step.result.type.shape)
+    axis = step.attrs.axis
+    batch = step.attrs.batch_dims
     if data.data is not None and data.data.ndim == 1 and data.data.size:
         held = ctx.of(places)
         all_of = step.attrs.mode == "wrap"
         ends = (0, data.data.size) if all_of else (held.lowest, held.highest)
         return entries(data.data, *ends, rank)
     kept = ctx.of(data).along([axis])
-    shape, between = kept.low.shape, (1,) * (len(places.type.shape) - batch)
+    shape = kept.low.shape
+    between = (1,) * (len(places.type.shape) - batch)
     shape = (*shape[:axis], *between, *shape[axis + 1 :])
     return interval(kept.low.reshape(shape), kept.high.reshape(shape))
 
@@ -466,7 +485,8 @@ def scatter(step: Step, ctx: RangeContext) -> Interval:
     """The data or an update, which of them where bounds decide the rows; sums of the data and as
     many updates as can meet at one row, or fewer, in any order."""
     data, indices, updates = step.args
-    first, new = ctx.of(data).along([0]), ctx.of(updates).along([0])
+    first = ctx.of(data).along([0])
+    new = ctx.of(updates).along([0])
     if step.attrs.mode in ("update", "max", "min"):
         held = [ctx.of(value) for value in step.args]
         most = max(value.type.num_elements for value in step.args)
@@ -474,7 +494,9 @@ def scatter(step: Step, ctx: RangeContext) -> Interval:
         if np.array_equal(held[1].low, held[1].high) and most <= MAX_MOVED and not wide:
             low = _moved(step, [(bounds.low, v) for bounds, v in zip(held, step.args)])
             return interval(low, _moved(step, [(b.high, v) for b, v in zip(held, step.args)]))
-        return first.union(new) if updates.type.num_elements else first
+        if updates.type.num_elements:
+            return first.union(new)
+        return first
     if step.attrs.mode != "add":
         ctx.report(step, "products of updates cannot be bounded")
         return anything(step.result)

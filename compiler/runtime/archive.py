@@ -35,14 +35,22 @@ _MEMBER = re.compile(r"(?:[a-z0-9_]+/)?[a-z0-9_]+\.[a-z]+")
 _ENCRYPTED = 0x1
 # What zipfile raises for offsets, names and methods that no archive has.
 _NO_ARCHIVE = (
-    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError),
-    *(ValueError, NotImplementedError, RuntimeError),
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    ValueError,
+    NotImplementedError,
+    RuntimeError,
 )
-_LOCAL, _CENTRAL = struct.Struct("<4s5H3L2H"), struct.Struct("<4s6H3L5H2L")
+_LOCAL = struct.Struct("<4s5H3L2H")
+_CENTRAL = struct.Struct("<4s6H3L5H2L")
 _END = struct.Struct("<4s4H2LH")
-_VERSION, _DATE = 20, (1 << 5) | 1
+_VERSION = 20
+_DATE = (1 << 5) | 1
 """Version of the zip format; 1980-01-01, as zips write it."""
-_UNIX, _REGULAR_FILE = 3 << 8, 0o100644 << 16
+_UNIX = 3 << 8
+_REGULAR_FILE = 0o100644 << 16
 
 
 def write_archive(path: str | os.PathLike[str], members: Mapping[str, bytes]) -> None:
@@ -71,7 +79,8 @@ def _pieces(members: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(members.items())}
     manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, "sha256": digests}
     everything = {**members, MANIFEST: json_bytes(manifest)}
-    entries, offset = [], 0
+    entries = []
+    offset = 0
     for name, data in sorted(everything.items()):
         sizes = (zlib.crc32(data), len(data), len(data), len(name), 0)
         header = _LOCAL.pack(b"PK\3\4", _VERSION, 0, 0, 0, _DATE, *sizes) + name.encode()
@@ -143,7 +152,9 @@ def difference(stream: BinaryIO, members: Mapping[str, bytes]) -> str:
             same = next((place for place, (one, other) in pairs if one != other), len(found))
             return f"byte {offset + same}, in {what}"
         offset += len(piece)
-    return f"bytes behind byte {offset}, its end" if stream.read(1) else ""
+    if stream.read(1):
+        return f"bytes behind byte {offset}, its end"
+    return ""
 
 
 def _read_members(archive: zipfile.ZipFile, file: Path, strict: bool) -> dict[str, bytes]:

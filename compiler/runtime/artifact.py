@@ -161,7 +161,8 @@ class QModule:
         if self.before is None and self.after is None:
             return None
         if not self._pipelines:
-            whole, core = Interface.read(self.provenance.get(PIPELINE)), self.interface
+            whole = Interface.read(self.provenance.get(PIPELINE))
+            core = self.interface
             if whole is None or core is None:
                 raise ArtifactError(
                     "the module has float parts around it and does not say what they take and give",
@@ -228,7 +229,9 @@ class QModule:
         outputs: list[Any] = self.run(dict(zip(named, arrays)) if not inputs else arrays)
         if tensors:
             outputs = list(map(importlib.import_module("torch").from_numpy, outputs))
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+        if len(outputs) == 1:
+            return outputs[0]
+        return tuple(outputs)
 
     def _run_whole(
         self, pipeline: Pipeline, inputs: Inputs, executor: str, threads: int
@@ -417,7 +420,8 @@ def fitting_samples(
         run: the reference.
     """
     share = _SAMPLES_SHARE * member_bytes(constants_of(module))
-    most, room = max(_FIRST_BYTES, share), max(_SAMPLES_BYTES, share)
+    most = max(_FIRST_BYTES, share)
+    room = max(_SAMPLES_BYTES, share)
     params = module["main"].params
     kept: list[StoredSample] = []
     for given in inputs:
@@ -469,12 +473,16 @@ def _packed_input(param: Var, array: Array) -> dict[str, Array]:
     array = np.asarray(array)
     known = _static_shape(param) == array.shape
     period = period_of(array) if known else 0
-    return {"_begin": array.reshape(-1)[:period]} if period else _packed(array)
+    if period:
+        return {"_begin": array.reshape(-1)[:period]}
+    return _packed(array)
 
 
 def _static_shape(param: Var) -> tuple[int, ...] | None:
     ty = param.checked_type
-    return None if not isinstance(ty, TensorType) or is_dynamic(ty) else ty.concrete_shape
+    if not isinstance(ty, TensorType) or is_dynamic(ty):
+        return None
+    return ty.concrete_shape
 
 
 def _packed(array: Array) -> dict[str, Array]:
@@ -529,7 +537,10 @@ def load_qmod(path: str | os.PathLike[str] | bytes) -> QModule:
     with raised_as(
         ArtifactError,
         f"{path} holds a module that this qsearch cannot read",
-        *(CompilerError, TypeError, UnicodeDecodeError, KeyError),
+        CompilerError,
+        TypeError,
+        UnicodeDecodeError,
+        KeyError,
         fix="use the qsearch that wrote it",
     ):
         source = members["module.relay"].decode()

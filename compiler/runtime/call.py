@@ -36,7 +36,9 @@ class Call:
         threads: int = 1,
         joins: bool = True,
     ) -> None:
-        self.executor, self.threads, self._joins = executor, threads, joins
+        self.executor = executor
+        self.threads = threads
+        self._joins = joins
         self._names = [name for name, _ in types]
         self._types = [ty for _, ty in types]
         # Two parameters may have one name; then no name tells them apart.
@@ -113,4 +115,6 @@ class Call:
                 "the inputs hold different numbers of samples",
                 where=", ".join(f"{n}: {len(a)}" for n, a in zip(self._names, arrays)),
             )
-        return counts.pop() if counts else 1
+        if counts:
+            return counts.pop()
+        return 1

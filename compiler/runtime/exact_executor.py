@@ -60,12 +60,15 @@ def exact_executor(module: IRModule) -> Chosen:
     try:
         return Chosen("engine", executor_named("engine", module))
     except CodegenError as error:
-        why, fix = error.what, error.fix
+        why = error.what
+        fix = error.fix
     try:
-        name, executor = "integer", executor_named("integer", module)
+        name = "integer"
+        executor = executor_named("integer", module)
         note = f"{why}: onnxruntime runs the module in integers, {SLOWER}"
     except (ImportError, OnnxExportError) as error:
-        name, executor = "reference", executor_named("reference", module)
+        name = "reference"
+        executor = executor_named("reference", module)
         also = "no onnxruntime" if isinstance(error, ImportError) else error.what
         note = f"{why}; {also}: the reference runs the module, much slower"
     note = note if fix is None else f"{note}; {fix}"

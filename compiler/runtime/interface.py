@@ -66,7 +66,9 @@ class Interface:
             return None
         names = {port.name for port in found.inputs}
         fits = names.issuperset(inputs) and len(found.outputs) == outputs
-        return found if fits else None
+        if fits:
+            return found
+        return None
 
     @staticmethod
     def read(found: Any) -> Interface | None:
@@ -75,7 +77,9 @@ class Interface:
             taken, given = (tuple(_port(p) for p in found[kind]) for kind in ("inputs", "outputs"))
         except (KeyError, TypeError, ValueError):
             return None
-        return Interface(taken, given) if len({p.name for p in taken}) == len(taken) else None
+        if len({p.name for p in taken}) == len(taken):
+            return Interface(taken, given)
+        return None
 
     def converted(self, names: Sequence[str]) -> tuple[list[Converted], list[Converted]]:
         """The dtypes of these inputs, and of the outputs, where the module has float32 for them."""
@@ -85,11 +89,15 @@ class Interface:
 
 
 def _converted(dtype: str) -> Converted:
-    return np.dtype(dtype) if dtype in CONVERTED else None
+    if dtype in CONVERTED:
+        return np.dtype(dtype)
+    return None
 
 
 def _port(found: Mapping[str, Any]) -> Port:
-    name, dtype, dims = found["name"], found["dtype"], tuple(found["dims"])
+    name = found["name"]
+    dtype = found["dtype"]
+    dims = tuple(found["dims"])
     known = isinstance(name, str) and dtype in (*DTYPES, *CONVERTED)
     if not known or not all(isinstance(dim, (int, str)) for dim in dims):
         raise ValueError(f"not an input or output: {found!r}")

@@ -30,7 +30,9 @@ from compiler.runtime.external_module import ExternalModule, external_loaders
 from compiler.runtime.kernels import module_kernels
 from compiler.runtime.packed import pack, unpack
 
-TEXT, TENSORS, INDEX = "lir.txt", "lir.bin", "lir.json"
+TEXT = "lir.txt"
+TENSORS = "lir.bin"
+INDEX = "lir.json"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,7 +130,11 @@ class LoweredModule:
         with raised_as(
             ArtifactError,
             "the lowered module cannot be read",
-            *(CompilerError, UnicodeDecodeError, KeyError, TypeError, AttributeError),
+            CompilerError,
+            UnicodeDecodeError,
+            KeyError,
+            TypeError,
+            AttributeError,
             fix="use the qsearch that wrote it",
         ):
             mod = infer_module(

@@ -84,7 +84,9 @@ def form_of(array: Array, ends: bool = False) -> Form:
     begin = int(ahead[0]) - 1 if ahead.size else array.size - 1
     behind = np.flatnonzero(array != array[-1])
     count = int(behind[-1]) + 2 - begin if behind.size else 1
-    return form if array.size - count < _WORTH else form._replace(begin=begin, inner=count)
+    if array.size - count < _WORTH:
+        return form
+    return form._replace(begin=begin, inner=count)
 
 
 def _steps(array: Array, low: int) -> Array:

@@ -84,7 +84,8 @@ class Pipeline:
     def unpack(data: bytes) -> Pipeline:
         """The head of a packed pipeline, without the part in front."""
         found = json.loads(data)
-        whole, core = Interface.read(found["whole"]), Interface.read(found["core"])
+        whole = Interface.read(found["whole"])
+        core = Interface.read(found["core"])
         assert whole is not None
         assert core is not None
         return Pipeline(whole, core, None, base64.b64decode(found["after"]) or None)
@@ -126,7 +127,8 @@ class Pipeline:
     def _session(self, name: str, part: bytes) -> Any:
         if name not in self._sessions:
             try:
-                read, made = resolve_name(_READER), resolve_name(_SESSION)
+                read = resolve_name(_READER)
+                made = resolve_name(_SESSION)
             except ImportError as error:
                 raise EvaluationError(
                     f"{name}, the float part of the model, needs onnxruntime",

@@ -53,8 +53,12 @@ def _callees(mod: IRModule, name: str) -> Iterator[Function | str]:
 
 def _definition(callee: Expr, mod: IRModule, bound: dict[Var, Expr]) -> object:
     if isinstance(callee, GlobalVar):
-        return mod[callee] if callee.name_hint in mod else None
-    return bound.get(callee) if isinstance(callee, Var) else callee
+        if callee.name_hint in mod:
+            return mod[callee]
+        return None
+    if isinstance(callee, Var):
+        return bound.get(callee)
+    return callee
 
 
 def _walk(function: Function) -> list[Expr]:

@@ -135,7 +135,9 @@ def _commands_that(word: str) -> str:
     """The commands whose summary has this word: ``resume``, ``quantize``, ``score``."""
     found = [name for name, (_, _, told) in COMMANDS.items() if word in re.findall(r"\w+", told)]
     told = " or ".join(f"{name} ({COMMANDS[name][2]})" for name in found)
-    return f"did you mean {told}?" if found else ""
+    if found:
+        return f"did you mean {told}?"
+    return ""
 
 
 @click.command(cls=Command)
@@ -259,7 +261,10 @@ def run(words: Sequence[str]) -> int:
         with context:
             code = context.command.invoke(context)
             sys.stdout.flush()
-            return EXIT_OK if code is None else int(code)  # most commands succeed or raise
+            # most commands succeed or raise
+            if code is None:
+                return EXIT_OK
+            return int(code)
     except click.exceptions.Exit as ended:  # --help and --version
         return ended.exit_code
     except KeyboardInterrupt:
@@ -321,4 +326,6 @@ def _unforeseen(error: Exception, words: Sequence[str]) -> int:
         logger.info("unforeseen error", exc_info=error)
     if "-vv" in words or words.count("-v") > 1:
         traceback.print_exception(error)
-    return EXIT_SEARCH_FAILED if theirs is None else EXIT_BAD_INPUT
+    if theirs is None:
+        return EXIT_SEARCH_FAILED
+    return EXIT_BAD_INPUT

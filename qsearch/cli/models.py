@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 TEXT: Final = "text"
 SIGN_HELP: Final = "sign the module with this private key (qsearch keygen)"
-SAMPLES, NODES_SHOWN = 16, 3
+SAMPLES = 16
+NODES_SHOWN = 3
 
 
 def _qconfig(help: str, default: str = "") -> options.Decorator:
@@ -89,7 +90,9 @@ def doctor_command(
             print(f"\n{found.hardware}")
         for line in found.judgement:
             print(wrapped(line, "  "))
-    return EXIT_OK if found.diagnosis.fully_integral else EXIT_TARGET_MISSED
+    if found.diagnosis.fully_integral:
+        return EXIT_OK
+    return EXIT_TARGET_MISSED
 
 
 def _print_diagnosis(found: ModelDiagnosis, every: bool) -> None:
@@ -162,7 +165,9 @@ def _what_to_do(entry: Any) -> str:
     """Causes are told once, above the table; consequences name theirs."""
     if entry.status == "integer" or not entry.advice:
         return ""
-    return str(entry.advice) if entry.because_of is not None else "see above"
+    if entry.because_of is not None:
+        return str(entry.advice)
+    return "see above"
 
 
 # compile ----------------------------------------------------------------------------------------
@@ -254,7 +259,9 @@ def compile_command(
     assert module.qconfig is not None
     wrong = closeness is not None and closeness.wrong and not has_few_bits(module.qconfig)
     refuted = (module.proof or {}).get("verdict") == "refuted"  # the log says where
-    return EXIT_TARGET_MISSED if wrong or refuted else EXIT_OK
+    if wrong or refuted:
+        return EXIT_TARGET_MISSED
+    return EXIT_OK
 
 
 # insight ----------------------------------------------------------------------------------------
@@ -418,7 +425,9 @@ def diff_command(a: str, b: str, data: DataSource, as_json: bool, **asked: Any) 
             told += "; undone dB: the same once factors and offsets of channels are undone, which "
             told += "smoothing and zero points put in between and later operators take back"
         print(wrapped(told), file=sys.stderr)
-    return EXIT_OK if found.equal else EXIT_TARGET_MISSED
+    if found.equal:
+        return EXIT_OK
+    return EXIT_TARGET_MISSED
 
 
 def _difference_row(node: NodeDifference) -> dict[str, Any]:

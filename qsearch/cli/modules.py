@@ -136,7 +136,8 @@ def _export_format(format: str, given: Mapping[str, Any]) -> str | C | Qdq | Tfl
     own: dict[str, Any] = {}
     for name in (name for name, value in given.items() if value):
         if owners[name] not in (format, "onnx" if format in ONNX_FORMATS else format):
-            what, fix = f"--format {format} has no {flags[name]}", f"--format {owners[name]}"
+            what = f"--format {format} has no {flags[name]}"
+            fix = f"--format {owners[name]}"
             raise SettingsError(what, where=flags[name], fix=f"leave it out, or choose {fix}")
         own |= {name: given[name]} if name not in _BESIDE else {}
     return FORMATS[format](**own) if own else format
@@ -154,7 +155,8 @@ def _export_format(format: str, given: Mapping[str, Any]) -> str | C | Qdq | Tfl
     "the accelerator --hw and its host run, in order (c)",
 )
 @_in_export(
-    *("--for", "runtime"),
+    "--for",
+    "runtime",
     metavar="RUNTIME",
     help="with qdq: onnxruntime, openvino, tensorrt, or an NPU, ryzenai or qnn (onnxruntime)",
 )
@@ -333,7 +335,9 @@ def verify_command(
     found.save(target)
     if not as_json:
         print(f"written: {target}")
-    return EXIT_OK if found.acceptable(require_record) else EXIT_TARGET_MISSED
+    if found.acceptable(require_record):
+        return EXIT_OK
+    return EXIT_TARGET_MISSED
 
 
 def _only_of_kind(file: str, given: Mapping[str, object]) -> None:
@@ -375,7 +379,9 @@ def _judge(
         write_text(Path(out), found.html())
         if not as_json:
             print(f"written: {out}")
-    return EXIT_OK if found.acceptable(asked["strict"]) else EXIT_TARGET_MISSED
+    if found.acceptable(asked["strict"]):
+        return EXIT_OK
+    return EXIT_TARGET_MISSED
 
 
 def _report(found: Verification) -> list[str]:

@@ -164,7 +164,8 @@ def unknown_option(ctx: click.Context, name: str, known: Iterable[str]) -> Setti
     from compiler.errors import nearest
     from qsearch.errors import SettingsError
 
-    path, group = ctx.command_path, ctx.find_root().command
+    path = ctx.command_path
+    group = ctx.find_root().command
     words = {option.lstrip("-"): option for option in known}
     close = nearest(name.lstrip("-"), words)
     hint = f"did you mean {words[close[0]]}? " if close else ""
@@ -305,7 +306,8 @@ MODEL_HELP: Final = "an .onnx file, or `digits`, which ships with the package"
 model: Decorator = stacked(
     argument("model_word", "M", MODEL_HELP, nargs=-1, expose_value=False, callback=_given_once),
     _collected(
-        *("--model", "model_option"),
+        "--model",
+        "model_option",
         metavar="M",
         help="the same as the argument M",
         callback=_given_once,
@@ -370,7 +372,8 @@ def find_user_code() -> None:
 
 
 imports: Decorator = _collected(
-    *("--import", "imports"),
+    "--import",
+    "imports",
     metavar="MODULE",
     help="your code, run first: a .py file or a dotted module that registers operators, calibrate "
     "modes, …; repeatable",
@@ -412,7 +415,9 @@ def _source(data: str | None, preprocess: str | None, seed: int = 0) -> DataSour
 calib_data: Decorator = grouped(
     "calib",
     lambda calib, preprocess, seed: _source(calib, preprocess, seed),
-    *(calib, preprocess, seed),
+    calib,
+    preprocess,
+    seed,
 )
 """Calibration data, how its images are read and the seed, as the parameter ``calib``."""
 

@@ -68,7 +68,9 @@ def print_legend(names: Iterable[str]) -> None:
 
 def terminal_width() -> int | None:
     """Width of the terminal in letters; None where output goes to a file or a pipe."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if sys.stdout.isatty():
+        return shutil.get_terminal_size().columns
+    return None
 
 
 def wrapped(line: str, indent: str = "") -> str:
@@ -167,7 +169,9 @@ def _cell(value: Any) -> str:
         return "-"
     if isinstance(value, float):
         counted = value.is_integer() and abs(value) >= COUNTED
-        return f"{value:.0f}" if counted else f"{value:.4f}"
+        if counted:
+            return f"{value:.0f}"
+        return f"{value:.4f}"
     if isinstance(value, dict):
         return ",".join(f"{k}={v}" for k, v in value.items())
     return str(value)

@@ -20,8 +20,19 @@ if TYPE_CHECKING:
 
 SERVER: Final = "Server"
 _NOT_SENT: Final = (
-    *("passes", "import", "address", "out", "storage", "artifacts", "sign"),
-    *("fresh", "dry_run", "json", "keep_failed", "track", "try"),
+    "passes",
+    "import",
+    "address",
+    "out",
+    "storage",
+    "artifacts",
+    "sign",
+    "fresh",
+    "dry_run",
+    "json",
+    "keep_failed",
+    "track",
+    "try",
 )
 """Settings of launch that ``submit`` does not take: places of this machine, and own code."""
 
@@ -89,7 +100,9 @@ def submit_command(
 
 
 def _place(job: dict[str, Any]) -> str:
-    return f", place {job['position']}" if job["position"] else ""
+    if job["position"]:
+        return f", place {job['position']}"
+    return ""
 
 
 def _stands(client: Client, job: dict[str, Any]) -> str:
@@ -98,7 +111,9 @@ def _stands(client: Client, job: dict[str, Any]) -> str:
     if job["state"] != "queued":
         return told
     running = [f"{o['name']} ({o['owner']})" for o in client.queue() if o["state"] == "running"]
-    return f"{told}; running: {', '.join(running)}" if running else told
+    if running:
+        return f"{told}; running: {', '.join(running)}"
+    return told
 
 
 def _submitted(client: Client, job: dict[str, Any]) -> str:
@@ -144,7 +159,8 @@ def queue_command(name: str | None, server: str, as_json: bool, **asked: Any) ->
     """List the studies of a server: running, waiting in their order, and recently ended."""
     from qsearch.server.client import Client
 
-    priority, forget = asked["priority"], asked["forget"]
+    priority = asked["priority"]
+    forget = asked["forget"]
     if name is None and (asked["cancel"] or priority is not None):
         raise SettingsError("which study?", where="queue", fix="qsearch queue NAME --cancel")
     client = Client(server)
@@ -152,7 +168,8 @@ def queue_command(name: str | None, server: str, as_json: bool, **asked: Any) ->
         client.forget_upload(forget.partition(".")[0])
     row: Any = _row
     if forget is not None or asked["uploads"]:
-        jobs, row = client.uploads(), dict
+        jobs = client.uploads()
+        row = dict
     elif name is None:
         jobs = client.queue()
     elif asked["cancel"]:

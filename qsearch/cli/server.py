@@ -116,7 +116,8 @@ def dashboard_command(
             where="DIR",
             fix="give a run folder, a folder of run folders, or --storage",
         )
-    root, server = Path(folder or RUNS), None
+    root = Path(folder or RUNS)
+    server = None
     if storage is None and (folder is None or allow_launch):
         storage = os.environ.get("QSEARCH_STORAGE") or None
     if allow_launch:

@@ -280,13 +280,17 @@ def print_best(found: Mapping[str, Any], role: str = "best") -> None:
 
 
 def _interval(ends: Sequence[float] | None) -> str:
-    return "" if ends is None else f"  (95 %: {ends[0]:.4f} to {ends[1]:.4f})"
+    if ends is None:
+        return ""
+    return f"  (95 %: {ends[0]:.4f} to {ends[1]:.4f})"
 
 
 def _shown(value: Any) -> str:
     if not isinstance(value, float):
         return str(value)
-    return f"{value:,.0f}" if abs(value) >= COUNTED else f"{value:.4g}"
+    if abs(value) >= COUNTED:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
 
 
 @click.command(cls=Command)
@@ -355,7 +359,8 @@ def try_command(study: GivenStudy, server: str | None, qconfig: str | None) -> N
     A study without a driver keeps it for its next one.
     """
     if qconfig is None:  # one word: the study is named otherwise
-        study, qconfig = replace(study, folder=None), study.folder
+        qconfig = study.folder
+        study = replace(study, folder=None)
     if qconfig is None:
         raise options.refused(click.get_current_context(), "FILE is missing: what shall be tried?")
     if server is not None:

@@ -124,7 +124,9 @@ def doctor(
         try:
             opened = open_model(found, given, dim, CutAt(until, from_, set_input))
             opened, diagnosis = opened.on_integers(config)
-            source, module, inputs = opened.source, opened.module, opened.inputs
+            source = opened.source
+            module = opened.module
+            inputs = opened.inputs
             if space_out is not None:
                 from qsearch.search.space_file import described_space
 
@@ -248,13 +250,16 @@ def insight(
         raise SettingsError(f"samples is {samples}", where="samples", fix="one or more")
     changes = None if qconfig is None else changes_of_auto(qconfig)
     config = _configuration(qconfig) if changes is None else None
-    base, changes = config or QConfig.recommended(), changes or {}
+    base = config or QConfig.recommended()
+    changes = changes or {}
     other = DataSource.of(eval)
     with found_model(model, calib) as (found, given, folder):
         opened = open_model(found, given, dim, CutAt(until, from_, set_input), folder)
         whole = changes.get("partition_conversions", base.partition_conversions)
         opened, _ = opened.on_integers(base, floats=whole != "fully_integral")
-        source, module, inputs = opened.source, opened.module, opened.inputs
+        source = opened.source
+        module = opened.module
+        inputs = opened.inputs
         measured = examined = opened.data(given, "calib")
         if other.data is not None:
             examined = opened.data(other, "eval")
@@ -262,7 +267,8 @@ def insight(
         batches = list(Batches(examined, inputs, samples))
         if config is None:
             config, _ = chosen_config(calibration, module, changes)
-        stats, channels = calibration.stats_for(config), calibration.channels_for(config)
+        stats = calibration.stats_for(config)
+        channels = calibration.channels_for(config)
         shown = examine(module, config, stats, batches, channels=channels, progress=progress)
         names = [port.name for port in source.interface.outputs]
         named = replace(
@@ -275,7 +281,9 @@ def insight(
 
 def _named(output: OutputInsight, names: Sequence[str]) -> OutputInsight:
     known = output.worst is not None and output.worst < len(names)
-    return replace(output, worst_name=names[output.worst or 0]) if known else output
+    if known:
+        return replace(output, worst_name=names[output.worst or 0])
+    return output
 
 
 def _configuration(given: QConfig | Mapping[str, Any] | str | None) -> QConfig:

@@ -288,11 +288,9 @@ def _border(module: QModule) -> dict[str, str]:
     interface = module.interface
     ports = () if interface is None else (*interface.inputs, *interface.outputs)
     other = sorted({port.dtype for port in ports if port.dtype in ("float16", "float64")})
-    return (
-        {"border": f"C takes and gives float32 where the model has {', '.join(other)}"}
-        if other
-        else {}
-    )
+    if other:
+        return {"border": f"C takes and gives float32 where the model has {', '.join(other)}"}
+    return {}
 
 
 @export_formats.register("onnx")
@@ -351,7 +349,8 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
         )
     if made.float_ops:
         facts["other_float"] = ", ".join(f"{n} x {op}" for op, n in made.float_ops.items())
-    sqnr, loss = written.facts["sqnr_to_the_module_db"], Loss()
+    sqnr = written.facts["sqnr_to_the_module_db"]
+    loss = Loss()
     if sqnr is not None:
         form = "qdq" if options.runtime == "onnxruntime" else options.runtime
         loss = Loss.of(made.model, module, to.module, sqnr, f"search with --for {form}")

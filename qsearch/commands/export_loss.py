@@ -81,7 +81,8 @@ class Loss:
 
 
 def _judged(float_: Score, ours: Score, file: Score, limit: MaxDrop, cure: str) -> Loss:
-    module_db, file_db = sqnr_value(ours), sqnr_value(file)
+    module_db = sqnr_value(ours)
+    file_db = sqnr_value(file)
     kept, keeps = (keeps_accuracy(score, float_, limit) for score in (ours, file))
     if kept and not keeps:
         name, value = accuracy_of(file)
@@ -103,7 +104,8 @@ def _scores(
     Raises:
         CompilerError: its model or its data are not there.
     """
-    folder, known = RunFolder(place.parent), evaluation_data(place.parent)
+    folder = RunFolder(place.parent)
+    known = evaluation_data(place.parent)
     if known is None:
         return None
     settings = resolve({}, config_file=folder.config, environment={}).settings

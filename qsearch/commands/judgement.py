@@ -207,7 +207,8 @@ class Judgement:
         told = f"{proved} accumulators and biases proved within int32"
         told += f", {left} open" if left else ""
         told += f", REFUTED: {_names(c.layer for c in refuted)}" if refuted else ""
-        rows, floats = self.machines, {"float sums", "function", "fused"}
+        rows = self.machines
+        floats = {"float sums", "function", "fused"}
         causes = {
             "pairs saturate without VNNI ({}), which the session option "
             "session.x64quantprecision=1 avoids": [r.layer for r in rows if r.pair is not None],
@@ -231,7 +232,8 @@ class Judgement:
         """Sentences of operands that saturate, wrap or meet a tie."""
         lines = []
         for row in self.machines:
-            pair, tie = row.pair, row.tie
+            pair = row.pair
+            tie = row.tie
             if pair is not None:
                 told = (
                     f"{row.layer}: {pair['data']} by {pair['weights']} is {pair['exact']}, "
@@ -357,7 +359,8 @@ def judge(
         described = opened.described
         try:
             # Limited in time and memory, before our own evaluation: anybody wrote the file.
-            first, plain = _session(network, False, 1), []
+            first = _session(network, False, 1)
+            plain = []
             begun = time.monotonic()
             for batch in Batches(opened, specs, samples):
                 if runs and time.monotonic() - begun > _MOST_S:
@@ -447,13 +450,17 @@ def _cure(
 def _sqnr(wanted: Sequence[Sequence[Array]], found: Sequence[Sequence[Array]]) -> float | None:
     """SQNR in dB of the outputs of all samples; None where they are one but for float32."""
     value = sqnr_db(wanted, found)
-    return None if value is None or value > -20 * math.log10(_SAME) else round(value, 1)
+    if value is None or value > -20 * math.log10(_SAME):
+        return None
+    return round(value, 1)
 
 
 def _specs(source: ModelSource, dims: Mapping[str, int]) -> tuple[InputSpec, ...]:
     def size(name: str, axis: int, dim: int | str) -> int:
         own = dims.get(f"{name}:{axis}", 1)
-        return dim if isinstance(dim, int) else dims.get(dim, own)
+        if isinstance(dim, int):
+            return dim
+        return dims.get(dim, own)
 
     return tuple(
         InputSpec(p.name, tuple(size(p.name, i, d) for i, d in enumerate(p.dims)), p.dtype)
@@ -494,11 +501,13 @@ def _measured(
             far = np.abs(theirs - run.values[name])
             scale = np.abs(run.values[name]).max(initial=0)
             near = _SAME * scale if found[name].dtype.kind == "f" else 0
-            differing, elements = differing + int((far > near).sum()), elements + far.size
+            differing = differing + int((far > near).sum())
+            elements = elements + far.size
             largest = max(largest, float(far.max(initial=0)))
         for place, name in enumerate(points):
             far = np.abs(found[name].astype(np.int64) - run.values[name])
-            integers, of = integers + int((far > 0).sum()), of + far.size
+            integers = integers + int((far > 0).sum())
+            of = of + far.size
             steps = max(steps, int(far.max(initial=0)))
             firsts.update([place] if far.any() else ())
     first = _layer_of(network, points[min(firsts)]) if firsts else ""

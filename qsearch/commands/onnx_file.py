@@ -98,14 +98,16 @@ def write_onnx(
     except (OnnxExportError, CodegenError, EvaluationError) as error:
         if batch not in (None, 1):
             raise
-        made, note = model, error.what
+        made = model
+        note = error.what
         compare_samples(made, samples, tolerance)
     if interface is not None:
         made = with_names(made, interface)
     pipeline = module.pipeline
     if pipeline is not None:
         pipeline.open()
-        core, made = made, joined(made, pipeline, 1 if note else batch)
+        core = made
+        made = joined(made, pipeline, 1 if note else batch)
         _try_whole(made, core, tolerance)
     seal(made, format, module if exact and pipeline is None else None)
     write_file(path, made.SerializeToString(deterministic=True))
@@ -172,7 +174,8 @@ def _try_whole(model: onnx.ModelProto, core: onnx.ModelProto, tolerance: float |
     from compiler.targets.ort.session import OrtExecutor, with_outputs
 
     borders = [info.name for info in (*core.graph.input, *core.graph.output)]
-    session, alone = OrtExecutor(with_outputs(model, borders), limited=True), OrtExecutor(core)
+    session = OrtExecutor(with_outputs(model, borders), limited=True)
+    alone = OrtExecutor(core)
     values = noise(session.inputs)
     values.update(zip(session.output_names, session.run(values), strict=True))
     results = alone.run({name: values[name] for name in alone.input_names})

@@ -188,7 +188,9 @@ class ModuleProfile:
 
 
 def _shown(value: float | None, factor: float, places: int) -> str:
-    return "" if value is None else f"{factor * value:.{places}f}"
+    if value is None:
+        return ""
+    return f"{factor * value:.{places}f}"
 
 
 def profile(path: PathLike, model: PathLike | None = None, rounds: int = ROUNDS) -> ModuleProfile:
@@ -308,7 +310,9 @@ class _Samples(CalibrationDataReader):  # type: ignore[misc]
 
     def get_next(self) -> Inputs | None:
         """The next input; None at the end."""
-        return self._left.pop(0) if self._left else None
+        if self._left:
+            return self._left.pop(0)
+        return None
 
 
 def _quantized(path: Path, inputs: Sequence[Inputs], weights: QuantType) -> bytes:

@@ -108,7 +108,9 @@ def _quantized(
     progress: Progress,
 ) -> QModule:
     """Quantize a model that was opened; ``config`` None chooses, with the changes."""
-    source, module, inputs = opened.source, opened.module, opened.inputs
+    source = opened.source
+    module = opened.module
+    inputs = opened.inputs
     data = opened.data(given, "calib")
     # Both hold the whole model for a moment: before calibration holds more.
     kept = source.kept
@@ -131,11 +133,17 @@ def _quantized(
         )
     progress.phase("audit of the points, and checks", 1)
     audit = audited(
-        *(calibration, config, calibration.candidate(config), data, inputs),
+        calibration,
+        config,
+        calibration.candidate(config),
+        data,
+        inputs,
         mends=changes is not None,
         fixed=changes or {},
     )
-    config, shipped, audited_as = audit.qconfig, Shipped.of(audit.candidate), audit.to_dict()
+    config = audit.qconfig
+    shipped = Shipped.of(audit.candidate)
+    audited_as = audit.to_dict()
     del audit  # its simulated module is as large as the model
     outputs = [port.name for port in source.interface.outputs]
     for call in shipped.float_ops:
@@ -219,7 +227,9 @@ def form_of_auto(given: str) -> str:
 def _told_to_auto(given: str) -> dict[str, Any] | None:
     """The assignments behind ``auto,``; None where there are none."""
     found = given.removeprefix(f"{AUTO},")
-    return None if found == given else QConfig.parse_overrides(found, ("for",))
+    if found == given:
+        return None
+    return QConfig.parse_overrides(found, ("for",))
 
 
 def resolve_qconfig(given: QConfig | Mapping[str, Any] | str | None) -> QConfig:

@@ -80,7 +80,8 @@ def trials(
     with opened(find_study(folder, storage, study)) as (repository, named):
         trials = {t.number: t for t in repository.trials_of(named.id)}
         points = [TrialPoint.of(trial) for trial in trials.values()]
-        notes, measures = repository.newest_notes(named.id), Measures.of(named, points)
+        notes = repository.newest_notes(named.id)
+        measures = Measures.of(named, points)
         table = TrialTable(points, measures, front_numbers(measures, points), notes)
         numbers = [point.number for point in table.chosen(filter, sort)[:limit]]
         return with_all_columns(

@@ -112,7 +112,8 @@ def _built(study: Study, trial: Trial, artifacts: StudyArtifacts) -> QModule:
     named = study.spec.get("imports", {})
     code = tuple(module for module in imported_code() if module.name in named)
     check_imports(study.name, study.spec, code)
-    spec, qconfig = study.spec, QConfig.from_dict(trial.qconfig)
+    spec = study.spec
+    qconfig = QConfig.from_dict(trial.qconfig)
     module = ModuleBlob(_bytes(artifacts, FLOAT_MODULE)).unpack()
     store = StoredStatistics(artifacts, statistics_key(spec, study.code_version))
     calibration = Calibration(module, NoData(), percentiles=tuple(spec["percentiles"]), store=store)
@@ -134,7 +135,9 @@ def _built(study: Study, trial: Trial, artifacts: StudyArtifacts) -> QModule:
 def _part(artifacts: StudyArtifacts, kind: str) -> bytes | None:
     """A float part of a model that was cut."""
     there = artifacts.repository.artifacts_of(artifacts.study_id, kind)
-    return _bytes(artifacts, kind) if there else None
+    if there:
+        return _bytes(artifacts, kind)
+    return None
 
 
 def _bytes(artifacts: StudyArtifacts, kind: str) -> bytes:

@@ -303,7 +303,8 @@ def _evaluate(
         nonlocal elements, differing
         ours = module.run(inputs, "reference", core=True)
         both = differing_elements(ours, module.run(inputs, "integer", core=True))
-        elements, differing = elements + both[0], differing + both[1]
+        elements = elements + both[0]
+        differing = differing + both[1]
         if judge is not None:
             judge.compare(inputs)
         return ours

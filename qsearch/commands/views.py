@@ -84,7 +84,8 @@ def draw(
     module = read_module(Path(path), dims=named_dims(dim), after=after, at=CutAt(**cut))
     if format != "html" or after is not None:
         return _drawn(Path(path).name, layers_of(module) if after is None else module, format)
-    winner, head = RunFolder(Path(path)).module, None
+    winner = RunFolder(Path(path)).module
+    head = None
     file = winner if winner.is_file() else Path(path)
     if file.suffix == ".qmod":
         from qsearch.report.html import module_head  # the store, which drawings do not need
@@ -125,7 +126,8 @@ def show_hardware(
     Raises:
         CompilerError: the file or the description cannot be used.
     """
-    hdfg, matcher = read_hardware(hw), matcher or "greedy"
+    hdfg = read_hardware(hw)
+    matcher = matcher or "greedy"
     module = _typed_module(Path(path), after, dim, CutAt(**cut))
     if format == "text":
         return str(hw_report(module, hdfg, matcher))
@@ -221,7 +223,8 @@ def report_without_data(module: IRModule, qconfig: QConfig, hw: str) -> Hardware
         CompilerError: the model cannot be quantized.
     """
     hdfg = read_hardware(hw)
-    plain, calibration = without_data(qconfig), Calibration(module)
+    plain = without_data(qconfig)
+    calibration = Calibration(module)
     try:
         candidate = calibration.candidate(plain)
     except NotFullyIntegralError:
@@ -264,7 +267,8 @@ def diff(
     for path, one in found:
         if one is not None and (told := other_versions(one.provenance.get("libraries"))):
             log.warning("%s was %s", path, told)
-    dims, at = named_dims(dim), CutAt(**cut)
+    dims = named_dims(dim)
+    at = CutAt(**cut)
     if not any(cut.values()):
         at = next((_ends(one.pipeline) for one in artifacts if one.pipeline is not None), at)
     source = DataSource.of(data)
@@ -309,4 +313,6 @@ def _stored(artifact: QModule, specs: Sequence[InputSpec]) -> list[Mapping[str, 
     taken = {spec.name: spec.shape for spec in specs}
     inputs: list[Mapping[str, NDArray[Any]]] = [given for given, _ in artifact.samples]
     fit = all({n: a.shape for n, a in each.items()} == taken for each in inputs)
-    return inputs if fit else []
+    if fit:
+        return inputs
+    return []

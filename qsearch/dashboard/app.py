@@ -77,7 +77,8 @@ def create_app(options: DashboardOptions) -> FastAPI:
     """The application; its only state are the caches in ``app.state.shared``."""
     live = Live()
     uploaded = Inspection(options.inspection.memory_bytes, options.inspection.time_s)
-    server, tokens = options.server, options.policy.tokens
+    server = options.server
+    tokens = options.policy.tokens
     queue = None if server is None else JobQueue(server, tokens)
 
     @contextlib.asynccontextmanager
@@ -211,15 +212,20 @@ def _add_errors(app: FastAPI, page: PageFiles) -> None:
 
 def _shown(error: Mapping[str, Any]) -> str:
     """Explain the fault of one value of a request, with the value where it is a short one."""
-    given, what = error.get("input"), str(error["msg"])
+    given = error.get("input")
+    what = str(error["msg"])
     simple = isinstance(given, str | int | float) and error["type"] != "json_invalid"
     secret = "token" in error["loc"]
-    return f"{what}, not {str(given)[:80]!r}" if simple and not secret else what
+    if simple and not secret:
+        return f"{what}, not {str(given)[:80]!r}"
+    return what
 
 
 def _fix_of(error: Mapping[str, Any]) -> str:
     """Name a cure for one value of a request."""
-    name, kind, limits = error["loc"][-1], str(error["type"]), error.get("ctx", {})
+    name = error["loc"][-1]
+    kind = str(error["type"])
+    limits = error.get("ctx", {})
     if kind == "missing":
         return f"add {name}"
     if kind == "extra_forbidden":
@@ -232,7 +238,9 @@ def _fix_of(error: Mapping[str, Any]) -> str:
         told = [str(limits["expected"])]
     if "pattern" in limits:
         told = [f"a text that matches {limits['pattern']}"]
-    return f"give {' and '.join(told)}" if told else f"see {name} in {_DESCRIPTION}"
+    if told:
+        return f"give {' and '.join(told)}"
+    return f"see {name} in {_DESCRIPTION}"
 
 
 def _told(status: int, what: str, where: str | None, fix: str | None) -> JSONResponse:

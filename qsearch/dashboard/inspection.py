@@ -80,7 +80,9 @@ class Reader:
             return None
         finally:
             timer.cancel()
-        return int(told) if told else None
+        if told:
+            return int(told)
+        return None
 
     def end(self) -> None:
         """Kill it with its child."""

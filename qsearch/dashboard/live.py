@@ -96,7 +96,8 @@ class Live:
             user: whose stream it is.
         """
         queue: asyncio.Queue[_Message | None] = asyncio.Queue(QUEUE)
-        repository, study_id = study.repository, study.study.id
+        repository = study.repository
+        study_id = study.study.id
         newest = await asyncio.to_thread(repository.last_event, study_id)
         try:
             self.require_room(user)  # others came since the route asked
@@ -132,7 +133,8 @@ class Live:
 
     async def _follow(self, channel: _Channel, study: Snapshot, last: int) -> None:
         """Read the event table and hand what is new to every client."""
-        repository, study_id = study.repository, study.study.id
+        repository = study.repository
+        study_id = study.study.id
         seen: set[int] | None = None
         known: tuple[float, int, int] | None = None
         pause = POLL_S

@@ -43,7 +43,8 @@ def registry_of(found: Callable[[], Shared]) -> CollectorRegistry:
 
 
 def _figures(found: Shared) -> Iterator[Metric]:
-    total, unread = Totals(), 0
+    total = Totals()
+    unread = 0
     for source in found.sources.all():
         try:
             total += found.sources.repository(source).totals(time.time() - LISTENING_S)

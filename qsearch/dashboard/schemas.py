@@ -40,7 +40,8 @@ class Out(BaseModel):
     def __init_subclass__(cls, of: Any = None, shows: str = "", **more: Any) -> None:
         """Take the fields of a record over, before pydantic reads the annotations."""
         super().__init_subclass__(**more)
-        own, kinds = cls.__annotations__, {} if of is None else get_type_hints(of)
+        own = cls.__annotations__
+        kinds = {} if of is None else get_type_hints(of)
         cls.__annotations__ = {name: kinds[name] for name in shows.split()} | own
 
     @classmethod

@@ -128,7 +128,9 @@ class Policy:
         """Return the user of a token; takes as long for a near miss as for a far one."""
         if self.token is not None and hmac.compare_digest(given.encode(), self.token.encode()):
             return OPERATOR
-        return None if self.tokens is None else self.tokens.find(given)
+        if self.tokens is None:
+            return None
+        return self.tokens.find(given)
 
     def user(self, headers: Headers) -> User | None:
         """Return the user of a request; None for somebody without a token where one is needed.
@@ -140,12 +142,16 @@ class Policy:
             return OPERATOR
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if given:
-            return self.user_of_token(given.strip()) if scheme.lower() == "bearer" else None
+            if scheme.lower() == "bearer":
+                return self.user_of_token(given.strip())
+            return None
         session = cookie_parser(headers.get("cookie", "")).get(self.cookie, "")
         own = "" if self.token is None else session_of(self.token)
         if own and hmac.compare_digest(session.encode(), own.encode()):
             return OPERATOR
-        return None if self.tokens is None else self.tokens.find(session, "session")
+        if self.tokens is None:
+            return None
+        return self.tokens.find(session, "session")
 
     def knows_host(self, header: str | None) -> bool:
         """Return whether a Host header names this server.
@@ -190,7 +196,9 @@ class Policy:
                     "Authorization",
                     "ask the server's operator for one: qsearch token NAME --may submit",
                 )
-        return None if method in _SAFE else self._bad_write(path, headers)
+        if method in _SAFE:
+            return None
+        return self._bad_write(path, headers)
 
     def limit(self, path: str) -> int:
         """Largest body in bytes."""

@@ -77,7 +77,9 @@ class Snapshot:
     @property
     def module(self) -> Path | None:
         """The module that was written, where this machine has it."""
-        return self.folder.module if self.folder and self.folder.module.is_file() else None
+        if self.folder and self.folder.module.is_file():
+            return self.folder.module
+        return None
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -214,9 +216,11 @@ class Snapshots:
         return known
 
     def _refresh(self, known: Snapshot, study: Study) -> None:
-        points, open_ones = known.points, known.open_ones
+        points = known.points
+        open_ones = known.open_ones
         if len(open_ones) <= MOST_OPEN:
-            start, kept = points[-1].number + 1 if points else 0, len(points)
+            start = points[-1].number + 1 if points else 0
+            kept = len(points)
         else:
             start, kept = next(iter(open_ones.items()))
         read = known.repository.points_of(study.id, start, [n for n in open_ones if n < start])

@@ -147,12 +147,16 @@ class Sources:
         return None
 
     def _roots(self) -> list[Path]:
-        return [self.root] if self.submitted is None else [self.submitted, self.root]
+        if self.submitted is None:
+            return [self.root]
+        return [self.submitted, self.root]
 
     def artifacts(self, source: Source, study: Study) -> ArtifactStore | None:
         """The study's files by sha256."""
         folder = self.run_folder(source, study)
-        return None if folder is None else ArtifactStore(folder.artifacts)
+        if folder is None:
+            return None
+        return ArtifactStore(folder.artifacts)
 
     def close(self) -> None:
         """Release every connection."""

@@ -68,7 +68,8 @@ class Shared:
 
     def job_of(self, study: Snapshot) -> Job | None:
         """The job that made a study; None for one that was not submitted here."""
-        queue, folder = self.queue, study.source.folder
+        queue = self.queue
+        folder = study.source.folder
         if queue is None or (folder is None and study.source.url != queue.options.storage):
             return None
         return queue.job_of(study.study, folder)

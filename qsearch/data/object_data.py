@@ -110,7 +110,8 @@ def _is_columns(data: Any) -> bool:
     """Return whether this is one tuple of all inputs and all labels, and not of two samples."""
     if not (isinstance(data, tuple) and len(data) == 2 and hasattr(data[0], "shape")):
         return False
-    inputs, labels = tuple(data[0].shape), as_array(data[1]).shape
+    inputs = tuple(data[0].shape)
+    labels = as_array(data[1]).shape
     return len(inputs) > len(labels) >= 1 and inputs[0] == labels[0]
 
 
@@ -135,7 +136,8 @@ def _named(item: Any, inputs: tuple[InputSpec, ...]) -> dict[str, NDArray[Any]]:
     arrays: dict[str, NDArray[Any]] = {}
     single = {spec.name: spec.shape[1:] for spec in inputs if prod(spec.shape[1:]) == 1}
     for key, value in item.items():
-        array, axes = as_array(value), axes_of.get(key, 0)
+        array = as_array(value)
+        axes = axes_of.get(key, 0)
         if array.ndim <= axes and key in single:  # a value, or a column of them
             array = array.reshape(-1, *single[key])
         if array.ndim == 0 < axes:
@@ -170,7 +172,9 @@ def labelled(item: Any, count: int) -> tuple[Any, Any]:
         return item[:-1], item[-1]
     pair = len(item) == 2 and (count == 1 or not hasattr(item[0], "shape"))
     # A list of two may be a sample of two numbers; of two arrays or tensors it is a pair.
-    return (item[0], item[1]) if pair and (arrays or isinstance(item, tuple)) else (item, None)
+    if pair and (arrays or isinstance(item, tuple)):
+        return (item[0], item[1])
+    return (item, None)
 
 
 def _known_names(item: Mapping[str, Any], inputs: tuple[InputSpec, ...]) -> dict[str, Any]:
@@ -195,7 +199,9 @@ def as_array(value: Any) -> NDArray[Any]:
     fix = "give an item as one array, a pair (inputs, labels), or a mapping of arrays"
     with raised_as(DataError, what, ValueError, fix=fix):
         array = np.asarray(value)
-    return array.astype(np.float32) if array.dtype == np.float64 and array.ndim > 1 else array
+    if array.dtype == np.float64 and array.ndim > 1:
+        return array.astype(np.float32)
+    return array
 
 
 def _write_table(text: str, folder: Path, name: str) -> Path:

@@ -38,7 +38,9 @@ SYNTHETIC_SAMPLES: Final = 64
 KINDS: Final = (
     "an .npz or .npy, a folder of images or sounds, a .csv or .parquet, a .txt or .jsonl of texts"
 )
-CLASSES, SEVERAL, NUMBERS = "classes", "several", "numbers"
+CLASSES = "classes"
+SEVERAL = "several"
+NUMBERS = "numbers"
 """Kinds of labels."""
 _OF_CLASSES: Final = tuple(LIBRARY[word] for word in ("f1", "auc", "bits", "perplexity"))
 _CHUNK: Final = 16
@@ -86,7 +88,9 @@ class PreparedData:
     @property
     def given(self) -> DatasetRef:
         """The dataset that was given, in front of the part of a model that was cut."""
-        return DatasetRef(**self.ref.options["of"]) if self.ref.kind == "prepared" else self.ref
+        if self.ref.kind == "prepared":
+            return DatasetRef(**self.ref.options["of"])
+        return self.ref
 
     @property
     def kind(self) -> str:
@@ -122,14 +126,18 @@ class Judged:
     def of(sizes: Sequence[Any], dtype: str, metric: str = "") -> Judged | None:
         """Return the output of these sizes, batch first; None where one is not known."""
         known = all(isinstance(size, int) for size in sizes[1:])
-        return Judged(tuple(sizes[1:]), dtype, metric) if known else None
+        if known:
+            return Judged(tuple(sizes[1:]), dtype, metric)
+        return None
 
     @property
     def classes(self) -> int | None:
         """Number of classes that it tells apart; None where it holds no scores of classes."""
         if not is_float(self.dtype):
             return None
-        return 1 if not self.shape else self.shape[0 if len(self.shape) >= 3 else -1]
+        if not self.shape:
+            return 1
+        return self.shape[0 if len(self.shape) >= 3 else -1]
 
 
 def label_note(data: PreparedData, metric: str | None) -> str:
@@ -157,7 +165,9 @@ def natural_metric(data: PreparedData) -> str | None:
     """Return the metric of labels that top-1 cannot judge: boxes, and texts of a reader."""
     if data.kind == "detection":
         return LIBRARY["map"]
-    return LIBRARY["cer"] if "alphabet" in data.given.options.get(LABELS, {}) else None
+    if "alphabet" in data.given.options.get(LABELS, {}):
+        return LIBRARY["cer"]
+    return None
 
 
 def judged_output(module: IRModule, pipeline: Pipeline | None, metric: str) -> Judged | None:
@@ -174,7 +184,8 @@ def judged_output(module: IRModule, pipeline: Pipeline | None, metric: str) -> J
         dtype = first.dtype
     else:
         port = pipeline.whole.outputs[0]
-        sizes, dtype = port.dims, port.dtype
+        sizes = port.dims
+        dtype = port.dtype
     return Judged.of(sizes, dtype, metric)
 
 
@@ -249,10 +260,13 @@ def _joining_output(data: PreparedData, inputs: Sequence[InputSpec], model: Cell
         if first.ndim and len(first) == size:
             if data.count == size:
                 continue
-            first, second = first[:-1], second[:-1]
+            first = first[:-1]
+            second = second[:-1]
         # A row is computed alike in both runs; other kernels of a runtime may round a last bit.
         if first.shape != second.shape or not np.allclose(first, second, 1e-3, 1e-5, True):
-            return model.outputs[place] if model.outputs else f"output {place}"
+            if model.outputs:
+                return model.outputs[place]
+            return f"output {place}"
     return ""
 
 
@@ -265,7 +279,8 @@ def _fed_back(
 ) -> tuple[Path, dict[str, Any]]:
     """Every call of a model over streams as the samples of an .npz, and the options for it."""
     preprocess = dict(options["preprocess"])
-    states, folder = preprocess.pop(STATES), options.get("objects_folder")
+    states = preprocess.pop(STATES)
+    folder = options.get("objects_folder")
     if cell is None:
         raise DataError(
             "states are fed back by one model, and there is none here",
@@ -289,7 +304,9 @@ def _described(given: Any, seed: int) -> str:
     if given is None:
         return f"synthetic ({SYNTHETIC_SAMPLES} samples, seed {seed})"
     named = isinstance(given, str | os.PathLike)
-    return str(given) if named else f"{type(given).__name__} from Python"
+    if named:
+        return str(given)
+    return f"{type(given).__name__} from Python"
 
 
 def open_data(
@@ -408,14 +425,18 @@ def _kind(path: Path, preprocess: Mapping[str, Any], inputs: Sequence[InputSpec]
             return kind
     if path.is_dir():
         sounds = any(each.suffix.lower() in audio.SUFFIXES for each in files_below(path))
-        return "audio" if sounds else "image_folder"
+        if sounds:
+            return "audio"
+        return "image_folder"
     suffix = path.suffix.lower()
     tokenized = len(inputs) > 1 or (path.parent / "tokenizer.json").is_file()
     if suffix == ".csv" and tokenized and text.takes_tokens(inputs):
         return "text"
     if suffix in table.SUFFIXES:
         return "table"
-    return "text" if suffix in text.SUFFIXES else "npz"
+    if suffix in text.SUFFIXES:
+        return "text"
+    return "npz"
 
 
 def _checked(
@@ -460,8 +481,12 @@ def fit_labels(dataset: OpenDataset, judged: Judged | None, where: str) -> str:
     own = judged is not None and judged.metric not in ("", "top1", *_OF_CLASSES)
     if judged is None or classes is None or own:
         return kind
-    whole, several, hot = True, first.ndim == 2 and first.shape[1:] == judged.shape, True
-    least, most, wrong = classes, NO_LABEL, None
+    whole = True
+    several = first.ndim == 2 and first.shape[1:] == judged.shape
+    hot = True
+    least = classes
+    most = NO_LABEL
+    wrong = None
     for part, found in enumerate(parts):
         assert found is not None
         labels = found.reshape(-1)
@@ -474,7 +499,8 @@ def fit_labels(dataset: OpenDataset, judged: Judged | None, where: str) -> str:
         hot = hot and several and bool((found.sum(axis=1) == 1).all())
         if not legal.size:
             continue
-        least, most = min(least, int(legal.min())), max(most, int(legal.max()))
+        least = min(least, int(legal.min()))
+        most = max(most, int(legal.max()))
         outside = np.isin(labels, legal[(legal < 0) | (legal >= classes)])
         if wrong is None and outside.any():
             place = int(np.argmax(outside))

@@ -139,7 +139,8 @@ class Streams:
         for place in range(len(dataset)):
             batch = dataset.batch(range(place, place + 1))
             values = batch.inputs if together else {n: v[0] for n, v in batch.inputs.items()}
-            steps, labels = [values], batch.labels
+            steps = [values]
+            labels = batch.labels
             if streams:
                 states = zeros
                 count = signal[0].shape[0]

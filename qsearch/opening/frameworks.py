@@ -175,7 +175,8 @@ def _difference(path: Path, runs: Sequence[Rows], run: Run) -> str | None:
         worst = (0.0, "")
         for place, one in enumerate(runs):
             given = [one[name].astype(dtype) for name, dtype, _ in session.inputs if name in one]
-            wanted, found = run(one), session.run(given)
+            wanted = run(one)
+            found = session.run(given)
             if len(wanted) != len(found):
                 return f"it gives {len(found)} outputs, the model {len(wanted)}"
             for name, ours, theirs in zip(session.output_names, found, wanted):
@@ -190,7 +191,9 @@ def _difference(path: Path, runs: Sequence[Rows], run: Run) -> str | None:
                     worst = max(worst, (apart, f"sample {place}, output {name}, up to {most:.4g}"))
     except CompilerError as error:
         return _line(error)
-    return None if not worst[1] else f"it is off by {worst[0]:.4g} ({worst[1]})"
+    if not worst[1]:
+        return None
+    return f"it is off by {worst[0]:.4g} ({worst[1]})"
 
 
 def _line(error: BaseException) -> str:
@@ -232,7 +235,9 @@ def _stored(path: str | os.PathLike[str] | None) -> Any:
     with raised_as(
         ModelFileError,
         "a model in memory is exported with a few of its inputs; calib gives none",
-        *(OSError, ValueError, zipfile.BadZipFile),
+        OSError,
+        ValueError,
+        zipfile.BadZipFile,
         where=f"calib is {path!r}",
         fix="give the model as (module, torch.zeros(1, 3, 224, 224)), or calib as "
         "an array, a mapping, a DataLoader, or the path of an .npz",
@@ -241,7 +246,9 @@ def _stored(path: str | os.PathLike[str] | None) -> Any:
             raise ValueError("it is no array, no iterable, and no path of an .npy or .npz")
         check_exists(Path(path), "calib")
         found = np.load(path, allow_pickle=False)
-        return found[:COMPARED] if isinstance(found, np.ndarray) else dict(found)
+        if isinstance(found, np.ndarray):
+            return found[:COMPARED]
+        return dict(found)
 
 
 def _first(samples: Any) -> tuple[list[Any], Any]:
@@ -267,7 +274,9 @@ def _length(item: Any) -> int:
     first = next(iter(item.values()), ()) if isinstance(item, Mapping) else item
     first = first[0] if isinstance(first, tuple | list) and len(first) else first
     shape = np.shape(first) if hasattr(first, "shape") else ()
-    return int(shape[0]) if len(shape) > 1 else 0
+    if len(shape) > 1:
+        return int(shape[0])
+    return 0
 
 
 def _named(item: Any, names: Mapping[str, bool]) -> tuple[Rows, bool]:
@@ -357,7 +366,9 @@ def _of_torch(module: Any) -> tuple[dict[str, bool], Run, dict[str, Export]]:
     def arguments(given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """In a row where none is left out: what was traced has no names."""
         in_order = list(given) == list(names)[: len(given)]
-        return (tuple(given.values()), {}) if in_order else ((), given)
+        if in_order:
+            return (tuple(given.values()), {})
+        return ((), given)
 
     def run(rows: Rows) -> list[Array]:
         row, named = arguments(tensors(rows))
@@ -408,7 +419,8 @@ def _inputs_of(module: Any) -> dict[str, bool]:
 
 def _leaves(value: Any) -> list[Any]:
     """The tensors of an answer in order."""
-    found, waiting = [], [value]
+    found = []
+    waiting = [value]
     while waiting:
         one = waiting.pop()
         if isinstance(one, Mapping):

@@ -85,12 +85,16 @@ class ModelSource:
     @property
     def content(self) -> Path | bytes:
         """Source for an importer: the path, the bytes of a file that stands alone, or a core."""
-        return self.original if self.parts is None else self.parts.core
+        if self.parts is None:
+            return self.original
+        return self.parts.core
 
     @property
     def original(self) -> Path | bytes:
         """The whole model, as ``content`` of one that was not cut."""
-        return self.path.read_bytes() if self.alone else self.path
+        if self.alone:
+            return self.path.read_bytes()
+        return self.path
 
     @cached_property
     def declared(self) -> Interface:
@@ -100,7 +104,9 @@ class ModelSource:
     @property
     def interface(self) -> Interface:
         """Inputs and outputs of what is imported."""
-        return self.declared if self.parts is None else declared_interface(self.parts.core)
+        if self.parts is None:
+            return self.declared
+        return declared_interface(self.parts.core)
 
     @property
     def sha256(self) -> str:
@@ -132,7 +138,8 @@ class ModelSource:
 
     def cell(self, module: IRModule) -> Cell:
         """The whole model in float, of which a module was imported, to be called step by step."""
-        core, pipeline = float_executor(module), self.pipeline
+        core = float_executor(module)
+        pipeline = self.pipeline
         if pipeline is None:
             return Cell(core.run, tuple(port.name for port in self.interface.outputs))
         dtypes = {p.name_hint: p.tensor_type.dtype for p in module["main"].params}
@@ -291,9 +298,11 @@ def _refuse_misfits(graph: Graph, error: OnnxImportError) -> None:
     try:
         OrtExecutor(whole, optimize=False).run(zeros)
     except CodegenError as refused:  # by sizes alone, and maybe by those that follow
-        said, suspects = str(refused), graph.below(declined)
+        said = str(refused)
+        suspects = graph.below(declined)
     except EvaluationError as failed:
-        said, suspects = str(failed), declined
+        said = str(failed)
+        suspects = declined
     else:
         return
     for name in (graph.nodes[place].name for place in suspects):
@@ -364,7 +373,8 @@ def without_floats(
         kept = {node.name for node in read_model(source.parts.core).graph.node}
         left_out = {node.name for node in graph.nodes} - kept
     from_, _ = _begins(graph, at)
-    found, reasons = diagnosis, dict[str, str]()
+    found = diagnosis
+    reasons = dict[str, str]()
     for _ in range(_ROUNDS):
         roots = filter(_root, found.operators)
         more = {name: why_float(one.reason) for one in roots for name in one.onnx_nodes}

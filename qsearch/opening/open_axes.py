@@ -130,7 +130,9 @@ def _size_of_images(images: Sequence[Path], fields: Mapping[str, Any]) -> Sequen
             size = [image.height, image.width]  # the data are read
     size = [size, size] if isinstance(size, int) else size
     whole = isinstance(size, list | tuple) and [type(side) for side in size] == [int, int]
-    return size if whole else None
+    if whole:
+        return size
+    return None
 
 
 def _sizes_of_sounds(
@@ -148,7 +150,9 @@ def _sizes_of_sounds(
             length = max(length, -(-head.frames * rate // head.samplerate))
     if "log_mel" in fields and length:
         length = LogMel.of(fields["log_mel"], rate).frames(length)
-    return {axes[0][2]: length} if length else {}
+    if length:
+        return {axes[0][2]: length}
+    return {}
 
 
 _WEIGHTS: Final[dict[str, tuple[int, int]]] = {

@@ -78,7 +78,9 @@ class DataSource:
     @classmethod
     def of(cls, given: Any) -> DataSource:
         """A source as it is; anything else is the data of one."""
-        return given if isinstance(given, cls) else cls(given)
+        if isinstance(given, cls):
+            return given
+        return cls(given)
 
     @property
     def fields(self) -> Mapping[str, Any] | None:
@@ -131,7 +133,9 @@ class OpenedModel:
     def whole_inputs(self) -> tuple[InputSpec, ...]:
         """Inputs of the whole model, which data are for."""
         pipeline = self.source.pipeline
-        return self.inputs if pipeline is None else tuple(whole_inputs(pipeline.whole))
+        if pipeline is None:
+            return self.inputs
+        return tuple(whole_inputs(pipeline.whole))
 
     def data(self, given: DataSource, name: str, judged: Judged | None = None) -> PreparedData:
         """Open data of the whole model, as the core takes them; see ``DataSource.prepared``."""
@@ -215,7 +219,8 @@ def named_dims(dim: Any) -> dict[str, int]:
     Raises:
         SettingsError: a word of another form.
     """
-    what, fix = f"dim cannot be {dim!r}", "NAME=N, for example batch=1"
+    what = f"dim cannot be {dim!r}"
+    fix = "NAME=N, for example batch=1"
     with raised_as(SettingsError, what, TypeError, ValueError, where="dim", fix=fix):
         return dict(parse_dims(dim))
 

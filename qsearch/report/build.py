@@ -46,7 +46,9 @@ class Costs:
     @property
     def trials_per_min(self) -> float:
         """Trials of this run by the minutes of the whole command."""
-        return 60 * self.trials_here / self.wall_s if self.wall_s > 0 else 0.0
+        if self.wall_s > 0:
+            return 60 * self.trials_here / self.wall_s
+        return 0.0
 
 
 def summary(
@@ -82,7 +84,9 @@ def saved_by_stopping(trials: Sequence[Trial], samples: int) -> float:
     """
     own = [t for t in trials if t.state in ("complete", "pruned") and not t.outcome.from_store]
     run = sum(t.outcome.samples or 0 for t in own)
-    return round(1.0 - run / (samples * len(own)), 6) if own else 0.0
+    if own:
+        return round(1.0 - run / (samples * len(own)), 6)
+    return 0.0
 
 
 def _best(trial: Trial) -> dict[str, Any]:

@@ -115,7 +115,8 @@ def study_data(address: StudyAddress) -> dict[str, Any]:
         best = told["best"]
         found = repository.trials_by_number(study.id, [best["number"]]) if best else []
         layers = repository.layers_of(study.id)
-    measures, points = view.measures, view.points
+    measures = view.measures
+    points = view.points
     rank = measures.objective.rank
     done = [i for i, p in enumerate(points) if p.state == "complete" and p.score is not None]
     done.sort(key=lambda i: rank(points[i].score or {}, points[i].number), reverse=True)
@@ -154,7 +155,9 @@ def _view(
 
 def _study_out(repository: Repository, view: StudyView) -> dict[str, Any]:
     """The study as the API gives it, as far as pages of one file use it."""
-    study, points, measures = view.study, view.points, view.measures
+    study = view.study
+    points = view.points
+    measures = view.measures
     note = repository.newest_notes(study.id).get(None, NO_NOTE)
     module = None if view.folder is None else view.folder.module
     return {

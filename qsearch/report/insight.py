@@ -119,7 +119,9 @@ def layer_name(layer: LayerInsight) -> str:
     """Return the layer's name in QConfig.layers, the ONNX node, or the operator."""
     if layer.layer:
         return layer.layer
-    return layer.onnx_nodes[0] if layer.onnx_nodes else f"{layer.op} {layer.index}"
+    if layer.onnx_nodes:
+        return layer.onnx_nodes[0]
+    return f"{layer.op} {layer.index}"
 
 
 def point_name(point: PointInsight, names: Mapping[int, str]) -> str:
@@ -130,13 +132,17 @@ def point_name(point: PointInsight, names: Mapping[int, str]) -> str:
     if point.op:
         return f"{point.op} ({point.index})"
     if point.kind == "weight":
-        return f"constant of {names[point.layers[0]]}" if point.layers else "constant"
+        if point.layers:
+            return f"constant of {names[point.layers[0]]}"
+        return "constant"
     return "model input"
 
 
 def decibels(value: float | None) -> str:
     """None is a comparison without any error."""
-    return "exact" if value is None else f"{value:.1f}"
+    if value is None:
+        return "exact"
+    return f"{value:.1f}"
 
 
 def _range_row(point: PointInsight, mode: str) -> dict[str, Any]:
@@ -153,8 +159,12 @@ def _range_row(point: PointInsight, mode: str) -> dict[str, Any]:
 def output_told(output: OutputInsight) -> str:
     """Describe the distance between the outputs of the quantized network and those in float."""
     told = f"SQNR {decibels(output.output_db)} dB, agreement {100 * output.agreement:.2f} %"
-    return f"{told}; {output.worst_told}" if output.worst_told else told
+    if output.worst_told:
+        return f"{told}; {output.worst_told}"
+    return told
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
+    if value is None:
+        return ""
+    return f"{value:.4g}"

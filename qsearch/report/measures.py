@@ -141,7 +141,9 @@ def measure_of(name: str) -> Measure:
 def value_of(each: Measure, trial: TrialPoint) -> float | None:
     """The stored value; an infinite one is a finite number that can be drawn."""
     if each.name in _TIMINGS:
-        return trial.seconds if each is SECONDS else trial.cpu_s
+        if each is SECONDS:
+            return trial.seconds
+        return trial.cpu_s
     return value_in(each, trial.score)
 
 
@@ -160,4 +162,6 @@ def scores_of(trials: Iterable[TrialPoint]) -> dict[int, Mapping[str, float | No
 def front_numbers(measures: Measures, trials: Iterable[TrialPoint]) -> list[int]:
     """Trials on the front, the best first; empty for a search with one objective."""
     objective = measures.objective
-    return on_front(scores_of(trials), objective) if objective.minimize else []
+    if objective.minimize:
+        return on_front(scores_of(trials), objective)
+    return []

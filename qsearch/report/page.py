@@ -44,7 +44,8 @@ def bundle(sources: Mapping[str, str], entry: str) -> str:
     def add(path: str) -> None:
         if path in done:
             return
-        text, folder = sources[path], posixpath.dirname(path)
+        text = sources[path]
+        folder = posixpath.dirname(path)
 
         def at(target: str) -> str:
             return posixpath.normpath(posixpath.join(folder, target))
@@ -52,7 +53,9 @@ def bundle(sources: Mapping[str, str], entry: str) -> str:
         def imported(match: re.Match[str]) -> str:
             add(at(match[2]))
             names = (match[1] or "").replace(" as ", ": ")
-            return f"const {names} = {scope(at(match[2]))};\n" if names else ""
+            if names:
+                return f"const {names} = {scope(at(match[2]))};\n"
+            return ""
 
         def later(match: re.Match[str]) -> str:
             return f'import("./{posixpath.relpath(at(match[1]), posixpath.dirname(entry))}")'
@@ -71,7 +74,8 @@ def page(title: str, data: Mapping[str, Any]) -> str:
     """The whole file; ``report.js`` draws ``data``."""
     web = Path(str(files("qsearch.report").joinpath("web")))
     scripts = {p.relative_to(web).as_posix(): p.read_text("utf-8") for p in web.rglob("*.js")}
-    script, styles = bundle(scripts, "report.js"), ("plots.css", "style.css")
+    script = bundle(scripts, "report.js")
+    styles = ("plots.css", "style.css")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     # No "<" in JSON: nothing in it ends the element, whatever a model calls its nodes.
     told = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")

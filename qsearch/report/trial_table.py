@@ -73,7 +73,8 @@ class TrialTable:
         """Every column by its name: own ones, measures, ``params.NAME``."""
         found = {name: Column(name, attrgetter(name)) for name in OWN}
         found["error"] = Column("error", _error)
-        front, notes = set(self.front), self.notes
+        front = set(self.front)
+        notes = self.notes
         found["front"] = Column("front", lambda p: p.number in front)
         found["note"] = Column("note", lambda p: notes.get(p.number, NO_NOTE).note or None)
         found["tags"] = Column(
@@ -190,7 +191,9 @@ class TrialTable:
 
 
 def _error(point: TrialPoint) -> str | None:
-    return None if point.error is None else without_passwords(point.error)
+    if point.error is None:
+        return None
+    return without_passwords(point.error)
 
 
 def _param(name: str, point: TrialPoint) -> Any:
@@ -199,7 +202,8 @@ def _param(name: str, point: TrialPoint) -> Any:
 
 def _terms(filter: str) -> list[tuple[str, str, str]]:
     """Column, operator and value of every term; a word alone has no column."""
-    found, at = [], 0
+    found = []
+    at = 0
     text = filter.rstrip()
     while at < len(text):
         match = _TERM.match(text, at)
@@ -226,4 +230,6 @@ def _order(value: Any) -> tuple[int, Any]:
 def _cell(value: Any) -> Any:
     # A spreadsheet runs text that begins like a formula.
     risky = isinstance(value, str) and value[:1] in tuple("=+-@\t\r")
-    return f"'{value}" if risky else value
+    if risky:
+        return f"'{value}"
+    return value

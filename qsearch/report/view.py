@@ -60,7 +60,9 @@ class _Limit:
         near = 1e-9 * max(1.0, abs(self.value))
         if value is None:
             return False
-        return value >= self.value - near if self.sign == "≥" else value <= self.value + near
+        if self.sign == "≥":
+            return value >= self.value - near
+        return value <= self.value + near
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,8 @@ class StudyView:
         """A study whose row and trials are known: stages, drivers and sentences are read now."""
         study, *_, best = known
         beside = [] if best is None else repository.beside_of(study.id, best.number)
-        stages, drivers = repository.stages_of(study.id), repository.drivers_of(study.id)
+        stages = repository.stages_of(study.id)
+        drivers = repository.drivers_of(study.id)
         return cls(*known, stages, drivers, folder, storage, beside)
 
     @property
@@ -118,7 +121,8 @@ class StudyView:
     @property
     def phase(self) -> str:
         """Phase of the study in words."""
-        study, ended = self.study, sum(point.finished for point in self.points)
+        study = self.study
+        ended = sum(point.finished for point in self.points)
         if study.state != "running":
             return study.state
         if self.silent:
@@ -148,7 +152,8 @@ class StudyView:
         ]
 
     def _limits(self) -> list[_Limit]:
-        objective, floor = self.measures.objective, self.floor
+        objective = self.measures.objective
+        floor = self.floor
         found = [] if floor is None else [_Limit(self.measures.accuracy, "≥", floor)]
         costs = [] if objective.max_size is None else [("size", objective.max_size)]
         most = [*costs, *objective.at_most]
@@ -161,7 +166,9 @@ class StudyView:
         text = self.study.spec.get("max_drop")
         if text is None and self.folder is not None:
             text = self.folder.setting("max_drop")
-        return None if base is None or text is None else parse_max_drop(text).floor(float(base))
+        if base is None or text is None:
+            return None
+        return parse_max_drop(text).floor(float(base))
 
     def verdict(self, limits: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         """``state`` (met, missed, none, open) and a sentence."""
@@ -176,7 +183,8 @@ class StudyView:
         if missed:
             asked = self._limits()
             inside = [p for p in self.points if all(limit.keeps(p.score) for limit in asked)]
-            within, which = self.measures.best(inside), ", ".join(missed)
+            within = self.measures.best(inside)
+            which = ", ".join(missed)
             words = (
                 f"no trial within limits: {which}"
                 if within is None
@@ -204,9 +212,12 @@ class StudyView:
     def head(self) -> dict[str, Any]:
         """Return the standing and the result: verdict, limits, the best trial beside the float
         model."""
-        study, measures, best = self.study, self.measures, self.best
+        study = self.study
+        measures = self.measures
+        best = self.best
         limits = self.limits()
-        scores, base = scores_of(self.points), _numbers(study.baseline or {})
+        scores = scores_of(self.points)
+        base = _numbers(study.baseline or {})
         return {
             "name": study.name,
             "state": study.state,
@@ -384,11 +395,15 @@ def _coded(values: Sequence[Any]) -> dict[str, Any]:
 
 def _short(value: float | None) -> float | None:
     # Nine digits are more than a plot can show, and a third of the bytes.
-    return None if value is None else float(f"{value:.9g}")
+    if value is None:
+        return None
+    return float(f"{value:.9g}")
 
 
 def _ms(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
+    if value is None:
+        return None
+    return round(value, 3)
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float | None]:

@@ -137,7 +137,8 @@ def post(url: str, body: bytes, secret: str | None, private: bool) -> None:
         OSError, http.client.HTTPException: there is none; or the address may not be called.
     """
     split = urlsplit(url)
-    host, secure = split.hostname or "", split.scheme == "https"
+    host = split.hostname or ""
+    secure = split.scheme == "https"
     port = split.port or (443 if secure else 80)
     connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
     connection.sock = _connected(host, port, private)
@@ -182,7 +183,9 @@ class _Address(threading.Thread):
 
     def __init__(self, url: str, secret: str | None, private: bool) -> None:
         super().__init__(daemon=True)
-        self._url, self._secret, self._private = url, secret, private
+        self._url = url
+        self._secret = secret
+        self._private = private
         self._waiting: list[dict[str, Any] | None] = []
         self._news = threading.Condition()
 

@@ -76,8 +76,11 @@ class _Phases:
         """The phase of this name: new, going on where it was left, or started over."""
         phase = self.on = self.known.setdefault(name, _Phase(name))
         if phase.visits == 0 or done < phase.done:
-            phase.before, phase.start, phase.last = done, now, now
-        phase.total, phase.done = total, done
+            phase.before = done
+            phase.start = now
+            phase.last = now
+        phase.total = total
+        phase.done = done
         phase.visits += 1
         return phase
 
@@ -115,7 +118,8 @@ class PlainProgress(Progress):
 
     def advance(self, steps: int = 1, note: str = "") -> None:
         """Print a line if the phase is over or the last line is old enough."""
-        phase, now = self._phases.on, self._clock()
+        phase = self._phases.on
+        now = self._clock()
         phase.done += steps
         over = phase.done >= phase.total and (phase.visits == 1 or phase.name == TRIALS)
         if not over and now - phase.last < self._every_s:
@@ -224,4 +228,6 @@ def make_progress(verbosity: int) -> Progress:
     """Bars on a terminal, lines elsewhere, silence below verbosity 0."""
     if verbosity < 0:
         return Progress()
-    return BarProgress() if sys.stderr.isatty() else PlainProgress()
+    if sys.stderr.isatty():
+        return BarProgress()
+    return PlainProgress()

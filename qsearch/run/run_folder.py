@@ -132,8 +132,11 @@ class RunFolder:
     def owner(self) -> tuple[str, str] | None:
         """sha256 and name of the model the folder was made for."""
         text = self._config_text()
-        sha256, model = _OWNER.search(text), _MODEL.search(text)
-        return (sha256[1], model[1] if model else "?") if sha256 else None
+        sha256 = _OWNER.search(text)
+        model = _MODEL.search(text)
+        if sha256:
+            return (sha256[1], model[1] if model else "?")
+        return None
 
     def setting(self, name: str) -> str | None:
         """A setting as the last run used it; None where the folder does not say."""
@@ -142,7 +145,9 @@ class RunFolder:
             found = None if line is None else yaml.safe_load(line[0])[name]
         except (ValueError, RecursionError, yaml.YAMLError):
             return None
-        return str(found) if isinstance(found, str | int | float) else None
+        if isinstance(found, str | int | float):
+            return str(found)
+        return None
 
     def _config_text(self) -> str:
         unreadable = contextlib.suppress(OSError, UnicodeDecodeError)
@@ -339,10 +344,12 @@ def _is_run(folder: Path) -> bool:
 
 def _of_run(folder: Path, name: str | None) -> StudyAddress:
     """The study of a run folder; its configuration says which storage held it."""
-    address, run = StudyAddress(folder, None, name), RunFolder(folder)
+    address = StudyAddress(folder, None, name)
+    run = RunFolder(folder)
     if run.database.is_file():
         return address
-    kept, study = run.setting("storage"), run.setting("study")
+    kept = run.setting("storage")
+    study = run.setting("study")
     if not kept:
         raise StoreError(
             "the run folder has lost its database",

@@ -101,7 +101,8 @@ def keygen(path: PathLike) -> tuple[Path, str]:
                 f"{target} is there already, and is not replaced", fix="choose another name with -o"
             )
     for target, data, mode in ((private, secret, 0o600), (public, shown, 0o644)):
-        what, flags = f"{target} cannot be written", os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        what = f"{target} cannot be written"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         with (
             system_errors(SettingsError, what, fix="choose another name with -o"),
             os.fdopen(os.open(target, flags, mode), "wb") as file,
@@ -210,7 +211,8 @@ def check_signature(members: Mapping[str, bytes], trusted: Ed25519PublicKey | No
 
 def write_members(path: Path, members: Mapping[str, bytes]) -> None:
     """Replace a .qmod by these members; the file is the old or the new one, nothing in between."""
-    part, what = path.with_name(f"{path.name}.part"), f"{path} cannot be written"
+    part = path.with_name(f"{path.name}.part")
+    what = f"{path} cannot be written"
     with system_errors(ArtifactError, what, fix="choose a folder you may write to"):
         try:
             write_archive(part, members)
@@ -248,7 +250,8 @@ def repack(path: Path, out: Path) -> str:
 
 
 def _cryptography() -> tuple[Any, Any]:
-    what, fix = "signatures need the package cryptography", "pip install 'qsearch[sign]'"
+    what = "signatures need the package cryptography"
+    fix = "pip install 'qsearch[sign]'"
     with raised_as(SettingsError, what, ImportError, fix=fix):
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519

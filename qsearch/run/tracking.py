@@ -54,14 +54,18 @@ def figures_of(trial: Trial) -> dict[str, float]:
     """The scores of a trial and its seconds, under names that every tracker takes."""
     outcome = trial.outcome
     found = {k.replace(":", "."): v for k, v in (outcome.score or {}).items() if v is not None}
-    return found if outcome.seconds is None else {**found, "seconds": outcome.seconds}
+    if outcome.seconds is None:
+        return found
+    return {**found, "seconds": outcome.seconds}
 
 
 def tags_of(trial: Trial) -> dict[str, str]:
     """State, stage, hash, and why the trial failed."""
     failure = trial.outcome.failure
     told = {"state": trial.state, "stage": trial.stage, "config_hash": trial.config_hash}
-    return told if failure is None else {**told, "error": failure.what[:500]}
+    if failure is None:
+        return told
+    return {**told, "error": failure.what[:500]}
 
 
 class MlflowTracker:
@@ -161,7 +165,8 @@ class TensorboardTracker:
             self._text("versions" if part is facts.versions else "settings", told)
 
     def trial(self, trial: Trial) -> None:
-        module, writer = self._modules, self._opened(self._folder / f"trial-{trial.number:04}")
+        module = self._modules
+        writer = self._opened(self._folder / f"trial-{trial.number:04}")
         params = {
             name: value if isinstance(value, bool | int | float | str) else str(value)
             for name, value in {**trial.params, **tags_of(trial)}.items()
@@ -219,10 +224,12 @@ class Trackers:
 
     def __init__(self, words: Sequence[str], facts: RunFacts) -> None:
         self._queue: queue.Queue[Trial | tuple[str, Sequence[Path]]] = queue.Queue()
-        self._words, self._facts = tuple(words), facts
+        self._words = tuple(words)
+        self._facts = facts
         for word in words:
             name = word.partition(":")[0]
-            what, fix = f"{name} is not installed", f"pip install 'qsearch[{name}]'"
+            what = f"{name} is not installed"
+            fix = f"pip install 'qsearch[{name}]'"
             with raised_as(SettingsError, what, ImportError, where=f"--track {word}", fix=fix):
                 import_module("mlflow.entities" if name == "mlflow" else name)
         self._thread = threading.Thread(target=self._serve, name="trackers", daemon=True)

@@ -127,10 +127,12 @@ class Baseline:
         return stored or self._run()
 
     def _run(self) -> tuple[NDArray[Any], ...]:
-        pool, progress = self.context.pool, self.context.progress
+        pool = self.context.pool
+        progress = self.context.progress
         await_workers(pool, progress)
         progress.phase("baseline", self.data.count)
-        samples, metrics = self.data.samples, self.metrics
+        samples = self.data.samples
+        metrics = self.metrics
         request = float_request(self.blob, self.data.ref, samples, metrics, self.head)
         found = evaluate_split(pool, request, progress, "baseline")
         self.cpu_s += found.cpu_s
@@ -207,7 +209,8 @@ class Plausibility:
 
 
 def _summary(right: Right) -> str:
-    share, count = float(right.mean()), len(right)
+    share = float(right.mean())
+    count = len(right)
     low, high = wilson(share, count)
     return f"top1 {share:.1%} on {count} samples (95 %: {low:.1%} to {high:.1%})"
 
@@ -335,7 +338,9 @@ class Examination:
         fix = "the labels count the classes in another order than the model: label "
         fix += ", ".join(others[:_NAMED]) + (", …" if len(others) > _NAMED else "")
         _, told = _told(other, "with the classes in another order", fix, right)
-        return [told] if told else []
+        if told:
+            return [told]
+        return []
 
     def _like_guessing(self, given: Answers, labels: Answers, share: float) -> list[str]:
         assert self.classes is not None
@@ -370,7 +375,8 @@ def examination(prepared: PreparedStudy, pool: WorkerPool, blob: Any) -> Examina
     """The examination of the float model on the evaluation data; none for a metric of the user."""
     own = is_import_path(prepared.metric) or prepared.source.pipeline is not None
     judged = None if own else judged_output(prepared.module, None, "")
-    classes, data = None if judged is None else judged.classes, prepared.evaluation
+    classes = None if judged is None else judged.classes
+    data = prepared.evaluation
     return Examination(pool, blob, data, prepared.inputs, classes)
 
 
@@ -388,7 +394,8 @@ def _told(other: Right, words: str, fix: str, right: Right) -> tuple[float, str]
 
 def _better_by_chance(one: Right, other: Right) -> float:
     """Two-sided p-value of McNemar's exact test where ``one`` has more right answers, else 1."""
-    gained, lost = int((one & ~other).sum()), int((other & ~one).sum())
+    gained = int((one & ~other).sum())
+    lost = int((other & ~one).sum())
     if gained <= lost:
         return 1.0
     return min(1.0, 2 * _binomial_tail(gained, gained + lost, 0.5))

@@ -65,7 +65,8 @@ class PooledData:
         """
         await_workers(self.context.pool, self.context.progress)
         self.context.progress.phase(phase_of(measurement), len(self.samples))
-        merged, channels = measurement.merged, measurement.channels
+        merged = measurement.merged
+        channels = measurement.channels
         whole = CalibrationRequest(
             blob=self.blob,
             dataset=self.dataset,
@@ -130,7 +131,8 @@ class StoredStatistics:
         """Store arrays, with the CPU seconds since ``load`` was asked or the last ``save``."""
         if self.data is None:
             return
-        before, self._since = self._since, self._spent()
+        before = self._since
+        self._since = self._spent()
         workers, own = (now - then for now, then in zip(self._since, before, strict=True))
         key = stored_key(self.key, fields)
         self.artifacts.keep(kind, key, arrays, workers or own)
@@ -154,7 +156,9 @@ def statistics_key(spec: Mapping[str, Any], code: str) -> dict[str, Any]:
         "code": code,
         "percentiles": list(spec.get("percentiles", ())),
     }
-    return {**key, "imports": spec["imports"]} if "imports" in spec else key
+    if "imports" in spec:
+        return {**key, "imports": spec["imports"]}
+    return key
 
 
 def stored_key(key: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
@@ -205,7 +209,8 @@ class FirstChoice:
 
         Nothing for a study that began without it, and where no trial measures channels.
         """
-        rows, study_id = context.repository, context.study.id
+        rows = context.repository
+        study_id = context.study.id
         known = FirstChoice.stored(rows, study_id)
         names = {parameter.name for parameter in prepared.space.parameters}
         if known is not None or "weight_rounding" not in names or rows.trials_of(study_id):

@@ -95,7 +95,9 @@ class Closeness:
             )
         to = "the given file" if given_points(model).count else "float"
         found = Closeness.between(exact, rounded, names, sum(batch.count for batch in batches))
-        return None if found is None else replace(found, to=to)
+        if found is None:
+            return None
+        return replace(found, to=to)
 
     @staticmethod
     def between(
@@ -143,7 +145,9 @@ class Closeness:
     def recorded(provenance: Mapping[str, Any]) -> Closeness | None:
         """Read what ``compile`` wrote into the provenance of its module."""
         found = provenance.get(KEY)
-        return None if found is None else Closeness(**found)
+        if found is None:
+            return None
+        return Closeness(**found)
 
 
 def has_few_bits(config: QConfig) -> bool:
@@ -171,4 +175,6 @@ def compared_whole(pipeline: Pipeline | None) -> Pipeline | None:
     if pipeline is None or pipeline.after is None:
         return None
     choosing = _CHOOSING.intersection(n.op_type for n in read_model(pipeline.after).graph.node)
-    return None if choosing else pipeline
+    if choosing:
+        return None
+    return pipeline

@@ -348,7 +348,8 @@ class Driver:
 
     def _sync(self) -> None:
         """Take in what other drivers stored and finished."""
-        trials, before = self.trials, self.trials.finished
+        trials = self.trials
+        before = self.trials.finished
         self.queue.read_new()
         ended = trials.unfinished - self.rows.unfinished(self.study_id)
         ended -= set(self.running.numbers)
@@ -386,7 +387,8 @@ class Orders:
         """Carry out the commands up to ``newest`` that are new; whether one says to stop."""
         if newest <= self._seen_command:
             return False
-        rows, study_id = self.context.repository, self.context.study.id
+        rows = self.context.repository
+        study_id = self.context.study.id
         for command in rows.commands_of(study_id, self._seen_command):
             self._seen_command = command.id
             if command.kind == TRY:

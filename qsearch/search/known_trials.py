@@ -88,7 +88,8 @@ class KnownTrials:
         score = trial.score
         rank = self.objective.rank(score, trial.number)
         if trial.outcome.score is not None and rank > self._best_rank:
-            self.best, self._best_rank = trial, rank
+            self.best = trial
+            self._best_rank = rank
         if self.objective.feasible(score):
             if (value := self.objective.shown(score)) is not None:
                 self.most = max(self.most, value)
@@ -101,7 +102,8 @@ class KnownTrials:
         if trial.state != "complete" or score is None:
             return
         rank = self.objective.rank(score, trial.number)
-        better, self._settled_rank = rank > self._settled_rank, max(rank, self._settled_rank)
+        better = rank > self._settled_rank
+        self._settled_rank = max(rank, self._settled_rank)
         if self.objective.feasible(score):
             values = self.objective.rankings(score)
             better = not any(_reaches(held, values) for held in self._front)

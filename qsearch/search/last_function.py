@@ -97,7 +97,8 @@ def _sums(study: PreparedStudy, progress: Progress) -> list[State]:
     config = with_room_for_sums(study.module, calibration.choose()[0])
     run = QModule(build_winner(calibration, config).module).run
     dataset = open_dataset(study.evaluation.ref, study.inputs)
-    head, size = study.source.pipeline, study.run_samples
+    head = study.source.pipeline
+    size = study.run_samples
     data = {"has_labels": True, "has_reference": False}
     sums = [MetricSums((study.metric,), **data) for _ in range(_GROUPS)]
     for place, start in enumerate(_runs(study)):

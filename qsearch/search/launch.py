@@ -448,7 +448,8 @@ def _pool(settings: Settings) -> Iterator[WorkerPool]:
 
 def _workers_line(settings: Settings) -> str:
     """Name the pool of workers, and the other pools where the user named none."""
-    count, kind = settings.worker_count, settings.pool_kind
+    count = settings.worker_count
+    kind = settings.pool_kind
     if kind == "inline":
         return "in this process"
     if kind == "ray":

@@ -139,7 +139,9 @@ class LayerBases:
         return self._plans.get(kind, self.plan)
 
     def _kind_of(self, trial: Trial) -> Value:
-        return trial.params.get(_BESIDE_WEIGHTS) if self.pays else None
+        if self.pays:
+            return trial.params.get(_BESIDE_WEIGHTS)
+        return None
 
     def _better(self, *trials: Trial | None) -> Trial | None:
         return self.objective.base_for_bits(filter(None, trials), self.plan.layers.weights)
@@ -149,7 +151,8 @@ class LayerBases:
         trial that does."""
         if any(trial.params.get(flip, NO_FLIP) != NO_FLIP for flip in FLIPS):
             return
-        score, budget = trial.score, float(trial.params.get(BUDGET) or 1.0)
+        score = trial.score
+        budget = float(trial.params.get(BUDGET) or 1.0)
         fits = trial.state == "complete" and self.objective.feasible(score)
         if trial.stage == LAYERS:
             self._budgets.setdefault(kind, {})[budget] = fits
@@ -160,10 +163,12 @@ class LayerBases:
     def _note_bytes(self, trial: Trial, kind: Value) -> None:
         """Leave weights the bytes that a limit leaves beside what modules of a base have: code,
         tables and biases are known once one is built."""
-        most, score = self.objective.most_bytes, trial.outcome.score
+        most = self.objective.most_bytes
+        score = trial.outcome.score
         if score is None or trial.state != "complete":
             return
-        found, of_layers = self.objective.bytes_of(score), trial.stage == LAYERS
+        found = self.objective.bytes_of(score)
+        of_layers = trial.stage == LAYERS
         if found is None or not (of_layers or trial is self._bases.get(kind)):
             return
         others = found - self.plan.layers.packed(QConfig.stored(trial.qconfig))

@@ -122,7 +122,9 @@ class LayerSpace:
 
 def choice_of(bits: int) -> Value:
     """The value of a layer's parameter for these bits."""
-    return FLOAT_LAYER if bits == FLOAT_BITS else bits
+    if bits == FLOAT_BITS:
+        return FLOAT_LAYER
+    return bits
 
 
 def weighted_layers(module: IRModule) -> dict[str, LayerCost]:
@@ -215,14 +217,17 @@ class LayerPlan:
     def _budget(self, fraction: float) -> float:
         """Bytes of the weights."""
         sizes = self.layers.sizes.values()
-        least, largest = self.layers.least, sum(max(row.values()) for row in sizes)
+        least = self.layers.least
+        largest = sum(max(row.values()) for row in sizes)
         if self.most is not None:
             largest = max(least, min(largest, self.most))
         return least + fraction * (largest - least)
 
     def within(self, start: QConfig) -> QConfig:
         """``start`` with the bits of the largest budget, where the limit binds."""
-        return to_qconfig(self.params_of(_WHOLE), start) if self.binding else start
+        if self.binding:
+            return to_qconfig(self.params_of(_WHOLE), start)
+        return start
 
     def bits_of(self, point: Mapping[str, Value]) -> dict[str, int]:
         """Bits of every layer at a point."""
@@ -232,7 +237,8 @@ class LayerPlan:
         for name in FLIPS:
             flip = str(point.get(name, NO_FLIP))
             if flip != NO_FLIP:
-                layer, step = flip[:-1], 1 if flip[-1] == "+" else -1
+                layer = flip[:-1]
+                step = 1 if flip[-1] == "+" else -1
                 choices = self.layers.bits
                 place = choices.index(moved.get(layer, bits[layer])) + step
                 moved[layer] = choices[min(max(place, 0), len(choices) - 1)]
@@ -247,7 +253,8 @@ class LayerPlan:
 
     def _programme(self, fraction: float, *layers: tuple[str, int]) -> dict[str, int]:
         """Bits of all layers where some are given; those that exceed the budget are dropped."""
-        given, sizes = dict(layers), self.layers.sizes
+        given = dict(layers)
+        sizes = self.layers.sizes
         budget = self._budget(fraction)
         kept = {
             n: {given[n]: row[given[n]]} if n in given else row for n, row in self.damage.items()

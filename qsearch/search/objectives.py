@@ -165,8 +165,11 @@ class Objective:
         steps = self._steps_lost(score)
         if steps is None:
             before = score.get(FLOAT_METRIC)
-            return value if before is None or metric.name not in LIBRARY else min(value, before)
-        value, step = score[FLOAT_TOP1] or 0.0, score[TOP1_STEP] or 0.0
+            if before is None or metric.name not in LIBRARY:
+                return value
+            return min(value, before)
+        value = score[FLOAT_TOP1] or 0.0
+        step = score[TOP1_STEP] or 0.0
         value -= steps * step
         if not self.minimize:
             missing = 1.0 - min(max(sqnr_value(score) / _MOST_DB, 0.0), 1.0)
@@ -175,7 +178,9 @@ class Objective:
 
     def _steps_lost(self, score: Score) -> int | None:
         """Whole steps by which top-1 is below the float model's; None where steps do not count."""
-        top1, before, step = score.get("top1"), score.get(FLOAT_TOP1), score.get(TOP1_STEP)
+        top1 = score.get("top1")
+        before = score.get(FLOAT_TOP1)
+        step = score.get(TOP1_STEP)
         if self.metric != "top1":
             return None
         if top1 is None or before is None or step is None:
@@ -189,7 +194,9 @@ class Objective:
         Of a trial that costs no less: SQNR where top-1 counts as the float model's, which is the
         most.
         """
-        return "sqnr" if self._steps_lost(score) == 0 else self.metric
+        if self._steps_lost(score) == 0:
+            return "sqnr"
+        return self.metric
 
     def rankings(self, score: Score) -> tuple[float, ...]:
         """One number per objective; greater is better, so costs are negative."""
@@ -309,7 +316,8 @@ class Objective:
         won = scores.get(best)
         if not won or self.decides(won) == self.metric:
             return None
-        top1, costs = won.get("top1") or 0.0, self._compared_costs(won)
+        top1 = won.get("top1") or 0.0
+        costs = self._compared_costs(won)
         luckier = [
             number
             for number, score in scores.items()
@@ -349,7 +357,9 @@ def option_of(limit: str) -> str:
 def _excess(cost: float | None, limit: float) -> float:
     """Return the excess of a cost over its limit, as a share of the limit; an unknown cost is above
     it."""
-    return 1.0 if cost is None else (cost - limit) / (limit or 1.0)
+    if cost is None:
+        return 1.0
+    return (cost - limit) / (limit or 1.0)
 
 
 def score_key(name: str) -> str:

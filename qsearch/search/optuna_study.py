@@ -52,7 +52,8 @@ _SAMPLER: Final = "a function from a seed to an Optuna sampler"
 def make_sampler(name: str, seed: int, batch: int) -> BaseSampler:
     """The sampler that proposes batch number ``batch`` of a study with this seed."""
     if is_import_path(name):
-        make, chance = own_sampler(name), batch_seed(seed, batch)
+        make = own_sampler(name)
+        chance = batch_seed(seed, batch)
         # The first parameter of Optuna's own classes is another.
         named = "seed" in inspect.signature(make).parameters
         sampler = make(seed=chance) if named else make(chance)
@@ -173,7 +174,8 @@ def measured_trial(trial: Trial, distributions: Distributions, objective: Object
 
 def directions_of(objective: Objective) -> list[StudyDirection]:
     """Return the directions of the ``values`` of an objective."""
-    least, most = StudyDirection.MINIMIZE, StudyDirection.MAXIMIZE
+    least = StudyDirection.MINIMIZE
+    most = StudyDirection.MAXIMIZE
     return [least if smaller else most for smaller in objective.smaller_is_better]
 
 
@@ -248,4 +250,6 @@ def write_study(
 
 
 def _told(note: Note | None) -> dict[str, Any]:
-    return {} if note is None else {"note": note.note, "tags": list(note.tags)}
+    if note is None:
+        return {}
+    return {"note": note.note, "tags": list(note.tags)}

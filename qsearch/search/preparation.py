@@ -87,7 +87,8 @@ def prepare_study(
         own_sampler(settings.sampler)
     fields = read_preprocess(settings.preprocess)
     rest = (fields, objects_folder)
-    given, judged = _first(calib, settings.calib), _first(evaluation, settings.eval)
+    given = _first(calib, settings.calib)
+    judged = _first(evaluation, settings.eval)
     study = _prepared(settings, source, given, judged, *rest)
     if settings.until or settings.allow_float or settings.passes or STATES in (fields or {}):
         return study
@@ -126,7 +127,9 @@ def _prepared(
     _refuse_quantized(opened)
     floats = settings.allow_float or bool(settings.passes)
     opened, diagnosis = opened.on_integers(QConfig.recommended(), floats)
-    source, module, inputs = opened.source, opened.module, opened.inputs
+    source = opened.source
+    module = opened.module
+    inputs = opened.inputs
     used = None if {STATES, *LABELLED}.intersection(fields or ()) else settings.preprocess
     calib_data = eval_data = opened.data(given, "calib")
     if (evaluation := _first(evaluation, source.eval)) is not None:
@@ -276,7 +279,9 @@ def _prune(settings: Settings) -> float:
     """Without history there is nothing to compare a trial with, unless the user asks for it."""
     if settings.prune is not None:
         return settings.prune
-    return 0.0 if settings.sampler in HISTORY_FREE else DEFAULT_ALPHA
+    if settings.sampler in HISTORY_FREE:
+        return 0.0
+    return DEFAULT_ALPHA
 
 
 def _first(*given: Any) -> Any:
@@ -344,7 +349,8 @@ def open_study(
         RunFolderError: the study of this name is about another model, data or search.
     """
     settings = prepared.settings
-    name, version = study_name(settings, folder), code_version()
+    name = study_name(settings, folder)
+    version = code_version()
     found = repository.find_study(name)
     if found is not None and settings.fresh:
         repository.delete_study(found.id)
@@ -435,4 +441,6 @@ def _now_given(prepared: PreparedStudy, differing: Sequence[str]) -> list[str]:
 
 def _short(value: Any) -> str:
     text = json.dumps(value)
-    return text if len(text) <= 24 else f"{text[:20]}…"
+    if len(text) <= 24:
+        return text
+    return f"{text[:20]}…"

@@ -110,7 +110,8 @@ class SignFlipPruner:
             left = ((self.objective.bytes_of(score) or 0.0),) if leaves else ()
             return (*self.objective.costs(score), *left)
 
-        mine, fit = costs(cost), []
+        mine = costs(cost)
+        fit = []
         for other in self.earlier.before(trial.batch):
             score = other.score
             cheaper = all(a <= b for a, b in zip(costs(score), mine, strict=True))

@@ -200,7 +200,8 @@ class SearchResult:
             for limit, amount in self.objective.violations(score).items()
             if amount > 0 and limit != "max_drop"
         ]
-        limits, has = " and ".join(self.objective.limits), f"the best has {', '.join(parts)}"
+        limits = " and ".join(self.objective.limits)
+        has = f"the best has {', '.join(parts)}"
         if within := self.summary.get("within"):
             command = f"qsearch best {shlex.quote(str(self.folder))} --trial {within['trial']}"
             return (
@@ -238,7 +239,9 @@ class SearchResult:
 def _told(each: Measure, score: Mapping[str, Any]) -> str:
     value = score.get(each.name)
     if value is None:
-        return "unknown" if each.infinite is None else "infinite"
+        if each.infinite is None:
+            return "unknown"
+        return "infinite"
     return each.formatted(value)
 
 
@@ -279,7 +282,8 @@ def finish(
     Raises:
         SearchFailedError: no trial was completed (the report is written all the same).
     """
-    repository, settings = context.repository, prepared.settings
+    repository = context.repository
+    settings = prepared.settings
     study = repository.study(context.study.name)
     trials = repository.trials_of(study.id)
     objective = prepared.objective
@@ -365,7 +369,9 @@ def finish(
 
 def _beside(short: Mapping[str, Any]) -> tuple[str, str]:
     """Name the worst output of the winner, and the score of ``compile`` alone; "" for none."""
-    best, alone, worst = short["best"], short.get("compile"), short.get("worst_output")
+    best = short["best"]
+    alone = short.get("compile")
+    worst = short.get("worst_output")
     if not best or not alone:
         reached = ""
     elif alone["trial"] == best["trial"]:
@@ -388,7 +394,9 @@ def _alone(first: FirstChoice | None, trials: Sequence[Trial]) -> dict[str, Any]
     wanted = config_hash(first.qconfig.to_dict())
     found = (t for t in trials if t.state == "complete" and t.config_hash == wanted)
     trial = next(found, None)
-    return None if trial is None else {"trial": trial.number, **trial.score}
+    if trial is None:
+        return None
+    return {"trial": trial.number, **trial.score}
 
 
 def _target(
@@ -435,7 +443,9 @@ def _cause(trial: Trial) -> str:
     if trial.outcome.collapsed:
         return "collapsed"
     if trial.state == "failed":
-        return "lost" if trial.lost_workers else "failed"
+        if trial.lost_workers:
+            return "lost"
+        return "failed"
     return {"infeasible": "float", "pruned": "worse"}[trial.state]
 
 
@@ -456,7 +466,9 @@ def nothing_found(
     by_cause: dict[str, list[Trial]] = {}
     for trial in ended:
         by_cause.setdefault(_cause(trial), []).append(trial)
-    told, places, fixes = [], [], []
+    told = []
+    places = []
+    fixes = []
     for cause, group in sorted(by_cause.items(), key=lambda item: -len(item[1])):
         words, fix = _CAUSES[cause]
         told.append(f"{len(group)} {words}")

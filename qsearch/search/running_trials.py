@@ -199,7 +199,9 @@ class RunningTrials:
         self._running.clear()
 
     def _run_of(self, tag: Hashable) -> _Run | None:
-        return self._running.get(tag[0]) if isinstance(tag, tuple) else None
+        if isinstance(tag, tuple):
+            return self._running.get(tag[0])
+        return None
 
     @staticmethod
     def _collapsed(run: _Run) -> bool:

@@ -95,7 +95,8 @@ def first_points(space: Space, start: QConfig, chosen: QConfig | None = None) ->
             points.append(space.effective({**points[0], **guess, **wide}))
     del points[1 + _GUESSES :]
     if chosen is not None:
-        usual, fields = QConfig.recommended().to_dict(), chosen.to_dict()
+        usual = QConfig.recommended().to_dict()
+        fields = chosen.to_dict()
         choices = {p.name: p.choices for p in space.parameters}
         decided = {name: value_in(fields, name) for name in known}
         fitting = {n: v for n, v in decided.items() if v in choices[n] and v != value_in(usual, n)}
@@ -240,7 +241,9 @@ class StudySampler:
     @property
     def start(self) -> QConfig:
         """The configuration that points change, within the limit of bytes."""
-        return self._plain if self._bases is None else self._bases.start
+        if self._bases is None:
+            return self._plain
+        return self._bases.start
 
     @property
     def brackets(self) -> bool:
@@ -251,7 +254,9 @@ class StudySampler:
     def bracketed(self) -> bool:
         """Tell whether a trial is within all limits, and no bits of layers are left that may be
         smaller."""
-        bases, stage, seen = self._bases, self._layers, _Seen(self._seen)
+        bases = self._bases
+        stage = self._layers
+        seen = _Seen(self._seen)
         if bases is None or stage is None or not bases.keeps_limits:
             return False
         points = bases.points(bases.kinds_at(0))
@@ -289,7 +294,9 @@ class StudySampler:
         limits_kept = self._bases is not None and self._bases.keeps_limits
         if self.brackets and limits_kept and not self.bracketed:
             return LAYERS
-        return GLOBAL if (batch - warm) % 3 == 2 else LAYERS
+        if (batch - warm) % 3 == 2:
+            return GLOBAL
+        return LAYERS
 
     def propose(self, batch: int, work_of: WorkOf = lambda _: None) -> list[Proposal]:
         """The proposals of batch number ``batch``; fewer than a batch when the space ends.

@@ -59,7 +59,9 @@ def evaluator_of_flag(flag: str) -> EvaluatorName:
 
     if flag == "engine" and not is_available():
         required_compiler()
-    return "simulated" if flag == "simulated" else "engine"
+    if flag == "simulated":
+        return "simulated"
+    return "engine"
 
 
 def slow_evaluator(evaluator: EvaluatorName) -> tuple[str, ...]:
@@ -160,7 +162,9 @@ class Scorer:
     def name_for(self, qconfig: Mapping[str, Any]) -> EvaluatorName:
         """The engine holds integers only; a module that may keep float parts is simulated."""
         integral = qconfig["partition_conversions"] == "fully_integral"
-        return self.whole.build.evaluator if integral else "simulated"
+        if integral:
+            return self.whole.build.evaluator
+        return "simulated"
 
     def is_checked(self, number: int) -> bool:
         """True where the reference runs beside it: for the first, and one of eight by the seed."""
@@ -247,7 +251,8 @@ def study_scorer(
         channels: gives the handle of the statistics of channels that a configuration reads.
     """
     blob, head = handles
-    settings, samples = prepared.settings, prepared.evaluation.samples
+    settings = prepared.settings
+    samples = prepared.evaluation.samples
     costs = (*prepared.objective.names, *prepared.objective.limited)
     costs += DEVICE if settings.for_ in CORES else ()
     asked = ((DEVICE, costs), (TIMED, prepared.spec))
@@ -313,7 +318,9 @@ def metric_names(has_labels: bool, metric: str = "", decides: bool = True) -> tu
     """
     names = tuple(m.option for m in _accuracies() if has_labels or m.needs != "labels")
     names = tuple(name for name in names if decides or name != "agreement")
-    return (*names, metric) if is_import_path(metric) else names
+    if is_import_path(metric):
+        return (*names, metric)
+    return names
 
 
 def score_of(sums: Sums) -> dict[str, float | None]:

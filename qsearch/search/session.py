@@ -107,10 +107,15 @@ class Session:
         control: Control,
         signer: Ed25519PrivateKey | None = None,
     ) -> None:
-        settings, pool = prepared.settings, context.pool
-        self._prepared, self._folder, self._context = prepared, folder, context
-        self._watch, self._control = watch, control
-        self._rows, self._study_id = context.repository, context.study.id
+        settings = prepared.settings
+        pool = context.pool
+        self._prepared = prepared
+        self._folder = folder
+        self._context = context
+        self._watch = watch
+        self._control = control
+        self._rows = context.repository
+        self._study_id = context.study.id
         # Trials of earlier audits are none of those that the user asks for.
         audits = self._rows.events_of(self._study_id, kind=AUDIT)
         mended = {e.data["trial"] for e in audits if e.data and "trial" in e.data}
@@ -135,7 +140,11 @@ class Session:
         pipeline = prepared.source.pipeline
         head = None if pipeline is None else pool.put(pipeline.pack())
         self._baseline = Baseline(
-            *(context, self._artifacts, blob, prepared.evaluation, metrics),
+            context,
+            self._artifacts,
+            blob,
+            prepared.evaluation,
+            metrics,
             prepared.decides,
             head,
         )
@@ -190,7 +199,10 @@ class Session:
         outputs = self._baseline.outputs()
         self._doubt(outputs)
         scorer = study_scorer(
-            *(prepared, self._context, (self._baseline.blob, self._baseline.head), outputs),
+            prepared,
+            self._context,
+            (self._baseline.blob, self._baseline.head),
+            outputs,
             lambda qconfig: self._calib_data.channels_handle(self._calibration.channels(qconfig)),
         )
         plan = self._plan_layers(scorer, scales)
@@ -227,7 +239,8 @@ class Session:
         if known:
             warnings = tuple((known[0].data or {})["warnings"])
         else:
-            pool, blob = self._context.pool, self._baseline.blob
+            pool = self._context.pool
+            blob = self._baseline.blob
             found = examination(self._prepared, pool, blob).examine(outputs)
             warnings = () if found is None else found.warnings
             self._rows.add_event(self._study_id, EXAMINED, data={"warnings": list(warnings)})
@@ -239,7 +252,8 @@ class Session:
 
     def _plan_layers(self, scorer: Scorer, scales: tuple[float, ...] | None) -> LayerPlan | None:
         """Measure what the stage of the layers is built on; None where there is no such stage."""
-        prepared, layers = self._prepared, self._prepared.layers
+        prepared = self._prepared
+        layers = self._prepared.layers
         if layers is None:
             why = "layers do not differ in this search; see --space, --minimize and --max-size"
             self._stages.plan({SENSITIVITY: why, LAYERS: why})
@@ -258,12 +272,14 @@ class Session:
         damage = measured.damages()
         self._worker_cpu_s += measured.cpu_s
         self._stages.end(SENSITIVITY, {"layers": len(damage), "cpu_s": round(measured.cpu_s, 3)})
-        most, full = prepared.objective.most_bytes, prepared.start.nbit_weight
+        most = prepared.objective.most_bytes
+        full = prepared.start.nbit_weight
         weights = None if most is None else most - measured.other_bytes
         return LayerPlan(layers, damage, weights, full)
 
     def _make_driver(self, scorer: Scorer, plan: LayerPlan | None) -> Driver:
-        prepared, context = self._prepared, self._context
+        prepared = self._prepared
+        context = self._context
         settings = prepared.settings
         trials = KnownTrials(prepared.objective)
         alpha = float(prepared.spec["prune"])
@@ -289,13 +305,24 @@ class Session:
             prepared.space, prepared.start, prepared.objective, spec, plan, chosen
         )
         queue = TrialQueue(
-            *(context, trials, sampler, self._calibration, work_key(prepared), self._budget),
+            context,
+            trials,
+            sampler,
+            self._calibration,
+            work_key(prepared),
+            self._budget,
             fields_without_effect(prepared.module),
         )
-        prunes, roundings = pruner if alpha > 0 else None, self._winner.roundings
+        prunes = pruner if alpha > 0 else None
+        roundings = self._winner.roundings
         running = RunningTrials(context.pool, scorer, prunes, roundings)
         return Driver(
-            *(context, queue, running, self._budget, self._control, self._stages),
+            context,
+            queue,
+            running,
+            self._budget,
+            self._control,
+            self._stages,
             keep_failed=settings.keep_failed,
         )
 
@@ -319,7 +346,8 @@ class Session:
 
         An earlier run of the command has looked at it already where the event says so.
         """
-        best, audits = driver.queue.trials.best, self._rows.events_of(self._study_id, kind=AUDIT)
+        best = driver.queue.trials.best
+        audits = self._rows.events_of(self._study_id, kind=AUDIT)
         if best is None or best.number in {event.trial for event in audits}:
             return
         self._control.check()
@@ -414,7 +442,9 @@ class FirstTrials:
     def predictions(self) -> Iterator[str]:
         """Yield sentences: which layers fewer bits make faster; that a short search of 8 bits can
         only repeat ``compile``."""
-        prepared, goal, settings = self.prepared, self.prepared.objective, self.prepared.settings
+        prepared = self.prepared
+        goal = self.prepared.objective
+        settings = self.prepared.settings
         if "latency" in goal.minimize and settings.measure is None:
             faster = ", ".join(faster_layers(prepared.module)) or "no layer"
             yield (

@@ -36,8 +36,12 @@ FLOAT_LAYER: Final = "float"
 """Instead of bits: the layer stays in float."""
 
 _FIRST: Final = (
-    *("weight_granularity", "activation_scheme", "weight_scale"),
-    *("calibrate_mode", "percentile", "global_scale"),
+    "weight_granularity",
+    "activation_scheme",
+    "weight_scale",
+    "calibrate_mode",
+    "percentile",
+    "global_scale",
 )
 """Fields in the order of a grid, those that are worth most first; the others follow."""
 UNWEIGHTED: Final[dict[str, tuple[Value, ...]]] = {"smooth_alpha": (), "weight_rounding": ()}
@@ -123,7 +127,9 @@ class Space:
             for p in self.parameters
             if p.costly and params.get(p.name) in p.costly
         }
-        return self.effective({**params, **changed}) if changed else dict(params)
+        if changed:
+            return self.effective({**params, **changed})
+        return dict(params)
 
     def with_costly(self, params: Mapping[str, Value]) -> list[Params]:
         """Points that differ from ``params`` in one costly choice."""
@@ -216,7 +222,9 @@ class Space:
                 return here
         few = islice(self.points(), _ENUMERATE_AT_MOST)
         rest = [point for point in few if not self.is_costly(point) and not seen(point)]
-        return rest[int(rng.integers(len(rest)))] if rest else None
+        if rest:
+            return rest[int(rng.integers(len(rest)))]
+        return None
 
     def _filled(self, params: Params, rng: np.random.Generator) -> Params:
         filled: Params = {}

@@ -184,7 +184,9 @@ def fitting_start(space: Space, start: QConfig) -> QConfig:
         for p in space.parameters
         if value_in(fields_of, p.name) not in p.choices
     }
-    return to_qconfig(changes, start) if changes else start
+    if changes:
+        return to_qconfig(changes, start)
+    return start
 
 
 def _choices(
@@ -239,7 +241,10 @@ def _range(row: Mapping[str, Any], place: str) -> list[Value]:
     with raised_as(
         SettingsError,
         f"the range {dict(row)} cannot be used",
-        *(KeyError, TypeError, ValueError, ZeroDivisionError),
+        KeyError,
+        TypeError,
+        ValueError,
+        ZeroDivisionError,
         where=place,
         fix="{from: 0.1, to: 0.9, step: 0.2}, or {values: […]}",
     ):
@@ -249,7 +254,9 @@ def _range(row: Mapping[str, Any], place: str) -> list[Value]:
             raise ValueError("it has no value")
     whole = all(isinstance(number, int) for number in (low, high, step))
     points = [low + place_ * step for place_ in range(min(count, MOST_CHOICES + 1))]
-    return points if whole else [round(float(point), 9) for point in points]
+    if whole:
+        return points
+    return [round(float(point), 9) for point in points]
 
 
 def _conditions(
@@ -269,7 +276,8 @@ def _conditions(
         wanted = tuple(values) if isinstance(values, list) else (values,)
         for value in wanted:
             if value not in known[name]:
-                legal, what = map(str, known[name]), f"{name} is never {value!r}"
+                legal = map(str, known[name])
+                what = f"{name} is never {value!r}"
                 raise SettingsError(
                     what, where=f"{place}: when", fix=legal_names(str(value), legal)
                 )
@@ -564,7 +572,8 @@ def described_space(settings: Settings, module: IRModule, model: str, fully_inte
     )
     if found.layers is not None:
         fields = Space(tuple(p for p in found.space.parameters if not is_layer_weight(p.name)))
-        names, bits_ = tuple(found.layers.elements), found.layers.bits
+        names = tuple(found.layers.elements)
+        bits_ = found.layers.bits
         return write_space(SpaceFile(fields, bits_, names, found.start.layers), heading)
     text = write_space(SpaceFile(found.space, inputs=found.start.layers), heading)
     if not weighted_calls(module["main"]):

@@ -90,7 +90,9 @@ class Sensitivities:
         wanted = set(self.layers.bits)
         names = set(self.layers.elements)
         complete = set(found) == names and all(set(row) == wanted for row in found.values())
-        return {name: found[name] for name in self.layers.elements} if complete else None
+        if complete:
+            return {name: found[name] for name in self.layers.elements}
+        return None
 
     def _measured(self) -> Damage:
         choices = self._to_measure(self.bases[0][0].nbit_weight)
@@ -244,4 +246,6 @@ def _code(result: EvaluationResult) -> float:
 
 
 def _db(noise: float) -> float | None:
-    return -10.0 * log10(noise) if noise > 0 else None
+    if noise > 0:
+        return -10.0 * log10(noise)
+    return None

@@ -119,7 +119,8 @@ def encoded(space: Space, points: Sequence[Point]) -> Ints:
 
 def distances(space: Space, rows: Ints, others: Ints) -> Floats:
     """Return the distances between points, shape (parameters, rows, others); see ``encoded``."""
-    one, other = rows.T[:, :, None], others.T[:, None, :]
+    one = rows.T[:, :, None]
+    other = others.T[:, None, :]
     found: Floats = (one != other).astype(np.float64)
     for place, parameter in enumerate(space.parameters):
         if _is_numeric(parameter):
@@ -138,7 +139,8 @@ def standardized(scores: Floats) -> Floats:
     seen = scores[np.isfinite(scores)]
     if not len(seen):
         return np.zeros_like(scores)
-    top, middle = float(seen.max()), float(np.median(seen))
+    top = float(seen.max())
+    middle = float(np.median(seen))
     # The floor is as far below the median as the best is above it.
     reach = top - middle or top - float(seen.min()) or 1.0
     kept = np.maximum(scores, middle - reach)

@@ -86,8 +86,10 @@ class TrialNews:
         best = self.queue.trials.best
         if best is None or best.outcome.score is None:
             return ""
-        plan, objective = self.queue.sampler.plan, self.queue.sampler.objective
-        where, score = f"{stage} stage, " if stage and plan is not None else "", best.outcome.score
+        plan = self.queue.sampler.plan
+        objective = self.queue.sampler.objective
+        where = f"{stage} stage, " if stage and plan is not None else ""
+        score = best.outcome.score
         found = objective.described(score)
         most = self.queue.trials.most
         value = objective.shown(score)
@@ -107,7 +109,8 @@ class TrialNews:
 
     def _estimate(self) -> None:
         """Say how long the other trials will take, once each worker has ended one."""
-        done, left = self.finished_here, self.budget.trials - self.queue.trials.finished
+        done = self.finished_here
+        left = self.budget.trials - self.queue.trials.finished
         if self._estimated or left <= 0 or done < self.context.pool.num_workers:
             return
         self._estimated = True

@@ -154,7 +154,8 @@ class TrialQueue:
         With "auto" a search for size whose layers differ ends once the smallest size is bracketed,
         others ``PATIENT`` trials after the last better one.
         """
-        patience, last = self.budget.patience, self.trials.last_better
+        patience = self.budget.patience
+        last = self.trials.last_better
         if patience == AUTO_PATIENCE and self.sampler.brackets:
             return self.sampler.bracketed
         if patience == AUTO_PATIENCE:

@@ -111,12 +111,17 @@ class Winner:
 
         A space of the user's own says what may be tried, and so do points of a configuration.
         """
-        prepared, qconfig = self.prepared, QConfig.from_dict(best.qconfig)
+        prepared = self.prepared
+        qconfig = QConfig.from_dict(best.qconfig)
         if prepared.settings.space is not None or qconfig.layers.points:
             return None
         narrow = prepared.settings.for_ in RESTRICTED or qconfig.for_tflm
         return audited(
-            *(self.calibration, qconfig, self._candidate(best), prepared.calib, prepared.inputs),
+            self.calibration,
+            qconfig,
+            self._candidate(best),
+            prepared.calib,
+            prepared.inputs,
             fixed=("smooth_alpha", *(BITS if narrow else ())),
         )
 
@@ -168,7 +173,9 @@ class Winner:
         emitted = dict(self.context.repository.study(self.context.study.name).emitted or {})
         about = emitted.pop(ABOUT, {})
         of = about.get("config_hash"), about.get("code")
-        return (emitted, about) if of == (best.config_hash, code_version()) else None
+        if of == (best.config_hash, code_version()):
+            return (emitted, about)
+        return None
 
     def write(self, best: Trial, outputs_sha256: str | None) -> QModule:
         """Write the module with its configuration, provenance, proof and a few samples, unless
@@ -181,8 +188,11 @@ class Winner:
         key = best.config_hash, outputs_sha256
         if self._written is not None and self._written[0] == key:
             return self._written[1]
-        prepared, folder, source = self.prepared, self.folder, self.prepared.source
-        qconfig, shipped = QConfig.from_dict(best.qconfig), Shipped.of(self._candidate(best))
+        prepared = self.prepared
+        folder = self.folder
+        source = self.prepared.source
+        qconfig = QConfig.from_dict(best.qconfig)
+        shipped = Shipped.of(self._candidate(best))
         self.float_ops = shipped.float_ops
         known = provenance_of(prepared.spec, source.kept, outputs_sha256)
         samples = samples_of(shipped.module, prepared.calib, prepared.inputs)
@@ -227,9 +237,12 @@ class Winner:
         Args:
             module: the written one.
         """
-        prepared, run_samples = self.prepared, self.prepared.run_samples
-        pool, progress = self.context.pool, self.context.progress
-        samples, qconfig = scorer.whole.samples, QConfig.from_dict(best.qconfig)
+        prepared = self.prepared
+        run_samples = self.prepared.run_samples
+        pool = self.context.pool
+        progress = self.context.progress
+        samples = scorer.whole.samples
+        qconfig = QConfig.from_dict(best.qconfig)
         name = scorer.name_for(best.qconfig)
         names = [port.name for port in prepared.source.interface.outputs]
         scored = scorer.build(qconfig, self.calibration.scales_for(qconfig))
@@ -247,7 +260,8 @@ class Winner:
         spread = [part[:run_samples] for part in places]
         exact = run(replace(written, evaluator="reference"), "reference", spread)
         rows = [row - samples.start for part in spread for row in part]
-        equal, cpu_s = 1.0, found.cpu_s + exact.cpu_s
+        equal = 1.0
+        cpu_s = found.cpu_s + exact.cpu_s
         digest = hashlib.sha256()
         hash_outputs(digest, found.outputs)
         if digest.hexdigest() != best.outcome.outputs_sha256:
@@ -264,7 +278,8 @@ class Winner:
             handle = pool.put(made.model.SerializeToString())
             build = replace(written, module=handle, evaluator="onnxruntime")
             ran = run(build, "QDQ file")
-            file, cpu_s = score_of(ran.sums), cpu_s + ran.cpu_s
+            file = score_of(ran.sums)
+            cpu_s = cpu_s + ran.cpu_s
         return Emitted(
             score_of(found.sums),
             equal,
@@ -286,7 +301,8 @@ class Winner:
         from compiler.proof.steps import check_forms, rounds_of
         from compiler.proof.work import declared_work
 
-        prepared, module = self.prepared, written.module
+        prepared = self.prepared
+        module = written.module
         if (pipeline := compared_whole(prepared.source.pipeline)) is not None:
             parts = prepared.evaluation, prepared.inputs, (), pipeline
             emitted = replace(emitted, closeness=Closeness.of(prepared.module, module, *parts))

@@ -294,7 +294,8 @@ class Client:
         Args:
             fields: those that differ from ``trial``, or from where the search starts.
         """
-        path, wish = f"/studies/{self._key(name)}/tries", {"trial": trial, "fields": dict(fields)}
+        path = f"/studies/{self._key(name)}/tries"
+        wish = {"trial": trial, "fields": dict(fields)}
         return int(self._server.ask(path, wish)["listening"])
 
     def set_priority(self, name: str, priority: int) -> dict[str, Any]:
@@ -370,7 +371,8 @@ class Client:
         return job, 0 if key is None else self._server.ask(f"/studies/{key}")["finished"]
 
     def _patiently(self, ask: Callable[[], T]) -> T:
-        end, told = time.monotonic() + AWAY_S, False
+        end = time.monotonic() + AWAY_S
+        told = False
         while True:
             try:
                 return ask()
@@ -404,7 +406,8 @@ def _trial_row(trial: dict[str, Any]) -> dict[str, Any]:
     """A trial of the API as a row of ``qsearch.trials``."""
     own = ("samples", "from_store", "attempts", "seconds", "error")
     head = {name: trial[name] for name in ("number", "state", "stage")}
-    score, rest = trial["score"] or {}, {name: trial[name] for name in own}
+    score = trial["score"] or {}
+    rest = {name: trial[name] for name in own}
     return {**head, **score, "params": trial["params"], **rest}
 
 

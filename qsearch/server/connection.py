@@ -92,7 +92,9 @@ class Connection:
         with self.open(path, body, headers) as answer:
             found = Whole(answer, self.url).read(_MAX_ANSWER)
         try:
-            return json.loads(found) if found else None
+            if found:
+                return json.loads(found)
+            return None
         except ValueError as error:
             raise self._no_server() from error
 
@@ -130,7 +132,9 @@ class Connection:
     def _refused(self, error: HTTPError) -> SearchError:
         try:
             told = json.loads(Whole(error, self.url).read(_MAX_ERROR))
-            what, where, fix = str(told["what"]), told.get("where"), told.get("fix")
+            what = str(told["what"])
+            where = told.get("where")
+            fix = told.get("fix")
         except (ValueError, KeyError, TypeError):
             if error.code in (502, 503, 504):
                 return UnavailableError(

@@ -130,7 +130,8 @@ class Drivers:
 
     def watch(self, job: Job) -> bool:
         """Count a driver's time, and end it if its job was cancelled; whether time was added."""
-        known, now = self._running[job.id], time.monotonic()
+        known = self._running[job.id]
+        now = time.monotonic()
         counts = now - known.counted >= COUNT_S
         if counts:
             self.repository.add_seconds(job.id, now - known.counted)
@@ -145,7 +146,8 @@ class Drivers:
 
     def reap(self, gone: Job) -> None:
         """Queue the job of a driver that ended again, unless the driver stored an outcome."""
-        known, now = self._running.pop(gone.id, None), time.monotonic()
+        known = self._running.pop(gone.id, None)
+        now = time.monotonic()
         if known is not None:
             self.repository.add_seconds(gone.id, now - known.counted)
         # Read after the lock: a driver stores the outcome, then releases it.

@@ -88,7 +88,8 @@ def data_file(
     """Calibration or evaluation data as a file that can be sent."""
     if not isinstance(value, str | os.PathLike):
         words = (tuple(settings.get(name, ())) for name in ("until", "from", "set_input"))
-        at, dim = CutAt(*words), settings.get("dim", {})
+        at = CutAt(*words)
+        dim = settings.get("dim", {})
         opened = open_model(find_model(model), DataSource(value), dim, at)
         value = objects_to_npz(value, opened.whole_inputs, folder, name)
     path = Path(value)

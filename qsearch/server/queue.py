@@ -117,7 +117,8 @@ class JobQueue:
 
     def _check_connections(self) -> None:
         """Warn where a database server has fewer connections than the drivers need."""
-        most, studies = self.repository.most_connections(), self.options.max_studies
+        most = self.repository.most_connections()
+        studies = self.options.max_studies
         if most is not None and studies + SPARE_CONNECTIONS > most:
             log.warning(
                 "the database has %s connections, and %s studies at a time need %s: drivers will "
@@ -225,9 +226,13 @@ class JobQueue:
         if not found:
             return None
         if folder is None:
-            return found[0] if found[0].study_id == study.id else None
+            if found[0].study_id == study.id:
+                return found[0]
+            return None
         own = self.options.folder_of(found[0]).path
-        return found[0] if own.resolve() == folder.resolve() else None
+        if own.resolve() == folder.resolve():
+            return found[0]
+        return None
 
     def delete(self, job: Job | None, delete: Callable[[], object]) -> None:
         """Delete a study; its owner's quota still counts what it used.

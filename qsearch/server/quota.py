@@ -42,7 +42,9 @@ def _counted(job: Job) -> int:
     """Trials of a job in its owner's quota; none where no driver began, or refused the input."""
     refused = job.state == "failed" and job.exit_code == EXIT_BAD_INPUT
     idle = job.state == "cancelled" and job.started_at is None
-    return 0 if refused or idle else max(job.trials - round(_before(job, "trials")), 0)
+    if refused or idle:
+        return 0
+    return max(job.trials - round(_before(job, "trials")), 0)
 
 
 def _before(job: Job, what: str) -> float:
@@ -71,7 +73,9 @@ def _finished(job: Job, options: ServerOptions) -> int:
         return 0
     with closing(Repository(engine)) as repository:
         study = repository.find_study(job.name)
-        return 0 if study is None else repository.count_trials(study.id).finished
+        if study is None:
+            return 0
+        return repository.count_trials(study.id).finished
 
 
 def list_users(options: ServerOptions, tokens: Tokens, now: float) -> list[dict[str, Any]]:
@@ -89,7 +93,8 @@ def list_users(options: ServerOptions, tokens: Tokens, now: float) -> list[dict[
     jobs, sizes = _of_queue(options)
     rows = []
     for name in sorted({*users, *sizes, *(job.owner for job in jobs)}):
-        mine, user = [job for job in jobs if job.owner == name], users.get(name)
+        mine = [job for job in jobs if job.owner == name]
+        user = users.get(name)
         used = asdict(usage_of(mine, sizes.get(name, 0), now))
         states = Counter(job.state for job in mine)
         limits = Quota() if user is None else user.quota

@@ -36,11 +36,33 @@ BEFORE: Final = "counted_before"
 MAPPINGS: Final = ("space", "preprocess", "hw")
 """Settings that name a file for ``launch``, and hold its content here."""
 SUBMITTED: Final = (
-    *(*FILES, *MAPPINGS, "dim", "until", "from", "set_input"),
-    *("metric", "minimize", "max_drop", "max_size", "for", "at_most", "evaluator", "allow_float"),
+    *FILES,
+    *MAPPINGS,
+    "dim",
+    "until",
+    "from",
+    "set_input",
+    "metric",
+    "minimize",
+    "max_drop",
+    "max_size",
+    "for",
+    "at_most",
+    "evaluator",
+    "allow_float",
     "notify",
-    *("trials", "timeout", "patience", "prune", "sampler", "seed", "batch"),
-    *("pool", "workers", "worker_cpus", "worker_memory", "trial_timeout"),
+    "trials",
+    "timeout",
+    "patience",
+    "prune",
+    "sampler",
+    "seed",
+    "batch",
+    "pool",
+    "workers",
+    "worker_cpus",
+    "worker_memory",
+    "trial_timeout",
 )
 """Settings that a server accepts; all others name places of its machine, or code."""
 PLACES: Final = frozenset(
@@ -113,7 +135,9 @@ class ServerOptions:
         """The run folder of a job; the operator also resumes studies that lie in ``root``."""
         found = self.folder(job.name)
         own = bool(job.settings) or found.path.exists()
-        return found if own else RunFolder(confined(self.root, job.name))
+        if own:
+            return found
+        return RunFolder(confined(self.root, job.name))
 
 
 OPTIONS: Final = TypeAdapter(ServerOptions)
@@ -188,7 +212,9 @@ def model_name(job: Job) -> str | None:
     """Return the name of a job's model in reports: the user's name of the file, else that of the
     upload."""
     found = job.settings.get(NAMES, {}).get("model", job.settings.get("model"))
-    return None if found is None else str(found)
+    if found is None:
+        return None
+    return str(found)
 
 
 def _uploaded(job: Job, options: ServerOptions) -> dict[str, Path]:
@@ -241,7 +267,9 @@ def failure_of(error: Exception, job: Job, options: ServerOptions) -> Failure:
     def told(text: str | None) -> str | None:
         for path in sorted(shown, key=len, reverse=True):
             text = None if text is None else text.replace(path, shown[path])
-        return None if text is None else text[:2000]
+        if text is None:
+            return None
+        return text[:2000]
 
     return Failure(told(error.what) or "", told(error.where), told(error.fix))
 

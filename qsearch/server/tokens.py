@@ -58,7 +58,9 @@ class Quota(BaseModel):
             "seconds in 24 hours": self.max_seconds,
         }
         told = [f"{most:,.15g} {what}" for what, most in shown.items() if most is not None]
-        return f"at most {', '.join(told)}" if told else ""
+        if told:
+            return f"at most {', '.join(told)}"
+        return ""
 
 
 def limits_of(given: Mapping[str, str | None]) -> dict[str, float | None]:
@@ -145,7 +147,8 @@ class Tokens:
 
     def find(self, given: str, kind: Literal["token", "session"] = "token") -> User | None:
         """The user of a token, or of the session in a browser's cookie."""
-        found, digest = None, _hash(given)
+        found = None
+        digest = _hash(given)
         for name, entry in self._entries().items():
             if hmac.compare_digest(getattr(entry, kind), digest):
                 found = entry.user(name)

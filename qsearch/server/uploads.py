@@ -76,7 +76,9 @@ class Uploads:
         """A file that this user sent before and that is still here."""
         for upload in self.repository.uploads_of(self.server, user.name):
             if (upload.sha256, upload.kind) == (sha256, kind):
-                return upload if place_of(self.folder, sha256, kind).exists() else None
+                if place_of(self.folder, sha256, kind).exists():
+                    return upload
+                return None
         return None
 
     def require(self, user: User, reference: str) -> None:
@@ -123,7 +125,8 @@ class Uploads:
             DiskFullError: no room.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        digest, arrived = hashlib.sha256(), 0
+        digest = hashlib.sha256()
+        arrived = 0
         handle, name = tempfile.mkstemp(dir=self.folder, prefix=".part-")
         try:
             with os.fdopen(handle, "wb") as stream:

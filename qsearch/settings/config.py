@@ -141,7 +141,8 @@ def _wrong_value(error: ValidationError, place: Callable[[str], str]) -> Setting
     given = first["input"]
     if isinstance(given, tuple) and len(given) == 1:  # of an option that may be repeated
         (given,) = given
-    what, flag = f"{key} cannot be {given!r}", f"--{key.replace('_', '-')}"
+    what = f"{key} cannot be {given!r}"
+    flag = f"--{key.replace('_', '-')}"
     if isinstance(cause, UnknownWordError):
         what = f"{key} cannot be {cause.word!r}"
         return SettingsError(what, where=place(key), fix=cause.fix)
@@ -222,7 +223,8 @@ def read_config_file(path: str | Path) -> dict[str, Any]:
             where=str(path),
             fix="rename the file after its format",
         )
-    what, fix = "the configuration file cannot be read", "give the path of an existing text file"
+    what = "the configuration file cannot be read"
+    fix = "give the path of an existing text file"
     with (
         raised_as(SettingsError, what, OSError, UnicodeDecodeError, where=str(path), fix=fix),
         path.open("rb") as stream,
@@ -262,7 +264,8 @@ def check_plain(value: Any) -> None:
         ValueError: nested more than ``MAX_DEPTH`` deep, more than ``MAX_VALUES`` of them, or a
             number beyond ``MAX_NUMBER``.
     """
-    seen, level = 0, [value]
+    seen = 0
+    level = [value]
     for _ in range(MAX_DEPTH):
         below: list[Any] = []
         for each in level:

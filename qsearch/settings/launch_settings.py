@@ -114,7 +114,8 @@ class UnknownWordError(ValueError):
     def __init__(self, word: object, legal: Collection[str]) -> None:
         super().__init__(f"{word!r} is unknown")
         printed = [name for name in spellings() if option_named(name) in legal]
-        self.word, self.fix = str(word), legal_names(str(word), legal, printed)
+        self.word = str(word)
+        self.fix = legal_names(str(word), legal, printed)
 
 
 def one_of(raw: Any, legal: Collection[str], or_import_path: bool = False) -> str:
@@ -151,7 +152,9 @@ class MaxDrop:
         return baseline - self.amount * (baseline if self.relative else 1.0)
 
     def __str__(self) -> str:
-        return f"{self.amount * 100:g}%" if self.relative else f"{self.amount:g}"
+        if self.relative:
+            return f"{self.amount * 100:g}%"
+        return f"{self.amount:g}"
 
 
 # Values as flags, variables and files spell them --------------------------------------------------
@@ -167,7 +170,9 @@ def _text(raw: Any) -> str:
 
 def _number(raw: Any) -> Any:
     """Leave a number or its text to pydantic; True is no number here."""
-    return None if isinstance(raw, bool) else raw
+    if isinstance(raw, bool):
+        return None
+    return raw
 
 
 def metric_named(raw: Any) -> str:
@@ -202,7 +207,8 @@ def parse_max_drop(raw: Any) -> MaxDrop:
         return raw
     text = str(raw).strip()
     relative = text.endswith("%")
-    whole, expected = 100 if relative else 1, "a drop of 0..1 (0.01) or 0..100% (1%)"
+    whole = 100 if relative else 1
+    expected = "a drop of 0..1 (0.01) or 0..100% (1%)"
     drop = _finite(text.removesuffix("%"), expected, lambda drop: 0 <= drop <= whole)
     return MaxDrop(drop / whole, relative)
 
@@ -442,7 +448,9 @@ class Settings(BaseModel):
         """The pool that ``auto`` stands for: Ray only where the user named a cluster or GPUs."""
         if self.pool != "auto":
             return self.pool
-        return "ray" if self.ray_address is not None else "process"
+        if self.ray_address is not None:
+            return "ray"
+        return "process"
 
     @property
     def ray_address(self) -> str | None:

@@ -27,7 +27,9 @@ def load_object(path: str, what: str) -> Any:
     with raised_as(
         SettingsError,
         f"the {what} {path} cannot be imported",
-        *(ImportError, AttributeError, ValueError),
+        ImportError,
+        AttributeError,
+        ValueError,
         where=what,
         fix="package.module:name, importable where the command runs and on every worker",
     ):
@@ -44,7 +46,8 @@ def path_of(given: Any, what: str, *, in_this_process: bool) -> str:
     """
     if isinstance(given, str):
         return given
-    module, name = getattr(given, "__module__", None), getattr(given, "__qualname__", None)
+    module = getattr(given, "__module__", None)
+    name = getattr(given, "__qualname__", None)
     path = f"{module}:{name}"
     main = module == "__main__" and not in_this_process
     found = None
@@ -91,13 +94,17 @@ def check_imports(study: str, spec: Mapping[str, Any], code: UserCode) -> None:
     Raises:
         RunFolderError: what the study had is missing, more was given, or a file is another.
     """
-    before, now = spec.get("imports", {}), hashes(code)
+    before = spec.get("imports", {})
+    now = hashes(code)
     if missing := [f"--import {name}" for name in before if name not in now]:
-        what, fix = f"was begun with {' '.join(missing)}", "give it again, if you trust it"
+        what = f"was begun with {' '.join(missing)}"
+        fix = "give it again, if you trust it"
     elif added := [f"--import {name}" for name in now if name not in before]:
-        what, fix = f"was begun without {' '.join(added)}", "leave it out"
+        what = f"was begun without {' '.join(added)}"
+        fix = "leave it out"
     elif edited := [name for name in now if now[name] != before[name]]:
-        what, fix = f"was begun with other code in {', '.join(edited)}", "put the earlier code back"
+        what = f"was begun with other code in {', '.join(edited)}"
+        fix = "put the earlier code back"
     else:
         return
     given = [f"{m.given} (sha256 {m.sha256[:12]})" for m in code]

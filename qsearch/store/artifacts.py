@@ -54,7 +54,8 @@ class ArtifactStore:
             StoreError: it is not there, or the file was changed.
         """
         path = self.path(kind, sha256)
-        what, fix = "an artefact is missing", "restore the run folder, or start over with --fresh"
+        what = "an artefact is missing"
+        fix = "restore the run folder, or start over with --fresh"
         with system_errors(StoreError, what, where=str(path), fix=fix):
             data = path.read_bytes()
         if hashlib.sha256(data).hexdigest() != sha256:
@@ -137,7 +138,8 @@ class RemoteArtifactStore(ArtifactStore):
         with raised_as(
             StoreError,
             f"artefacts cannot be kept at {url}",
-            *(ImportError, ValueError),
+            ImportError,
+            ValueError,
             where="artifacts",
             fix="pip install 'qsearch[remote]' and what fsspec needs for this kind of URL",
         ):
@@ -188,4 +190,6 @@ class RemoteArtifactStore(ArtifactStore):
 
 def artifact_store(root: Path, url: str | None) -> ArtifactStore:
     """Artefacts in a local folder, and at ``url`` where one is given."""
-    return ArtifactStore(root) if url is None else RemoteArtifactStore(root, url)
+    if url is None:
+        return ArtifactStore(root)
+    return RemoteArtifactStore(root, url)

@@ -47,7 +47,9 @@ class Database:
 
     def most_connections(self) -> int | None:
         """Connections that a server has for ordinary users; None where there is no server."""
-        return int(self.read(_CONNECTIONS)[0][0]) if self.shared else None
+        if self.shared:
+            return int(self.read(_CONNECTIONS)[0][0])
+        return None
 
     def close(self) -> None:
         """Release the connections; the next statement opens another."""

@@ -77,7 +77,8 @@ class RetryPolicy:
             IntegrityError: a unique constraint.
             StoreError: the database cannot be used, or not in time.
         """
-        begin, pause = self.monotonic(), _FIRST_PAUSE_S
+        begin = self.monotonic()
+        pause = _FIRST_PAUSE_S
         while True:
             try:
                 with interrupts_kept():
@@ -101,13 +102,17 @@ def _reason_to_wait(error: Exception, comes_back: bool) -> str | None:
     if isinstance(error, OperationalError) and "too many clients" in str(error):
         return "the server has no connection left for"
     gone = comes_back and isinstance(error, OperationalError | InterfaceError)
-    return "no answer from the storage" if gone else None
+    if gone:
+        return "no answer from the storage"
+    return None
 
 
 def _sqlite_code(error: BaseException) -> int | None:
     """SQLite's primary error code."""
     code = getattr(getattr(error, "orig", None), "sqlite_errorcode", None)
-    return None if code is None else int(code) & 0xFF
+    if code is None:
+        return None
+    return int(code) & 0xFF
 
 
 def open_engine(
@@ -205,7 +210,9 @@ def parse_url(storage: str) -> URL:
             where=masked(url),
             fix=fix,
         )
-    return url.set(drivername="postgresql+psycopg") if backend == "postgresql" else url
+    if backend == "postgresql":
+        return url.set(drivername="postgresql+psycopg")
+    return url
 
 
 _PASSWORD: Final = re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://[^\s/:@]*:).*", re.IGNORECASE)
@@ -338,7 +345,9 @@ def _found_revision(connection: Connection) -> str | None:
     if not inspect(connection).has_table(VERSION_TABLE):
         return None
     row = connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").first()
-    return str(row[0]) if row else None
+    if row:
+        return str(row[0])
+    return None
 
 
 def _make_schema(connection: Connection) -> None:

@@ -397,7 +397,9 @@ def columns_of(record: Any) -> dict[str, Any]:
 
 def failure_of(row: Any) -> Failure | None:
     """The error in the columns of a row, if there is one."""
-    return Failure(row.error_what, row.error_where, row.error_fix) if row.error_what else None
+    if row.error_what:
+        return Failure(row.error_what, row.error_where, row.error_fix)
+    return None
 
 
 def failure_columns(failure: Failure | None) -> dict[str, str | None]:

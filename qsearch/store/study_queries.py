@@ -232,7 +232,9 @@ class HistoryQueries(Database):
         """Sentences that the end of a search said beside the scores of its winner."""
         wanted = (EVENT.c.study_id == study_id, EVENT.c.kind == BESIDE, EVENT.c.trial == trial)
         rows = self.read(select(EVENT.c.data).where(*wanted).order_by(EVENT.c.id))
-        return list(rows[-1].data["told"]) if rows else []
+        if rows:
+            return list(rows[-1].data["told"])
+        return []
 
     def save_stage(self, study_id: int, stage: Stage) -> None:
         """Store a stage, in place of what was known of it."""

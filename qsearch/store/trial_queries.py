@@ -135,7 +135,9 @@ _FINISH: Final = (
     )
 )
 _NEW_TRIALS: Final = insert(TRIAL).returning(TRIAL, sort_by_parameter_order=True)
-_NEW_EVENT, _NEW_SHARD, _NEW_LOG = insert(EVENT), insert(SHARD), insert(LOG)
+_NEW_EVENT = insert(EVENT)
+_NEW_SHARD = insert(SHARD)
+_NEW_LOG = insert(LOG)
 
 
 class TrialQueries(Database):

@@ -177,7 +177,10 @@ class ViewQueries(Database):
         )
         return [
             Note(
-                *(r.id, r.trial, str(r.data.get("note", "")), tuple(r.data.get("tags", ()))),
+                r.id,
+                r.trial,
+                str(r.data.get("note", "")),
+                tuple(r.data.get("tags", ())),
                 str(r.data.get("author", "")),
             )
             for r in rows
@@ -212,4 +215,6 @@ def _point_of(row: Any) -> TrialPoint:
 def _cpu_s(outcome: Any) -> float | None:
     """CPU seconds of an outcome, or of a row that holds one."""
     known = [s for s in (outcome.compile_cpu_s, outcome.run_cpu_s) if s is not None]
-    return sum(known, 0.0) if known else None
+    if known:
+        return sum(known, 0.0)
+    return None

@@ -19,7 +19,8 @@ from workers.datasets.protocol import Dataset, InputSpec, Options
 from workers.datasets.registry import datasets
 from workers.errors import DatasetError
 
-BOXES, MASKS = "boxes", "masks"
+BOXES = "boxes"
+MASKS = "masks"
 """Fields of ``--preprocess``: a file, and a folder, in the folder of the data."""
 _UPRIGHT = 4
 """Orientations of EXIF beyond it swap width and height."""
@@ -33,7 +34,8 @@ def _opened(
     kind: str, path: Path, preprocess: Options, inputs: Sequence[InputSpec]
 ) -> tuple[Path, Preprocess, InputSpec]:
     """Return what ``kind`` names in the folder, and how images become the input."""
-    fields, spec = dict(preprocess or {}), image_input(inputs)
+    fields = dict(preprocess or {})
+    spec = image_input(inputs)
     name = fields.pop(kind)
     if not isinstance(name, str) or not (path / name).exists():
         raise DatasetError(

@@ -87,7 +87,8 @@ class Contents:
             state = _state_of(path.stat())
             if state == self._seen.get(path):
                 return True
-            given, path = path, path.resolve()
+            given = path
+            path = path.resolve()
             if state == self._states.get(path):
                 self._seen[given] = state
                 return True

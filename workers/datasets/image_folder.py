@@ -85,7 +85,8 @@ def open_image(path: Path) -> Iterator[Image]:
     """
     from PIL import Image as pil
 
-    kinds, what = (OSError, pil.DecompressionBombError), "cannot decode the image"
+    kinds = (OSError, pil.DecompressionBombError)
+    what = "cannot decode the image"
     with raised_as(DatasetError, what, *kinds, where=str(path)), pil.open(path) as image:
         yield image
 

@@ -47,9 +47,12 @@ class CheckedDataset(ABC):
         specs: Sequence[InputSpec],
         whole: bool,
     ) -> None:
-        self._labels, self._files, self._specs = labels, tuple(files), tuple(specs)
+        self._labels = labels
+        self._files = tuple(files)
+        self._specs = tuple(specs)
         self._where = str(files[0][0]) if files else "samples that are made"
-        self.has_labels, self.whole = labels is not None, whole
+        self.has_labels = labels is not None
+        self.whole = whole
 
     def __len__(self) -> int:
         return self._count
@@ -104,7 +107,8 @@ class ListedDataset(CheckedDataset):
         whole: bool = False,
     ) -> None:
         super().__init__(labels, files, specs, whole)
-        self._sample, self._count = sample, count
+        self._sample = sample
+        self._count = count
         if not count:
             raise DatasetError("the data is empty: 0 samples", where=self._where)
         self.batch(range(1))
@@ -129,7 +133,8 @@ def optional_package(name: str, extra: str, what: str) -> Any:
     Raises:
         DatasetError: it is not installed.
     """
-    what, fix = f"{what} needs the package {name}", f"pip install 'qsearch[{extra}]'"
+    what = f"{what} needs the package {name}"
+    fix = f"pip install 'qsearch[{extra}]'"
     with raised_as(DatasetError, what, ImportError, fix=fix):
         return importlib.import_module(name)
 
@@ -235,4 +240,6 @@ def column_labels(values: Sequence[Any], places: Sequence[int], name: str, path:
             fix="remove lines without a label",
         )
     whole = all("." not in str(value) for value in values) and (array == np.floor(array)).all()
-    return array.astype(np.int64) if whole else array
+    if whole:
+        return array.astype(np.int64)
+    return array

@@ -38,7 +38,9 @@ def _of_htk(mel: Array) -> Array:
     return np.asarray(700 * (10 ** (mel / 2595) - 1))
 
 
-_LINEAR_TO, _PER_HERTZ, _PER_OCTAVE = 1000.0, 3 / 200, np.log(6.4) / 27
+_LINEAR_TO = 1000.0
+_PER_HERTZ = 3 / 200
+_PER_OCTAVE = np.log(6.4) / 27
 
 
 def _slaney(hertz: Array) -> Array:
@@ -94,7 +96,8 @@ class LogMel:
                 )
         made = cls(rate, **given)
         win = made.win_length or made.n_fft
-        hop, f_max = made.hop_length or win // 2, float(made.f_max or rate / 2)
+        hop = made.hop_length or win // 2
+        f_max = float(made.f_max or rate / 2)
         found = replace(made, win_length=win, hop_length=hop, f_max=f_max)
         found._check()
         return found

@@ -90,7 +90,8 @@ class StoredArray:
 
     def __getitem__(self, samples: slice) -> NDArray[Any]:
         start, stop, _ = samples.indices(len(self))
-        count, size = max(stop - start, 0), math.prod(self.shape[1:])
+        count = max(stop - start, 0)
+        size = math.prod(self.shape[1:])
         offset = self.offset + start * size * self.dtype.itemsize
         values = np.fromfile(self.path, self.dtype, count * size, offset=offset)
         return values.reshape(count, *self.shape[1:])

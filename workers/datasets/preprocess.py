@@ -93,7 +93,8 @@ class Preprocess:
                 where=f"{spec}, layout {layout}",
                 fix=_order_fix(channels),
             )
-        size, box = (height, width), options.get("letterbox")
+        size = (height, width)
+        box = options.get("letterbox")
         ways = [name for name in ("resize", *_PLACES) if options.get(name) is not None]
         if len(ways) > 1:
             raise DatasetError(f"preprocess has both {ways[0]} and {ways[1]}", fix="give one")
@@ -227,7 +228,9 @@ def _order_fix(channels: int) -> str:
 
 
 def _layout_of(spec: InputSpec) -> str:
-    return "NHWC" if spec.shape[3] in (1, 3) and spec.shape[1] not in (1, 3) else "NCHW"
+    if spec.shape[3] in (1, 3) and spec.shape[1] not in (1, 3):
+        return "NHWC"
+    return "NCHW"
 
 
 def _sizes(shape: Sequence[int], layout: str) -> tuple[int, int, int]:
@@ -255,7 +258,9 @@ def _short_side(value: Any) -> int | None:
             f"preprocess resize cannot be {value!r}: it is the short side, one number",
             fix=f"'stretch: {list(value)}' makes this size without keeping proportions",
         )
-    return None if value is None else _pixels("resize", value)[0]
+    if value is None:
+        return None
+    return _pixels("resize", value)[0]
 
 
 def _level(value: Any) -> int:

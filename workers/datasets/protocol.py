@@ -89,7 +89,8 @@ class WrappedDataset:
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
-        self.has_labels, self.whole = dataset.has_labels, whole(dataset)
+        self.has_labels = dataset.has_labels
+        self.whole = whole(dataset)
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -104,7 +105,9 @@ class WrappedDataset:
 def padded(rows: NDArray[Any], count: int) -> NDArray[Any]:
     """Return as many samples as a model takes at a time; the last one fills them up."""
     missing = count - len(rows)
-    return np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)]) if missing > 0 else rows
+    if missing > 0:
+        return np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)])
+    return rows
 
 
 def check_values(spec: InputSpec, values: NDArray[Any], start: int, where: str) -> None:
@@ -115,7 +118,8 @@ def check_values(spec: InputSpec, values: NDArray[Any], start: int, where: str) 
     """
     flat = values.reshape(len(values), -1)
     if spec.finite and values.dtype.kind == "f":
-        legal, what = np.isfinite(flat) | (spec.masked & np.isneginf(flat)), ""
+        legal = np.isfinite(flat) | (spec.masked & np.isneginf(flat))
+        what = ""
         fix = "remove the sample or repair it; calibration and scores need finite values"
     elif spec.rows and values.dtype.kind in "iu":
         legal = (flat >= -spec.rows) & (flat < spec.rows)

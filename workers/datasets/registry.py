@@ -80,7 +80,8 @@ def open_dataset(
         DataChangedError: the files do not have the hash of ``ref``.
     """
     options: dict[str, Any] = dict(ref.options)
-    fields, path = options.pop(LABELS, {}), Path(options.get("path", ""))
+    fields = options.pop(LABELS, {})
+    path = Path(options.get("path", ""))
     options |= {"path": path} if "path" in options else {}
     if ref.sha256 and contents is None:
         if not path.exists():

@@ -108,7 +108,8 @@ def _tokenizer(file: Path, length: int, most: int, data: Path) -> Any:
             fix="put its tokenizer.json beside the texts, or give --preprocess pre.yaml with "
             "'tokenizer: path/to/tokenizer.json'",
         )
-    what, fix = f"{file.name} is no tokenizer", "save it with tokenizers"
+    what = f"{file.name} is no tokenizer"
+    fix = "save it with tokenizers"
     # tokenizers raises Exception itself
     with raised_as(DatasetError, what, Exception, where=str(file), fix=fix):
         found = tokenizers.Tokenizer.from_file(str(file))
@@ -162,7 +163,8 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     if path.suffix.lower() == ".csv":
         yield from csv_rows(path)
         return
-    what, kinds = f"cannot read {path.name}", (OSError, UnicodeDecodeError)
+    what = f"cannot read {path.name}"
+    kinds = (OSError, UnicodeDecodeError)
     with raised_as(DatasetError, what, *kinds, where=str(path), fix="save it as UTF-8"):
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     for place, line in enumerate(lines, 1):

@@ -126,7 +126,8 @@ def open_variant(
         DatasetError: the dataset cannot be opened, or there is no sample.
     """
     dataset = open_dataset(DatasetRef(**of), inputs)
-    every, transform = range(len(dataset)), VARIANTS[variant].transform
+    every = range(len(dataset))
+    transform = VARIANTS[variant].transform
     axes = {spec.name: channel_axis(spec) for spec in inputs}
 
     def sample(place: int) -> dict[str, Array]:

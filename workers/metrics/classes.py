@@ -42,7 +42,8 @@ class _ByClass(Sums, ABC):
     def update(
         self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
     ) -> None:
-        wanted, output = classes(labels), outputs[0]
+        wanted = classes(labels)
+        output = outputs[0]
         parts = [("", output, wanted.reshape(-1))]
         if output.ndim == 2 and output.shape == wanted.shape and output.shape[1] > 1:
             pairs = zip(output.T.astype(np.float64), wanted.T, strict=True)
@@ -103,7 +104,9 @@ class Auc(_ByClass):
             if len(set(wanted)) == 2:
                 scores = [float.fromhex(score) for score, _ in pairs]
                 found.append(roc_auc_score(wanted, scores, sample_weight=list(own.values())))
-        return float(np.mean(found)) if found else None
+        if found:
+            return float(np.mean(found))
+        return None
 
 
 def _by_class(state: Mapping[str, float]) -> list[tuple[bool, State]]:
@@ -124,4 +127,5 @@ def _classes(output: NDArray[Any]) -> NDArray[Any]:
     return answers(output)
 
 
-f1, auc = F1(), Auc()
+f1 = F1()
+auc = Auc()

@@ -68,16 +68,21 @@ def timed_by(cost: str, board: str | None = None) -> dict[str, Any] | None:
     if board is not None:
         return {"board": board, "about": Board.of(board).about()}
     if cost == "latency":
-        return {"engine": detected_isa(), "cpu": cpu_features()} if is_available() else None
+        if is_available():
+            return {"engine": detected_isa(), "cpu": cpu_features()}
+        return None
     compiler = find_compiler()
-    return None if compiler is None else {"build": build_facts(compiler)}
+    if compiler is None:
+        return None
+    return {"build": build_facts(compiler)}
 
 
 def _engine_ms(module: IRModule, inputs: Inputs) -> float:
     from compiler.runtime.exact_executor import exact_executor
 
     engine = exact_executor(module).executor
-    timer, runs = Timer(lambda: engine.run(inputs), timer=time.thread_time), 1
+    timer = Timer(lambda: engine.run(inputs), timer=time.thread_time)
+    runs = 1
     engine.run(inputs)
     while (took := timer.timeit(runs)) < _ROUND_S:
         runs *= 2
@@ -125,7 +130,8 @@ def device_figures(module: IRModule, core: str | None) -> dict[str, float]:
     lowered = lower(module, target="c").mod
     if core is None:
         return {"ram_bytes": float(arena_bytes(lowered))}
-    made, weights = footprint(lowered), CORES[core]
+    made = footprint(lowered)
+    weights = CORES[core]
     return {
         "ram_bytes": float(made.arena_bytes),
         "flash_bytes": made.constant_bytes + float(round(weights.code_bytes_of(made.work))),

@@ -23,7 +23,8 @@ from pycocotools.cocoeval import COCOeval
 from workers.metrics.library import Sums, needed
 from workers.metrics.protocol import Outputs, State
 
-_OBJECTS, _FOUND = "objects", "found"
+_OBJECTS = "objects"
+_FOUND = "found"
 _NEITHER = 2
 """Beside 0 and 1, missed and hit: what was found of a crowd counts as neither."""
 
@@ -60,7 +61,8 @@ class MeanAveragePrecision(Sums):
         if not kinds:
             return None
         judge = _judge([], [], kinds)
-        judge.params.imgIds, judge.params.maxDets = [0], [1 << 30]
+        judge.params.imgIds = [0]
+        judge.params.maxDets = [1 << 30]
         judge._paramsEval = judge.params
         judge.evalImgs = []
         # Equal scores stand in an order of their own, not in that of parts.
@@ -82,7 +84,9 @@ class MeanAveragePrecision(Sums):
             judge.accumulate()
         precision = judge.eval["precision"]
         told = precision[precision > -1]
-        return float(told.mean()) if told.size else None
+        if told.size:
+            return float(told.mean())
+        return None
 
 
 def _judge(truth: list[dict[str, Any]], found: list[dict[str, Any]], kinds: list[int]) -> Any:
@@ -97,8 +101,10 @@ def _judge(truth: list[dict[str, Any]], found: list[dict[str, Any]], kinds: list
             coco.createIndex()
             made.append(coco)
         judge = COCOeval(*made, "bbox")
-        judge.params.catIds, judge.params.imgIds = kinds, [0]
-        judge.params.areaRng, judge.params.areaRngLbl = judge.params.areaRng[:1], ["all"]
+        judge.params.catIds = kinds
+        judge.params.imgIds = [0]
+        judge.params.areaRng = judge.params.areaRng[:1]
+        judge.params.areaRngLbl = ["all"]
         judge.evaluate()
     return judge
 

@@ -30,7 +30,8 @@ class Bits(Ratio):
         Raises:
             ValueError: the first output is not of shape (samples, [tokens,] vocabulary).
         """
-        wanted, logits = classes(labels), np.asarray(outputs[0], np.float64)
+        wanted = classes(labels)
+        logits = np.asarray(outputs[0], np.float64)
         if logits.shape[:-1] != wanted.shape:
             raise ValueError(f"labels of shape {wanted.shape} for logits of shape {logits.shape}")
         kept = wanted >= 0
@@ -49,8 +50,12 @@ class Perplexity(Bits):
         return None if bits is None or -bits > 1000 else -(2.0**-bits)
 
     def standard_error(self, state: Mapping[str, float]) -> float | None:
-        value, error = self.result(state), super().standard_error(state)
-        return None if value is None or error is None else -value * math.log(2) * error
+        value = self.result(state)
+        error = super().standard_error(state)
+        if value is None or error is None:
+            return None
+        return -value * math.log(2) * error
 
 
-bits, perplexity = Bits(), Perplexity()
+bits = Bits()
+perplexity = Perplexity()

@@ -79,12 +79,15 @@ class Ratio(Sums):
 
     def result(self, state: Mapping[str, float]) -> float | None:
         """The ratio; None where nothing was counted."""
-        return state[VALUE] / state[TOTAL] if state[TOTAL] else None
+        if state[TOTAL]:
+            return state[VALUE] / state[TOTAL]
+        return None
 
     def standard_error(self, state: Mapping[str, float]) -> float | None:
         """Return the standard error by the delta method on a ratio of two sums; None of fewer than
         two answers."""
-        calls, mean = state["calls"], Ratio.result(self, state)
+        calls = state["calls"]
+        mean = Ratio.result(self, state)
         if calls < 2 or mean is None:
             return None
         spread = state["squares"] - 2.0 * mean * state["products"] + mean * mean * state["counts"]

@@ -71,13 +71,17 @@ class Measure:
 
     def shown(self, value: float | None) -> float | None:
         """A stored value in the unit that is shown."""
-        return value if value is None or self.unit != "%" else 100.0 * value
+        if value is None or self.unit != "%":
+            return value
+        return 100.0 * value
 
     def formatted(self, value: float) -> str:
         """A stored value as text, with its unit where ``template`` has one."""
         if self.template:
             return self.template.format(value)
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        if abs(value) >= 1000:
+            return f"{value:,.0f}"
+        return f"{value:.4g}"
 
 
 measures: Final[NamedTable[Measure]] = NamedTable(
@@ -98,7 +102,9 @@ def declare_cost(name: str, option: str, **about: Any) -> None:
 
 def measure(name: str) -> Measure:
     """The measure of a key; one that is not registered (a metric of the user) is shown as it is."""
-    return measures.require(name) if name in measures else _others(name)
+    if name in measures:
+        return measures.require(name)
+    return _others(name)
 
 
 def by_option(option: str) -> Measure:

@@ -35,11 +35,16 @@ class Rmse(Mae):
 
     def result(self, state: Mapping[str, float]) -> float | None:
         squares = super().result(state)
-        return None if squares is None else -math.sqrt(-squares)
+        if squares is None:
+            return None
+        return -math.sqrt(-squares)
 
     def standard_error(self, state: Mapping[str, float]) -> float | None:
-        value, error = self.result(state), super().standard_error(state)
-        return error / (2 * -value) if value and error is not None else None
+        value = self.result(state)
+        error = super().standard_error(state)
+        if value and error is not None:
+            return error / (2 * -value)
+        return None
 
 
 class R2(Sums):
@@ -66,7 +71,11 @@ class R2(Sums):
     def result(self, state: Mapping[str, float]) -> float | None:
         count = state["count"]
         total = state["square"] - state["sum"] ** 2 / count if count else 0.0
-        return 1.0 - state["residual"] / total if total > 0 else None
+        if total > 0:
+            return 1.0 - state["residual"] / total
+        return None
 
 
-mae, rmse, r2 = Mae(), Rmse(), R2()
+mae = Mae()
+rmse = Rmse()
+r2 = R2()

@@ -30,7 +30,8 @@ def psnr(outputs: Outputs, labels: NDArray[Any] | None) -> NDArray[Any]:
 
 def ssim(outputs: Outputs, labels: NDArray[Any] | None) -> NDArray[Any]:
     """Structural similarity of every image, (channels, height, width) or channels last."""
-    wanted, found = needed(labels), np.asarray(outputs[0], np.float64)
+    wanted = needed(labels)
+    found = np.asarray(outputs[0], np.float64)
     if found.shape != wanted.shape or found.ndim < 3:
         raise ValueError(f"labels of shape {wanted.shape} for images of shape {found.shape}")
     axis = None if found.ndim == 3 else 0 if found.shape[1] <= found.shape[-1] else -1
@@ -48,11 +49,14 @@ def si_sdr(outputs: Outputs, labels: NDArray[Any] | None) -> NDArray[Any]:
     found, wanted = flat(outputs[0], labels)
     power = (wanted**2).sum(axis=1, keepdims=True)
     target = (found * wanted).sum(axis=1, keepdims=True) / np.maximum(power, 1e-12) * wanted
-    signal, noise = (target**2).sum(axis=1), ((found - target) ** 2).sum(axis=1)
+    signal = (target**2).sum(axis=1)
+    noise = ((found - target) ** 2).sum(axis=1)
     with np.errstate(divide="ignore"):
         ratio = 10 * np.log10(signal / np.maximum(noise, 1e-300))
     return np.asarray(ratio.clip(-_MOST_DB, _MOST_DB))
 
 
 def _range(wanted: NDArray[Any]) -> float:
-    return 255.0 if wanted.max() > 1 else 1.0
+    if wanted.max() > 1:
+        return 255.0
+    return 1.0

@@ -24,7 +24,8 @@ class MeanIou(Sums):
         Raises:
             ValueError: the output has other sizes than the masks, or fewer classes.
         """
-        wanted, found = classes(labels), answers(outputs[0])
+        wanted = classes(labels)
+        found = answers(outputs[0])
         if found.shape != wanted.shape:
             raise ValueError(f"masks of shape {wanted.shape} for answers of shape {found.shape}")
         most = outputs[0].shape[1 if outputs[0].ndim >= 4 else -1]

@@ -40,7 +40,8 @@ def _qdq(module: IRModule, candidate: Candidate, runtime: str = "onnxruntime") -
     from compiler.targets.npu.profiles import PROFILES
     from compiler.targets.npu.rules import require
 
-    qconfig, maxima = candidate.context.qconfig, candidate.channel_maxima
+    qconfig = candidate.context.qconfig
+    maxima = candidate.channel_maxima
     model = to_qdq_onnx(module, runtime, qconfig=qconfig, maxima=maxima).model
     if runtime in PROFILES:
         require(model, PROFILES[runtime])  # a candidate without such a file is none

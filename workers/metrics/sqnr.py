@@ -43,7 +43,8 @@ class Sqnr:
             signal = np.asarray(wanted, np.float64)
             with np.errstate(invalid="ignore"):  # a NaN ranks lowest
                 noise = np.asarray(output, np.float64) - signal
-            signals, noises = _of_samples(signal), _of_samples(noise)
+            signals = _of_samples(signal)
+            noises = _of_samples(noise)
             sums = (
                 float(np.sum(signal * signal)),
                 float(np.sum(noise * noise)),
@@ -109,11 +110,15 @@ def worst_output(state: Mapping[str, float]) -> tuple[int, float | None] | None:
 def _decibels(loss: float) -> float | None:
     if loss == 0:
         return None
-    return -10.0 * math.log10(loss) if math.isfinite(loss) else FLOOR_DB
+    if math.isfinite(loss):
+        return -10.0 * math.log10(loss)
+    return FLOOR_DB
 
 
 def _key(name: str, place: int) -> str:
-    return name if place == 0 else f"{name}.{place}"
+    if place == 0:
+        return name
+    return f"{name}.{place}"
 
 
 def _outputs_of(state: Mapping[str, float]) -> Iterator[dict[str, float]]:
@@ -130,10 +135,15 @@ def _counts(sums: Mapping[str, float]) -> bool:
 
 
 def _loss(sums: Mapping[str, float]) -> float:
-    signal, noise = sums["signal"], sums["noise"]
+    signal = sums["signal"]
+    noise = sums["noise"]
     if not (math.isfinite(signal) and math.isfinite(noise)):
         return math.inf
-    return noise / signal if signal > 0 else math.inf if noise > 0 else 0.0
+    if signal > 0:
+        return noise / signal
+    if noise > 0:
+        return math.inf
+    return 0.0
 
 
 def _spread(sums: Mapping[str, float]) -> float | None:

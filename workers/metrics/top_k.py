@@ -51,7 +51,9 @@ class Fraction(Sums):
         state["total"] += float(right.size)
 
     def result(self, state: Mapping[str, float]) -> float | None:
-        return state["right"] / state["total"] if state["total"] else None
+        if state["total"]:
+            return state["right"] / state["total"]
+        return None
 
     @staticmethod
     def loss(state: Mapping[str, float]) -> float:

@@ -123,7 +123,9 @@ class JobQueue:
         if fresh is not None:
             return fresh
         group = max(self._waiting, key=lambda group: len(self._waiting[group]), default=None)
-        return group if group is not None and self._is_worth(len(self._waiting[group])) else None
+        if group is not None and self._is_worth(len(self._waiting[group])):
+            return group
+        return None
 
     def _is_worth(self, jobs: int) -> bool:
         """Return whether a worker should prepare for the jobs of a group that another one holds."""
@@ -185,7 +187,8 @@ class JobQueue:
                 self._jobs_of(job).appendleft(job)
 
     def take_losses(self) -> list[Loss]:
-        losses, self._losses = self._losses, []
+        losses = self._losses
+        self._losses = []
         return losses
 
     def drop(self, tags: Collection[Hashable]) -> None:
@@ -199,7 +202,9 @@ class JobQueue:
 
     def next_finished(self) -> Finished | None:
         """The job that ended first and was not reported yet."""
-        return self.finished.popleft() if self.finished else None
+        if self.finished:
+            return self.finished.popleft()
+        return None
 
     def clear(self) -> None:
         """Forget everything but losses that were not reported."""
@@ -219,7 +224,9 @@ def with_handles(request: Any, change: Callable[[Handle], Handle]) -> Any:
     fields = {f.name: getattr(request, f.name) for f in dataclasses.fields(request)}
     changed = {name: with_handles(value, change) for name, value in fields.items()}
     new = {name: value for name, value in changed.items() if value is not fields[name]}
-    return dataclasses.replace(request, **new) if new else request
+    if new:
+        return dataclasses.replace(request, **new)
+    return request
 
 
 FAILED_STARTS = 3
@@ -279,7 +286,8 @@ class QueuedPool(ABC, Generic[S]):
             raise WorkerError(f"a pool of {num_workers} workers", fix="at least 1")
         self._count = num_workers
         self._request_timeout_s = request_timeout_s
-        self._runner_path, self._code = runner, code
+        self._runner_path = runner
+        self._code = code
         self._size = size or WorkerSize()
         self._jobs = JobQueue(max_attempts)
         self._values: dict[str, Any] = {}
@@ -394,7 +402,9 @@ class QueuedPool(ABC, Generic[S]):
 
     def _done(self, slot: S, result: Any, error: Exception | None) -> None:
         """The worker answered its job."""
-        job, slot.job, slot.deadline = slot.job, None, math.inf
+        job = slot.job
+        slot.job = None
+        slot.deadline = math.inf
         # While some workers answer, the pool does not give up because others fail to start.
         self._failed_starts = 0
         if job is not None:
@@ -402,7 +412,8 @@ class QueuedPool(ABC, Generic[S]):
 
     def _lost(self, slot: S, why: str, log: str | None, own_fault: bool) -> None:
         """The worker of a job died: the job is tried again, or ends with LostWorkerError."""
-        job, slot.job = slot.job, None
+        job = slot.job
+        slot.job = None
         self._jobs.release(slot.number)
         if job is not None:
             self._jobs.lost(job, str(slot), why, log, own_fault)
@@ -419,7 +430,8 @@ class QueuedPool(ABC, Generic[S]):
                 where=f"worker: {version}; driver: {code_version()}",
                 fix=fix,
             )
-        slot.ready, slot.deadline = True, math.inf
+        slot.ready = True
+        slot.deadline = math.inf
         self._failed_starts = 0
 
     def _count_failed_start(self, told: str, where: str, fix: str) -> None:

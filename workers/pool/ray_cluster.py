@@ -59,7 +59,10 @@ def connect(ray: Any, address: str, own: bool = False) -> None:
         raised_as(
             WorkerError,
             f"cannot connect to Ray at {address}",
-            *(ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError),
+            ConnectionError,
+            RuntimeError,
+            ValueError,
+            ray.exceptions.RayError,
             fix="check the address, and that RAY_AUTH_MODE=token and the cluster's token "
             "(RAY_AUTH_TOKEN or ~/.ray/auth_token) are set here too",
         ),
@@ -113,7 +116,9 @@ def draining_nodes(ray: Any) -> frozenset[str]:
     """
     state: Any = getattr(getattr(ray, "_private", None), "state", None)
     ask = getattr(getattr(state, "state", None), "get_draining_nodes", None)
-    return frozenset() if ask is None else frozenset(ask())
+    if ask is None:
+        return frozenset()
+    return frozenset(ask())
 
 
 ASK_EVERY_S = 2.0
@@ -153,7 +158,9 @@ class Shares:
         asks = [(p, ask[:2]) for p, ask in self._asked.items()]
         if len(asks) == 1 or total < cpus:
             # Workers that wait for a place are what an autoscaler brings nodes for.
-            return wanted if len(asks) == 1 else 1
+            if len(asks) == 1:
+                return wanted
+            return 1
         given = divided(dict(asks), total)
         if not all(given.values()):
             turn = int(now / TURN_S) % len(asks)
@@ -172,7 +179,8 @@ def divided(asked: Mapping[str, tuple[int, float]], total: float) -> dict[str, i
         asked: workers and CPUs of each, by pool; earlier ones win ties.
         total: CPUs to divide.
     """
-    given, left = dict.fromkeys(asked, 0), total
+    given = dict.fromkeys(asked, 0)
+    left = total
     waiting = [(0.0, place, pool) for place, pool in enumerate(asked)]
     while waiting:
         held, place, pool = heapq.heappop(waiting)
@@ -217,7 +225,8 @@ class Share:
                 ask = (self._name, self._wanted, self._cpus, total)
                 self._call = self._actor.workers.remote(*ask)
             if self._call is not None and self._ray.wait([self._call], timeout=0.0)[0]:
-                call, self._call = self._call, None
+                call = self._call
+                self._call = None
                 self._allowed = int(self._ray.get(call))
         except self._ray.exceptions.RayError:  # the actor ended with its driver
             self._actor = self._call = None

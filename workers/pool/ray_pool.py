@@ -319,7 +319,9 @@ class RayPool(QueuedPool[_Actor]):
 
     @property
     def _patience_s(self) -> float:
-        return self._start_timeout_s if self._address is None else NODE_S
+        if self._address is None:
+            return self._start_timeout_s
+        return NODE_S
 
     @property
     def _given_up(self) -> bool:
@@ -330,7 +332,8 @@ class RayPool(QueuedPool[_Actor]):
         now = time.monotonic()
         if self._share is None or now - self._looked < _LOOK_EVERY_S:
             return
-        self._looked, before = now, self._draining
+        self._looked = now
+        before = self._draining
         self._draining = draining_nodes(self._ray)
         for node in self._draining - before:
             _log.warning("node %s is draining: its workers get no further request", node[:12])
@@ -382,7 +385,8 @@ class RayPool(QueuedPool[_Actor]):
 
     def _receive(self, actor: _Actor) -> None:
         self._check_cluster()
-        call, actor.call = actor.call, None
+        call = actor.call
+        actor.call = None
         memory = self._ray.exceptions.OutOfMemoryError  # of Ray's own watch over it
         try:
             value = self._ray.get(call, timeout=START_TIMEOUT_S)
@@ -450,7 +454,8 @@ class RayPool(QueuedPool[_Actor]):
         for call, case in list(self._inquests.items()):
             if call not in answered and now < case.until:
                 continue
-            own_fault, log = False, None
+            own_fault = False
+            log = None
             if call in answered:
                 with contextlib.suppress(self._ray.exceptions.RayError):
                     own_fault, log = self._ray.get(call)

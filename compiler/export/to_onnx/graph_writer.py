@@ -122,7 +122,9 @@ class GraphWriter:
             held = self._initializers.get(table)
             if held is not None and np.array_equal(held.T, array):
                 turned = self.node("Transpose", [table], perm=[1, 0])
-                return turned if held.dtype == array.dtype else self.cast(turned, str(array.dtype))
+                if held.dtype == array.dtype:
+                    return turned
+                return self.cast(turned, str(array.dtype))
         name = self.unique("c")
         self._initializers[name] = array
         if key is not None:

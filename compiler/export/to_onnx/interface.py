@@ -274,9 +274,11 @@ def _free_names(taken: set[str]) -> Callable[[str], str]:
     """``free(hint)`` gives a name that is not taken, another one every time."""
 
     def free(hint: str) -> str:
-        name, count = hint, len(taken)
+        name = hint
+        count = len(taken)
         while name in taken:
-            name, count = f"{hint}_{count}", count + 1
+            name = f"{hint}_{count}"
+            count = count + 1
         taken.add(name)
         return name
 

@@ -128,7 +128,8 @@ def _shortened(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
                 held = array.astype(dtype)
             exact = held.astype(array.dtype).tobytes() == array.tobytes()
             if array.nbytes - held.nbytes > _LEAST_SAVED and exact:
-                name, wide = one.name, f"{one.name}_w"
+                name = one.name
+                wide = f"{one.name}_w"
                 casts[name] = helper.make_node("Cast", [name], [wide], to=one.data_type)
                 one.CopyFrom(numpy_helper.from_array(held, name))
                 break
@@ -150,10 +151,14 @@ def _axis(node: onnx.NodeProto) -> int:
 def _zero_points(weight: Array, axis: int, bits: int) -> Array | None:
     """0 or -1 for each row; None where a row has more bits."""
     rows = np.moveaxis(weight, axis, 0).reshape(weight.shape[axis], -1).astype(np.int64)
-    low, high, limit = rows.min(axis=1), rows.max(axis=1), 1 << (bits - 1)
+    low = rows.min(axis=1)
+    high = rows.max(axis=1)
+    limit = 1 << (bits - 1)
     plain = (low >= -limit) & (high < limit)
     moved = (low > -limit) & (high <= limit)
-    return np.where(plain, 0, -1).astype(np.int8) if np.all(plain | moved) else None
+    if np.all(plain | moved):
+        return np.where(plain, 0, -1).astype(np.int8)
+    return None
 
 
 def _replace(
@@ -169,7 +174,9 @@ def _replace(
             continue
         bits, _, kind, zero = found[name]
         axis = _axis(node)
-        wide, points, levels = f"{name}_int8", f"{name}_zero", arrays[name]
+        wide = f"{name}_int8"
+        points = f"{name}_zero"
+        levels = arrays[name]
         if name not in casts:
             shape = [-1 if at == axis else 1 for at in range(levels.ndim)]
             stored = levels + zero.reshape(shape)

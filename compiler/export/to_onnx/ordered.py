@@ -49,8 +49,11 @@ def extreme_along(
             half = (count + 1) // 2
             first = e.node("Slice", [name, e.ints([0]), e.ints([half]), e.ints([axis])])
             last = e.node("Slice", [name, e.ints([count - half]), e.ints([count]), e.ints([axis])])
-            name, count = extreme(e, largest, first, last, dtype), half
-    return name if keepdims else e.node("Squeeze", [name, e.ints(axes)])
+            name = extreme(e, largest, first, last, dtype)
+            count = half
+    if keepdims:
+        return name
+    return e.node("Squeeze", [name, e.ints(axes)])
 
 
 def limited(e: Emitter, name: str, low: ArrayLike, high: ArrayLike, dtype: str) -> str:

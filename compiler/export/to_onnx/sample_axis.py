@@ -66,11 +66,15 @@ class _Node:
         self.type = proto.op_type
         self.attributes = {a.name: get_attribute_value(a) for a in proto.attribute}
         self.inputs = list(proto.input)
-        self._axes, self._shapes, self._constants = axes, shapes, constants
+        self._axes = axes
+        self._shapes = shapes
+        self._constants = constants
 
     def at(self, place: int) -> int | None:
         """The axis of the samples of an operand; None where it has none."""
-        return self._axes.get(self.inputs[place]) if place < len(self.inputs) else None
+        if place < len(self.inputs):
+            return self._axes.get(self.inputs[place])
+        return None
 
     def shape(self, place: int) -> Sequence[int]:
         """Return the shape of an operand."""
@@ -135,7 +139,8 @@ def _along_axis(node: _Node) -> int:
 
 
 def _reduced(node: _Node) -> int:
-    at, rank = node.only(), node.rank(0)
+    at = node.only()
+    rank = node.rank(0)
     axes = node.ints(1, "axes")
     _apart(at, axes or None, rank)
     if node.attributes.get("keepdims", node.type != "Squeeze"):
@@ -148,7 +153,8 @@ def _cumsum(node: _Node) -> int:
 
 
 def _normalized(node: _Node) -> int:
-    axis, rank = node.attributes.get("axis", -1), node.rank(0)
+    axis = node.attributes.get("axis", -1)
+    rank = node.rank(0)
     return _apart(node.only(), list(range(axis % rank, rank)), rank)
 
 
@@ -171,7 +177,8 @@ def _sliced(node: _Node) -> int:
 
 
 def _padded(node: _Node) -> int:
-    at, pads = node.only(), node.ints(1, "pads") or []
+    at = node.only()
+    pads = node.ints(1, "pads") or []
     axes = node.ints(3, "axes") or list(range(node.rank(0)))
     padded = [a for n, a in enumerate(axes) if pads[n] or pads[n + len(axes)]]
     return _apart(at, padded, node.rank(0))
@@ -197,11 +204,14 @@ def _general_product(node: _Node) -> int:
 
 def _gathered(node: _Node) -> int:
     axis = int(node.attributes.get("axis", 0)) % node.rank(0)
-    at, place = node.at(0), node.at(1)
+    at = node.at(0)
+    place = node.at(1)
     if at is None and place is not None:
         return axis + place
     at = _apart(node.only(), [axis], node.rank(0))
-    return at if at < axis else at - 1 + node.rank(1)
+    if at < axis:
+        return at
+    return at - 1 + node.rank(1)
 
 
 def _elements(node: _Node) -> int:
@@ -231,14 +241,16 @@ def _of_batch(node: _Node) -> int:
 
 
 def _unsqueezed(node: _Node) -> int:
-    at, axes = node.only(), node.ints(1, "axes") or []
+    at = node.only()
+    axes = node.ints(1, "axes") or []
     rank = node.rank(0) + len(axes)
     added = {axis % rank for axis in axes}
     return [k for k in range(rank) if k not in added][at]
 
 
 def _expanded(node: _Node) -> int:
-    sizes, behind = node.ints(1, "shape") or [], node.rank(0) - node.only()
+    sizes = node.ints(1, "shape") or []
+    behind = node.rank(0) - node.only()
     if len(sizes) >= behind and sizes[-behind] != 1:
         raise JoinedSamplesError
     return max(len(sizes), node.rank(0)) - behind

@@ -68,7 +68,9 @@ class TfliteEmitter(TensorWriter):
         if not isinstance(form, (Tensor, Padded)):
             return None
         held = self.tensor(form)
-        return held if held.dtype in dtypes else None
+        if held.dtype in dtypes:
+            return held
+        return None
 
     def tensor(self, form: Tensor | Padded) -> Tensor:
         """The tensor; padding is written."""
@@ -87,7 +89,9 @@ class TfliteEmitter(TensorWriter):
         if value.data is not None:
             lowest, highest = integer_range("int32")
             fits = not value.data.size or lowest <= value.data.min() <= value.data.max() <= highest
-            return self.constant(value.data.astype(np.int64)) if fits else None
+            if fits:
+                return self.constant(value.data.astype(np.int64))
+            return None
         form = self.form(value)
         if form is None:
             return None
@@ -102,7 +106,9 @@ class TfliteEmitter(TensorWriter):
             if narrow is not None:
                 return self._wide(narrow, ty)
             centred = self.fitting(replace(form, zero=0), ty)  # int16 takes no zero point
-            return None if centred is None else self.moved_by(centred, centred.offset + form.zero)
+            if centred is None:
+                return None
+            return self.moved_by(centred, centred.offset + form.zero)
         if isinstance(form, Sum) and form.name == "MUL":
             lhs, rhs = (self._raw(Raw(s.source, s.source.zero)) for s in (form.lhs, form.rhs))
             return self.limited(self.arithmetic("MUL", lhs, rhs), form.low, form.high)
@@ -111,11 +117,15 @@ class TfliteEmitter(TensorWriter):
             if held.dtype == "int32":
                 return held
             form = Raw(held)
-        return self._raw(form) if isinstance(form, Raw) else None
+        if isinstance(form, Raw):
+            return self._raw(form)
+        return None
 
     def _raw(self, form: Raw) -> Tensor:
         made = self.moved_by(form.source, form.source.offset - form.zero)
-        return made if form.factor == 1 else self.arithmetic("MUL", made, self.number(form.factor))
+        if form.factor == 1:
+            return made
+        return self.arithmetic("MUL", made, self.number(form.factor))
 
     def finer(self, form: Raw) -> Tensor | None:
         """A multiple of a tensor of int8 that int16 holds."""
@@ -154,7 +164,8 @@ class TfliteEmitter(TensorWriter):
         return self._written[key][1]
 
     def _narrowed(self, form: Scaled, dtype: str, ty: TensorType) -> Tensor | None:
-        source, shape = form.source, ty.concrete_shape
+        source = form.source
+        shape = ty.concrete_shape
         offset, held = (128, "int8") if dtype == "uint8" else (0, dtype)
         if held == "int16" and form.zero:
             return None  # TFLM's kernels take none
@@ -174,7 +185,9 @@ class TfliteEmitter(TensorWriter):
             if made is not None:
                 return made
         wide = self._wide(source, ty)
-        return None if wide is None else self._rescaled(wide, form, like)
+        if wide is None:
+            return None
+        return self._rescaled(wide, form, like)
 
     def _activation(self, form: Scaled, like: Tensor) -> tuple[str, Limits]:
         """The activation of an operator, and limits that are left for operators behind it."""
@@ -182,7 +195,9 @@ class TfliteEmitter(TensorWriter):
         six = math.floor(float(np.float32(6) / np.float32(like.scale)) + 0.5)
         relu, relu6 = (_limits(replace(form, low=0, high=high), like) for high in (_MOST, six))
         known = {relu6: "RELU6", relu: "RELU", (None, None): "NONE"}
-        return (known[limits], (None, None)) if limits in known else ("NONE", limits)
+        if limits in known:
+            return (known[limits], (None, None))
+        return ("NONE", limits)
 
     def _again(self, source: Raw, form: Scaled, like: Tensor) -> Tensor | None:
         """Another scale, or other limits, of a tensor."""
@@ -229,7 +244,8 @@ class TfliteEmitter(TensorWriter):
 
     def _matmul(self, source: Matmul, form: Scaled, like: Tensor) -> Tensor | None:
         """BATCH_MATMUL; a factor behind it is the scale of its first operand."""
-        lhs, rhs = source.lhs, source.rhs
+        lhs = source.lhs
+        rhs = source.rhs
         scale = (form.units / rhs.scale).astype(np.float32)
         # The kernel multiplies the two scales in float32.
         if not _is(form, (scale * np.float32(rhs.scale)) / np.float64(like.scale), source.once):
@@ -262,7 +278,8 @@ class TfliteEmitter(TensorWriter):
         return self.limited(made, *limits)
 
     def _product(self, source: Product, form: Scaled, like: Tensor) -> Tensor | None:
-        data, weight = source.source, source.weight
+        data = source.source
+        weight = source.weight
         channels = source.bias.size
         own = (form.units / data.scale).astype(np.float32).astype(np.float64)
         if not _is(form, data.scale * own / like.scale, source.once):
@@ -280,9 +297,11 @@ class TfliteEmitter(TensorWriter):
         more = self.writer.constant(bias, "int64" if source.once else "int32", Grid(units))
         activation, limits = self._activation(form, like)
         fields: dict[str, Any] = {"fusedActivationFunction": _ACTIVATIONS[activation]}
-        name, out = "DEPTHWISE_CONV_2D" if source.depthwise else "CONV_2D", source.out
+        name = "DEPTHWISE_CONV_2D" if source.depthwise else "CONV_2D"
+        out = source.out
         if source.dense and self.fully_connected:
-            name, out = "FULLY_CONNECTED", (source.out[1], source.out[3])
+            name = "FULLY_CONNECTED"
+            out = (source.out[1], source.out[3])
             data = self.reshaped(data, (data.shape[1], data.shape[3]))
             kernel = self.writer.constant(weight[:, 0, 0, :], "int8", Grid(scales))
         else:
@@ -307,7 +326,8 @@ def _limits(form: Scaled, like: Tensor) -> Limits:
         TfliteExportError: they leave nothing of the dtype.
     """
     lowest, highest = integer_range(like.dtype)
-    low, high = max(form.low + like.grid.zero, lowest), min(form.high + like.grid.zero, highest)
+    low = max(form.low + like.grid.zero, lowest)
+    high = min(form.high + like.grid.zero, highest)
     if low > high:
         raise TfliteExportError(f"limits of {low} … {high} leave nothing of {like.dtype}")
     return None if low == lowest else low, None if high == highest else high

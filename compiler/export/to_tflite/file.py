@@ -77,7 +77,9 @@ class FileWriter:
     ) -> int:
         """The number of a new tensor; with ``data`` a constant."""
         made = self._schema.TensorT()
-        made.name, made.shape, made.hasRank = name, [int(n) for n in shape], True
+        made.name = name
+        made.shape = [int(n) for n in shape]
+        made.hasRank = True
         made.type = getattr(self._schema.TensorType, dtype.upper())
         if grid is not None:
             made.quantization = self._quantization(grid)
@@ -123,7 +125,8 @@ class FileWriter:
         options = _OPTIONS.get(name, f"{name.title().replace('_', '')}Options")
         made = self._schema.OperatorT()
         made.opcodeIndex = self._codes.setdefault(name, len(self._codes))
-        made.inputs, made.outputs = list(inputs), [output]
+        made.inputs = list(inputs)
+        made.outputs = [output]
         if options:
             made.builtinOptionsType = getattr(self._schema.BuiltinOptions, options)
             made.builtinOptions = getattr(self._schema, f"{options}T")()
@@ -143,15 +146,20 @@ class FileWriter:
         flatbuffers = import_module("flatbuffers")
         schema = self._schema
         graph = schema.SubGraphT()
-        graph.name, graph.tensors, graph.operators = "main", self.tensors, self._operators
-        graph.inputs, graph.outputs = list(inputs.values()), list(outputs.values())
+        graph.name = "main"
+        graph.tensors = self.tensors
+        graph.operators = self._operators
+        graph.inputs = list(inputs.values())
+        graph.outputs = list(outputs.values())
         signature = schema.SignatureDefT()
         signature.signatureKey = "serving_default"
         signature.inputs = [self._named(*pair) for pair in inputs.items()]
         signature.outputs = [self._named(*pair) for pair in outputs.items()]
         model = schema.ModelT()
-        model.version, model.description = _VERSION, "qsearch"
-        model.subgraphs, model.buffers = [graph], self._buffers
+        model.version = _VERSION
+        model.description = "qsearch"
+        model.subgraphs = [graph]
+        model.buffers = self._buffers
         model.operatorCodes = [self._code(name) for name in self._codes]
         model.signatureDefs = [signature]
         builder = flatbuffers.Builder(1 << 16)
@@ -160,7 +168,8 @@ class FileWriter:
 
     def _named(self, name: str, tensor: int) -> Any:
         made = self._schema.TensorMapT()
-        made.name, made.tensorIndex = name, tensor
+        made.name = name
+        made.tensorIndex = tensor
         return made
 
     def _code(self, name: str) -> Any:

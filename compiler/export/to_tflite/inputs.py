@@ -39,7 +39,11 @@ class Taken:
         if dtype not in ("int32", "int64"):
             return dtype
         low, high = self.ends
-        return "int16" if low < -128 or high > 255 else "uint8" if low >= 0 else "int8"
+        if low < -128 or high > 255:
+            return "int16"
+        if low >= 0:
+            return "uint8"
+        return "int8"
 
 
 def taken_by(mod: IRModule) -> list[Taken]:
@@ -75,10 +79,14 @@ def firsts(taken: Iterable[Taken]) -> list[int]:
 
 def _taken(value: Value, sources: dict[Value, int]) -> Taken:
     """cast(clip(round(x * (1 / scale))) + zero), read from its end."""
-    zero, inverse, moves, ends = 0, 0.0, [], (0, 0)
+    zero = 0
+    inverse = 0.0
+    moves = []
+    ends = (0, 0)
     quant = value.quant
     while value not in sources:
-        step, quant = value.producer, quant or value.quant
+        step = value.producer
+        quant = quant or value.quant
         number = step.args[1].data if step is not None and len(step.args) == 2 else None
         single = None if number is None or number.size != 1 else number.reshape(-1)[0]
         if step is None:

@@ -72,7 +72,9 @@ def to_tflite(
     tensors: list[Tensor] = []
     parts = taken_by(mod)
     for part, first, value in zip(parts, firsts(parts), flow.inputs, strict=True):
-        name, shape, dtype = inputs[part.source], value.type.concrete_shape, value.type.dtype
+        name = inputs[part.source]
+        shape = value.type.concrete_shape
+        dtype = value.type.dtype
         if first < len(tensors):
             tensors.append(graph.reshaped(tensors[first], shape))
         elif part.grid is None:
@@ -141,7 +143,8 @@ def _unroll(step: Step, graph: TfliteEmitter, ruled: Container[str], read: Seque
         ruled: operators that have a rule.
         read: for each result, whether anything reads it.
     """
-    body, length = step.body, step.attrs.length
+    body = step.body
+    length = step.attrs.length
     assert body is not None
     if length > MOST_STEPS:
         raise TfliteExportError(
@@ -191,7 +194,9 @@ def _input(part: Taken, shape: tuple[int, ...], dtype: str) -> Tensor | None:
     held = Tensor(-1, shape, *part.grid, offset, kind)
     lowest, highest = integer_range(stored)
     around = kind == "int8" or (kind == "int16" and not held.zero)
-    return held if around and lowest <= low <= high <= highest else None
+    if around and lowest <= low <= high <= highest:
+        return held
+    return None
 
 
 def _taken(graph: TfliteEmitter, name: str, held: Tensor, io: str | None) -> tuple[int, Tensor]:

@@ -35,7 +35,8 @@ from compiler.ops.transform.strided_slice import slices_of
 def pad(step: Step, graph: TfliteEmitter) -> Form | None:
     """Kept for the convolution behind it, where it is one of an image with zeros; elements of the
     data are gathered."""
-    source, value = graph.read(step.args[0], *NARROW), number_of(step.args[1])
+    source = graph.read(step.args[0], *NARROW)
+    value = number_of(step.args[1])
     width = step.attrs.pad_width
     if source is None or value is None:
         return None
@@ -58,23 +59,30 @@ def _moved(
     form = graph.form(step.args[0])
     if isinstance(form, (Raw, Operand)):
         source = move(form.source)
-        return None if source is None else replace(form, source=source)
+        if source is None:
+            return None
+        return replace(form, source=source)
     if isinstance(form, Scaled) and isinstance(form.source, Raw) and form.multiplier.size < 2:
         source = move(form.source.source)
-        return None if source is None else replace(form, source=replace(form.source, source=source))
+        if source is None:
+            return None
+        return replace(form, source=replace(form.source, source=source))
     if isinstance(form, Sum) and form.lhs.source.shape == form.rhs.source.shape:
         lhs, rhs = (move(side.source) for side in (form.lhs, form.rhs))
         if lhs is None or rhs is None:
             return None
         return replace(form, lhs=replace(form.lhs, source=lhs), rhs=replace(form.rhs, source=rhs))
     held = graph.read(step.args[0], *ANY) or graph.wide(step.args[0])
-    return None if held is None else move(held)
+    if held is None:
+        return None
+    return move(held)
 
 
 @FToTflite.register("reshape")
 def reshape(step: Step, graph: TfliteEmitter) -> Form | None:
     """RESHAPE; products of matrices, and others whose channels stay, get their shape at last."""
-    form, shape = graph.form(step.args[0]), step.result.type.concrete_shape
+    form = graph.form(step.args[0])
+    shape = step.result.type.concrete_shape
     kept = shape[-1:] == step.args[0].type.concrete_shape[-1:]
     if isinstance(form, Matmul) or (isinstance(form, Product) and kept):
         return form
@@ -88,7 +96,9 @@ def transpose(step: Step, graph: TfliteEmitter) -> Form | None:
     axes = [axis % rank for axis in step.attrs.axes or range(rank)[::-1]]
 
     def move(source: Tensor) -> Tensor | None:
-        return None if source.dtype == "int32" else graph.transposed(source, axes)
+        if source.dtype == "int32":
+            return None
+        return graph.transposed(source, axes)
 
     return _moved(step, graph, move)
 
@@ -100,9 +110,11 @@ def strided_slice(step: Step, graph: TfliteEmitter) -> Form | None:
 
 
 def _sliced(source: Tensor, step: Step, graph: TfliteEmitter) -> Tensor | None:
-    shape, out = source.shape, step.result.type.concrete_shape
+    shape = source.shape
+    out = step.result.type.concrete_shape
     cuts = slices_of(shape, step.attrs)
-    begins, strides = [0] * len(shape), [1] * len(shape)
+    begins = [0] * len(shape)
+    strides = [1] * len(shape)
     for axis, (begin, _end, by) in cuts.items():
         begin %= shape[axis]
         if by < 0 and source.dtype in NARROW:
@@ -119,19 +131,25 @@ def _sliced(source: Tensor, step: Step, graph: TfliteEmitter) -> Tensor | None:
 def sub_pixels(step: Step, graph: TfliteEmitter) -> Form | None:
     """DEPTH_TO_SPACE, SPACE_TO_DEPTH, whose blocks lie outermost in the channels of NHWC; of int16
     TRANSPOSE."""
-    source, attrs = graph.read(step.args[0], *NARROW), step.attrs
+    source = graph.read(step.args[0], *NARROW)
+    attrs = step.attrs
     if source is None or attrs.layout not in ("NCHW", "NHWC"):
         return None
     if source.dtype == "int16":
         words, (whole,) = words_of(step)
-        return graph.form(whole) if written(words, graph) else None
+        if written(words, graph):
+            return graph.form(whole)
+        return None
     shape = step.result.type.concrete_shape
-    planes, growing = attrs.layout == "NCHW", step.name == "nn.depth_to_space"
+    planes = attrs.layout == "NCHW"
+    growing = step.name == "nn.depth_to_space"
     if planes:
         source = graph.transposed(source, (0, 2, 3, 1))
         shape = tuple(shape[axis] for axis in (0, 2, 3, 1))
-    block, inner = attrs.block_size, attrs.mode == "CRD"
-    wide, area = max(source.shape[3], shape[3]), block**2
+    block = attrs.block_size
+    inner = attrs.mode == "CRD"
+    wide = max(source.shape[3], shape[3])
+    area = block**2
     order = np.arange(wide).reshape(wide // area, area).T.reshape(-1)
     if inner and growing:
         source = _gathered(graph, source, order, 3)
@@ -139,13 +157,16 @@ def sub_pixels(step: Step, graph: TfliteEmitter) -> Form | None:
     made = graph.moved(name, [source], shape, blockSize=block)
     if inner and not growing:
         made = _gathered(graph, made, np.argsort(order), 3)
-    return graph.transposed(made, (0, 3, 1, 2)) if planes else made
+    if planes:
+        return graph.transposed(made, (0, 3, 1, 2))
+    return made
 
 
 @FToTflite.register("take")
 def take(step: Step, graph: TfliteEmitter) -> Form | None:
     """GATHER at places that are known (nearest resizes, flips, rolls, repeats), or from a table."""
-    places, attrs = step.args[1].data, step.attrs
+    places = step.args[1].data
+    attrs = step.attrs
     table = step.args[0].data
     computed = None if table is None else graph.wide(step.args[1])
     if table is not None and computed is not None and attrs.axis == 0:
@@ -157,11 +178,14 @@ def take(step: Step, graph: TfliteEmitter) -> Form | None:
         return None
     shape = step.args[0].type.concrete_shape
     axis = attrs.axis % len(shape)
-    wraps, last = attrs.mode == "wrap", shape[axis] - 1
+    wraps = attrs.mode == "wrap"
+    last = shape[axis] - 1
     inside = places % shape[axis] if wraps else np.clip(places, 0, last)
 
     def move(source: Tensor) -> Tensor | None:
-        return None if source.dtype == "int32" else _gathered(graph, source, inside, axis)
+        if source.dtype == "int32":
+            return None
+        return _gathered(graph, source, inside, axis)
 
     return _moved(step, graph, move)
 
@@ -184,12 +208,14 @@ def _gathered(graph: TfliteEmitter, source: Tensor, places: Ints, axis: int) -> 
 @FToTflite.register("max", "min")
 def extremum(step: Step, graph: TfliteEmitter) -> Form | None:
     """REDUCE_MAX, REDUCE_MIN; of int16, which they do not take, MAXIMUM or MINIMUM of halves."""
-    source, axes = graph.read(step.args[0], *NARROW), list(axes_of(step))
+    source = graph.read(step.args[0], *NARROW)
+    axes = list(axes_of(step))
     shape = step.result.type.concrete_shape
     if source is None:
         return None
     if source.dtype == "int8":
-        name, kept = f"REDUCE_{step.name.upper()}", step.attrs.keepdims
+        name = f"REDUCE_{step.name.upper()}"
+        kept = step.attrs.keepdims
         return graph.moved(name, [source], shape, [axes], keepDims=kept)
     for axis in axes:
         while (size := source.shape[axis]) > 1:
@@ -202,7 +228,8 @@ def extremum(step: Step, graph: TfliteEmitter) -> Form | None:
 @FToTflite.register("argmax")
 def position(step: Step, graph: TfliteEmitter) -> Form | None:
     """ARG_MAX: the first of equal ones along one axis."""
-    source, axes = graph.read(step.args[0], "int8"), axes_of(step)
+    source = graph.read(step.args[0], "int8")
+    axes = axes_of(step)
     if source is None or len(axes) != 1 or step.attrs.select_last_index:
         return None
     shape = [size for axis, size in enumerate(source.shape) if axis not in axes]
@@ -212,7 +239,8 @@ def position(step: Step, graph: TfliteEmitter) -> Form | None:
 @FToTflite.register("broadcast_to")
 def broadcast_to(step: Step, graph: TfliteEmitter) -> Form | None:
     """BROADCAST_TO."""
-    source, shape = graph.read(step.args[0], *ANY), step.result.type.concrete_shape
+    source = graph.read(step.args[0], *ANY)
+    shape = step.result.type.concrete_shape
     if source is None:
         return None
     return graph.moved("BROADCAST_TO", [source], shape, [shape])
@@ -222,12 +250,16 @@ def broadcast_to(step: Step, graph: TfliteEmitter) -> Form | None:
 def lookup(step: Step, graph: TfliteEmitter) -> Form | None:
     """Any function of 8 bits: GATHER from its 256 entries, at the integer as a place. Of 12 bits in
     modules of 16, whose places are computed."""
-    source, table, quant = graph.read(step.args[0], "int8"), step.args[1].data, step.result.quant
+    source = graph.read(step.args[0], "int8")
+    table = step.args[1].data
+    quant = step.result.quant
     dtype, (scale, zero_point) = step.result.type.dtype, (quant and quant.of_tensor) or (0.0, 0)
     places = graph.wide(step.args[0]) if step.args[0].type.dtype == "uint16" else None
     if table is not None and places is not None and table.size <= 1 << TFLM_BITS and not zero_point:
         made = graph.entries(table.astype(np.int64), places, Tensor(-1, (), dtype="int16"))
-        return graph.cast(made, dtype, scale) if dtype == "int16" else made
+        if dtype == "int16":
+            return graph.cast(made, dtype, scale)
+        return made
     dtype, offset = ("int8", 128) if dtype == "uint8" else (dtype, 0)
     if source is None or table is None or (dtype == "int8" and not scale):
         return None

@@ -78,19 +78,24 @@ def same(step: Step, graph: TfliteEmitter) -> Form | None:
 @FToTflite.register("cast")
 def cast(step: Step, graph: TfliteEmitter) -> Form | None:
     """Narrow again, or wide from now on."""
-    form, dtype = graph.form(step.args[0]), step.result.type.dtype
+    form = graph.form(step.args[0])
+    dtype = step.result.type.dtype
     if dtype == "uint16":  # a place in a table
         return graph.wide(step.args[0])
     if isinstance(form, Tensor) and form.dtype == "int32":
         if dtype in ("int32", "int64"):
             return form
-        return graph.cast(form, dtype) if dtype in ("int8", "int16") else None
+        if dtype in ("int8", "int16"):
+            return graph.cast(form, dtype)
+        return None
     if dtype in ("int32", "int64"):
         if isinstance(form, (Tensor, Padded)):
             return Raw(graph.tensor(form))
         return form
     if isinstance(form, (Tensor, Padded)):
-        return form if step.args[0].type.dtype == dtype else None
+        if step.args[0].type.dtype == dtype:
+            return form
+        return None
     if isinstance(form, Raw) and form.source.dtype == "int8" and dtype == "int16":
         return graph.finer(form)
     form = _as_scaled(form)
@@ -123,7 +128,9 @@ def _as_raw(value: Value, graph: TfliteEmitter) -> Form | None:
     if not isinstance(form, Scaled):
         return form
     narrow = graph.fitting(form, value.type)
-    return None if narrow is None else Raw(narrow)
+    if narrow is None:
+        return None
+    return Raw(narrow)
 
 
 def _is_narrow(form: Raw) -> bool:
@@ -140,7 +147,9 @@ def _arithmetic(name: str, step: Step, graph: TfliteEmitter) -> Tensor | None:
     if step.result.type.dtype != "int32" or max(ranks) > MOST_BROADCAST:
         return None
     lhs, rhs = (graph.wide(arg) for arg in step.args)
-    return None if lhs is None or rhs is None else graph.arithmetic(name, lhs, rhs)
+    if lhs is None or rhs is None:
+        return None
+    return graph.arithmetic(name, lhs, rhs)
 
 
 @FToTflite.register("left_shift", "multiply")
@@ -153,7 +162,9 @@ def raised(step: Step, graph: TfliteEmitter) -> Form | None:
         return Sum("MUL", Operand(sides[0]), Operand(sides[1]))
     if isinstance(form, Raw) and form.factor == 1 and amount is not None:
         return replace(form, factor=1 << amount if step.name == "left_shift" else amount)
-    return _arithmetic("MUL", step, graph) if step.name == "multiply" else None
+    if step.name == "multiply":
+        return _arithmetic("MUL", step, graph)
+    return None
 
 
 @FToTflite.register("add")
@@ -183,7 +194,8 @@ def add(step: Step, graph: TfliteEmitter) -> Form | None:
 @FToTflite.register("subtract")
 def subtract(step: Step, graph: TfliteEmitter) -> Form | None:
     """A tensor without its zero point, a bias below 0, or the difference of two."""
-    form, zero = graph.form(step.args[0]), number_of(step.args[1])
+    form = graph.form(step.args[0])
+    zero = number_of(step.args[1])
     if isinstance(form, Product) and zero is not None:
         return _with_bias(form, np.asarray(-zero))
     if isinstance(form, Scaled) and zero is not None and zero == form.zero:
@@ -246,17 +258,23 @@ def limited(step: Step, graph: TfliteEmitter) -> Form | None:
         own = graph.tensor(form)
         made = _limited(_unscaled(Raw(own)), low, high)
         dtype = step.result.type.dtype
-        return None if made is None else graph.narrowed(made, dtype, step.result.type)
+        if made is None:
+            return None
+        return graph.narrowed(made, dtype, step.result.type)
     form = _as_scaled(form)
     if isinstance(form, Scaled):
         return _limited(form, low, high)
     held = graph.wide(step.args[0])
-    return None if held is None else graph.limited(held, low, high)
+    if held is None:
+        return None
+    return graph.limited(held, low, high)
 
 
 def _of_both(choose: Any, one: Ints | None, other: Ints | None) -> Ints | None:
     if one is None or other is None:
-        return other if one is None else one
+        if one is None:
+            return other
+        return one
     return np.asarray(choose(one, other), np.int64)
 
 
@@ -279,14 +297,18 @@ def _limits(step: Step) -> tuple[Ints | None, Ints | None]:
     if data is None:
         return None, None
     limit = data.astype(np.int64).reshape(-1)
-    return (limit, None) if step.name == "maximum" else (None, limit)
+    if step.name == "maximum":
+        return (limit, None)
+    return (None, limit)
 
 
 @FToTflite.register(OP)
 def requantize(step: Step, graph: TfliteEmitter) -> Form | None:
     """Bias, relu and casts in front of the product, limits, zero point and cast behind it."""
-    attrs, factors = step.attrs, factors_in(step)
-    front, behind = Words(step), Words(step)
+    attrs = step.attrs
+    factors = factors_in(step)
+    front = Words(step)
+    behind = Words(step)
     if factors is None or attrs.rounding not in TFLM:
         whole = requantize_body(step, front)
         if not isinstance(whole, Value) or not written(front.steps, graph):
@@ -299,7 +321,9 @@ def requantize(step: Step, graph: TfliteEmitter) -> Form | None:
     scaled = Value(TensorType(step.result.type.shape, attrs.compute_dtype))
     graph.bind(scaled, form)
     result = finished(scaled, attrs, behind)
-    return graph.form(result) if written(behind.steps, graph) else None
+    if written(behind.steps, graph):
+        return graph.form(result)
+    return None
 
 
 def written(words: Iterable[Step], graph: TfliteEmitter) -> bool:
@@ -317,9 +341,12 @@ def written(words: Iterable[Step], graph: TfliteEmitter) -> bool:
 
 def _rescaled(data: Value, factors: Factors, step: Step, graph: TfliteEmitter) -> Form | None:
     """The way back of a wide value, or one side of a sum on its way there."""
-    form, once = graph.form(data), step.attrs.rounding == "tflm_once"
-    multiplier, shift = factors.multiplier.reshape(-1), factors.shift.reshape(-1)
-    read, made = step.args[0].quant, step.result.quant
+    form = graph.form(data)
+    once = step.attrs.rounding == "tflm_once"
+    multiplier = factors.multiplier.reshape(-1)
+    shift = factors.shift.reshape(-1)
+    read = step.args[0].quant
+    made = step.result.quant
     if read is not None:
         units = read.scales.reshape(-1).astype(np.float64)
     else:  # parts of a tensor carry none
@@ -360,7 +387,8 @@ def _rescaled(data: Value, factors: Factors, step: Step, graph: TfliteEmitter) -
 def conv2d(step: Step, graph: TfliteEmitter) -> Form | None:
     """Dense, grouped or depthwise; padding in front of it is its own."""
     attrs: Any = step.attrs
-    form, weight = graph.form(step.args[0]), step.args[1].data
+    form = graph.form(step.args[0])
+    weight = step.args[1].data
     if not isinstance(form, (Tensor, Padded)) or weight is None or weight.dtype != np.int8:
         return None
     padded = form if isinstance(form, Padded) else Padded(form, (0, 0, 0, 0))
@@ -384,7 +412,8 @@ def conv2d(step: Step, graph: TfliteEmitter) -> Form | None:
 @FToTflite.register("nn.dense")
 def dense(step: Step, graph: TfliteEmitter) -> Form | None:
     """A convolution of 1x1 over rows: LiteRT's FULLY_CONNECTED rounds otherwise than TFLM's."""
-    source, weight = graph.read(step.args[0], *NARROW), step.args[1].data
+    source = graph.read(step.args[0], *NARROW)
+    weight = step.args[1].data
     if source is None or weight is None or weight.dtype != np.int8:
         return None
     rows = math.prod(source.shape[:-1])
@@ -417,7 +446,8 @@ def matmul(step: Step, graph: TfliteEmitter) -> Form | None:
 @FToTflite.register("nn.fixed_point_softmax")
 def softmax(step: Step, graph: TfliteEmitter) -> Form | None:
     """SOFTMAX of the last axis, in int16; another axis is made the last one."""
-    source, table = graph.read(step.args[0], "int8"), step.args[1].data
+    source = graph.read(step.args[0], "int8")
+    table = step.args[1].data
     if source is None or table is None:
         return None
     ours = exponentials(step.attrs.scale)
@@ -438,22 +468,27 @@ def total(step: Step, graph: TfliteEmitter) -> Form | None:
     if not isinstance(form, Raw) or form.factor != 1:
         return None
     if form.source.dtype == "int16":
-        return None if form.zero else Total(form.source, tuple(axes_of(step)))
+        if form.zero:
+            return None
+        return Total(form.source, tuple(axes_of(step)))
     return _along(form, axes_of(step), graph)
 
 
 @FToTflite.register("nn.global_avg_pool2d", "nn.avg_pool2d")
 def average(step: Step, graph: TfliteEmitter) -> Form | None:
     """The sum of each window, where its mean has been made exact: a convolution with ones."""
-    form, attrs = graph.form(step.args[0]), step.attrs
+    form = graph.form(step.args[0])
+    attrs = step.attrs
     if not isinstance(form, Raw) or attrs.layout != "NHWC":
         return None
     _, height, width, channels = form.source.shape
     if step.name == "nn.global_avg_pool2d":
-        size, more = (height, width), {}
+        size = (height, width)
+        more = {}
         counts = np.array([height * width])
     else:
-        size, counts = attrs.pool_size, window_counts(attrs, height, width)
+        size = attrs.pool_size
+        counts = window_counts(attrs, height, width)
         more = {"strides": attrs.strides, "dilation": attrs.dilation, "padding": attrs.padding}
     if (counts != form.factor).any():
         return None
@@ -464,7 +499,8 @@ def average(step: Step, graph: TfliteEmitter) -> Form | None:
 @FToTflite.register("mean")
 def mean(step: Step, graph: TfliteEmitter) -> Form | None:
     """The sum, where the mean has been made exact."""
-    form, axes = graph.form(step.args[0]), axes_of(step)
+    form = graph.form(step.args[0])
+    axes = axes_of(step)
     if not isinstance(form, Raw) or form.source.dtype not in NARROW:
         return None
     if math.prod(form.source.shape[axis] for axis in axes) != form.factor:
@@ -478,12 +514,14 @@ def _along(form: Raw, axes: Sequence[int], graph: TfliteEmitter) -> Product | No
     if not axes or axes[-1] - axes[0] != len(axes) - 1:
         return None
     count = math.prod(shape[axis] for axis in axes)
-    ahead, behind = math.prod(shape[: axes[0]]), math.prod(shape[axes[-1] + 1 :])
+    ahead = math.prod(shape[: axes[0]])
+    behind = math.prod(shape[axes[-1] + 1 :])
     if behind == 1:
         source = graph.reshaped(form.source, (1, ahead, 1, count))
         return _sums(form, source, (1, 1, 1, count), (1, ahead, 1, 1))
     source = graph.reshaped(form.source, (ahead, count, 1, behind))
-    window, out = (1, count, 1, behind), (ahead, 1, 1, behind)
+    window = (1, count, 1, behind)
+    out = (ahead, 1, 1, behind)
     return _sums(form, source, window, out, depthwise=True)
 
 
@@ -510,4 +548,6 @@ def max_pool2d(step: Step, graph: TfliteEmitter) -> Form | None:
 
 def number_of(value: Value) -> int | None:
     """A constant of one element."""
-    return None if value.data is None or value.data.size != 1 else int(value.data.reshape(-1)[0])
+    if value.data is None or value.data.size != 1:
+        return None
+    return int(value.data.reshape(-1)[0])

@@ -14,7 +14,8 @@ from compiler.export.to_tflite.values import Ints, Tensor
 from compiler.ir.ty import integer_range
 from compiler.ops.nn.softmax import OUT_BITS
 
-_SAME, _VALID = 0, 1
+_SAME = 0
+_VALID = 1
 _MOST_AXES = 5
 """Largest rank that TFLM pads and transposes."""
 MOST_BROADCAST = 4
@@ -60,7 +61,9 @@ class TensorWriter:
         known = source.scale == scale or (
             not source.scale and self.writer.worth(source.tensor, scale)
         )
-        return source if known else self.copied(replace(source, scale=scale))
+        if known:
+            return source
+        return self.copied(replace(source, scale=scale))
 
     def padded(self, source: Tensor, width: Sequence[tuple[int, int]], value: int) -> Tensor:
         """PAD with the file's zero, PADV2 with another of its integers."""
@@ -92,7 +95,9 @@ class TensorWriter:
 
     def reshaped(self, source: Tensor, shape: Sequence[int]) -> Tensor:
         """RESHAPE, where the shape is another."""
-        return source if source.shape == tuple(shape) else self.copied(source, shape)
+        if source.shape == tuple(shape):
+            return source
+        return self.copied(source, shape)
 
     def copied(self, source: Tensor, shape: Sequence[int] | None = None) -> Tensor:
         """The integers of a tensor with the scale and shape that are said."""
@@ -134,7 +139,8 @@ class TensorWriter:
 
     def run(self, source: Tensor, axis: int, first: int, count: int) -> Tensor:
         """Elements side by side along an axis."""
-        begins, out = [0] * len(source.shape), list(source.shape)
+        begins = [0] * len(source.shape)
+        out = list(source.shape)
         begins[axis], out[axis] = first, count
         return self.sliced(source, begins, out, [1] * len(out))
 
@@ -226,7 +232,9 @@ class TensorWriter:
     def moved_by(self, source: Tensor, amount: int) -> Tensor:
         """The integers of a tensor, and so much more, in int32."""
         wide = self.cast(source, "int32")
-        return self.arithmetic("ADD", wide, self.number(amount)) if amount else wide
+        if amount:
+            return self.arithmetic("ADD", wide, self.number(amount))
+        return wide
 
     def within(self, places: Tensor, size: int, wraps: bool = False) -> Tensor:
         """Places of an axis, limited to it; what counts from its end (-1, …) moved up first."""
@@ -241,7 +249,8 @@ class TensorWriter:
         """MAXIMUM and MINIMUM with numbers that count as the tensor does."""
         for name, limit in (("MAXIMUM", low), ("MINIMUM", high)):
             if limit is not None:
-                data, grid = np.atleast_1d(limit), made.grid if made.scale else None
+                data = np.atleast_1d(limit)
+                grid = made.grid if made.scale else None
                 number = self.writer.constant(data, made.dtype, grid)
                 made = self.arithmetic(name, made, replace(made, tensor=number, shape=data.shape))
         return made

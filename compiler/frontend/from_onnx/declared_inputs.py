@@ -65,7 +65,9 @@ def _is_text(kind: onnx.TypeProto) -> bool:
 
 def _texts_refused(model: onnx.ModelProto, texts: list[str], numbers: list[str]) -> OnnxImportError:
     """Return the error that names columns of texts, and the calls that cut off their encoders."""
-    graph, held, encoded = Graph(model), set(texts), list[str]()
+    graph = Graph(model)
+    held = set(texts)
+    encoded = list[str]()
     for node in graph.nodes:
         if held.isdisjoint(node.input):
             continue
@@ -75,7 +77,8 @@ def _texts_refused(model: onnx.ModelProto, texts: list[str], numbers: list[str])
             held.update([name] if text else [])
             encoded += [] if text else [name]
     outputs = [name for name in graph.outputs if name not in encoded]
-    columns, verb = ", ".join(map(repr, texts)), "hold" if len(texts) > 1 else "holds"
+    columns = ", ".join(map(repr, texts))
+    verb = "hold" if len(texts) > 1 else "holds"
     return OnnxImportError(
         f"column{'s' * (len(texts) > 1)} {columns} {verb} texts, and a quantized model takes "
         "numbers",

@@ -312,4 +312,6 @@ def _outputs(graph: onnx.GraphProto, values: GraphValues) -> Expr:
         typed_call("copy", (r,), None, Span(ONNX + "output")) if isinstance(r, Var) else r
         for r in results
     ]
-    return results[0] if len(results) == 1 else typed_tuple(results)
+    if len(results) == 1:
+        return results[0]
+    return typed_tuple(results)

@@ -34,9 +34,28 @@ _MOST_ELEMENTS: Final = 1 << 12
 _LOOPS: Final = ("GRU", "LSTM", "Loop", "RNN", "Scan")
 _COUNTING: Final = frozenset(
     (
-        *("Add", "And", "Cast", "Constant", "Div", "Equal", "Greater", "GreaterOrEqual"),
-        *("Identity", "Less", "LessOrEqual", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or"),
-        *("Squeeze", "Sub", "Unsqueeze", "Where"),
+        "Add",
+        "And",
+        "Cast",
+        "Constant",
+        "Div",
+        "Equal",
+        "Greater",
+        "GreaterOrEqual",
+        "Identity",
+        "Less",
+        "LessOrEqual",
+        "Max",
+        "Min",
+        "Mod",
+        "Mul",
+        "Neg",
+        "Not",
+        "Or",
+        "Squeeze",
+        "Sub",
+        "Unsqueeze",
+        "Where",
     )
 )
 """Operators that counters and conditions are made of."""
@@ -175,7 +194,8 @@ def _loop(node: OnnxNode, body: onnx.GraphProto, renamed: Mapping[str, str]) -> 
     last: list[Expr | None] = []
     reads: list[str] = []
     for place in range(count):
-        taken, made = body.input[2 + place].name, body.output[1 + place].name
+        taken = body.input[2 + place].name
+        made = body.output[1 + place].name
         last.append(None)
         if taken in known:
             values = known[taken]

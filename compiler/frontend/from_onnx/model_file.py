@@ -79,7 +79,8 @@ def read_model(
             f"{path} holds {path.stat().st_size} bytes; the limit is {max_bytes}",
             fix="store the weights as external data, or raise the limit",
         )
-    what, fix = f"{path} cannot be read", "check its permissions"
+    what = f"{path} cannot be read"
+    fix = "check its permissions"
     with raised_as(OnnxImportError, what, OSError, fix=fix):
         data = path.read_bytes()
     return _parse(data, _Origin(str(path), path.parent, max_bytes), kinds, mapped)
@@ -94,7 +95,8 @@ def _parse(
     name = origin.name
     if not data:
         raise OnnxImportError(f"{name} is empty", fix="export the model again")
-    model, cause = onnx.ModelProto(), "it holds no graph"
+    model = onnx.ModelProto()
+    cause = "it holds no graph"
     try:
         model.ParseFromString(data)
     except DecodeError:
@@ -166,7 +168,8 @@ def _number_labels(graph: onnx.GraphProto) -> None:
         read = not numbered.keys().isdisjoint(node.input)
         for attribute in node.attribute if read or node.domain == _ML else ():
             if attribute.name == "classlabels_strings" and attribute.strings:
-                texts, count = _joined(attribute.strings), len(attribute.strings)
+                texts = _joined(attribute.strings)
+                count = len(attribute.strings)
                 named = onnx.helper.make_attribute("classlabels_int64s", range(count))
                 attribute.CopyFrom(named)
                 numbered |= dict.fromkeys(node.output[:1], texts)

@@ -146,7 +146,9 @@ class GraphValues:
         expr = self._exprs.get(name)
         if isinstance(expr, Constant):
             return expr.data
-        return self._initializer(name) if name in self._initializers else None
+        if name in self._initializers:
+            return self._initializer(name)
+        return None
 
     def is_initializer(self, name: str) -> bool:
         """True when the tensor is stored in the file."""
@@ -246,7 +248,9 @@ def to_array(tensor: onnx.TensorProto) -> Array:
             raise ValueError(f"negative dimension in {list(tensor.dims)}")
         refuse_huge(TensorType(tuple(tensor.dims), dtype), where)
         array = np.asarray(numpy_helper.to_array(tensor))
-    return array.astype(dtype) if str(array.dtype) != dtype else array
+    if str(array.dtype) != dtype:
+        return array.astype(dtype)
+    return array
 
 
 def dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
@@ -255,11 +259,15 @@ def dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
     Raises:
         OnnxImportError: it is too large, or its indices do not fit its shape.
     """
-    values, indices = to_array(sparse.values).reshape(-1), to_array(sparse.indices)
-    where, shape = f"sparse tensor {sparse.values.name!r}", tuple(sparse.dims)
-    limits, rows = shape, indices
+    values = to_array(sparse.values).reshape(-1)
+    indices = to_array(sparse.indices)
+    where = f"sparse tensor {sparse.values.name!r}"
+    shape = tuple(sparse.dims)
+    limits = shape
+    rows = indices
     if indices.ndim == 1:
-        limits, rows = (math.prod(shape),), indices[:, None]
+        limits = (math.prod(shape),)
+        rows = indices[:, None]
     fits = rows.shape == (values.size, len(limits)) and rows.dtype == np.int64
     if not fits or min(shape, default=0) < 0 or ((rows < 0) | (rows >= limits)).any():
         raise OnnxImportError(
@@ -390,7 +398,9 @@ class OnnxNode:
         if not self.has_input(index):
             raise self.error(f"input {index} is missing")
         known = self.known(index) if self.on_constants else None
-        return self.values.expr(self.proto.input[index]) if known is None else self.const(known)
+        if known is None:
+            return self.values.expr(self.proto.input[index])
+        return self.const(known)
 
     def args(self) -> list[Expr]:
         """Expressions of all inputs."""
@@ -398,7 +408,9 @@ class OnnxNode:
 
     def known(self, index: int) -> Array | None:
         """Content of an input that does not depend on the model's inputs."""
-        return self.values.known(self.proto.input[index]) if self.has_input(index) else None
+        if self.has_input(index):
+            return self.values.known(self.proto.input[index])
+        return None
 
     def require_known(self, index: int, what: str, fix: str = _STATIC) -> Array:
         """Content of an input that must be constant; ``fix``: what to do where it is not.
@@ -431,7 +443,9 @@ class OnnxNode:
         if self.opset < opset:
             given: list[int] | None = self.attr(name, None)
             return given
-        return self.ints(index, what) if self.has_input(index) else None
+        if self.has_input(index):
+            return self.ints(index, what)
+        return None
 
     def weight(self, index: int, form: str, derive: Callable[[Array], Array]) -> Expr | None:
         """A derived form of a constant input: a parameter, or a Constant where it was folded.
@@ -508,7 +522,9 @@ class OnnxNode:
             OnnxImportError: it is unknown (only with ``keep_dynamic``).
         """
         dim = expr.tensor_type.shape[axis]
-        return self.shape(expr)[axis] if isinstance(dim, AnyDim) else dim
+        if isinstance(dim, AnyDim):
+            return self.shape(expr)[axis]
+        return dim
 
     def rank(self, expr: Expr) -> int:
         """Rank of an expression."""
@@ -522,7 +538,9 @@ class OnnxNode:
         """
         if not -rank <= axis < max(rank, 1):
             raise self.error(f"axis {axis} is out of range for rank {rank}")
-        return axis % rank if rank else 0
+        if rank:
+            return axis % rank
+        return 0
 
     # Building
 
@@ -548,7 +566,9 @@ class OnnxNode:
         """The data with one axis at another place; as they are where it stands there."""
         order = [k for k in range(self.rank(data)) if k != axis]
         order.insert(to, axis)
-        return data if axis == to else self.call("transpose", data, axes=tuple(order))
+        if axis == to:
+            return data
+        return self.call("transpose", data, axes=tuple(order))
 
     def along(self, vector: Expr, axis: int, rank: int) -> Expr:
         """A vector shaped so that it broadcasts along one of so many axes."""
@@ -571,12 +591,16 @@ class OnnxNode:
 
     def cast(self, data: Expr, dtype: str) -> Expr:
         """The data in a dtype; as they are where they have it."""
-        return data if data.tensor_type.dtype == dtype else self.call("cast", data, dtype=dtype)
+        if data.tensor_type.dtype == dtype:
+            return data
+        return self.call("cast", data, dtype=dtype)
 
     def reshaped(self, data: Expr, shape: Sequence[int]) -> Expr:
         """The data in a shape; as they are where they have it."""
         wanted = tuple(shape)
-        return data if self.shape(data) == wanted else self.call("reshape", data, newshape=wanted)
+        if self.shape(data) == wanted:
+            return data
+        return self.call("reshape", data, newshape=wanted)
 
     def times(self, expr: Expr, factor: float) -> Expr:
         """An expression times a number; as it is for 1."""

@@ -73,7 +73,9 @@ def supported_operators() -> list[str]:
 
 def plain_domain(domain: str) -> str:
     """A domain, "" for every name of the standard one."""
-    return "" if domain in STANDARD_DOMAINS else domain
+    if domain in STANDARD_DOMAINS:
+        return ""
+    return domain
 
 
 # Operators without a converter -------------------------------------------------------------------

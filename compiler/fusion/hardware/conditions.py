@@ -50,7 +50,8 @@ def split_condition(text: str) -> tuple[str, list[Any]]:
 
 def _arguments(inside: str, text: str) -> list[Any]:
     lists: list[list[Any]] = [[]]
-    place, after_value = 0, False
+    place = 0
+    after_value = False
     while place < len(inside):
         token = _TOKEN.match(inside, place)
         if token is None:
@@ -82,9 +83,13 @@ def _arguments(inside: str, text: str) -> list[Any]:
 
 def _value(token: re.Match[str]) -> Any:
     if token["bare"] is None:
-        return token["quoted"] if token["quoted"] is not None else token["single"]
+        if token["quoted"] is not None:
+            return token["quoted"]
+        return token["single"]
     word = token["bare"]
-    return _WORDS[word] if word in _WORDS else number_or_word(word)
+    if word in _WORDS:
+        return _WORDS[word]
+    return number_or_word(word)
 
 
 def _malformed(text: str, why: str) -> HDFGError:
@@ -162,24 +167,32 @@ def _whole(args: Sequence[Any], form: str) -> int:
 
 def _words(args: Sequence[Any]) -> list[Any]:
     """``(a, b)`` and ``([a, b])`` are the same."""
-    return list(args[0]) if len(args) == 1 and isinstance(args[0], list) else list(args)
+    if len(args) == 1 and isinstance(args[0], list):
+        return list(args[0])
+    return list(args)
 
 
 def tensor_of(expr: Expr) -> TensorType | None:
     """The type of a tensor-valued expression; None for anything else."""
     ty = expr.checked_type_or_none
-    return ty if isinstance(ty, TensorType) else None
+    if isinstance(ty, TensorType):
+        return ty
+    return None
 
 
 def static_shape(ty: TensorType | None) -> tuple[int, ...] | None:
     """The shape of a tensor of known size; None otherwise."""
-    return None if ty is None or is_dynamic(ty) else ty.concrete_shape
+    if ty is None or is_dynamic(ty):
+        return None
+    return ty.concrete_shape
 
 
 def channel_axis(rank: int) -> int:
     """Return the axis of channels: axis 1 of images (NCHW) and of higher ranks, the last of lower
     ones."""
-    return 1 if rank >= 4 else rank - 1
+    if rank >= 4:
+        return 1
+    return rank - 1
 
 
 def bytes_of(ty: Type | None) -> int | None:
@@ -300,7 +313,9 @@ def attr(args: Sequence[Any], op: Op) -> Test:
 
 
 def _as_value(value: Any) -> Any:
-    return tuple(map(_as_value, value)) if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_as_value, value))
+    return value
 
 
 @conditions.register("rank")

@@ -50,7 +50,9 @@ class Node:
     def op_name(self) -> str | None:
         """Name of the operator it calls; None for anything else."""
         ref = self.ref
-        return ref.op.name if isinstance(ref, Call) and isinstance(ref.op, Op) else None
+        if isinstance(ref, Call) and isinstance(ref.op, Op):
+            return ref.op.name
+        return None
 
     @property
     def call(self) -> Call:
@@ -72,7 +74,8 @@ class DFG:
     def unlink(self) -> None:
         """Nodes forget each other, when all has been read: reference counts then free them."""
         for node in self.nodes:
-            node.preds, node.succs = [], []
+            node.preds = []
+            node.succs = []
 
     def calls(self) -> Iterator[Node]:
         """Nodes that call an operator, in post-order."""

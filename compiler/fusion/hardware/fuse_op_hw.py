@@ -64,7 +64,9 @@ class FuseOpHW(ModulePass):
             new = self._grouped(function, hdfg, symbols)
             if new is not function:
                 changed[gv] = new
-        return infer_module(mod.updated(changed)) if changed else mod
+        if changed:
+            return infer_module(mod.updated(changed))
+        return mod
 
     def _grouped(self, function: Function, hdfg: HDFG, symbols: Iterator[str]) -> Function:
         """``function`` and the function literals inside it, innermost first."""

@@ -107,7 +107,9 @@ def _states(
 
 def _used(uses: Uses, stage: Stage, place: Mapping[Stage, int]) -> Uses:
     at = place.get(stage)
-    return uses if at is None else (*uses[:at], uses[at] + 1, *uses[at + 1 :])
+    if at is None:
+        return uses
+    return (*uses[:at], uses[at] + 1, *uses[at + 1 :])
 
 
 def _undominated(found: Iterable[_State]) -> list[_State]:

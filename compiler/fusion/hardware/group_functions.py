@@ -73,7 +73,9 @@ def with_group_calls(
     def needed(expr: Expr) -> Sequence[Expr]:
         if isinstance(expr, Function):
             return ()
-        return groups[expr].inputs if expr in groups else expr.operands()
+        if expr in groups:
+            return groups[expr].inputs
+        return expr.operands()
 
     def called(expr: Expr, made: Mapping[Expr, Expr]) -> Expr | None:
         if isinstance(expr, Function):

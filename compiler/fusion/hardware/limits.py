@@ -55,17 +55,23 @@ def window_of(node: Node) -> tuple[int, ...] | None:
             if size is None:  # a convolution may leave it to its weight
                 weight = static_shape(tensor_of(node.call.args[1]))
                 size = None if weight is None else weight[2:]
-            return size if size is None else tuple(size)
+            if size is None:
+                return size
+            return tuple(size)
     if (node.op_name or "").startswith("nn.global_"):
         shape = static_shape(tensor_of(node.call.args[0]))
-        return None if shape is None else shape[2:]
+        if shape is None:
+            return None
+        return shape[2:]
     return (1,)
 
 
 def _channels(shape: tuple[int, ...] | None) -> int | None:
     if shape is None:
         return None
-    return shape[channel_axis(len(shape))] if shape else 1
+    if shape:
+        return shape[channel_axis(len(shape))]
+    return 1
 
 
 def _shown(values: object) -> str:

@@ -35,7 +35,9 @@ class _Open:
 
     def here(self) -> Path:
         """Path of the value that comes next."""
-        return (*self.path, self.place) if self.is_list else (*self.path, *self.key)
+        if self.is_list:
+            return (*self.path, self.place)
+        return (*self.path, *self.key)
 
 
 def lines_of(text: str, *, is_toml: bool) -> dict[Path, int]:
@@ -59,7 +61,8 @@ def lines_of(text: str, *, is_toml: bool) -> dict[Path, int]:
         at += 1
         if kind == "newline":
             if len(stack) == 1:
-                top.key, top.in_value = [], False
+                top.key = []
+                top.in_value = False
         elif word in ("[", "{") and kind == "mark":
             lines.setdefault(top.here(), line)
             top.in_value = True
@@ -68,7 +71,9 @@ def lines_of(text: str, *, is_toml: bool) -> dict[Path, int]:
             if len(stack) > 1:
                 stack.pop()
         elif word == "," and kind == "mark":
-            top.place, top.key, top.in_value = top.place + 1, [], False
+            top.place = top.place + 1
+            top.key = []
+            top.in_value = False
         elif word in ("=", ":") and kind == "mark":
             top.in_value = True
             lines.setdefault(top.here(), line)
@@ -97,7 +102,8 @@ def _header(
 ) -> int:
     """Enter ``[table]`` or ``[[table]]``; the place of the token behind it."""
     repeated = tokens[at + 1][1] == "["
-    line, keys = tokens[at][2], []
+    line = tokens[at][2]
+    keys = []
     while at < len(tokens) and tokens[at][0] != "newline":
         kind, word, _ = tokens[at]
         if kind != "mark":
@@ -111,11 +117,15 @@ def _header(
         if path in counts:
             path = (*path, counts[path])
         lines.setdefault(path, line)
-    top.path, top.key, top.in_value = path, [], False
+    top.path = path
+    top.key = []
+    top.in_value = False
     return at
 
 
 def _key(kind: str, word: str) -> str:
     if kind != "text":
         return word
-    return str(json.loads(word)) if word.startswith('"') else word[1:-1]
+    if word.startswith('"'):
+        return str(json.loads(word))
+    return word[1:-1]

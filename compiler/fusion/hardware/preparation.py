@@ -39,7 +39,9 @@ class RemoveMarkers(FunctionPass):
 class _MarkerRemover(OpaquePrimitives):
     def rewrite_call(self, pre: Call, post: Call) -> Expr:
         is_marker = isinstance(post.op, Op) and post.op.name in MARKERS
-        return post.args[0] if is_marker else post
+        if is_marker:
+            return post.args[0]
+        return post
 
 
 BEFORE_GROUPS: tuple[Pass, ...] = (

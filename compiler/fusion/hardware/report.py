@@ -146,7 +146,9 @@ def host_reason(hdfg: HDFG, node: Node) -> str:
 
 def _described(mod: IRModule, hdfg: HDFG | str | None) -> HDFG:
     if hdfg is not None:
-        return load_hdfg(hdfg) if isinstance(hdfg, str) else hdfg
+        if isinstance(hdfg, str):
+            return load_hdfg(hdfg)
+        return hdfg
     named = {function.get_attr("Compiler") for function in group_functions(mod)}
     if len(named) != 1 or not named <= set(shipped_descriptions()):
         raise HDFGError(
@@ -173,7 +175,9 @@ def _folded(stages: tuple[str, ...]) -> list[str]:
 
 
 def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    if number == 1:
+        return f"{number} {noun}"
+    return f"{number} {noun}s"
 
 
 def _bytes(size: int | None) -> str:

@@ -63,4 +63,6 @@ def worst_point(audit: Audit) -> PointAudit | None:
 
 
 def _noise(point: PointAudit) -> float:
-    return math.inf if point.sums.local.db is None else point.sums.local.db
+    if point.sums.local.db is None:
+        return math.inf
+    return point.sums.local.db

@@ -158,7 +158,9 @@ def _lost(network: Network, sums: Sequence[PointSums]) -> Mapping[Expr, float]:
             total = totals[node]
             held = min(_NEAR_DB if total.upstream.db is None else total.upstream.db, _NEAR_DB)
             if not read and total.upstream.db != total.local.db:
-                given, front = False, held  # a state
+                # a state
+                given = False
+                front = held
             held = front if total.saturated > SATURATED else held
             found[node], reached[node] = front - held, (given, held)
         elif read:

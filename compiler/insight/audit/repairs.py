@@ -134,7 +134,9 @@ class Repaired:
     @property
     def db(self) -> float:
         """SQNR of the audited outputs."""
-        return _PERFECT_DB if self.audit is None else _db(self.audit.output_db)
+        if self.audit is None:
+            return _PERFECT_DB
+        return _db(self.audit.output_db)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields of a stored record, as plain JSON values."""
@@ -169,7 +171,8 @@ def repaired(
     Raises:
         CalibrationError: no sample.
     """
-    chosen, fresh = samples[::2], samples[1::2]
+    chosen = samples[::2]
+    fresh = samples[1::2]
     found = Repaired(qconfig, candidate, measure(candidate, chosen))
     if not fresh or found.db >= _ENOUGH_DB:
         return found
@@ -193,7 +196,8 @@ def _taken(
     if built is None or found.audit is None:
         return found
     some, qconfig, candidate = built
-    exact, audit = found.audit.network.run_with(()), found.audit
+    exact = found.audit.network.run_with(())
+    audit = found.audit
     reference = [run_on(exact, batch) for batch in fresh]
 
     def dbs(data: Sequence[Batch], wanted: Outputs) -> list[float]:
@@ -231,7 +235,9 @@ def _built(
                 fields.update(one.choice)
         try:
             other = qconfig.with_overrides(**fields)
-            return (some, other, calibration.candidate(other)) if some else None
+            if some:
+                return (some, other, calibration.candidate(other))
+            return None
         except CompilerError as error:
             _log.info("the repairs %s cannot be built: %s", list(map(str, some)), error.what)
     return None
@@ -246,9 +252,12 @@ def _shipped(candidate: Candidate) -> Executor:
 
 def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[Repair]:
     """Repairs of points that help the simulated outputs, one after the other."""
-    audit, qconfig, candidate = found.audit, found.qconfig, found.candidate
+    audit = found.audit
+    qconfig = found.qconfig
+    candidate = found.candidate
     assert audit is not None
-    doubts, main = flagged(audit), candidate.bound["main"]
+    doubts = flagged(audit)
+    main = candidate.bound["main"]
     calls = {row.name: point for row, point in zip(audit.points, audit.network.points)}
     extremes = _extremes(calibration, qconfig, candidate, audit)
     rows = [
@@ -262,7 +271,8 @@ def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[R
         return []
     names = [row.name for row in rows]
     tries = _Tries(audit, [calls[name] for name in names])
-    usual, exact = tries.grids, [_exact(*extremes[name]) for name in names]
+    usual = tries.grids
+    exact = [_exact(*extremes[name]) for name in names]
     for place, db in islice(_loudest(tries, exact), _SUSPECTS):
         if db < _db(rows[place].sums.local.db) - _AMPLIFIED_DB:
             doubts.setdefault(names[place], (_AMPLIFIED,))
@@ -276,7 +286,8 @@ def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[R
     if not suspects:
         return []
     now = tries.db()
-    sided, readers = Sidedness(nodes_of(main), qconfig), point_readers(main)
+    sided = Sidedness(nodes_of(main), qconfig)
+    readers = point_readers(main)
     bits_of = chosen_bits(main, qconfig, readers)
     # The points to come are exact: one of two in a row hides what the other loses.
     tries.grids = [exact[n] if n in suspects else grid for n, grid in enumerate(usual)]
@@ -285,11 +296,13 @@ def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[R
     if most < now + _WORTH_DB:
         return helped
     for place in suspects:
-        name, call = names[place], calls[names[place]]
+        name = names[place]
+        call = calls[names[place]]
         low, high = extremes[name]
         tries.grids[place] = usual[place]
         start = tries.db()
-        best, taken = start, None
+        best = start
+        taken = None
         scale, first, last = usual[place]
         # A range that reaches what calibration has seen is left to calibration.
         fits = 0.75 < scale * max(-first, last) / max(-low, high, SMALLEST_RANGE) < 1.5
@@ -307,7 +320,8 @@ def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[R
                 reached = tries.db(place, grid)
                 # More bits than usual have to be worth it.
                 if reached > best + (0.0 if taken is None else _WORTH_DB):
-                    best, taken = reached, (nbit, ends, grid, part == parts[0])
+                    best = reached
+                    taken = (nbit, ends, grid, part == parts[0])
         most = start
         if taken is not None and best >= start + _WORTH_DB:
             most = best
@@ -327,7 +341,8 @@ def _loudest(tries: _Tries, exact: Sequence[Grid]) -> Iterator[tuple[int, float]
     worth taking. A flag sees the noise at a point; this sees what the network makes of it, such as
     a sum along time of one error, or an exponential that makes absolute errors relative ones.
     """
-    usual, waiting = tries.grids, list[tuple[float, int, int]]()
+    usual = tries.grids
+    waiting = list[tuple[float, int, int]]()
 
     def wait(first: int, last: int) -> None:
         tries.grids = [*exact[:first], *usual[first:last], *exact[last:]]
@@ -364,10 +379,14 @@ def _bits_of(point: Call, held: int, readers: Readers, more_bits: bool) -> tuple
     if not takes_bits(point) or not more_bits:
         return (None,)
     if quantize_kind(point) != QAnnotateKind.INPUT:
-        return (WIDE_BITS,) if held < WIDE_BITS else (None,)
+        if held < WIDE_BITS:
+            return (WIDE_BITS,)
+        return (None,)
     most = TABLE_BITS if SCORES in readers else max(_BITS)
     more = tuple(nbit for nbit in _BITS if held < nbit <= most)
-    return more if held < _USUAL else (None, *more)
+    if held < _USUAL:
+        return more
+    return (None, *more)
 
 
 def _bits(grid: Grid) -> int:
@@ -393,7 +412,9 @@ def _exact(low: float, high: float) -> Grid:
 
 
 def _db(found: float | None) -> float:
-    return _PERFECT_DB if found is None else found
+    if found is None:
+        return _PERFECT_DB
+    return found
 
 
 class _Tries:
@@ -407,7 +428,8 @@ class _Tries:
     """
 
     def __init__(self, audit: Audit, points: Sequence[Call]) -> None:
-        main, floats = audit.network.main, audit.network.floats
+        main = audit.network.main
+        floats = audit.network.floats
         self._audit = audit
         self.grids = [grid for grid in map(bound_grid, points) if grid is not None]
         given: dict[Expr, list[Var]] = {

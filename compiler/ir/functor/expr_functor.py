@@ -177,7 +177,8 @@ class DepthGuard:
             return
         frames = _stack_depth()
         if frames > _STACK_SHARE * sys.getrecursionlimit():
-            depth, self.depth = self.depth, self.depth - 1
+            depth = self.depth
+            self.depth = self.depth - 1
             what = f"{self.owner} recursed through {depth} nested expressions"
             raise _too_deep(f"{what}, {frames} stack frames", expr)
 

@@ -94,7 +94,9 @@ class ForwardRewriter(MixedModeMutator):
 
     def visit_tuple_getitem(self, item: TupleGetItem, *args: Any) -> Expr:
         new = self.temp(item.tuple)
-        return new.fields[item.index] if isinstance(new, Tuple) else item.with_fields(tuple=new)
+        if isinstance(new, Tuple):
+            return new.fields[item.index]
+        return item.with_fields(tuple=new)
 
     def visit_call(self, call: Call, *args: Any) -> Expr:
         realize = self.realizer.visit

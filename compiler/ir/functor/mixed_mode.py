@@ -168,7 +168,9 @@ class MixedModeMutator(ExprMutator):
         """
         if function.nodes is None or not function.is_dataflow or self.pre:
             return
-        memo, visit_leaf, atoms = self.memo, self.visit_leaf, self._atoms
+        memo = self.memo
+        visit_leaf = self.visit_leaf
+        atoms = self._atoms
         for node in function.nodes:
             if type(node) not in atoms and node not in memo:
                 visit_leaf(node)
@@ -214,7 +216,9 @@ class MixedModeMutator(ExprMutator):
 
     def visit_call(self, call: Call, *args: Any) -> Expr:
         # As ExprMutator.visit_call, but operands are looked up, which is most of a rewrite's time.
-        memo, atoms, op = self.memo, self._atoms, call.op
+        memo = self.memo
+        atoms = self._atoms
+        op = call.op
         if type(op) not in atoms:
             op = memo.get(op) or self.visit(op)
         new_args = [a if type(a) in atoms else memo.get(a) or self.visit(a) for a in call.args]

@@ -72,7 +72,9 @@ class ExprMutator(ExprFunctor[Expr]):
         """A clause over the new pattern and right-hand side; itself when both are unchanged."""
         lhs = self.visit_pattern(clause.lhs)
         rhs = self.visit(clause.rhs)
-        return clause if lhs is clause.lhs and rhs is clause.rhs else Clause(lhs, rhs)
+        if lhs is clause.lhs and rhs is clause.rhs:
+            return clause
+        return Clause(lhs, rhs)
 
     def visit_binder(self, var: Var) -> Var:
         """The new form of a variable at the place that binds it.
@@ -162,8 +164,12 @@ def rebuild_call(
     ):
         return call
     new = call_over(call, op, args, type_args)
-    return new if type_args else typed_alike(call, new)
+    if type_args:
+        return new
+    return typed_alike(call, new)
 
 
 def _children(expr: Expr) -> tuple[Expr, ...]:
-    return expr.operands()[::-1] if type(expr) in WALKED else ()
+    if type(expr) in WALKED:
+        return expr.operands()[::-1]
+    return ()

@@ -76,12 +76,16 @@ class PatternMutator(PatternFunctor[Pattern]):
                 f"into a {type(var).__name__}",
                 fix="a pattern can bind a Var only",
             )
-        return pattern if var is pattern.var else PatternVar(var)
+        if var is pattern.var:
+            return pattern
+        return PatternVar(var)
 
     def visit_pattern_constructor(self, pattern: PatternConstructor | PatternTuple) -> Pattern:
         """The same constructor, or a tuple, on new patterns."""
         inner = tuple([self.visit(p) for p in pattern.patterns])
         same = all(map(operator.is_, inner, pattern.patterns))
-        return pattern if same else replace(pattern, patterns=inner)
+        if same:
+            return pattern
+        return replace(pattern, patterns=inner)
 
     visit_pattern_tuple = visit_pattern_constructor

@@ -34,7 +34,9 @@ class ExprRewriter:
     def rewrite(self, pre: Expr, post: Expr) -> Expr:
         """Return the replacement of ``pre``."""
         rule = self._rules.get(type(pre))
-        return post if rule is None else rule(self, pre, post)
+        if rule is None:
+            return post
+        return rule(self, pre, post)
 
 
 class ComposedRewriter(ExprRewriter):

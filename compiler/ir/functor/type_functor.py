@@ -83,4 +83,6 @@ class TypeMutator(TypeFunctor[Type]):
         new = map_type(ty, self.visit)
         assert isinstance(new, FuncType)
         same = all(map(operator.is_, params, ty.type_params))
-        return new if same else replace(new, type_params=params)
+        if same:
+            return new
+        return replace(new, type_params=params)

@@ -35,10 +35,12 @@ class Constraints(ScopeConstraints):
 
     def collect(self, root: Expr) -> Self:
         """Visit everything below ``root`` in scope order, operands before users."""
-        types, trust = self.types, self.trust
+        types = self.types
+        trust = self.trust
         stack: list[Any] = [root, ENTER]  # nodes, each below its phase: pairs would cost objects
         while stack:
-            phase, node = stack.pop(), stack.pop()
+            phase = stack.pop()
+            node = stack.pop()
             cls = type(node)
             if phase == LEAVE:
                 _LEAVE[cls](self, node)
@@ -94,7 +96,8 @@ class Constraints(ScopeConstraints):
         return constructor_type(con, self._definitions(con.belong_to.name_hint))
 
     def _leave_call(self, call: Call) -> None:
-        solver, types = self.solver, self.types
+        solver = self.solver
+        types = self.types
         args = self.argument_types(call)
         if type(call.op) is Op:
             known = self._known_result(call, call.op, args)
@@ -106,7 +109,8 @@ class Constraints(ScopeConstraints):
                 solver.relate(call, (*args, result))
                 types[call] = solver.find(result)
             else:
-                wanted, names = call.op.num_inputs, ", ".join(call.op.arg_names)
+                wanted = call.op.num_inputs
+                names = ", ".join(call.op.arg_names)
                 what = f"{call.op.name} expects {wanted} arguments ({names}), got {len(args)}"
                 types[call] = self.mistake(call, TypeInferenceError(what))
         else:

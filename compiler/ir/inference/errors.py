@@ -39,7 +39,9 @@ class TypeMistake(NamedTuple):
 def call_text(expr: Expr) -> str:
     """``expr`` on one line, operands one level deep, at most MAX_CALL_TEXT characters."""
     text = _text(expr, 2)
-    return text if len(text) <= MAX_CALL_TEXT else text[: MAX_CALL_TEXT - 1] + "…"
+    if len(text) <= MAX_CALL_TEXT:
+        return text
+    return text[: MAX_CALL_TEXT - 1] + "…"
 
 
 def _text(expr: Expr, depth: int) -> str:
@@ -57,7 +59,9 @@ def _text(expr: Expr, depth: int) -> str:
     if type(expr) in REF_WORD_OF:
         return f"{REF_WORD_OF[type(expr)]}({_list(expr.operands(), depth)})"
     if isinstance(expr, TupleGetItem):
-        return f"{_text(expr.tuple, depth - 1)}.{expr.index}" if depth else "…"
+        if depth:
+            return f"{_text(expr.tuple, depth - 1)}.{expr.index}"
+        return "…"
     if isinstance(expr, Tuple):
         return f"({_list(expr.fields, depth)})"
     if isinstance(expr, Call):
@@ -68,7 +72,9 @@ def _text(expr: Expr, depth: int) -> str:
 
 
 def _list(args: Sequence[Expr], depth: int) -> str:
-    return ", ".join(_text(a, depth - 1) for a in args) if depth else "…"
+    if depth:
+        return ", ".join(_text(a, depth - 1) for a in args)
+    return "…"
 
 
 def argument_types(call: Call, types: Sequence[Type]) -> str:

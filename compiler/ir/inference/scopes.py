@@ -14,7 +14,9 @@ from compiler.ir.inference.match_types import missing_cases, type_pattern
 from compiler.ir.inference.solver import PartsBudget, TypeSolver
 from compiler.ir.ty import FuncType, Type
 
-ENTER, LEAVE, VALUE_DONE = 0, 1, 2
+ENTER = 0
+LEAVE = 1
+VALUE_DONE = 2
 """Phases of a node in the walk: before its operands, after them, and between value and body."""
 
 
@@ -79,7 +81,9 @@ class ScopeConstraints:
     def _unify(self, node: Expr, a: Type, b: Type, what: str, *, branches: bool = False) -> Type:
         solver = self.solver
         try:
-            return solver.merge_branches(a, b) if branches else solver.unify(a, b)
+            if branches:
+                return solver.merge_branches(a, b)
+            return solver.unify(a, b)
         except TypeInferenceError as error:
             if solver.is_failed(a) or solver.is_failed(b):
                 return solver.failed_hole()
@@ -124,7 +128,8 @@ class ScopeConstraints:
                 self.solver.assign(self.types[var], known)
 
     def _bind_let(self, let: Let) -> None:
-        var, value = let.var, self.types[let.value]
+        var = let.var
+        value = self.types[let.value]
         known = self.types.setdefault(var, var.type_annotation or value)
         self._unify(let, known, value, f"let %{var.name_hint}")
         self.order.append(var)

@@ -159,7 +159,8 @@ class TypeSolver:
         return self._merge(a, b, _widen)
 
     def _merge(self, a: Type, b: Type, dim: Callable[[Dim, Dim], Dim]) -> Type:
-        head_a, head_b = self.find(a), self.find(b)
+        head_a = self.find(a)
+        head_b = self.find(b)
         if head_a is head_b:
             return head_a
         if isinstance(head_a, IncompleteType):
@@ -196,7 +197,8 @@ class TypeSolver:
                 b = instantiate(b, dict(zip(b.type_params, a.type_params)), keep_params=True)
         if isinstance(a, TypeCall) and isinstance(b, TypeCall) and a.func != b.func:
             self._clash(a, b)
-        mine, theirs = a.members(), b.members()
+        mine = a.members()
+        theirs = b.members()
         self._merged += len(mine)
         self._budget.spend(len(mine))
         check_parts(self._merged - max(a.listed, b.listed))
@@ -270,11 +272,15 @@ def instantiate(ty: Type, mapping: dict[TypeVar, Type], *, keep_params: bool = F
 
 
 def _refine(a: Dim, b: Dim) -> Dim:
-    return b if isinstance(a, AnyDim) else a
+    if isinstance(a, AnyDim):
+        return b
+    return a
 
 
 def _widen(a: Dim, b: Dim) -> Dim:
-    return a if isinstance(a, AnyDim) else b
+    if isinstance(a, AnyDim):
+        return a
+    return b
 
 
 def _merge_tensors(a: TensorType, b: TensorType, dim: Callable[[Dim, Dim], Dim]) -> TensorType:
@@ -292,4 +298,6 @@ def _merge_tensors(a: TensorType, b: TensorType, dim: Callable[[Dim, Dim], Dim])
     shape = tuple(dim(x, y) for x, y in zip(a.shape, b.shape))
     if shape == a.shape:
         return a
-    return b if shape == b.shape else TensorType(shape, a.dtype)
+    if shape == b.shape:
+        return b
+    return TensorType(shape, a.dtype)

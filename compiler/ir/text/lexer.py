@@ -79,7 +79,8 @@ class Source:
 
     def position(self, offset: int) -> tuple[int, int]:
         """Line and column; quick for offsets of one line after the other."""
-        line, starts = self._line, self._starts
+        line = self._line
+        starts = self._starts
         if not starts[line - 1] <= offset < starts[line]:
             line = self._line = min(bisect.bisect_right(starts, offset), len(starts) - 1)
         return line, offset - starts[line - 1] + 1
@@ -125,8 +126,11 @@ def tokenize(source: Source) -> tuple[list[Token], str]:
     """
     text = source.text
     tokens: list[Token] = []
-    append, new = tokens.append, tuple.__new__  # what NamedTuple does, without a call more
-    at, metadata = 0, ""
+    # what NamedTuple does, without a call more
+    append = tokens.append
+    new = tuple.__new__
+    at = 0
+    metadata = ""
     while at < len(text):
         for found in _TOKEN.finditer(text, at):
             kind = found.lastgroup or ""
@@ -155,7 +159,8 @@ def tokenize(source: Source) -> tuple[list[Token], str]:
 
 def _comment_end(source: Source, start: int) -> int:
     """Offset after a comment that may hold others."""
-    depth, at = 1, start + 2
+    depth = 1
+    at = start + 2
     while depth:
         edge = _COMMENT_EDGE.search(source.text, at)
         if edge is None:
@@ -257,7 +262,9 @@ class TokenStream:
 
     def shown(self) -> str:
         """The current token as errors show it."""
-        return repr(self.token.text) if self.token.kind != "end" else "the end of the text"
+        if self.token.kind != "end":
+            return repr(self.token.text)
+        return "the end of the text"
 
     def fail(self, what: str, *, fix: str | None = None) -> NoReturn:
         """Raise a ParseError at the current token."""

@@ -36,7 +36,9 @@ _MAX_DIGITS = {"float16": 5, "float32": 9, "float64": 17}
 def shortest(value: float, dtype: str = "float64") -> str:
     """C's ``%.<p>g`` with the smallest p that reads back to the same bits in ``dtype``."""
     if math.isinf(value):
-        return "inf" if value > 0 else "-inf"
+        if value > 0:
+            return "inf"
+        return "-inf"
     if math.isnan(value):
         return "nan"
     to_dtype: Any = float if dtype == "float64" else np.dtype(dtype).type
@@ -93,9 +95,13 @@ def string(value: str) -> str:
 
 def name(hint: str) -> str:
     """A name as it stands after ``%`` or ``@``: bare if it is an identifier, else quoted."""
-    return hint if IDENT.match(hint) else string(hint)
+    if IDENT.match(hint):
+        return hint
+    return string(hint)
 
 
 def key(word: str) -> str:
     """An attribute name: bare where it is a dotted identifier, else quoted."""
-    return word if DOTTED.match(word) else string(word)
+    if DOTTED.match(word):
+        return word
+    return string(word)

@@ -165,7 +165,8 @@ class MetadataReader:
                     f"meta[{kind}][{index}] refers to itself, or more than {MAX_NESTING} deep"
                 )
             entries = self._entries.get(kind, [])
-            key, held = f"k{index}", self._external
+            key = f"k{index}"
+            held = self._external
             if kind == CONSTANT and isinstance(held, Mapping) and key in held:
                 self._made[kind, index] = Constant(held[key])
                 return self._made[kind, index]

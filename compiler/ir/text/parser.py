@@ -151,7 +151,8 @@ class _ModuleParser:
         return before is not None and before.text != "}" and before.kind != "version"
 
     def _type_definition(self) -> None:
-        stream, types = self.stream, self.types
+        stream = self.stream
+        types = self.types
         stream.expect("type")
         token = stream.expect_kind("word", "the name of a type")
         header = types.headers[token.text]

@@ -157,8 +157,10 @@ class BodyParser(ExprParser):
         return name, var.with_fields(quant=self._quant() if stream.take(":") else None)
 
     def _function(self, start: int) -> Steps:
-        stream, types = self._stream, self._types
-        outer, mark = types.variables, len(self._undo)
+        stream = self._stream
+        types = self._types
+        outer = types.variables
+        mark = len(self._undo)
         type_params = types.parameters()
         stream.expect("(")
         params: dict[str, Var] = {}

@@ -153,7 +153,9 @@ class ExprParser(ABC):
         if token.text == "-":
             return self._minus()
         if token.text == "(":
-            return self._nested_body() if stream.peek().text == "let" else self._tuple()
+            if stream.peek().text == "let":
+                return self._nested_body()
+            return self._tuple()
         return stream.fail(f"expected an expression, found {stream.shown()}")
 
     def _unbound(self, token: Token, name: str, legal: list[str]) -> None:
@@ -194,7 +196,8 @@ class ExprParser(ABC):
     def _word(self) -> Expr:
         stream = self._stream
         token = stream.next()
-        word, start = token.text, token.start
+        word = token.text
+        start = token.start
         if word in ("True", "False"):
             return Constant(np.array(word == "True"), span=self._span(start))
         if word == "meta" and stream.is_mark("["):

@@ -64,7 +64,9 @@ def text(
             fix="give an IRModule, an expression, a type or attributes",
         )
     section = meta.finish() if show_meta else ""
-    return f"{shown.rstrip()}\n\n{section}" if section else shown
+    if section:
+        return f"{shown.rstrip()}\n\n{section}"
+    return shown
 
 
 @text_for_people.register(IRModule)
@@ -79,7 +81,9 @@ def _text_for_people(obj: IRModule | Expr) -> str:
 def astext(obj: Any, show_types: bool = True) -> str:
     """Text of any object, with the version line and the metadata."""
     shown = text(obj, show_types)
-    return shown if isinstance(obj, IRModule) else f"{HEADER}\n{shown}"
+    if isinstance(obj, IRModule):
+        return shown
+    return f"{HEADER}\n{shown}"
 
 
 def _module(mod: IRModule, meta: MetadataWriter, show_types: bool, show_spans: bool) -> str:

@@ -197,7 +197,9 @@ class TypeText:
 
     def parameters(self, params: tuple[TypeVar, ...]) -> str:
         """``[A, B]``, or "" for none."""
-        return f"[{', '.join(self.variable(p) for p in params)}]" if params else ""
+        if params:
+            return f"[{', '.join(self.variable(p) for p in params)}]"
+        return ""
 
 
 class NameTable:
@@ -209,7 +211,8 @@ class NameTable:
     def unique(self, hint: str) -> str:
         """``hint``, or ``hint1``, ``hint2`` … when it is taken; "v" where there is none."""
         hint = hint or "v"
-        numbers, known = self._numbers, len(self._numbers)
+        numbers = self._numbers
+        known = len(self._numbers)
         number = numbers.setdefault(hint, 0)
         if len(numbers) > known:
             return hint
@@ -327,7 +330,8 @@ class BodyPrinter:
         """
         outer = self._lines, self._indent
         lines: Lines = []
-        self._lines, self._indent = lines, indent
+        self._lines = lines
+        self._indent = indent
         for node in nodes:
             if type(node) not in _INLINE:
                 self._rendered[node] = [self._flat(node)]
@@ -356,7 +360,8 @@ class BodyPrinter:
 
     def _expand(self, root: Expr) -> Generator[ScopeRun, Lines, None]:
         """Render everything ``root`` needs in this scope, operands first."""
-        rendered, bound = self._rendered, self._bound
+        rendered = self._rendered
+        bound = self._bound
         stack: list[tuple[Expr, int]] = [(root, OPEN)]
         while stack:
             node, step = stack.pop()
@@ -470,7 +475,8 @@ class BodyPrinter:
             cond = self._ref(node.cond)
             yes = yield from self._block(node.true_branch)
             no = yield from self._block(node.false_branch)
-            middle, last = f"{self._indent}}} else {{", f"{self._indent}}}"
+            middle = f"{self._indent}}} else {{"
+            last = f"{self._indent}}}"
             return [f"if ({cond}) {{", *yes, middle, *no, last]
         if isinstance(node, Match):
             lines = yield from self._match(node)
@@ -541,7 +547,9 @@ class BodyPrinter:
         if isinstance(pattern, PatternConstructor):
             name = literals.name(pattern.constructor.name_hint)
             parts = [self._pattern(p) for p in pattern.patterns]
-            return f"{name}({', '.join(parts)})" if parts else name
+            if parts:
+                return f"{name}({', '.join(parts)})"
+            return name
         if isinstance(pattern, PatternTuple):
             comma = "," if len(pattern.patterns) == 1 else ""
             return f"({', '.join(self._pattern(p) for p in pattern.patterns)}{comma})"

@@ -85,13 +85,17 @@ def _require_float32(data: Expr) -> None:
 def point_attrs(expr: Expr) -> SimulatedQuantizeAttrs | None:
     """Attributes of a simulated_quantize call; None for any other expression."""
     attrs = expr.attrs if isinstance(expr, Call) else None
-    return attrs if isinstance(attrs, SimulatedQuantizeAttrs) else None
+    if isinstance(attrs, SimulatedQuantizeAttrs):
+        return attrs
+    return None
 
 
 def quantize_kind(expr: Expr) -> QAnnotateKind | None:
     """Kind of a simulated_quantize call; None for any other expression."""
     attrs = point_attrs(expr)
-    return None if attrs is None else QAnnotateKind(attrs.kind)
+    if attrs is None:
+        return None
+    return QAnnotateKind(attrs.kind)
 
 
 def is_given(expr: Expr) -> bool:

@@ -118,7 +118,9 @@ def simulated_quantize_numpy(
 @FQPartitionRewrite.register(simulated_quantize)
 def simulated_quantize_partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """A given point belongs to the region it ends: no border comes in between."""
-    return partition_pass_through(ref_call, args, ctx) if is_given(ref_call) else None
+    if is_given(ref_call):
+        return partition_pass_through(ref_call, args, ctx)
+    return None
 
 
 @FQAnnotateRewrite.register(simulated_quantize)
@@ -133,7 +135,9 @@ def simulated_quantize_annotate(ref_call: Call, args: Args, ctx: QuantizeContext
 def simulated_quantize_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
     """Return the scale of a given point; the scales of other points are not known yet."""
     scale = call.args[1]
-    return DomScale(scale.data) if is_given(call) and isinstance(scale, Constant) else None
+    if is_given(call) and isinstance(scale, Constant):
+        return DomScale(scale.data)
+    return None
 
 
 @FQRealizeRewrite.register(simulated_quantize)
@@ -157,14 +161,17 @@ def simulated_quantize_realize(ref_call: Call, args: Args, ctx: QuantizeContext)
     rank = len(ref_call.args[0].tensor_type.shape)
     trailing = None if attrs.axis is None else rank - normalize_axis(SQ, attrs.axis, rank) - 1
     scale = DomScale(constants[0].data, trailing)
-    low, high = float(constants[1].data), float(constants[2].data)
+    low = float(constants[1].data)
+    high = float(constants[2].data)
     narrow = attrs.kind == QAnnotateKind.INPUT
     if isinstance(data, QRealizeIntExpr):
         lost = lost_by_truncation(data, scale, ctx.qconfig)
         if lost is not None:
             ctx.truncated[ref_call] = lost
         result = requantize(data, scale, low, high, rank, ctx.qconfig)
-        return result.with_zero_point(ctx.qconfig) if narrow else result
+        if narrow:
+            return result.with_zero_point(ctx.qconfig)
+        return result
     if isinstance(data, TempExpr):
         raise InternalQuantizeError(f"a {type(data).__name__} cannot be quantized")
     reciprocal = along_axis(as_scale(np.float32(1) / scale.values), trailing, "float32")
@@ -173,7 +180,9 @@ def simulated_quantize_realize(ref_call: Call, args: Args, ctx: QuantizeContext)
     if not ctx.qconfig.is_relay:
         held = worth(held, scale, bits=wide_bits(low, high))
     result = integers(held, scale, "float32", ctx.bounds_of)
-    return result.with_zero_point(ctx.qconfig) if narrow else result
+    if narrow:
+        return result.with_zero_point(ctx.qconfig)
+    return result
 
 
 @FDefinition.register(simulated_quantize)

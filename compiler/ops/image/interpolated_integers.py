@@ -78,7 +78,8 @@ def mix(types: Types, attrs: MixAttrs) -> Type:
     """
     data = integer_tensor(MIX, types, 0, "data")
     check_integer_dtype(MIX, attrs.dtype)
-    shape, count = list(data.shape), len(attrs.axes)
+    shape = list(data.shape)
+    count = len(attrs.axes)
     if len(types) != 1 + 2 * count:
         raise TypeInferenceError(f"{MIX}: places and weights of {count} axes are needed")
     for number, axis in enumerate(attrs.axes):
@@ -112,7 +113,8 @@ def mix_body(step: Step, words: Words) -> Value | None:
     if len(known) + 1 < len(step.args):
         return None
     axes: list[Taps] = list(zip(step.attrs.axes, known[::2], known[1::2]))
-    mixed, dtype = step.args[0], step.attrs.dtype
+    mixed = step.args[0]
+    dtype = step.attrs.dtype
     for each in [axes] if step.attrs.picked_first else [[one] for one in axes]:
         mixed = _along(mixed, each, dtype, words)
     return mixed

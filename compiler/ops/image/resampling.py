@@ -167,7 +167,8 @@ def nearest_body(step: Step, words: Words, layout: str, how: Interpolation) -> V
     found = step.args[0]
     for letter in "HW":
         axis = layout.index(letter)
-        size, out = shape_of(found)[axis], shape_of(step.results[0])[axis]
+        size = shape_of(found)[axis]
+        out = shape_of(step.results[0])[axis]
         places = nearest(size, out, how.coordinates, how.rounding)
         if size != out or (places != np.arange(out)).any():
             found = words.take(found, places, axis)

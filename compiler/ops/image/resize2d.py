@@ -80,7 +80,8 @@ def resize2d(types: Types, attrs: Resize2DAttrs) -> Type:
     data = tensor_of_rank(OP, types, 0, "data", 4)
     axes = axes_of(OP, attrs.layout, "NCHW", "layout")
     check_method(OP, attrs.method, data.dtype)
-    mode, rounding = attrs.coordinate_transformation_mode, attrs.rounding_method
+    mode = attrs.coordinate_transformation_mode
+    rounding = attrs.rounding_method
     if mode not in COORDINATES:
         raise TypeInferenceError(
             f"{OP}: coordinate_transformation_mode {mode!r} is unknown",
@@ -160,7 +161,9 @@ def upsampling(types: Types, attrs: UpSamplingAttrs) -> Type:
 
 
 def _scaled(size: Dim, scale: float) -> Dim:
-    return size if isinstance(size, AnyDim) else round(size * scale)
+    if isinstance(size, AnyDim):
+        return size
+    return round(size * scale)
 
 
 @FNumpyCompute.register(upsampling)
@@ -174,7 +177,9 @@ def upsampling_numpy(attrs: UpSamplingAttrs, args: Arrays, out_type: Type) -> li
 @FBody.register(upsampling)
 def upsampling_body(step: Step, words: Words) -> Value:
     """image.resize2d to the same size."""
-    attrs, how, result = step.attrs, step.attrs.interpolation, step.results[0].type
+    attrs = step.attrs
+    how = step.attrs.interpolation
+    result = step.results[0].type
     shape = result.concrete_shape
     return words.word(
         "image.resize2d",
@@ -235,7 +240,9 @@ def resize_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | Non
 @FQZeroPoint.register(*RESIZERS, level=LEVEL)
 def resize_zero_point(call: Call, place: int) -> ZeroPoint:
     """Picking elements keeps it; interpolation computes with them."""
-    return ZeroPoint.KEEPS if _moves(call) else ZeroPoint.CENTRES
+    if _moves(call):
+        return ZeroPoint.KEEPS
+    return ZeroPoint.CENTRES
 
 
 @FNeverNegative.register(*RESIZERS)

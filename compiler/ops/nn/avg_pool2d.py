@@ -127,7 +127,9 @@ def exact_factor(windows: np.ndarray[Any, Any], bound: int, qconfig: QConfig) ->
         return 1 << (max(room, 1).bit_length() - 1)
     factor = math.lcm(*(int(count) for count in np.unique(windows)))
     room = max(integer_limits(qconfig.dtype_activation)[1] // max(bound, 1), 1)
-    return factor if factor <= room else 1 << (room.bit_length() - 1)
+    if factor <= room:
+        return factor
+    return 1 << (room.bit_length() - 1)
 
 
 def average_pool_scale(counts: Counts) -> Callable[..., DomScale | None]:
@@ -200,7 +202,9 @@ def avg_pool2d_numpy(attrs: AvgPool2DAttrs, args: Arrays, out_type: Type) -> lis
 
 def widened(data: Array) -> Array:
     """Data in a dtype whose sums are safe: int64 for integers, float32 for float16."""
-    return working(data) if data.dtype.kind == "f" else data.astype(np.int64)
+    if data.dtype.kind == "f":
+        return working(data)
+    return data.astype(np.int64)
 
 
 def mean_of(total: Array, counts: Array, dtype: np.dtype[Any]) -> Array:
@@ -225,14 +229,18 @@ FQDomScale.register(avg_pool2d)(average_pool_scale(counts_of))
 def sum_dtype(dtype: str, terms: int) -> str:
     """Return the dtype in which so many values of ``dtype`` are added without rounding or
     wrapping."""
-    return total_dtype(dtype) if dtype.startswith("float") else exact_sum_dtype(dtype, terms)
+    if dtype.startswith("float"):
+        return total_dtype(dtype)
+    return exact_sum_dtype(dtype, terms)
 
 
 def quotient(total: Scalar, count: Scalar, dtype: str) -> Scalar:
     """total / count as ``dtype``; integers truncate toward zero."""
     same = count if count.dtype == total.dtype else Cast(total.dtype, count)
     found = Bin("/" if total.dtype.startswith("float") else "truncdiv", total, same)
-    return found if found.dtype == dtype else Cast(dtype, found)
+    if found.dtype == dtype:
+        return found
+    return Cast(dtype, found)
 
 
 @FLower.register(avg_pool2d)
@@ -261,7 +269,8 @@ def avg_pool2d_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuild
 @FBody.register(avg_pool2d)
 def avg_pool2d_body(step: Step, words: Words) -> Value | None:
     """A convolution of each channel with ones, divided toward zero by the counts of the windows."""
-    attrs, dtype = step.attrs, step.args[0].type.dtype
+    attrs = step.attrs
+    dtype = step.args[0].type.dtype
     data = words.transpose(step.args[0], [attrs.layout.index(c) for c in "NCHW"])
     n, channels, height, width = shape_of(data)
     rows, columns = pool_windows(step.name, attrs, height, width)
@@ -336,7 +345,8 @@ FQDomScale.register(global_avg_pool2d)(average_pool_scale(_image_size))
 def global_avg_pool2d_body(step: Step, words: Words) -> Value:
     """The mean of height and width, 0 of no elements."""
     axes = tuple(sorted(step.attrs.layout.index(letter) for letter in "HW"))
-    shape, dtype = shape_of(step.results[0]), step.results[0].type.dtype
+    shape = shape_of(step.results[0])
+    dtype = step.results[0].type.dtype
     what = "mean" if all(shape_of(step.args[0])[axis] for axis in axes) else "sum"
     return words.word(what, step.args, shape, dtype, axis=axes, keepdims=True)
 
@@ -375,7 +385,9 @@ def _sizes(attrs: AdaptivePool2DAttrs, h: Dim, w: Dim) -> tuple[Dim, Dim]:
     size = attrs.output_size
     if len(size) > 2 or any(s < 1 for s in size):
         raise TypeInferenceError(f"{OP}: output_size {list(size)} is not one or two sizes")
-    return (h, w) if not size else (size[0], size[-1])
+    if not size:
+        return (h, w)
+    return (size[0], size[-1])
 
 
 @FNumpyCompute.register(adaptive_avg_pool2d)
@@ -406,7 +418,8 @@ def _spans(size: int, out: int) -> list[tuple[int, int]]:
 def _even_windows(call: Call) -> Call | None:
     """The nn.avg_pool2d of the same windows, where they are all of one size; else None."""
     attrs = AdaptivePool2DAttrs.of(call)
-    shape, out = call.args[0].tensor_type.concrete_shape, call.tensor_type.concrete_shape
+    shape = call.args[0].tensor_type.concrete_shape
+    out = call.tensor_type.concrete_shape
     axes = [attrs.layout.index(letter) for letter in "HW"]
     if any(out[axis] == 0 or shape[axis] % out[axis] for axis in axes):
         return None
@@ -424,7 +437,8 @@ def _even_windows(call: Call) -> Call | None:
 def _weights(call: Call) -> tuple[Weights, ...]:
     """The mean over every window of one axis after the other."""
     attrs = AdaptivePool2DAttrs.of(call)
-    shape, out = call.args[0].tensor_type.concrete_shape, call.tensor_type.concrete_shape
+    shape = call.args[0].tensor_type.concrete_shape
+    out = call.tensor_type.concrete_shape
     found: list[Weights] = []
     for axis in (attrs.layout.index(letter) for letter in "HW"):
         matrix = np.zeros((out[axis], shape[axis]))
@@ -480,7 +494,8 @@ def adaptive_avg_pool2d_lower(
     """Loops over the longest window, guarded by the end of each."""
     (data,) = inputs
     attrs = AdaptivePool2DAttrs.of(call)
-    image, shape = Image(data, attrs.layout), out_types[0].concrete_shape
+    image = Image(data, attrs.layout)
+    shape = out_types[0].concrete_shape
     loops = image_loops(shape, attrs.layout)
     sizes = image.sizes["H"], image.sizes["W"]
     rows = _longest(sizes[0], loops["H"].extent)
@@ -494,7 +509,9 @@ def adaptive_avg_pool2d_lower(
         inside = Bin("and", Bin("<", y, bottom), Bin("<", x, right))
         zero = literal(0, data.dtype)
         value = Select(inside, image.inside(zero, y, x, N=loops["N"], C=loops["C"]), zero)
-        return value if value.dtype == acc else Cast(acc, value)
+        if value.dtype == acc:
+            return value
+        return Cast(acc, value)
 
     def post(total: Scalar, at: tuple[Scalar, ...]) -> Scalar:
         count = Bin("*", Bin("-", bottom, top), Bin("-", right, left))

@@ -146,7 +146,8 @@ def _convolution_rel(
 def _spatial(attrs: Conv2DAttrs, axis: int, size: Dim, kernel: Dim) -> Dim:
     if isinstance(kernel, AnyDim):
         return kernel
-    before, after = attrs.padding[axis], attrs.padding[axis + 2]
+    before = attrs.padding[axis]
+    after = attrs.padding[axis + 2]
     span = extent(kernel, attrs.dilation[axis])
     return output_size(OP, size, before, after, span, attrs.strides[axis])
 
@@ -232,7 +233,8 @@ def convolution_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
 @FBody.register("nn.conv2d")
 def conv2d_body(step: Step, words: Words) -> Value | None:
     """The convolution in NCHW and OIHW; None if it has these layouts."""
-    attrs, dtype = step.attrs, step.results[0].type.dtype
+    attrs = step.attrs
+    dtype = step.results[0].type.dtype
     how = {name: getattr(attrs, name) for name in ("strides", "padding", "dilation", "groups")}
     orders = ((attrs.data_layout, "NCHW"), (attrs.kernel_layout, "OIHW"))
     return image_word(step, words, orders, out_dtype=dtype, **how)
@@ -261,7 +263,8 @@ def _spread_size(attrs: Conv2DTransposeAttrs, axis: int, size: Dim, kernel: Dim)
     if size < 1:
         raise TypeInferenceError(f"{TRANSPOSED}: data has {size} rows or columns")
     span = extent(kernel, attrs.dilation[axis])
-    before, after = attrs.padding[axis], attrs.padding[axis + 2]
+    before = attrs.padding[axis]
+    after = attrs.padding[axis + 2]
     out = (size - 1) * attrs.strides[axis] - before - after + span + attrs.output_padding[axis]
     if out < 0:
         raise TypeInferenceError(f"{TRANSPOSED}: padding {before} and {after} leaves no output")
@@ -300,7 +303,8 @@ def conv2d_transpose_as_convolution(ref_call: Call, new_args: Args) -> Expr:
 def conv2d_transpose_definition(ref_call: Call, new_args: Args) -> Expr:
     """The convolution of stride 1 that computes the same, on data with zeros between them: one axis
     of its kernel holds the output channels, of groups as well."""
-    attrs, types = Conv2DTransposeAttrs.of(ref_call), [arg.tensor_type for arg in ref_call.args]
+    attrs = Conv2DTransposeAttrs.of(ref_call)
+    types = [arg.tensor_type for arg in ref_call.args]
     out = ref_call.tensor_type
     if 0 in out.shape:
         return op_call("zeros", shape=out.concrete_shape, dtype=out.dtype)
@@ -329,7 +333,9 @@ def conv2d_transpose_definition(ref_call: Call, new_args: Args) -> Expr:
 
 
 def _transposed(data: Expr, axes: tuple[int, ...]) -> Expr:
-    return data if is_natural(axes) else op_call("transpose", data, axes=axes)
+    if is_natural(axes):
+        return data
+    return op_call("transpose", data, axes=axes)
 
 
 def _turned(weight: Expr, shape: tuple[int, ...], groups: int) -> Expr:
@@ -362,7 +368,8 @@ def _spread(
     # stride - 1 zeros already stand behind the last element.
     behind = reach - attrs.padding[2:] + attrs.output_padding - (np.array(attrs.strides) - 1)
     size = np.array((h * rows, w * columns))
-    begin, end = np.maximum(-before, 0), size + np.minimum(behind, 0)
+    begin = np.maximum(-before, 0)
+    end = size + np.minimum(behind, 0)
     if begin.any() or (end != size).any():
         cut: dict[str, Any] = {
             "begin": (0, 0, *begin),

@@ -111,16 +111,15 @@ def _depthwise(
     if padded.shape[3] > _SHORT_ROW:
         result, scratch = (np.empty((n, c, *out), padded.dtype) for c in (o, min(run, o)))
     else:
-        run, last = o, (0, 3, 1, 2)
+        run = o
+        last = (0, 3, 1, 2)
         padded = np.ascontiguousarray(padded.transpose(0, 2, 3, 1)).transpose(last)
         result, scratch = (np.empty((n, *out, o), padded.dtype).transpose(last) for _ in range(2))
     for start in range(0, o, run):
         stop = min(start + run, o)
-        part, into, product = (
-            padded[:, start:stop],
-            result[:, start:stop],
-            scratch[:, : stop - start],
-        )
+        part = padded[:, start:stop]
+        into = result[:, start:stop]
+        product = scratch[:, : stop - start]
         taps = np.ascontiguousarray(kernel[start:stop, 0].transpose(1, 2, 0))[..., None, None]
         for r in range(kh):
             for s in range(kw):

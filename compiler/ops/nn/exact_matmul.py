@@ -29,7 +29,9 @@ def absolute_sum(weight: Array, axes: tuple[int, ...]) -> int:
 
 def _magnitude(values: Array) -> int:
     """max|x| of an integer array, as a Python int; 0 when empty."""
-    return max(int(values.max()), -int(values.min())) if values.size else 0
+    if values.size:
+        return max(int(values.max()), -int(values.min()))
+    return 0
 
 
 def working_dtype(dtype: str, data: Array, weight: Array, axes: tuple[int, ...]) -> np.dtype[Any]:

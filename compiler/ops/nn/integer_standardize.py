@@ -317,7 +317,10 @@ def realize_norm(ref_call: Call, data: Expr, norm: Norm, ctx: QuantizeContext) -
     Args:
         data: the operand; anything but integers gives None.
     """
-    axis, epsilon, factor, offset = norm.axis, norm.epsilon, norm.factor, norm.offset
+    axis = norm.axis
+    epsilon = norm.epsilon
+    factor = norm.factor
+    offset = norm.offset
     if not isinstance(data, QRealizeIntExpr):
         return None
     shape = ref_call.tensor_type.concrete_shape
@@ -325,7 +328,8 @@ def realize_norm(ref_call: Call, data: Expr, norm: Norm, ctx: QuantizeContext) -
     trailing = len(shape) - axis % len(shape) - 1
     count = shape[axis]
     for coarser in range(data.bound.bit_length() or 1):
-        step, bound = float(data.dom_scale.data) * 2.0**coarser, -(-data.bound >> coarser)
+        step = float(data.dom_scale.data) * 2.0**coarser
+        bound = -(-data.bound >> coarser)
         whole_epsilon = int(np.floor(min(count * count * epsilon / step**2, 2.0**60) + 0.5))
         spread = count * count * bound * bound + whole_epsilon
         if spread.bit_length() <= _ROOT_LIMIT_BITS:

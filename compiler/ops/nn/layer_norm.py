@@ -43,7 +43,8 @@ def layer_norm_factors(call: Call) -> ChannelFactors | None:
     if not attrs.scale or not all(isinstance(arg, Constant) for arg in call.args[1:]):
         return None
     axis = attrs.axis % len(call.tensor_type.shape)
-    gamma, beta = Absorber(1, RESULT, 0), Absorber(2, RESULT, 0)
+    gamma = Absorber(1, RESULT, 0)
+    beta = Absorber(2, RESULT, 0)
     return ChannelFactors({RESULT: axis}, absorbers=(gamma, beta))
 
 
@@ -105,7 +106,9 @@ def rms_norm_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr |
 @computes(rms_norm)
 def rms_norm_definition(ref_call: Call, new_args: Args) -> Expr:
     """The root of the mean square, then quotients."""
-    attrs, span, data = RmsNormAttrs.of(ref_call), ref_call.span, new_args[0]
+    attrs = RmsNormAttrs.of(ref_call)
+    span = ref_call.span
+    data = new_args[0]
     square = op_call("multiply", data, data, span=span)
     mean = op_call("mean", square, axis=(attrs.axis,), keepdims=True, span=span)
     epsilon = scalar(attrs.epsilon, ref_call.tensor_type.dtype)

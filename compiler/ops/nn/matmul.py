@@ -108,13 +108,15 @@ def by_weight(ref_call: Call, new_args: tuple[Expr, ...]) -> Expr:
     attrs: Any = ref_call.attrs
     call = Call(ref_call.op, new_args, attrs, span=ref_call.span)
     place = int(isinstance(new_args[1], Constant))
-    constant, data = new_args[place], new_args[1 - place]
+    constant = new_args[place]
+    data = new_args[1 - place]
     types = [arg.tensor_type for arg in (*ref_call.args, ref_call)]
     if not isinstance(constant, Constant) or isinstance(data, Constant):
         return call
     if any(is_dynamic(ty) or not is_float(ty.dtype) for ty in types):
         return call
-    turned, data_turned = attrs.transpose_a, attrs.transpose_b
+    turned = attrs.transpose_a
+    data_turned = attrs.transpose_b
     if place:
         turned, data_turned = not data_turned, turned
     weight: Array = constant.data.reshape(-1, *constant.data.shape[-2:])
@@ -135,7 +137,9 @@ def by_weight(ref_call: Call, new_args: tuple[Expr, ...]) -> Expr:
     result: Expr = op_call("nn.conv2d", columns, kernel, **sizes, span=call.span)
     out = types[2].concrete_shape
     result = op_call("reshape", result, newshape=(*out[:-2], units, out[-1 - place]))
-    return op_call("transpose", result, axes=swapped) if place else result
+    if place:
+        return op_call("transpose", result, axes=swapped)
+    return result
 
 
 @FQProductShape.register(matmul, BATCHED)
@@ -164,7 +168,8 @@ def matmul_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) 
 @FBody.register(matmul, BATCHED)
 def matmul_body(step: Step, words: Words) -> Value | None:
     """Operands as they are multiplied; two computed matrices are a batch of one."""
-    attrs, result = step.attrs, step.results[0]
+    attrs = step.attrs
+    result = step.results[0]
     alone = step.name == OP and all(v.data is None and len(v.type.shape) == 2 for v in step.args)
     if not attrs.transpose_a and not attrs.transpose_b and not alone:
         return None
@@ -294,6 +299,7 @@ def dense_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -
 def dense_body(step: Step, words: Words) -> Value:
     """The product with the transposed weight."""
     data, weight = step.args
-    result, turned = step.results[0], words.transpose(weight, (1, 0))
+    result = step.results[0]
+    turned = words.transpose(weight, (1, 0))
     dtype = result.type.dtype
     return words.word("nn.matmul", [data, turned], shape_of(result), dtype, out_dtype=dtype)

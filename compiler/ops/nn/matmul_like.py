@@ -40,7 +40,9 @@ def annotate_matmul_like(ref_call: Call, args: Args, ctx: QuantizeContext) -> Ex
     data, weight = args
     if kind_of(weight) is not None:
         dense = ctx.qconfig.integer_tables and is_op_call(ref_call, "nn.dense")
-        return _both_narrow(ref_call, args, ctx) if dense else None
+        if dense:
+            return _both_narrow(ref_call, args, ctx)
+        return None
     quantized = attach_simulated_quantize(weight, QAnnotateKind.WEIGHT, context=ctx)
     return annotated(ref_call, (as_input(data, ctx), quantized))
 
@@ -80,13 +82,15 @@ def realize_matmul_like(
     pair = both_realized(args)
     if pair is None:
         return None
-    data, weight = pair[0].settled(), pair[1]
+    data = pair[0].settled()
+    weight = pair[1]
     cfg = ctx.qconfig
     shape = FQProductShape.require(ref_call.op)(ref_call)
     ranks = tuple(len(arg.tensor_type.shape) for arg in ref_call.args)
     data = to_scalar(data, ranks[0], cfg)
     if weight.trailing is None and quantize_kind(ref_call.args[1]) != QAnnotateKind.WEIGHT:
-        both, sums = (data, weight), shape.terms
+        both = (data, weight)
+        sums = shape.terms
         data, weight = within_accumulator(both, sums, (ranks[0], ranks[1]), cfg, narrow=True)
     if zero_point_of_data(ref_call, 0) is not None:
         # A truncating average of integers with a zero point comes back without one.
@@ -124,7 +128,8 @@ def _without_zero_point(zero_point: int, rhs: Expr, shape: ProductShape, acc: st
 
     sum_k w (q - z)  =  sum_k w q  -  z sum_k w
     """
-    axis, trailing = shape.weight_axis, shape.out_trailing
+    axis = shape.weight_axis
+    trailing = shape.out_trailing
     assert axis is not None
     assert trailing is not None
     total = op_call("sum", cast(rhs, acc), axis=(axis,), exclude=True)
@@ -154,7 +159,9 @@ def zero_point_of_data(call: Call, place: int) -> ZeroPoint | None:
         return None
     shape = FQProductShape.require(call.op)(call)
     told_apart = shape.weight_axis is not None and shape.out_trailing is not None
-    return ZeroPoint.TAKES if told_apart else None
+    if told_apart:
+        return ZeroPoint.TAKES
+    return None
 
 
 def _storage(value: QRealizeIntExpr, dtype: str, other: str, qconfig: QConfig) -> str:
@@ -178,4 +185,6 @@ def weighted_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | N
 
 def _along_output(weight: DomScale, out_trailing: int | None) -> DomScale:
     """Scales per channel of the weight run along the channel axis of the output."""
-    return DomScale(weight.values, out_trailing) if weight.is_vector else weight
+    if weight.is_vector:
+        return DomScale(weight.values, out_trailing)
+    return weight

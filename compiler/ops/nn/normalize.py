@@ -86,7 +86,8 @@ def register_norm(
     @computes(op)
     def norm_arithmetic(ref_call: Call, new_args: Args) -> Expr:
         attrs: Any = ref_call.attrs
-        ty, span = ref_call.args[0].tensor_type, ref_call.span
+        ty = ref_call.args[0].tensor_type
+        span = ref_call.span
         data, gamma, beta = new_args
         shape, axes = grouping(attrs, ty.shape)
         if shape == ty.shape:

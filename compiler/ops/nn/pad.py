@@ -135,7 +135,9 @@ def _padded_view(data: TensorView, width: Sequence[Sequence[int]], fill: Scalar)
     def element(at: tuple[Scalar, ...]) -> Scalar:
         places = [index.plus(i, -low) for i, (low, _) in zip(at, width)]
         guard = index.all_of([index.within(i, n) for i, n in zip(places, data.shape)])
-        return data.at(places) if guard is None else Select(guard, data.at(places), fill)
+        if guard is None:
+            return data.at(places)
+        return Select(guard, data.at(places), fill)
 
     return TensorView.of(shape, element)
 
@@ -158,7 +160,8 @@ FConvertLayout.register("nn.pad", "nn.mirror_pad")(
 @FBody.register("nn.pad", "nn.mirror_pad")
 def pad_body(step: Step, words: Words) -> Value | None:
     """Cropped first; what repeats elements takes them axis by axis."""
-    data, attrs = step.args[0], step.attrs
+    data = step.args[0]
+    attrs = step.attrs
     width = attrs.pad_width
     mode: Any = _MIRROR_MODES[attrs.mode] if step.name == "nn.mirror_pad" else attrs.pad_mode
     cropped = [(max(0, -before), max(0, -after)) for before, after in width]

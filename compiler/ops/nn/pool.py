@@ -125,12 +125,16 @@ def _pool(op: str, attrs_type: type[OpAttrs], infer: InferResult) -> Op:
 
 def to_nchw(data: Array, layout: str) -> Array:
     """A view of ``data`` in NCHW."""
-    return data if layout == "NCHW" else data.transpose([layout.index(c) for c in "NCHW"])
+    if layout == "NCHW":
+        return data
+    return data.transpose([layout.index(c) for c in "NCHW"])
 
 
 def from_nchw(data: Array, layout: str) -> Array:
     """A view of NCHW data in ``layout``."""
-    return data if layout == "NCHW" else data.transpose(["NCHW".index(c) for c in layout])
+    if layout == "NCHW":
+        return data
+    return data.transpose(["NCHW".index(c) for c in layout])
 
 
 def padding_to_cover(
@@ -190,7 +194,9 @@ def pool_loops(
     def body(at: tuple[Scalar, ...], r: tuple[Scalar, ...]) -> Scalar:
         y, x = (tap_position(loops[letter], r[k], attrs, k) for k, letter in enumerate("HW"))
         value = image.inside(fill, y, x, N=loops["N"], C=loops["C"])
-        return value if value.dtype == reduction.init.dtype else Cast(reduction.init.dtype, value)
+        if value.dtype == reduction.init.dtype:
+            return value
+        return Cast(reduction.init.dtype, value)
 
     whole = replace(reduction, dtype=data.dtype)
     return builder.reduce_into(shape, axes, axes, whole, [("i", height), ("j", width)], body)

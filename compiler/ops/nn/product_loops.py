@@ -27,7 +27,9 @@ def product_of(a: Scalar, b: Scalar, dtype: str) -> Scalar:
 
 
 def _wide(value: Scalar, dtype: str) -> Scalar:
-    return value if value.dtype == dtype else Cast(dtype, value)
+    if value.dtype == dtype:
+        return value
+    return Cast(dtype, value)
 
 
 def turned(view: TensorView) -> TensorView:
@@ -47,7 +49,8 @@ def matmul_loops(
         right: (..., K, N).
         out: of the result.
     """
-    acc, shape = accumulator(out.dtype), out.concrete_shape
+    acc = accumulator(out.dtype)
+    shape = out.concrete_shape
     reads = max(shape[-2:], default=1)
     a, b = (builder.for_reduction(view, reads) for view in (left, right))
     names = [*"ijlmnpq"[: len(shape) - 1], "u"][-max(len(shape), 1) :]
@@ -77,9 +80,12 @@ def convolution_loops(
         attrs: of the convolution.
         out: of the result.
     """
-    acc, shape, groups = accumulator(out.dtype), out.concrete_shape, attrs.groups
+    acc = accumulator(out.dtype)
+    shape = out.concrete_shape
+    groups = attrs.groups
     weight = Image(kernel, attrs.kernel_layout)
-    filters, depth = weight.sizes["O"], weight.sizes["I"]
+    filters = weight.sizes["O"]
+    depth = weight.sizes["I"]
     rows, columns = weight.sizes["H"], weight.sizes["W"]
     reads = filters // groups * rows * columns
     image = Image(builder.for_reduction(data, reads), attrs.data_layout)
@@ -93,7 +99,8 @@ def convolution_loops(
 
     def body(at: tuple[Scalar, ...], r: tuple[Scalar, ...]) -> Scalar:
         within_group, (i, j) = r[0] if len(r) == 3 else index.imm(0), r[-2:]
-        y, x = tap_position(letters["y"], i, attrs, 0), tap_position(letters["x"], j, attrs, 1)
+        y = tap_position(letters["y"], i, attrs, 0)
+        x = tap_position(letters["x"], j, attrs, 1)
         source = index.plus(index.times(group, depth), within_group)
         value = image.inside(zero, y, x, N=letters["n"], C=source)
         return product_of(value, weight.at(O=channel, I=within_group, H=i, W=j), acc)
@@ -119,10 +126,12 @@ def channel_loops(
         if letter == "C":
             if groups == 1 or per_group == 1:
                 own = Axis(LOOP_NAMES["C"], extent)
-                group, channel = (own if groups > 1 else index.imm(0)), own
+                group = own if groups > 1 else index.imm(0)
+                channel = own
                 axes.append(own)
             else:
-                group, inner = Axis("g", groups), Axis(LOOP_NAMES["C"], per_group)
+                group = Axis("g", groups)
+                inner = Axis(LOOP_NAMES["C"], per_group)
                 channel = index.plus(index.times(group, per_group), inner)
                 axes += [group, inner]
             out_index.append(channel)

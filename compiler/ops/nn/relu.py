@@ -99,7 +99,8 @@ def leaky_relu_definition(ref_call: Call, new_args: Args) -> Expr:
 
 def _with_slope(ref_call: Call, data: Expr, slope: Expr) -> Expr:
     """The data where they are above 0, else their product with a slope."""
-    zero, span = scalar(0, ref_call.tensor_type.dtype, ref_call.span), ref_call.span
+    zero = scalar(0, ref_call.tensor_type.dtype, ref_call.span)
+    span = ref_call.span
     below = op_call("multiply", data, slope, span=span)
     return op_call("where", op_call("greater", data, zero, span=span), data, below, span=span)
 
@@ -140,7 +141,9 @@ def prelu_definition(ref_call: Call, new_args: Args) -> Expr:
 def prelu_partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Stays inside the region of its data."""
     constant = isinstance(args[1], Constant)
-    return partition_pass_through(ref_call, args, ctx) if constant else None
+    if constant:
+        return partition_pass_through(ref_call, args, ctx)
+    return None
 
 
 @FQAnnotateRewrite.register(OP, needs_tables=True)
@@ -187,7 +190,9 @@ def prelu_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
         if part.any():
             result = join(result, cast(_product(below, part, trailing, rank, ctx.qconfig), acc))
     made = integers(result, scale, acc, ctx.bounds_of)
-    return made if made.fits(acc) else None
+    if made.fits(acc):
+        return made
+    return None
 
 
 def _product(

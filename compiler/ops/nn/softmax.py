@@ -153,7 +153,8 @@ MOST_SUMMANDS: Final = (1 << 12) - 1
 _SUM_BITS: Final = 19
 _ACCURATE: Final = 31
 _ONE: Final = (1 << 31) - 1
-_SMALLEST, _LARGEST = 1 << _SUM_BITS, _ONE
+_SMALLEST = 1 << _SUM_BITS
+_LARGEST = _ONE
 _DIFFERENCE_BITS: Final = 26
 _POINT: Final = 29
 """Bits behind the point of what Newton's steps improve."""
@@ -235,13 +236,15 @@ def fixed_point_softmax_body(step: Step, words: Words) -> Value:
     e = words.cast(words.maximum(words.take(table, place, 0), 0), "int64")
     rounded = words.binary("right_shift", words.add(e, 1 << 11), 12)
     total = words.clip(words.reduce("sum", rounded, axes), _SMALLEST, _LARGEST)
-    half, shift = total, number(_ACCURATE - 5)
+    half = total
+    shift = number(_ACCURATE - 5)
     for amount in (8, 4, 2, 1):
         small = words.less(half, 1 << (_ACCURATE - amount))
         half = words.multiply(half, words.where(small, number(1 << amount), number(1)))
         shift = words.subtract(shift, words.where(small, number(amount), number(0)))
     half = words.clip(half, 1 << 30, _ONE)
-    slope, start = round(-32 / 17 * 2**_POINT), round(48 / 17 * 2**_POINT)
+    slope = round(-32 / 17 * 2**_POINT)
+    start = round(48 / 17 * 2**_POINT)
     x = words.add(half_up(half, number(slope)), start)
     for _ in range(3):
         error = words.subtract(number(1 << _POINT), half_up(half, x))
@@ -287,7 +290,8 @@ def _near_zero(a: Ints) -> Ints:
     """exp of [-1/4, 0) in 31 bits: four terms around -1/8."""
     x = a + (1 << 28)
     x2 = _half_up(x * x)
-    x3, x4 = _half_up(x2 * x), _half_up(x2 * x2)
+    x3 = _half_up(x2 * x)
+    x4 = _half_up(x2 * x2)
     third = _half_up((_nearest(x4, 2) + x3) * round(2**31 / 3))
     middle = round(math.exp(-1 / 8) * 2**31)
     return middle + _half_up((x + _nearest(third + x2, 1)) * middle)
@@ -439,6 +443,7 @@ def softmax_definition(ref_call: Call, new_args: Args) -> Expr:
 @computes(log_softmax)
 def log_softmax_definition(ref_call: Call, new_args: Args) -> Expr:
     """Maximum, logarithm of the sum of exponentials, difference."""
-    shifted, span = _shifted(ref_call, new_args[0]), ref_call.span
+    shifted = _shifted(ref_call, new_args[0])
+    span = ref_call.span
     total = op_call("sum", op_call("exp", shifted, span=span), **_along(ref_call))
     return op_call("subtract", shifted, op_call("log", total, span=span), span=span)

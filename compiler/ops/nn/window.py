@@ -119,7 +119,8 @@ def set_geometry(attrs: OpAttrs, *pairs: str, minimum: int = 1) -> None:
     Raises:
         AttrError: a count or value that has no such form.
     """
-    record, fields = attrs.type_key, dict(attrs.items())
+    record = attrs.type_key
+    fields = dict(attrs.items())
     object.__setattr__(attrs, "padding", full_padding(record, fields["padding"]))
     for name in pairs:
         if fields[name] is not None:
@@ -131,7 +132,8 @@ def pad_spatial(
 ) -> Array:
     """(N, C, H, W) with ``fill`` around it; ``extra`` more rows and columns at the end."""
     top, left, bottom, right = padding
-    bottom, right = bottom + extra[0], right + extra[1]
+    bottom = bottom + extra[0]
+    right = right + extra[1]
     if not (top or left or bottom or right):
         return data
     n, c, h, w = data.shape
@@ -142,7 +144,8 @@ def pad_spatial(
 
 def tap(padded: Array, r: int, s: int, out: tuple[int, int], strides: tuple[int, ...]) -> Array:
     """The view (N, C, OH, OW) of what tap (r, s), dilation included, reads at every output."""
-    sh, sw = strides[0], strides[1]
+    sh = strides[0]
+    sw = strides[1]
     return padded[:, :, r : r + (out[0] - 1) * sh + 1 : sh, s : s + (out[1] - 1) * sw + 1 : sw]
 
 
@@ -183,7 +186,8 @@ def image_word(
         orders: layout of each operand, and its natural one.
         how: attributes of the word but for layouts.
     """
-    result, out = step.results[0], step.attrs.out_layout or orders[0][0]
+    result = step.results[0]
+    out = step.attrs.out_layout or orders[0][0]
     if all(layout == natural for layout, natural in (*orders, (out, "NCHW"))):
         return None
     args = [

@@ -38,7 +38,9 @@ class Image:
         """The element at (y, x), or ``fill`` where that lies outside the image."""
         guard = index.all_of([index.within(y, self.sizes["H"]), index.within(x, self.sizes["W"])])
         value = self.at(H=y, W=x, **others)
-        return value if guard is None else Select(guard, value, fill)
+        if guard is None:
+            return value
+        return Select(guard, value, fill)
 
 
 def tap_position(out: Scalar, tap: Scalar, attrs: Any, axis: int) -> Scalar:

@@ -151,7 +151,9 @@ def factors_in(step: Step) -> Factors | None:
     """``factors_of`` a call, or of a fixed-point product; None where vectors are computed."""
     if step.name in PRODUCTS:
         found = multiplied_by(step)
-        return None if found is None else Factors(*found, np.zeros((), np.int64))
+        if found is None:
+            return None
+        return Factors(*found, np.zeros((), np.int64))
     known = [value.data for value in step.args[1:] if value.data is not None]
     if len(known) + 1 < len(step.args):
         return None
@@ -186,7 +188,8 @@ def rescaled(x: Array, multiplier: Array, shift: Array, rounding: str) -> Array:
         if (shift >= 1).all():
             return np.asarray(np.left_shift(x, (shift - 1).astype(x.dtype)))
         return _halves(x, (1 - shift).astype(x.dtype), rounding)
-    left, right = np.maximum(shift, 0), np.minimum(np.maximum(-shift, 0), _MOST_RIGHT) + 31
+    left = np.maximum(shift, 0)
+    right = np.minimum(np.maximum(-shift, 0), _MOST_RIGHT) + 31
     product = np.left_shift(x.astype(np.int64), left) * multiplier
     return np.asarray(_halves(product, right, rounding).astype(np.int32).astype(x.dtype))
 
@@ -204,7 +207,9 @@ def _halves(x: Array, down: Array, rounding: str) -> Array:
 
 def bias_dtype(dtype: str) -> str:
     """The dtype in which a bias is added to integers of a dtype."""
-    return dtype if bits(dtype) >= 32 else "int32"
+    if bits(dtype) >= 32:
+        return dtype
+    return "int32"
 
 
 @FNumpyCompute.register(requantize)
@@ -225,7 +230,8 @@ def requantize_numpy(attrs: RequantizeAttrs, args: Arrays, out_type: Type) -> li
 
 def held_limits(attrs: RequantizeAttrs) -> tuple[int, int] | None:
     """``limits_of`` as ``compute_dtype`` holds them."""
-    ends, info = limits_of(attrs), np.iinfo(attrs.compute_dtype)
+    ends = limits_of(attrs)
+    info = np.iinfo(attrs.compute_dtype)
     if ends is None:
         return None
     low, high = (min(max(end, int(info.min)), int(info.max)) for end in ends)
@@ -235,7 +241,8 @@ def held_limits(attrs: RequantizeAttrs) -> tuple[int, int] | None:
 @FBody.register(requantize)
 def requantize_body(step: Step, words: Words) -> Value | None:
     """A sum, a relu, a fixed-point product or a shift, a clip, a sum and a cast."""
-    attrs, factors = step.attrs, factors_in(step)
+    attrs = step.attrs
+    factors = factors_in(step)
     if factors is None:
         return None
     x = summed(step, factors, words)
@@ -245,7 +252,9 @@ def requantize_body(step: Step, words: Words) -> Value | None:
 def summed(step: Step, factors: Factors, words: Words) -> Value:
     """The data with bias and relu."""
     x = biased(step.args[0], factors.bias, words)
-    return words.word("nn.relu", [x], shape_of(x), x.type.dtype) if step.attrs.relu else x
+    if step.attrs.relu:
+        return words.word("nn.relu", [x], shape_of(x), x.type.dtype)
+    return x
 
 
 def biased(x: Value, bias: Array, words: Words) -> Value:
@@ -256,7 +265,9 @@ def biased(x: Value, bias: Array, words: Words) -> Value:
     # A zero point is subtracted, as readers of these words expect it.
     less = not bias.ndim and bias < 0
     held = words.constant(-bias if less else bias, x.type.dtype)
-    return words.binary("subtract", x, held) if less else words.add(x, held)
+    if less:
+        return words.binary("subtract", x, held)
+    return words.add(x, held)
 
 
 def finished(x: Value, attrs: RequantizeAttrs, words: Words) -> Value:
@@ -283,19 +294,24 @@ def scaled_sum(x: Value, factors: Factors, attrs: RequantizeAttrs, words: Words)
     """The fixed-point product in ``compute_dtype``, of powers of two a shift."""
     x = words.cast(x, attrs.compute_dtype)
     multiplier, shift, _ = factors
-    dtype, shape, down = x.type.dtype, shape_of(x), 1 - shift
+    dtype = x.type.dtype
+    shape = shape_of(x)
+    down = 1 - shift
 
     def along(values: Array, of: str = dtype) -> Value:
         return words.constant(values, of)
 
     if shifts_only(multiplier, shift, attrs.rounding, dtype):
         if (down <= 0).all():
-            return words.binary("left_shift", x, along(-down)) if down.any() else x
+            if down.any():
+                return words.binary("left_shift", x, along(-down))
+            return x
         return shifted_down(x, down, attrs.rounding, words)
     if attrs.rounding in _UP:
         return _product(x, multiplier, shift, attrs.axis, words)
     if attrs.rounding == "tflm":
-        left, right = np.maximum(shift, 0), np.maximum(-shift, 0)
+        left = np.maximum(shift, 0)
+        right = np.maximum(-shift, 0)
         x = words.binary("left_shift", x, along(left)) if left.any() else x
         product = _product(x, multiplier, np.zeros_like(shift), attrs.axis, words)
         if not right.any():
@@ -306,13 +322,15 @@ def scaled_sum(x: Value, factors: Factors, attrs: RequantizeAttrs, words: Words)
         half = np.where(right > 0, np.left_shift(np.int64(1), np.maximum(right, 1) - 1), 0)
         moved = words.add(words.add(product, along(half)), below)
         return words.binary("right_shift", moved, along(right))
-    left, right = np.maximum(shift, 0), np.minimum(np.maximum(-shift, 0), _MOST_RIGHT) + 31
+    left = np.maximum(shift, 0)
+    right = np.minimum(np.maximum(-shift, 0), _MOST_RIGHT) + 31
     wide = words.cast(x, "int64")
     if left.any():
         wide = words.binary("left_shift", wide, along(left, "int64"))
     product = words.multiply(wide, along(multiplier, "int64"))
     if attrs.rounding == "away":
-        half, zero = np.left_shift(np.int64(1), right - 1), words.constant(0, "int64")
+        half = np.left_shift(np.int64(1), right - 1)
+        zero = words.constant(0, "int64")
         above = words.word("greater_equal", [product, zero], shape, "bool")
         ends = (along(end, "int64") for end in (half, half - 1))
         summed = words.add(product, words.where(above, *ends))
@@ -324,7 +342,8 @@ def scaled_sum(x: Value, factors: Factors, attrs: RequantizeAttrs, words: Words)
 
 def _product(x: Value, multiplier: Array, shift: Array, axis: int, words: Words) -> Value:
     """x * multiplier * 2^(shift - 31) with halves upward, one factor or one for each channel."""
-    dtype, shape = x.type.dtype, shape_of(x)
+    dtype = x.type.dtype
+    shape = shape_of(x)
     if not multiplier.ndim:
         one = {"multiplier": int(multiplier), "shift": int(shift)}
         return words.word("fixed_point_multiply", [x], shape, dtype, **one)
@@ -348,7 +367,9 @@ def inlined_module(mod: IRModule) -> IRModule:
     for var, function in mod.functions.items():
         if isinstance(function, Function) and mentions(function, _SPELLED):
             made = made.with_function(var.name_hint, inlined(function))
-    return mod if made is mod else infer_module(made)
+    if made is mod:
+        return mod
+    return infer_module(made)
 
 
 def _high_half(step: Step, words: Words, data: Expr) -> Value | None:
@@ -359,7 +380,9 @@ def _high_half(step: Step, words: Words, data: Expr) -> Value | None:
     Rounding and bias are one number, where sums and bias have room in int32. A relu is behind the
     product, and left out where a clip at 0 or above follows.
     """
-    attrs, x, factors = step.attrs, step.args[0], factors_in(step)
+    attrs = step.attrs
+    x = step.args[0]
+    factors = factors_in(step)
     if factors is None or not factors.shift.size or x.type.dtype not in _NARROW:
         return None
     multiplier, shift, bias = factors
@@ -409,7 +432,9 @@ def inlined(fn: Function, high_half: bool = False) -> Function:
         return fn
 
     def new_form(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
-        return _spelled(node, new, high_half) if is_op_call(node, *_SPELLED) else None
+        if is_op_call(node, *_SPELLED):
+            return _spelled(node, new, high_half)
+        return None
 
     return rebuilt_function(fn, new_form)
 

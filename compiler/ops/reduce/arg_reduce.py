@@ -99,7 +99,9 @@ def _arg_reduce(combiner: Combiner) -> LowerRule:
 
         def post(place: Scalar, at: tuple[Scalar, ...]) -> Scalar:
             found = plus(times(place, -1), last) if attrs.select_last_index else place
-            return found if dtype == INDEX_DTYPE else Cast(dtype, found)
+            if dtype == INDEX_DTYPE:
+                return found
+            return Cast(dtype, found)
 
         found = reduce_axes(
             b,
@@ -179,13 +181,16 @@ def arg_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
     attrs = ArgReduceAttrs.of(call)
     axes = reduced_axes("reduction", len(orders[0]), attrs.axis, attrs.exclude)
     found = reduction_layout(call, orders) if len(axes) == 1 else None
-    return found if found is not None and is_natural(found.out) else None
+    if found is not None and is_natural(found.out):
+        return found
+    return None
 
 
 @FBody.register("argmin")
 def argmin_body(step: Step, words: Words) -> Value:
     """argmax of what is turned around."""
     (data,) = step.args
-    result, attrs = step.results[0], dict(step.attrs.items())
+    result = step.results[0]
+    attrs = dict(step.attrs.items())
     turned = words.mirrored(data)
     return words.word("argmax", [turned], shape_of(result), result.type.dtype, **attrs)

@@ -40,7 +40,9 @@ def reduced_axes(op: str, rank: int, axis: Axes, exclude: bool) -> tuple[int, ..
     axes = normalize_axes(op, named, rank)
     if exclude:
         return tuple(k for k in range(rank) if k not in axes)
-    return tuple(sorted(axes)) if axes else tuple(range(rank))
+    if axes:
+        return tuple(sorted(axes))
+    return tuple(range(rank))
 
 
 def axes_of(step: Step) -> list[int]:

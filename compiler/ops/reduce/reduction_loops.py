@@ -99,10 +99,14 @@ def accumulated(combiner: Combiner, first: int) -> Combination:
 
 def total_dtype(dtype: str) -> str:
     """Return the dtype in which floats of ``dtype`` are added: float16 in float32."""
-    return "float32" if dtype == "float16" else dtype
+    if dtype == "float16":
+        return "float32"
+    return dtype
 
 
 def exact_sum_dtype(dtype: str, terms: int) -> str:
     """The narrowest of int32, int64 that holds any sum of so many integers of ``dtype``."""
     low, high = integer_range(dtype)
-    return "int32" if max(-low, high) * max(terms, 1) < 1 << 31 else "int64"
+    if max(-low, high) * max(terms, 1) < 1 << 31:
+        return "int32"
+    return "int64"

@@ -91,7 +91,9 @@ def _adds_squares(ref_call: Call, qconfig: QConfig) -> bool:
 def sum_partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Squares are in the region of their sum."""
     whole = _adds_squares(ref_call, ctx.qconfig)
-    return partition_pass_through(ref_call, args, ctx) if whole else None
+    if whole:
+        return partition_pass_through(ref_call, args, ctx)
+    return None
 
 
 @FQAnnotateRewrite.register(sum_, needs_tables=True)
@@ -106,7 +108,9 @@ def sum_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | Non
 @FQDomScale.register(sum_)
 def sum_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
     """Return the scale of a sum of squares: that of the terms, as far as 32 bits hold their sum."""
-    return moved_scale(call, scales, qconfig) if _adds_squares(call, qconfig) else None
+    if _adds_squares(call, qconfig):
+        return moved_scale(call, scales, qconfig)
+    return None
 
 
 @FQRealizeRewrite.register(sum_, needs_tables=True)
@@ -231,7 +235,9 @@ def mean_body(step: Step, words: Words) -> Value | None:
     (data,), axes = step.args, axes_of(step)
     dtype = data.type.dtype
     if not axes or dtype == "uint64":
-        return data if not axes else None
+        if not axes:
+            return data
+        return None
     count = max(math.prod(shape_of(data)[k] for k in axes), 1)
     work = exact_sum_dtype(dtype, count)
     total = words.reduce("sum", words.cast(data, work), axes)
@@ -272,7 +278,9 @@ def variance(types: Types, attrs: VarianceAttrs) -> Type:
 @computes(variance)
 def variance_definition(ref_call: Call, new_args: Args) -> Expr:
     """A sum of squares, divided."""
-    attrs, span, ty = VarianceAttrs.of(ref_call), ref_call.span, ref_call.args[0].tensor_type
+    attrs = VarianceAttrs.of(ref_call)
+    span = ref_call.span
+    ty = ref_call.args[0].tensor_type
     axes = reduced_axes("variance", len(ty.shape), attrs.axis, attrs.exclude)
     distance = op_call("subtract", *new_args, span=span)
     total = op_call("multiply", distance, distance, span=span)
@@ -331,7 +339,8 @@ def cumsum_numpy(attrs: ScanopAttrs, args: Arrays, out_type: Type) -> list[Any]:
 @FBody.register(cumsum)
 def cumsum_body(step: Step, words: Words) -> Value:
     """Sums of 2, 4, 8, ... neighbours, each from two of the one before."""
-    data, out = step.args[0], step.results[0]
+    data = step.args[0]
+    out = step.results[0]
     dtype = out.type.dtype
     sums = words.reshape(words.cast(data, dtype), shape_of(out))
     axis = (step.attrs.axis or 0) % len(shape_of(out))
@@ -346,7 +355,9 @@ def cumsum_body(step: Step, words: Words) -> Value:
     while places < size:
         sums = words.add(sums, behind(sums, places))
         places *= 2
-    return behind(sums, min(1, size)) if step.attrs.exclusive else sums
+    if step.attrs.exclusive:
+        return behind(sums, min(1, size))
+    return sums
 
 
 FQAnnotateRewrite.register(cumsum, needs_tables=True)(annotate_accumulating)

@@ -33,12 +33,16 @@ class QAnnotateExpr(TempExpr):
 
 def kind_of(expr: Expr) -> QAnnotateKind | None:
     """Kind of an annotated expression; None for a plain one."""
-    return expr.kind if isinstance(expr, QAnnotateExpr) else None
+    if isinstance(expr, QAnnotateExpr):
+        return expr.kind
+    return None
 
 
 def unannotated(expr: Expr) -> Expr:
     """The expression without its annotation."""
-    return expr.expr if isinstance(expr, QAnnotateExpr) else expr
+    if isinstance(expr, QAnnotateExpr):
+        return expr.expr
+    return expr
 
 
 def with_args(ref_call: Call, args: Args) -> Call:

@@ -112,7 +112,9 @@ def sum_factors(call: Call) -> ChannelFactors | None:
             tied[side] = _all_axes(call.tensor_type)
         else:
             return None
-    return ChannelFactors(tied=tied, absorbers=tuple(absorbers)) if tied else None
+    if tied:
+        return ChannelFactors(tied=tied, absorbers=tuple(absorbers))
+    return None
 
 
 @FQChannelFactors.register("multiply")
@@ -126,7 +128,8 @@ def multiply_factors(call: Call) -> ChannelFactors | None:
             if same and isinstance(gate, Call) and FQChannelFactors.get(gate.op) is None:
                 return ChannelFactors(tied={side: _all_axes(call.tensor_type)})
         return None
-    data, result = call.args[1 - constant].tensor_type, call.tensor_type
+    data = call.args[1 - constant].tensor_type
+    result = call.tensor_type
     if data.shape != result.shape:
         return None
     shape = call.args[constant].tensor_type.concrete_shape
@@ -149,7 +152,8 @@ def transpose_factors(call: Call) -> ChannelFactors:
 @FQChannelFactors.register(*SHAPES)
 def shape_factors(call: Call) -> ChannelFactors:
     """Axes that have the same size and as many elements before and behind them as ever."""
-    old, new = call.args[0].tensor_type.concrete_shape, call.tensor_type.concrete_shape
+    old = call.args[0].tensor_type.concrete_shape
+    new = call.tensor_type.concrete_shape
     places = {_place(new, axis): axis for axis in range(len(new)) if new[axis] != 1}
     found = {axis: places.get(_place(old, axis)) for axis in range(len(old))}
     return ChannelFactors(tied={0: {a: b for a, b in found.items() if b is not None}})
@@ -184,5 +188,6 @@ def dense_factors(call: Call) -> ChannelFactors | None:
     if not isinstance(call.args[1], Constant):
         return None
     last = len(call.args[0].tensor_type.shape) - 1
-    rows, columns = Absorber(1, RESULT, 1), Absorber(1, 0, 0, divides=True)
+    rows = Absorber(1, RESULT, 1)
+    columns = Absorber(1, 0, 0, divides=True)
     return ChannelFactors({RESULT: last, 0: last}, absorbers=(rows, columns))

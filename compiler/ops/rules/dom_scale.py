@@ -102,7 +102,9 @@ def as_scale(values: Any) -> NDArray[np.float32]:
 
 
 def _axis(lhs: DomScale, rhs: DomScale) -> int | None:
-    return lhs.trailing if lhs.is_vector else rhs.trailing
+    if lhs.is_vector:
+        return lhs.trailing
+    return rhs.trailing
 
 
 Scales = tuple[DomScale | None, ...]
@@ -146,4 +148,6 @@ def carry_scales(flow: Dataflow) -> None:
 def product_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
     """The product of the operands' scales."""
     lhs, rhs = scales
-    return None if lhs is None or rhs is None or not lhs.same_axis(rhs) else lhs * rhs
+    if lhs is None or rhs is None or not lhs.same_axis(rhs):
+        return None
+    return lhs * rhs

@@ -119,7 +119,9 @@ def _levels(low: int, high: int) -> Ints:
 def _margin_of(multiplier: Ints) -> float:
     """Return the relative difference that the two roundings make in a product at most, or half as
     much again."""
-    return _MARGIN if int(multiplier.max(initial=0)) > EXACT else _MARGIN / 2
+    if int(multiplier.max(initial=0)) > EXACT:
+        return _MARGIN
+    return _MARGIN / 2
 
 
 def _near_ties(

@@ -78,7 +78,8 @@ def conv2d_columns(call: Call) -> InputColumns:
     outputs, inputs, height, width = (shape[axis] for axis in kernel_axes)
     result = call.tensor_type.concrete_shape
     size = result[out_axes[2]], result[out_axes[3]]
-    groups, taps = attrs.groups, inputs * height * width
+    groups = attrs.groups
+    taps = inputs * height * width
     channels = np.arange(groups * inputs, dtype=np.int64).reshape(groups, inputs)
 
     data = call.args[0].tensor_type.concrete_shape

@@ -66,7 +66,9 @@ def is_natural(order: Order) -> bool:
 def layout_rule(op: Expr) -> LayoutRule | None:
     """The rule of an operator; operators that treat all axes alike need none of their own."""
     rule = FConvertLayout.get(op)
-    return elementwise_layout if rule is None and treats_axes_alike(op) else rule
+    if rule is None and treats_axes_alike(op):
+        return elementwise_layout
+    return rule
 
 
 def treats_axes_alike(op: Expr) -> bool:
@@ -93,7 +95,8 @@ def elementwise_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
         if isinstance(arg, Constant) or len(order) != len(shape) or size < largest:
             continue
         if size > largest or (found is not None and is_natural(found)):
-            found, largest = order, size
+            found = order
+            largest = size
     if found is None or is_natural(found):
         return None
     return Relaid((found,) * len(call.args), found, call.attrs)
@@ -114,7 +117,8 @@ def following(change: Callable[[Any, Order], dict[str, Any] | None]) -> LayoutRu
     """
 
     def rule(call: Call, orders: Sequence[Order]) -> Relaid | None:
-        order, attrs = orders[0], cast(Any, call.attrs)
+        order = orders[0]
+        attrs = cast(Any, call.attrs)
         changed = None if is_natural(order) else change(attrs, order)
         if changed is None:
             return None
@@ -126,7 +130,9 @@ def following(change: Callable[[Any, Order], dict[str, Any] | None]) -> LayoutRu
 @following
 def axis_layout(attrs: Any, order: Order) -> dict[str, Any] | None:
     """Follow with the one ``axis`` of an operator."""
-    return None if attrs.axis is None else {"axis": order.index(attrs.axis % len(order))}
+    if attrs.axis is None:
+        return None
+    return {"axis": order.index(attrs.axis % len(order))}
 
 
 def image_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
@@ -144,12 +150,23 @@ def image_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
 
 
 _ALONG_AN_AXIS = (
-    *("concatenate", "fixed_point_multiply_per_axis", "nn.bias_add", "nn.fixed_point_softmax"),
-    *("nn.integer_softmax", "nn.integer_standardize", "nn.prelu", "split"),
+    "concatenate",
+    "fixed_point_multiply_per_axis",
+    "nn.bias_add",
+    "nn.fixed_point_softmax",
+    "nn.integer_softmax",
+    "nn.integer_standardize",
+    "nn.prelu",
+    "split",
 )
 _OF_IMAGES = (
-    *("image.resize2d", "nn.adaptive_avg_pool2d", "nn.avg_pool2d", "nn.global_avg_pool2d"),
-    *("nn.global_max_pool2d", "nn.max_pool2d", "nn.upsampling"),
+    "image.resize2d",
+    "nn.adaptive_avg_pool2d",
+    "nn.avg_pool2d",
+    "nn.global_avg_pool2d",
+    "nn.global_max_pool2d",
+    "nn.max_pool2d",
+    "nn.upsampling",
 )
 FConvertLayout.register("annotation.stop_fusion", "lookup")(data_layout)
 FConvertLayout.register(*_ALONG_AN_AXIS)(axis_layout)
@@ -189,7 +206,8 @@ def permutation_layout(order: Order, axes: Order, images: bool = False) -> Relai
 def reshape_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
     """For operators that only reshape: axes that are split or joined must lie side by side."""
     order = orders[0]
-    old, new = call.args[0].tensor_type.concrete_shape, call.tensor_type.concrete_shape
+    old = call.args[0].tensor_type.concrete_shape
+    new = call.tensor_type.concrete_shape
     if is_natural(order):
         return None
     out = _reshaped_order(old, order, new)
@@ -235,7 +253,9 @@ def reshape_runs(old: Sequence[int], new: Sequence[int]) -> list[tuple[slice, sl
     i = j = 0
     while i < len(old):
         first = i, j
-        i, before, after = i + 1, old[i], 1
+        before = old[i]
+        i = i + 1
+        after = 1
         while before != after:
             if before < after:
                 before *= old[i]

@@ -30,8 +30,15 @@ def first_positive(call: Call, operands: tuple[bool, ...]) -> bool:
 
 
 _SUMS_AND_PRODUCTS = (
-    *("add", "cumsum", "divide", "mean", "multiply", "power", "sum"),
-    *("nn.avg_pool2d", "nn.global_avg_pool2d"),
+    "add",
+    "cumsum",
+    "divide",
+    "mean",
+    "multiply",
+    "power",
+    "sum",
+    "nn.avg_pool2d",
+    "nn.global_avg_pool2d",
 )
 _ALWAYS = ("abs", "exp", "nn.relu", "nn.softmax", "sigmoid", "sqrt")
 FNeverNegative.register(*_ALWAYS)(lambda call, operands: True)

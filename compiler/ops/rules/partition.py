@@ -31,9 +31,13 @@ def is_partitioned(expr: Expr) -> bool:
 
 def inner(expr: Expr) -> Expr:
     """The expression without its mark; itself when it has none."""
-    return expr.expr if isinstance(expr, QPartitionExpr) else expr
+    if isinstance(expr, QPartitionExpr):
+        return expr.expr
+    return expr
 
 
 def with_border(expr: Expr) -> Expr:
     """A new border behind a partitioned expression; anything else as it is."""
-    return expr.realize() if isinstance(expr, QPartitionExpr) else expr
+    if isinstance(expr, QPartitionExpr):
+        return expr.realize()
+    return expr

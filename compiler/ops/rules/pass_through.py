@@ -63,7 +63,9 @@ def partition_pass_through(ref_call: Call, args: Args, ctx: QuantizeContext) -> 
 def partition_inside(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Takes its operands from inside the region: a border would round accumulators to 8 bits."""
     sides = tuple(map(inner, args))
-    return None if sides == args else with_args(ref_call, sides)
+    if sides == args:
+        return None
+    return with_args(ref_call, sides)
 
 
 def annotate_pass_through(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
@@ -244,7 +246,8 @@ def pick_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
         return annotate_pass_through(ref_call, args, ctx)
     if isinstance(indices, Constant) or ctx.check_to_skip(ref_call):
         return None
-    wide, tied = ref_call in ctx.facts.wide_values, table in ctx.facts.tied_tables
+    wide = ref_call in ctx.facts.wide_values
+    tied = table in ctx.facts.tied_tables
     nbit = WIDE_BITS if wide and not tied else None
     point = attach_simulated_quantize(table, QAnnotateKind.WEIGHT, context=ctx, bits=nbit)
     kind = QAnnotateKind.ACTIVATION if wide or tied else QAnnotateKind.INPUT
@@ -260,7 +263,8 @@ def pick_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | Non
     attrs: Any = ref_call.attrs
     if not isinstance(table, QRealizeIntExpr) or not picks_along(ref_call, table.trailing):
         return realize_moving_channels(ref_call, args, ctx)
-    acc, scales = ctx.qconfig.dtype_activation, table.dom_scale.data
+    acc = ctx.qconfig.dtype_activation
+    scales = table.dom_scale.data
     finer = ((integer_limits(acc)[1] >> 2) // max(table.bound, 1)).bit_length() - 1
     scale = as_scale(np.ldexp(scales.max(), -finer))
     factors = Constant(np.rint(scales / scale).astype(acc))

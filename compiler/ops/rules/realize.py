@@ -110,7 +110,9 @@ class QRealizeIntExpr(TempExpr):
 
     def in_dtype(self, dtype: str) -> Expr:
         """The data in ``dtype``, cast where they are not."""
-        return self.data if self.dtype == dtype else cast(self.data, dtype)
+        if self.dtype == dtype:
+            return self.data
+        return cast(self.data, dtype)
 
     def fits(self, dtype: str) -> bool:
         """True when every value is one of ``dtype``."""
@@ -146,7 +148,9 @@ class QRealizeIntExpr(TempExpr):
 
     def settled(self) -> QRealizeIntExpr:
         """The value with its addend, if it has one, added."""
-        return self if self.addend is None else self.like(add(self.data, self.addend))
+        if self.addend is None:
+            return self
+        return self.like(add(self.data, self.addend))
 
     def centred(self, dtype: str) -> QRealizeIntExpr:
         """The value without addend and zero point: 0 stands for 0.
@@ -176,7 +180,9 @@ def of_integers(
 
     def realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
         (data,) = args
-        return rule(ref_call, data, ctx) if isinstance(data, QRealizeIntExpr) else None
+        if isinstance(data, QRealizeIntExpr):
+            return rule(ref_call, data, ctx)
+        return None
 
     return realize
 
@@ -218,7 +224,9 @@ def storage_dtype(low: int, high: int, qconfig: QConfig) -> str | None:
 def input_dtypes(qconfig: QConfig) -> tuple[str, ...]:
     """The dtypes that inputs are stored in without more bits."""
     signed = qconfig.dtype_input
-    return (signed,) if qconfig.activation_scheme == "symmetric" else (signed, f"u{signed}")
+    if qconfig.activation_scheme == "symmetric":
+        return (signed,)
+    return (signed, f"u{signed}")
 
 
 def first_that_holds(low: int, high: int, dtypes: Iterable[str]) -> str | None:
@@ -240,13 +248,17 @@ def zero_point_for(low: int, high: int, qconfig: QConfig) -> int:
     if first_that_holds(low, high, input_dtypes(qconfig)) is not None:
         return 0
     lowest, highest = integer_limits(qconfig.dtype_input)
-    return lowest - low if high - low <= highest - lowest else 0
+    if high - low <= highest - lowest:
+        return lowest - low
+    return 0
 
 
 def wide_bits(low: float, high: float) -> int:
     """Bits of a signed integer within low .. high where they are 9 to 16; 0 for others."""
     most = int(max(-low, high)).bit_length() + 1
-    return min(most, 16) if 1 << 8 <= high - low < 1 << 16 else 0
+    if 1 << 8 <= high - low < 1 << 16:
+        return min(most, 16)
+    return 0
 
 
 def integer_limits(dtype: str) -> tuple[int, int]:

@@ -121,7 +121,9 @@ def requantized(
         made = integer_calls.requantize(data, multiplier=int(multiplier), shift=int(shift), **kinds)
     else:
         made = integer_calls.requantize(data, multiplier, shift, axis=rank - trailing - 1, **kinds)
-    return made if scales is None else worth(made, scales[1])
+    if scales is None:
+        return made
+    return worth(made, scales[1])
 
 
 def within_contract(bound: int, factor: NDArray[np.float32]) -> bool:
@@ -199,7 +201,8 @@ def to_scalar(value: QRealizeIntExpr, rank: int, qconfig: QConfig) -> QRealizeIn
     """
     if value.trailing is None:
         return value
-    largest, smallest = float(value.dom_scale.data.max()), float(value.dom_scale.data.min())
+    largest = float(value.dom_scale.data.max())
+    smallest = float(value.dom_scale.data.min())
     room = (integer_limits(qconfig.dtype_activation)[1] >> 2) // max(value.bound, 1)
     finer = min(math.ceil(math.log2(largest / smallest)), max(room, 1).bit_length() - 1)
     out = DomScale(as_scale(np.ldexp(largest, -finer)))
@@ -212,7 +215,8 @@ def to_fewer_bits(
     """A value at a scalar scale that has at most so many bits, as coarse as they make it."""
     if value.high - value.low < 1 << nbit:
         return value
-    limit, acc = 1 << (nbit - 1), qconfig.dtype_activation
+    limit = 1 << (nbit - 1)
+    acc = qconfig.dtype_activation
     fewer = (value.bound - 1).bit_length() - (nbit - 1)
     out = DomScale(as_scale(np.ldexp(value.scale.values, fewer)))
     wide = value.like(value.in_dtype(acc), dtype=acc)
@@ -231,14 +235,15 @@ def within_accumulator(
         ranks: of the two tensors.
         narrow: both are stored in 16 bits at most.
     """
-    limit, nbits = (
-        integer_limits(qconfig.dtype_activation)[1],
-        [v.bound.bit_length() + 1 for v in pair],
-    )
+    limit = integer_limits(qconfig.dtype_activation)[1]
+    nbits = [v.bound.bit_length() + 1 for v in pair]
 
     def ends(place: int) -> tuple[int, int]:
-        value, half = pair[place], 1 << (nbits[place] - 1)
-        return (value.low, value.high) if value.high - value.low < 2 * half else (-half, half - 1)
+        value = pair[place]
+        half = 1 << (nbits[place] - 1)
+        if value.high - value.low < 2 * half:
+            return (value.low, value.high)
+        return (-half, half - 1)
 
     def is_wide(place: int) -> bool:
         dtypes = (*input_dtypes(qconfig), WIDE_INPUT)
@@ -262,8 +267,14 @@ _FEWEST: Final = 8
 """Bits below which no operand of a product goes: a longer sum is refused."""
 _NEIGHBOURS: Final = 2
 _PRODUCTS: Final = (
-    *("nn.conv2d", "nn.dense", "nn.matmul", "nn.batch_matmul"),
-    *("nn.avg_pool2d", "nn.global_avg_pool2d", "mean", "sum"),
+    "nn.conv2d",
+    "nn.dense",
+    "nn.matmul",
+    "nn.batch_matmul",
+    "nn.avg_pool2d",
+    "nn.global_avg_pool2d",
+    "mean",
+    "sum",
 )
 _BETWEEN: Final = ("add", "clip", "maximum", "minimum", "nn.relu", "reshape", "nn.batch_flatten")
 
@@ -328,7 +339,8 @@ class _Step:
     def _shift_right(
         self, shifts: Ints, rank: int, bounds: tuple[float, float] | None
     ) -> QRealizeIntExpr:
-        value, acc = self.value, self.qconfig.dtype_activation
+        value = self.value
+        acc = self.qconfig.dtype_activation
         most = int(shifts.max())
         half = 1 << (most - 1) if self.qconfig.round_for_shift and most else 0
         work = acc
@@ -341,7 +353,8 @@ class _Step:
     def _shift_left(
         self, shifts: Ints, rank: int, bounds: tuple[float, float] | None
     ) -> QRealizeIntExpr:
-        value, acc = self.value, self.qconfig.dtype_activation
+        value = self.value
+        acc = self.qconfig.dtype_activation
         work = acc
         if value.bound << int(shifts.max()) > integer_limits(acc)[1]:
             work = "int64"
@@ -363,7 +376,8 @@ class _Step:
             data = cast(data, work)
         if multiplier is None:
             multiplier = np.full_like(shift, POWER_OF_TWO)
-        trailing, scales = self.value.trailing, (self.value.scale, self.out)
+        trailing = self.value.trailing
+        scales = (self.value.scale, self.out)
         made = requantized(
             data,
             multiplier,
@@ -379,12 +393,16 @@ class _Step:
     @property
     def _ties(self) -> str:
         if self.for_tflm:
-            return "tflm_once" if self.once else "tflm"
+            if self.once:
+                return "tflm_once"
+            return "tflm"
         if self.shifts is None:
             return TIES[self.qconfig.rounding]
         if not self.qconfig.round_for_shift:
             return "floor"
-        return "even" if self.qconfig.rounding == "TONEAREST_EVEN" else "up"
+        if self.qconfig.rounding == "TONEAREST_EVEN":
+            return "even"
+        return "up"
 
     def _product(self, rank: int, bounds: tuple[float, float] | None) -> QRealizeIntExpr:
         value = self.value
@@ -414,7 +432,8 @@ class _Step:
         if bounds is not None:
             data = clip(data, *bounds)
             data = worth(data, self.out, bits=self.nbit) if self.nbit else data
-        made, dtype = integers(data, self.out, work, self.value.bounds_of), self.value.dtype
+        made = integers(data, self.out, work, self.value.bounds_of)
+        dtype = self.value.dtype
         if not made.fits(dtype):  # more bits than the narrow integers had so far
             dtype = self.qconfig.dtype_activation
         return made.like(made.in_dtype(dtype), dtype=dtype)

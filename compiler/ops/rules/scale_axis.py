@@ -121,7 +121,9 @@ def squeeze_to_axis(
     """``factor`` of type ``ty`` without the 1-axes that ``is_per_axis`` allowed."""
     place = axis - (len(data.shape) - len(ty.shape))
     dropped = tuple(k for k in range(len(ty.shape)) if k != place)
-    return op_call("squeeze", factor, axis=dropped, span=span) if dropped else factor
+    if dropped:
+        return op_call("squeeze", factor, axis=dropped, span=span)
+    return factor
 
 
 def match_axis(scale: Expr, ty: TensorType, axis: int, span: AnySpan | None) -> Expr:
@@ -153,7 +155,9 @@ def may_be_divisor(scale: Expr) -> bool:
 
 def _constant_behind_reshapes(expr: Expr) -> Constant | None:
     _, source = behind(expr, ("expand_dims", "reshape", "transpose", "squeeze"))
-    return source if isinstance(source, Constant) else None
+    if isinstance(source, Constant):
+        return source
+    return None
 
 
 _HEAVY = (OpPattern.OUT_ELEMWISE_FUSABLE, OpPattern.COMM_REDUCE, OpPattern.OPAQUE)
@@ -192,7 +196,8 @@ def scale_of(call: Call, args: Sequence[Expr], message: Message | None, data: in
     """
     if message is None:
         return None
-    data_ty, factor_ty = call.args[data].tensor_type, call.args[1 - data].tensor_type
+    data_ty = call.args[data].tensor_type
+    factor_ty = call.args[1 - data].tensor_type
     if not is_per_axis(data_ty, factor_ty, message.axis) or _is_gate(call.args[1 - data]):
         return None
     known = _constant_behind_reshapes(args[1 - data])
@@ -248,8 +253,12 @@ def _scaled_sides(call: Call, messages: Messages) -> tuple[int, ...]:
     for side, mine in enumerate(messages):
         if mine is not None and is_per_axis(types[side], types[1 - side], mine.axis):
             both = same_axis and len(types[0].shape) == len(types[1].shape)
-            return (side, 1 - side) if both else (side,)
-    return (0, 1) if same_axis and types[0].shape == types[1].shape else ()
+            if both:
+                return (side, 1 - side)
+            return (side,)
+    if same_axis and types[0].shape == types[1].shape:
+        return (0, 1)
+    return ()
 
 
 @FScaleAxisBackwardPrep.register(*SUMS)
@@ -295,7 +304,8 @@ def sum_forward(ref_call: Call, new_args: Args, ctx: Message | None) -> Expr | N
     side = next((i for i, arg in enumerate(new_args) if isinstance(arg, Scaled)), None)
     if side is None or isinstance(new_args[1 - side], Scaled):
         return None
-    data, other = new_args[side], new_args[1 - side]
+    data = new_args[side]
+    other = new_args[1 - side]
     assert isinstance(data, Scaled)
     if not may_be_divisor(data.scale):
         return None
@@ -312,7 +322,9 @@ def bias_add_takes_scale_behind(call: Call, messages: Messages) -> Message | Non
     """Return the scale that the data takes on the very axis of the bias."""
     attrs: Any = call.attrs
     data = messages[0]
-    return data if data is not None and data.axis == attrs.axis else None
+    if data is not None and data.axis == attrs.axis:
+        return data
+    return None
 
 
 @FScaleAxisBackwardPush.register("nn.bias_add")
@@ -385,7 +397,9 @@ def is_depthwise(call: Call) -> bool:
 def takes_scale_behind(call: Call, messages: Messages) -> Message | None:
     """A scale on the output channels."""
     axes = _axes_of(call)
-    return None if axes is None else Message(axes.result)
+    if axes is None:
+        return None
+    return Message(axes.result)
 
 
 @FScaleAxisBackwardPush.register(*CONVOLUTIONS, "nn.dense")

@@ -82,7 +82,8 @@ def simplify_divide(call: Call, type_of: TypeOf) -> Expr | None:
 def simplify_cast(call: Call, type_of: TypeOf) -> Expr | None:
     """The data, when it has the dtype already; elements of a table of integers that are cast to
     float are elements of the table as float."""
-    data, ty = call.args[0], type_of(call)
+    data = call.args[0]
+    ty = type_of(call)
     if type_of(data) == ty:
         return data
     if not is_op_call(data, "take", "gather") or not isinstance(ty, TensorType):
@@ -127,7 +128,9 @@ def simplify_where(call: Call, type_of: TypeOf) -> Expr | None:
     if not truth.all() and truth.any():
         return None
     chosen = if_true if truth.all() else if_false
-    return chosen if _same_static_type(chosen, call, type_of) else None
+    if _same_static_type(chosen, call, type_of):
+        return chosen
+    return None
 
 
 # ---- moves ---------------------------------------------------------------------------------------
@@ -140,7 +143,8 @@ def _only_reshapes(expr: Expr) -> bool:
 @FSimplifyExpr.register("reshape", "squeeze", "expand_dims", "nn.batch_flatten")
 def simplify_reshape(call: Call, type_of: TypeOf) -> Expr | None:
     """Nothing, when the shape is what it was before; one reshape for two."""
-    out, data = type_of(call), call.args[0]
+    out = type_of(call)
+    data = call.args[0]
     assert isinstance(out, TensorType)
     if is_dynamic(out) or is_dynamic(type_of(data)):
         return None
@@ -163,15 +167,19 @@ def simplify_reshape(call: Call, type_of: TypeOf) -> Expr | None:
 @FSimplifyExpr.register("transpose")
 def simplify_transpose(call: Call, type_of: TypeOf) -> Expr | None:
     """Nothing, when every axis stays; one permutation for two."""
-    source, axes = call.args[0], _permutation(call, type_of)
+    source = call.args[0]
+    axes = _permutation(call, type_of)
     merged = is_op_call(source, "transpose")
     if merged:
         assert isinstance(source, Call)
         inner = _permutation(source, type_of)
-        source, axes = source.args[0], tuple(inner[a] for a in axes)
+        source = source.args[0]
+        axes = tuple(inner[a] for a in axes)
     if axes == tuple(range(len(axes))):
         return source
-    return op_call("transpose", source, axes=axes, span=call.span) if merged else None
+    if merged:
+        return op_call("transpose", source, axes=axes, span=call.span)
+    return None
 
 
 def _permutation(call: Call, type_of: TypeOf) -> tuple[int, ...]:
@@ -184,7 +192,9 @@ def _permutation(call: Call, type_of: TypeOf) -> tuple[int, ...]:
 def simplify_concatenate(call: Call, type_of: TypeOf) -> Expr | None:
     """Its only part."""
     parts = call.args[0]
-    return parts.fields[0] if isinstance(parts, Tuple) and len(parts.fields) == 1 else None
+    if isinstance(parts, Tuple) and len(parts.fields) == 1:
+        return parts.fields[0]
+    return None
 
 
 @FSimplifyExpr.register("strided_slice")
@@ -196,7 +206,9 @@ def simplify_strided_slice(call: Call, type_of: TypeOf) -> Expr | None:
         return None
     # A size of 1 can be taken by any stride; otherwise full length means stride 1 or -1.
     in_order = attrs.slice_mode == "size" or all(s > 0 for s in attrs.strides or ())
-    return data if in_order else None
+    if in_order:
+        return data
+    return None
 
 
 # ---- padding -------------------------------------------------------------------------------------
@@ -213,7 +225,8 @@ def _spatial_padding(pad: Expr, layout: str, value: float) -> tuple[int, ...] | 
         return None
     if not isinstance(filler, Constant) or not bool(np.all(filler.data == value)):
         return None
-    before, after = [], []
+    before = []
+    after = []
     for letter, (low, high) in zip(layout, attrs.pad_width):
         if letter in "HW":
             before.append(low)
@@ -221,7 +234,9 @@ def _spatial_padding(pad: Expr, layout: str, value: float) -> tuple[int, ...] | 
         elif low or high:
             return None
     amounts = (*before, *after)
-    return amounts if min(amounts, default=-1) >= 0 else None
+    if min(amounts, default=-1) >= 0:
+        return amounts
+    return None
 
 
 def _padded(call: Call, amounts: tuple[int, ...], **changed: Any) -> Call:
@@ -246,7 +261,9 @@ def merge_pad_into_conv(call: Call, type_of: TypeOf) -> Expr | None:
     """Zeros around the data."""
     attrs: Any = call.attrs
     amounts = _spatial_padding(call.args[0], attrs.data_layout, 0.0)
-    return None if amounts is None else _padded(call, amounts)
+    if amounts is None:
+        return None
+    return _padded(call, amounts)
 
 
 @FSimplifyExpr.register("nn.max_pool2d")

@@ -69,7 +69,8 @@ def unify_for_concatenate(
     Args:
         ref_fields: as the annotated graph has them, typed.
     """
-    narrow, acc = qconfig.dtype_input, qconfig.dtype_activation
+    narrow = qconfig.dtype_input
+    acc = qconfig.dtype_activation
     flat = [to_scalar(v.settled(), rank_of(r), qconfig) for v, r in zip(values, ref_fields)]
     if qconfig.for_tflm:
         flat = [stored(v, qconfig) for v in flat]
@@ -95,8 +96,10 @@ def unify_for_concatenate(
             fields.append(mul_and_div(held, factor, scale, limit, ref, rank_of(ref), qconfig))
         else:
             units = None if qconfig.is_relay else (v.scale, scale)
-            data, rank = cast(held.data, "int64"), rank_of(ref)
-            factors, ties = multiplier_and_shift(factor), TIES[qconfig.rounding]
+            data = cast(held.data, "int64")
+            rank = rank_of(ref)
+            factors = multiplier_and_shift(factor)
+            ties = TIES[qconfig.rounding]
             product = requantized(data, *factors, None, rank, ties, "int64", units)
             fields.append(integers(cast(product, acc), scale, acc, held.bounds_of))
     return fields
@@ -176,7 +179,8 @@ def _common_storage(flat: Fields, qconfig: QConfig) -> tuple[DomScale, int, int]
     else:
         needed = max(highest / top, lowest / bottom)
     scale = chosen_scale(max(*(scale for scale, _, _ in ends), needed), qconfig)
-    low, high = round(lowest / float(scale)), round(highest / float(scale))
+    low = round(lowest / float(scale))
+    high = round(highest / float(scale))
     if zero_point_for(low, high, qconfig) == 0 and storage_dtype(low, high, qconfig) is None:
         # Rounding both ends has made one level too many.
         high = low + levels if qconfig.activation_scheme == "asymmetric" else top
@@ -261,12 +265,14 @@ def _rounded_apart(ref_call: Call, operands: Pair, qconfig: QConfig) -> tuple[Pa
     largest = max(float(value.scale.values) for value in operands)
     shift = SUM_SHIFT[qconfig.dtype_input]
     scale = DomScale(as_scale(2 * largest / (1 << shift)), wide=True)
-    acc, result = qconfig.dtype_activation, []
+    acc = qconfig.dtype_activation
+    result = []
     for ref_arg, operand in zip(ref_call.args, operands):
         value = _as_accumulator(ref_arg, operand, acc, qconfig)
         raised = left_shift(value.data, scalar(shift, acc))
         factor = np.asarray(float(value.scale.values) / (2 * largest))
-        rank, multiplier = rank_of(ref_arg), tflm_multiplier(factor)
+        rank = rank_of(ref_arg)
+        multiplier = tflm_multiplier(factor)
         finer = DomScale(as_scale(np.ldexp(value.scale.values, -shift)))
         data = requantized(raised, *multiplier, None, rank, "tflm", acc, (finer, scale))
         result.append(integers(data, scale, acc, value.bounds_of))
@@ -282,7 +288,9 @@ def _kept_bits(ref_arg: Expr) -> int | None:
     if is_op_call(ref_arg, STATE):
         return WIDE_BITS
     attrs = point_attrs(ref_arg)
-    return None if attrs is None else attrs.bits
+    if attrs is None:
+        return None
+    return attrs.bits
 
 
 def _in_sixteen(ref_call: Call, operands: Pair, qconfig: QConfig) -> tuple[Pair, DomScale]:
@@ -290,7 +298,8 @@ def _in_sixteen(ref_call: Call, operands: Pair, qconfig: QConfig) -> tuple[Pair,
     with QUANTIZE, and add int32."""
     reach = (float(v.scale.values) * min(v.bound, _WIDEST) / _WIDEST for v in operands)
     scale = DomScale(chosen_scale(max(reach), qconfig), wide=True)
-    acc, result = qconfig.dtype_activation, []
+    acc = qconfig.dtype_activation
+    result = []
     for ref_arg, operand in zip(ref_call.args, operands):
         value = _as_accumulator(ref_arg, operand, acc, qconfig)
         low, high = integer_limits("int16")
@@ -323,7 +332,9 @@ def _finer(scale: DomScale, pair: Sequence[QRealizeIntExpr], limit: int) -> DomS
         return scale
     fine = replace(scale, values=as_scale(scale.values * np.float32(_FINER)))
     bounds = sum(_scaled_bound(value, scale_factor(value, fine)) for value in pair)
-    return fine if bounds <= limit >> 7 else scale
+    if bounds <= limit >> 7:
+        return fine
+    return scale
 
 
 def _fitting(
@@ -429,7 +440,8 @@ def mul_and_div(
             work = "int64"
         else:
             work = dtype
-        factors, ties = multiplier_and_shift(factor), TIES[qconfig.rounding]
+        factors = multiplier_and_shift(factor)
+        ties = TIES[qconfig.rounding]
         data = requantized(data, *factors, trailing, rank, ties, work, scales)
         data = cast(data, dtype)
         return integers(data, scale, dtype, value.bounds_of)

@@ -31,11 +31,15 @@ class QuantizeRule(OpRule[Rule]):
 
         def add_switched(rule: Rule) -> Rule:
             def switched(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-                return rule(ref_call, args, ctx) if ctx.qconfig.integer_tables else None
+                if ctx.qconfig.integer_tables:
+                    return rule(ref_call, args, ctx)
+                return None
 
             return add(switched)
 
-        return add_switched if needs_tables else add
+        if needs_tables:
+            return add_switched
+        return add
 
 
 def tabulates(ctx: QuantizeContext) -> bool:

@@ -47,13 +47,36 @@ def always(answer: ZeroPoint) -> ZeroPointRule:
 
 
 _CENTRED = (
-    *("clip", "cumsum", "mean", "multiply", "nn.avg_pool2d", "nn.global_avg_pool2d", "nn.relu"),
-    *("nn.layer_norm", "nn.rms_norm", "relay.op.annotation.simulated_quantize", "sqrt", "sum"),
-    *("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"),
+    "clip",
+    "cumsum",
+    "mean",
+    "multiply",
+    "nn.avg_pool2d",
+    "nn.global_avg_pool2d",
+    "nn.relu",
+    "nn.layer_norm",
+    "nn.rms_norm",
+    "relay.op.annotation.simulated_quantize",
+    "sqrt",
+    "sum",
+    "equal",
+    "not_equal",
+    "less",
+    "less_equal",
+    "greater",
+    "greater_equal",
 )
 _TAKEN = (
-    *("argmax", "argmin", "concatenate", "maximum", "minimum", "nn.log_softmax", "nn.softmax"),
-    *("subtract", "topk", "unary_formula"),
+    "argmax",
+    "argmin",
+    "concatenate",
+    "maximum",
+    "minimum",
+    "nn.log_softmax",
+    "nn.softmax",
+    "subtract",
+    "topk",
+    "unary_formula",
 )
 FQZeroPoint.register("add")(always(ZeroPoint.FOLDS))
 FQZeroPoint.register(*_CENTRED)(always(ZeroPoint.CENTRES))
@@ -69,7 +92,8 @@ def zero_point_answer(call: Call, place: int) -> ZeroPoint | None:
     rule = FQZeroPoint.get(call.op)
     if rule is None or not isinstance(call.op, Op):
         return None
-    mine, realized = FQZeroPoint.level(call.op), FQRealizeRewrite.level(call.op)
+    mine = FQZeroPoint.level(call.op)
+    realized = FQRealizeRewrite.level(call.op)
     if mine is None or realized is None or mine < realized:
         return None
     return rule(call, place)

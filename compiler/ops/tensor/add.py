@@ -78,7 +78,8 @@ def add_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | Non
         args = tuple(arg if is_literal(arg) else _narrow(arg, ctx) for arg in args)
     (lhs, rhs), (left, right) = args, (kind_of(args[0]), kind_of(args[1]))
     if for_tflm and not (is_literal(lhs) or is_literal(rhs)):
-        left_side, right_side = as_input(lhs, ctx), as_input(rhs, ctx)
+        left_side = as_input(lhs, ctx)
+        right_side = as_input(rhs, ctx)
         if ref_call in ctx.facts.wide_values:
             found = [_sixteen(*pair, ctx) for pair in zip(ref_call.args, args, strict=True)]
             right_side = found[1] or right_side
@@ -112,7 +113,9 @@ def _sixteen(old: Expr, arg: Expr, ctx: QuantizeContext) -> Expr | None:
     if not isinstance(arg, QAnnotateExpr) or not (arg.wide or product):
         return None
     held = unannotated(arg)
-    return held if is_op_call(old, STATE) else wide_point(held, ctx)
+    if is_op_call(old, STATE):
+        return held
+    return wide_point(held, ctx)
 
 
 def _quantized(expr: Expr, other: QAnnotateKind | None, ctx: QuantizeContext) -> Expr:
@@ -136,7 +139,8 @@ def add_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None
                 f"{describe(ref_call)} runs in float: only one operand is quantized"
             )
         return None
-    acc, reach = ctx.qconfig.dtype_activation, ctx.reach_of(ref_call)
+    acc = ctx.qconfig.dtype_activation
+    reach = ctx.reach_of(ref_call)
     with_bias = _folded(ref_call, pair)
     if with_bias is not None:
         place, more = with_bias
@@ -161,7 +165,8 @@ def _sum(ref_call: Call, sides: Pair, scale: DomScale, acc: str) -> QRealizeIntE
 def _folded(ref_call: Call, pair: Pair) -> tuple[int, Expr] | None:
     """The side that lacks an addend while the other is a constant, which can take it in."""
     for place in (0, 1):
-        more, other = pair[place].addend, ref_call.args[1 - place]
+        more = pair[place].addend
+        other = ref_call.args[1 - place]
         if more is not None and pair[1 - place].addend is None and is_quantized_constant(other):
             return place, more
     return None
@@ -171,7 +176,9 @@ def _folded(ref_call: Call, pair: Pair) -> tuple[int, Expr] | None:
 def add_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
     """The smaller scale, where both are known."""
     lhs, rhs = scales
-    return None if lhs is None or rhs is None or not lhs.same_axis(rhs) else lhs.smaller(rhs)
+    if lhs is None or rhs is None or not lhs.same_axis(rhs):
+        return None
+    return lhs.smaller(rhs)
 
 
 # ---- subtract ------------------------------------------------------------------------------------

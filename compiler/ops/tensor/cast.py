@@ -75,7 +75,9 @@ def _shortest(dtype: str, x: Scalar) -> Scalar:
         and bits(x.to) >= bits(dtype)
     ):
         x = x.a
-    return x if x.dtype == dtype else Cast(dtype, x)
+    if x.dtype == dtype:
+        return x
+    return Cast(dtype, x)
 
 
 @FLower.register(cast)
@@ -106,7 +108,9 @@ def _whole_limits(call: Call) -> tuple[int, int] | None:
         return None
     held = ClipAttrs.of(data)
     limits = int(held.a_min), int(held.a_max)
-    return limits if max(map(abs, limits)) < 1 << 31 else None
+    if max(map(abs, limits)) < 1 << 31:
+        return limits
+    return None
 
 
 @FQAnnotateRewrite.register(cast, needs_tables=True)
@@ -124,7 +128,8 @@ def cast_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | Non
     """The same numbers at the scale 1; integers of that scale become others without a float."""
     data = args[0]
     if isinstance(data, QRealizeIntExpr) and is_integer(ref_call.tensor_type.dtype):
-        dtype, one = ref_call.tensor_type.dtype, data.trailing is None and data.dom_scale.data == 1
+        dtype = ref_call.tensor_type.dtype
+        one = data.trailing is None and data.dom_scale.data == 1
         if not one or bits(dtype) < 32:  # which integers would wrap around, and floats saturate
             return None
         return cast_call(data.centred(ctx.qconfig.dtype_activation).data, dtype)

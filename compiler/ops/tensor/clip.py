@@ -48,7 +48,9 @@ clip = register_op("clip", attrs_type=ClipAttrs, rel=number_rel("clip"), pattern
 def integer_bound(value: float, dtype: str) -> int:
     """A clip bound as the integer kernels use it: truncated, then saturated to ``dtype``."""
     low, high = integer_range(dtype)
-    return int(min(max(value, low), high)) if value == value else 0
+    if value == value:
+        return int(min(max(value, low), high))
+    return 0
 
 
 @FNumpyCompute.register(clip)
@@ -59,7 +61,8 @@ def clip_numpy(attrs: ClipAttrs, args: Arrays, out_type: Type) -> list[Any]:
         low, high = attrs.a_min, attrs.a_max
     else:
         dtype = str(data.dtype)
-        low, high = integer_bound(attrs.a_min, dtype), integer_bound(attrs.a_max, dtype)
+        low = integer_bound(attrs.a_min, dtype)
+        high = integer_bound(attrs.a_max, dtype)
     held = np.asarray(np.minimum(data, data.dtype.type(high)))
     return [np.maximum(held, data.dtype.type(low), out=held)]
 
@@ -95,7 +98,8 @@ def clip_lower(attrs: ClipAttrs, x: Scalar) -> Scalar:
     """Two comparisons."""
     low, high = attrs.a_min, attrs.a_max
     if not x.dtype.startswith("float"):
-        low, high = integer_bound(low, x.dtype), integer_bound(high, x.dtype)
+        low = integer_bound(low, x.dtype)
+        high = integer_bound(high, x.dtype)
     return Bin("max", Bin("min", x, like_first(high, x)), like_first(low, x))
 
 

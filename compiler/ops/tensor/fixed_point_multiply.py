@@ -141,7 +141,9 @@ def _general(data: Array, multiplier: Array, shift: Array) -> Array:
     wide += np.left_shift(np.int64(1), 30 + right)
     wide >>= 31 + right
     result = wide.astype(np.int32).astype(data.dtype, copy=False)
-    return np.where(vanishes, data.dtype.type(0), result) if vanishes.any() else result
+    if vanishes.any():
+        return np.where(vanishes, data.dtype.type(0), result)
+    return result
 
 
 def multiplied_by(step: Step) -> tuple[Array, Array] | None:
@@ -175,7 +177,8 @@ def fixed_point_multiply_body(step: Step, words: Words) -> Value | None:
         return _shifted(x, shift - 1, words)
     general = np.where(power, 0, shift)
     multiplier = np.where(power | (general > 63), 0, multiplier)
-    wide, right = words.cast(x, "int64"), np.maximum(-general, 0)
+    wide = words.cast(x, "int64")
+    right = np.maximum(-general, 0)
     if (general > 0).any():
         left = words.constant(np.clip(general, 0, 64), "int64")
         wide = words.binary("left_shift", wide, left)
@@ -209,7 +212,8 @@ def shifted_down(x: Value, down: Array, rounding: str, words: Words) -> Value:
 
 def _shifted(x: Value, up: Array, words: Words) -> Value:
     """x * 2^up in its dtype, half added where bits are shifted out."""
-    dtype, made = x.type.dtype, x
+    dtype = x.type.dtype
+    made = x
     down = np.maximum(-up, 0)
     if down.any():
         made = shifted_down(made, down, "up", words)

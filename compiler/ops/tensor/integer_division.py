@@ -27,7 +27,9 @@ def truncated_quotient(lhs: Array, rhs: Array) -> Array:
 
 
 def _trunc_divide(lhs: Array, rhs: Array) -> Any:
-    return np.trunc(lhs / rhs) if lhs.dtype.kind == "f" else truncated_quotient(lhs, rhs)
+    if lhs.dtype.kind == "f":
+        return np.trunc(lhs / rhs)
+    return truncated_quotient(lhs, rhs)
 
 
 intrinsics.register("truncdiv")(truncated_quotient)
@@ -78,7 +80,9 @@ def _quotient(a: Value, b: Value, words: Words) -> Value:
 def trunc_divide_body(step: Step, words: Words) -> Value | None:
     """The quotient toward zero, of integers."""
     a, b = step.args
-    return None if is_float(a.type.dtype) else _quotient(a, b, words)
+    if is_float(a.type.dtype):
+        return None
+    return _quotient(a, b, words)
 
 
 @FBody.register("floor_mod", "mod", "trunc_mod")

@@ -60,7 +60,9 @@ def sqrt_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) ->
 def sqrt_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
     """The root of the one scale of all channels."""
     scale = moved_scale(call, scales, qconfig)
-    return None if scale is None else _rooted(scale)
+    if scale is None:
+        return None
+    return _rooted(scale)
 
 
 def _rooted(scale: DomScale) -> DomScale:
@@ -71,4 +73,6 @@ def _rooted(scale: DomScale) -> DomScale:
 def _shift(scale: NDArray[np.float32]) -> int:
     """Bits in front of the root; one less where a power of two has no root that is one."""
     fraction, exponent = np.frexp(scale)
-    return 29 if float(fraction) == 0.5 and int(exponent) % 2 == 0 else 30
+    if float(fraction) == 0.5 and int(exponent) % 2 == 0:
+        return 29
+    return 30

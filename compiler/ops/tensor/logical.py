@@ -136,7 +136,9 @@ def _question(name: str, function: Callable[..., Any], lower: LowerRule) -> None
 
 
 def _is_nan(attrs: Any, x: Scalar) -> Scalar:
-    return Bin("!=", x, x) if x.dtype.startswith("float") else BoolImm(False)
+    if x.dtype.startswith("float"):
+        return Bin("!=", x, x)
+    return BoolImm(False)
 
 
 def _is_infinite(attrs: Any, x: Scalar) -> Scalar:
@@ -194,7 +196,9 @@ def comparison_body(step: Step, words: Words) -> Value:
     if step.name == "not_equal":
         return words.negation(words.equal(a, b))
     found = words.less(a, b) if step.name == "greater_equal" else words.less(b, a)
-    return found if step.name == "greater" else words.negation(found)
+    if step.name == "greater":
+        return found
+    return words.negation(found)
 
 
 FQPartitionRewrite.register(*_OPS, needs_tables=True)(partition_inside)
@@ -220,7 +224,8 @@ def comparison_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr
         (lhs, rhs), _ = unify_for_add(ref_call, pair, ctx.qconfig, reach=0.0)
         return with_args(ref_call, (lhs.data, rhs.data))
     place = int(isinstance(args[0], Constant))
-    value, bound = args[place], args[1 - place]
+    value = args[place]
+    bound = args[1 - place]
     if not isinstance(value, QRealizeIntExpr) or not isinstance(bound, Constant):
         return None
     acc = ctx.qconfig.dtype_activation

@@ -51,8 +51,10 @@ def lookup_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
 @FLower.register(lookup)
 def lookup_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """One load; the data are moved to start at 0."""
-    data, table = inputs[0], b.reusable(inputs[1])
-    lowest, last = integer_range(data.dtype)[0], table.shape[0] - 1
+    data = inputs[0]
+    table = b.reusable(inputs[1])
+    lowest = integer_range(data.dtype)[0]
+    last = table.shape[0] - 1
 
     def at(indices: tuple[Scalar, ...]) -> Scalar:
         place = index.plus(Cast("int32", data.at(indices)), -lowest)

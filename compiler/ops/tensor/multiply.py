@@ -115,7 +115,9 @@ def multiply_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | N
 
 
 def _quotient(lhs: NDArray[Any], rhs: NDArray[Any]) -> Any:
-    return np.divide(lhs, rhs) if lhs.dtype.kind == "f" else truncated_quotient(lhs, rhs)
+    if lhs.dtype.kind == "f":
+        return np.divide(lhs, rhs)
+    return truncated_quotient(lhs, rhs)
 
 
 @elementwise
@@ -153,13 +155,17 @@ def divide_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | N
     inverse = Call(unary_formula, (ref_call.args[1],), attrs, span=ref_call.span)
     factor = unary_formula_realize(inverse, (divisor,), ctx)
     product = Call(multiply, ref_call.args, span=ref_call.span)
-    return None if factor is None else multiply_realize(product, (pair[0], factor), ctx)
+    if factor is None:
+        return None
+    return multiply_realize(product, (pair[0], factor), ctx)
 
 
 @FQZeroPoint.register(divide)
 def divide_zero_point(call: Call, place: int) -> ZeroPoint:
     """The table of the divisor accounts for it."""
-    return ZeroPoint.TAKES if place else ZeroPoint.CENTRES
+    if place:
+        return ZeroPoint.TAKES
+    return ZeroPoint.CENTRES
 
 
 FQDomScale.register(divide)(changed_scale)

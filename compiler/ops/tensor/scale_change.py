@@ -25,7 +25,8 @@ def _constant_side(ref_call: Call, qconfig: QConfig) -> tuple[int, float] | None
         return None
     sides = (1,) if is_op_call(ref_call, "divide") else (1, 0)
     for side in sides:
-        constant, other = ref_call.args[side], ref_call.args[1 - side]
+        constant = ref_call.args[side]
+        other = ref_call.args[1 - side]
         if not isinstance(constant, Constant) or isinstance(other, Constant):
             continue
         if constant.data.size != 1 or other.tensor_type.shape != ref_call.tensor_type.shape:
@@ -69,7 +70,9 @@ def changed_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | No
     if found is None:
         return None
     scale = scales[1 - found[0]]
-    return None if scale is None else rescaled(scale, found[1])
+    if scale is None:
+        return None
+    return rescaled(scale, found[1])
 
 
 def rescaled(scale: DomScale, factor: float) -> DomScale:

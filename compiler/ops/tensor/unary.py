@@ -123,16 +123,21 @@ def unary_scalar(name: str, x: Scalar) -> Scalar:
     if name in FLOAT_ONLY:
         return Intrin(name, (x,))
     if name in _ROUNDINGS:
-        return Intrin(_ROUNDINGS[name], (x,)) if floats else x
+        if floats:
+            return Intrin(_ROUNDINGS[name], (x,))
+        return x
     if name in ("negative", "abs"):
         if x.dtype.startswith("uint"):
-            return x if name == "abs" else Un("neg", x)
+            if name == "abs":
+                return x
+            return Un("neg", x)
         if not floats:
             # The one value without a counterpart goes to the largest.
             x = Bin("max", x, like_first(integer_range(x.dtype)[0] + 1, x))
         return Un("neg" if name == "negative" else "abs", x)
     if name == "sign":
-        zero, one = like_first(0, x), like_first(1, x)
+        zero = like_first(0, x)
+        one = like_first(1, x)
         positive = Bin(">", x, zero)
         if x.dtype.startswith("uint"):
             return Select(positive, one, zero)
@@ -160,8 +165,16 @@ for _name, _rounding in _ROUNDINGS.items():
 
 
 FBody.register(
-    *("floor", "ceil", "trunc", "round", "round_even", "copy", "device_copy", "on_device"),
-    *("annotation.cast_hint", "annotation.stop_fusion"),
+    "floor",
+    "ceil",
+    "trunc",
+    "round",
+    "round_even",
+    "copy",
+    "device_copy",
+    "on_device",
+    "annotation.cast_hint",
+    "annotation.stop_fusion",
 )(operand)
 
 

@@ -43,7 +43,8 @@ _WIDE = (1 << 15) - 1
 _NARROW = 8
 TFLM_BITS = 12
 """Bits of a table's index where microcontrollers hold it."""
-_INDEX, _WIDE_PLACES = "int32", "uint16"
+_INDEX = "int32"
+_WIDE_PLACES = "uint16"
 
 
 class UnaryFormulaAttrs(OpAttrs):
@@ -99,7 +100,8 @@ def unary_formula_realize(
     lowest, highest = integer_limits(dtype)
     places = data.in_dtype(dtype)
     if bits(dtype) > _NARROW:  # the table begins with the first integer that there is
-        lowest, highest = data.low, data.high
+        lowest = data.low
+        highest = data.high
         moved = subtract(data.in_dtype(_INDEX), Constant(np.array(lowest, _INDEX)))
         places = cast(moved, _WIDE_PLACES)
     steps = np.arange(lowest, highest + 1) - data.zero_point

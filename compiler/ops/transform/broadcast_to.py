@@ -132,7 +132,8 @@ def slice_like(types: Types, attrs: SliceLikeAttrs) -> Type:
     for axis in _cut_axes(len(dims), attrs.axes):
         if axis >= len(like.shape):
             raise TypeInferenceError(f"slice_like: {like} has no axis {axis}")
-        size, wanted = dims[axis], like.shape[axis]
+        size = dims[axis]
+        wanted = like.shape[axis]
         if isinstance(size, int) and isinstance(wanted, int) and wanted > size:
             raise TypeInferenceError(f"slice_like: axis {axis} of {data} is shorter than {wanted}")
         dims[axis] = wanted

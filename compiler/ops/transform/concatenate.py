@@ -140,9 +140,11 @@ def concatenate_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuil
     axis = ConcatenateAttrs.of(call).axis % len(inputs[0].shape)
 
     def at(indices: tuple[Scalar, ...]) -> Scalar:
-        end, ranges = 0, list[tuple[int, Scalar]]()
+        end = 0
+        ranges = list[tuple[int, Scalar]]()
         for field in inputs:
-            start, end = end, end + field.shape[axis]
+            start = end
+            end = end + field.shape[axis]
             own = (*indices[:axis], plus(indices[axis], -start), *indices[axis + 1 :])
             if start < end:
                 ranges.append((end, field.at(own)))
@@ -152,7 +154,9 @@ def concatenate_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuil
                 for (end, low), (last, high) in zip(ranges[::2], ranges[1::2])
             ]
             ranges = pairs + ranges[len(ranges) & ~1 :]
-        return ranges[0][1] if ranges else literal(0, inputs[0].dtype)
+        if ranges:
+            return ranges[0][1]
+        return literal(0, inputs[0].dtype)
 
     return [TensorView.of(out_types[0].concrete_shape, at)]
 
@@ -251,7 +255,9 @@ def split_numpy(attrs: SplitAttrs, args: Arrays, out_type: Type) -> list[Any]:
 def split_body(step: Step, words: Words) -> Sequence[Value]:
     """Slices of one axis, one behind the other."""
     (data,) = step.args
-    axis, begin, found = step.attrs.axis % len(data.type.shape), 0, []
+    axis = step.attrs.axis % len(data.type.shape)
+    begin = 0
+    found = []
     for result in step.results:
         end = begin + shape_of(result)[axis]
         found.append(words.slice(data, axis, begin, end))
@@ -274,7 +280,8 @@ def split_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | N
 @of_integers
 def split_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
     """Pieces of the integers, each with the scales of its channels."""
-    attrs, rank = SplitAttrs.of(ref_call), len(ref_call.args[0].tensor_type.shape)
+    attrs = SplitAttrs.of(ref_call)
+    rank = len(ref_call.args[0].tensor_type.shape)
     along = data.trailing == rank - 1 - attrs.axis % rank and data.channel_clip is None
     data = data if along else movable(data, ref_call, ctx)
     pieces = pieces_of(with_args(ref_call, (data.data,)), ref_call)

@@ -51,7 +51,8 @@ def one_hot_numpy(attrs: OneHotAttrs, args: Arrays, out_type: Type) -> list[Any]
     """An index outside [0, depth) gives a row of off_value."""
     indices, on, off = args
     if attrs.dtype:
-        on, off = convert(on, attrs.dtype), convert(off, attrs.dtype)
+        on = convert(on, attrs.dtype)
+        off = convert(off, attrs.dtype)
     axis = attrs.axis % (indices.ndim + 1)
     shape = [1] * (indices.ndim + 1)
     shape[axis] = attrs.depth
@@ -63,7 +64,8 @@ def one_hot_numpy(attrs: OneHotAttrs, args: Arrays, out_type: Type) -> list[Any]
 def one_hot_body(step: Step, words: Words) -> Value:
     """The index compared with the places along the new axis."""
     index, on, off = step.args
-    shape, dtype = shape_of(step.results[0]), step.results[0].type.dtype
+    shape = shape_of(step.results[0])
+    dtype = step.results[0].type.dtype
     axis = step.attrs.axis % len(shape)
     index = words.reshape(words.cast(index, "int64"), [*shape[:axis], 1, *shape[axis + 1 :]])
     hit = words.equal(words.broadcast(index, shape), words.places(shape, axis))

@@ -52,7 +52,9 @@ def new_shape(source: Shape, newshape: tuple[int, ...], allowzero: bool = False)
         TypeInferenceError: a special value has nothing to act on, or the element counts differ.
     """
     out: list[Dim] = []
-    at, infer_at, position = 0, -1, 0
+    at = 0
+    infer_at = -1
+    position = 0
     while position < len(newshape):
         value = newshape[position]
         position += 1
@@ -72,7 +74,8 @@ def new_shape(source: Shape, newshape: tuple[int, ...], allowzero: bool = False)
             out.extend(source[at:])
             at = max(at, len(source))
         elif value == -3:
-            a, b = _source(source, at, newshape), _source(source, at + 1, newshape)
+            a = _source(source, at, newshape)
+            b = _source(source, at + 1, newshape)
             out.append(product_of((a, b)))
             at += 2
         elif value == -4:
@@ -84,7 +87,8 @@ def new_shape(source: Shape, newshape: tuple[int, ...], allowzero: bool = False)
     if infer_at >= 0:
         out[infer_at] = _inferred(source, out, newshape)
     else:
-        have, wanted = product_of(source), product_of(out)
+        have = product_of(source)
+        wanted = product_of(out)
         if isinstance(have, int) and isinstance(wanted, int) and have != wanted:
             raise _error(source, newshape, f"holds {wanted} elements")
     return tuple(out)
@@ -99,7 +103,8 @@ def _source(source: Shape, at: int, newshape: tuple[int, ...]) -> Dim:
 def _split(source: Shape, dim: Dim, newshape: tuple[int, ...], position: int) -> tuple[Dim, Dim]:
     if position + 2 > len(newshape):
         raise _error(source, newshape, "has -4 without two values after it")
-    first, second = newshape[position], newshape[position + 1]
+    first = newshape[position]
+    second = newshape[position + 1]
     if first == second == -1 or min(first, second) < -1 or 0 in (first, second):
         raise _error(source, newshape, "splits a dimension by other than two sizes")
     if isinstance(dim, AnyDim):

@@ -139,7 +139,9 @@ def scan_numpy(attrs: ScanAttrs, args: Arrays, out_type: Type) -> list[Any]:
     body: Any = args[0]
     first, last = attrs.borders(len(out_type.fields))
     given = args[1:]
-    states, inputs, constants = list(given[:first]), given[first:last], given[last:]
+    states = list(given[:first])
+    inputs = given[first:last]
+    constants = given[last:]
     outputs = [np.empty(ty.concrete_shape, ty.dtype) for ty in tensor_fields(out_type)[first:]]
     for step in range(attrs.length):
         places = step, attrs.length - 1 - step
@@ -238,11 +240,15 @@ def end_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | Non
 
     def state(field: Expr, has_scale: bool) -> Expr:
         held = unannotated(field)
-        return wide_point(held, ctx) if has_scale else held
+        if has_scale:
+            return wide_point(held, ctx)
+        return held
 
     def output(field: Expr, has_scale: bool) -> Expr:
         held = unannotated(field)
-        return as_input(field, ctx) if has_scale and not kind_of(field) else held
+        if has_scale and not kind_of(field):
+            return as_input(field, ctx)
+        return held
 
     groups = (
         tuple(map(state, states, real)),

@@ -161,7 +161,9 @@ def scatter_nd_lower(
 ) -> Lowered | None:
     """A routine for rows; other forms have the loops of their words."""
     rows = is_of_rows(inputs[0].shape, inputs[1].shape)
-    return _ROUTINE(call, inputs, out_types, b) if rows else None
+    if rows:
+        return _ROUTINE(call, inputs, out_types, b)
+    return None
 
 
 def is_of_rows(data: tuple[int, ...], indices: tuple[int, ...]) -> bool:
@@ -186,7 +188,8 @@ def most_updates(indices: NDArray[Any] | None, shape: tuple[int, ...], rows: int
 def scatter_nd_body(step: Step, words: Words) -> Value | None:
     """Rows of the axes that tuples do not name."""
     data, indices, updates = step.args
-    shape, tuples = shape_of(data), shape_of(indices)
+    shape = shape_of(data)
+    tuples = shape_of(indices)
     if is_of_rows(shape, tuples):
         return None
     named = shape[: tuples[0]]
@@ -198,7 +201,8 @@ def scatter_nd_body(step: Step, words: Words) -> Value | None:
 def scatter_elements_body(step: Step, words: Words) -> Value:
     """Rows of one element."""
     data, indices, updates = step.args
-    shape, axis = shape_of(data), step.attrs.axis % len(shape_of(data))
+    shape = shape_of(data)
+    axis = step.attrs.axis % len(shape_of(data))
     sizes = [size if k == axis else 1 for k, size in enumerate(shape)]
     strides = [math.prod(shape[k + 1 :]) for k in range(len(shape))]
     starts: Any = 0
@@ -235,7 +239,8 @@ def scatter_nd_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Exp
     """Sums of narrow updates that begin with 0 are accumulators; other modes choose between values
     at one scale. Products, and sums that begin elsewhere, stay in float."""
     data, indices, updates = args
-    mode, first = ScatterNDAttrs.of(ref_call).mode, ref_call.args[0]
+    mode = ScatterNDAttrs.of(ref_call).mode
+    first = ref_call.args[0]
     if ctx.check_to_skip(ref_call) or kind_of(indices) is not None:
         return None
     sides: tuple[Expr, ...]
@@ -281,7 +286,9 @@ def scatter_nd_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr
 @FQZeroPoint.register(scatter_nd)
 def scatter_nd_zero_point(call: Call, place: int) -> ZeroPoint | None:
     """Sums are centred; other modes bring both sides to one zero point."""
-    return ZeroPoint.CENTRES if ScatterNDAttrs.of(call).mode == "add" else ZeroPoint.TAKES
+    if ScatterNDAttrs.of(call).mode == "add":
+        return ZeroPoint.CENTRES
+    return ZeroPoint.TAKES
 
 
 @FNeverNegative.register(scatter_nd)

@@ -69,17 +69,17 @@ def topk(types: Types, attrs: TopKAttrs) -> Type:
         raise TypeInferenceError(f"topk: k={attrs.k} exceeds the {size} elements of axis {axis}")
     count = size if attrs.k < 1 else attrs.k
     shape = (*data.shape[:axis], count, *data.shape[axis + 1 :])
-    values, indices = (
-        TensorType(shape, data.dtype),
-        TensorType(shape, check_integer_dtype("topk", attrs.dtype)),
-    )
+    values = TensorType(shape, data.dtype)
+    indices = TensorType(shape, check_integer_dtype("topk", attrs.dtype))
     if attrs.ret_type == "both":
         return TupleType((values, indices))
     if attrs.ret_type not in ("values", "indices"):
         raise TypeInferenceError(
             f"topk: ret_type {attrs.ret_type!r} is unknown", fix="both, values or indices"
         )
-    return values if attrs.ret_type == "values" else indices
+    if attrs.ret_type == "values":
+        return values
+    return indices
 
 
 def ordering(data: NDArray[Any], axis: int, ascending: bool) -> NDArray[np.int64]:
@@ -139,7 +139,8 @@ def topk_body(step: Step, words: Words) -> Value | None:
     """
     (data,), result = step.args, step.results[0]
     axis = step.attrs.axis % len(data.type.shape)
-    shape, count = shape_of(data), shape_of(result)[axis]
+    shape = shape_of(data)
+    count = shape_of(result)[axis]
     if step.attrs.ret_type != "indices" or count > MOST or data.type.dtype not in _WIDER:
         return None
     rest = words.mirrored(data) if step.attrs.is_ascend else data

@@ -102,7 +102,8 @@ def position(value: Scalar, size: int, mode: str) -> Scalar:
 def take_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """One load at a computed index."""
     attrs = TakeAttrs.of(call)
-    data, indices = inputs[0], b.reusable(inputs[1])
+    data = inputs[0]
+    indices = b.reusable(inputs[1])
     if attrs.axis is None:
         flat = reshaped(data, (math.prod(data.shape),))
         size = flat.shape[0]
@@ -112,7 +113,8 @@ def take_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) ->
             )
         ]
     axis = attrs.axis % len(data.shape)
-    shared, inner = attrs.batch_dims, len(indices.shape) - attrs.batch_dims
+    shared = attrs.batch_dims
+    inner = len(indices.shape) - attrs.batch_dims
 
     def element(at: tuple[Scalar, ...]) -> Scalar:
         where = indices.at((*at[:shared], *at[axis : axis + inner]))
@@ -126,16 +128,20 @@ def take_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) ->
 def take_body(step: Step, words: Words) -> Value | None:
     """Take along a named axis, right behind those that are shared."""
     data, indices = step.args
-    attrs, batch = step.attrs, step.attrs.batch_dims
+    attrs = step.attrs
+    batch = step.attrs.batch_dims
     rank = len(data.type.shape)
     if attrs.axis is None:
         flat = words.reshape(data, (math.prod(shape_of(data)),))
         return words.take(flat, indices, 0, 0, attrs.mode)
     axis = attrs.axis % rank
     if batch in (0, axis):
-        return None if axis == attrs.axis else words.take(data, indices, axis, batch, attrs.mode)
+        if axis == attrs.axis:
+            return None
+        return words.take(data, indices, axis, batch, attrs.mode)
     # The axis behind those that it shares, and back behind the others.
-    between, inner = range(batch, axis), len(indices.type.shape) - batch
+    between = range(batch, axis)
+    inner = len(indices.type.shape) - batch
     data = words.transpose(data, [*range(batch), axis, *between, *range(axis + 1, rank)])
     found = words.take(data, indices, batch, batch, attrs.mode)
     first = batch + inner
@@ -251,7 +257,8 @@ def gather_nd_numpy(attrs: GatherNDAttrs, args: Arrays, out_type: Type) -> list[
 def gather_nd_body(step: Step, words: Words) -> Value:
     """The places of tuples, row-major over the axes that they name."""
     data, indices = step.args
-    batch, shape = step.attrs.batch_dims, shape_of(data)
+    batch = step.attrs.batch_dims
+    shape = shape_of(data)
     named = shape[batch : batch + shape_of(indices)[0]]
     flat = words.reshape(data, (*shape[:batch], math.prod(named), *shape[batch + len(named) :]))
     return words.take(flat, flat_places(words, indices, named), batch, batch)

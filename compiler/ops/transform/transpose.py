@@ -83,7 +83,9 @@ def transpose_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
 def transpose_body(step: Step, words: Words) -> Value | None:
     """Every axis by its number."""
     axes = permutation(step.attrs.axes, len(step.args[0].type.shape))
-    return None if axes == step.attrs.axes else words.transpose(step.args[0], axes)
+    if axes == step.attrs.axes:
+        return None
+    return words.transpose(step.args[0], axes)
 
 
 # ---- layout_transform --------------------------------------------------------------------------

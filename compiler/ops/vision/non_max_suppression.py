@@ -129,7 +129,9 @@ def non_max_suppression_numpy(
         boxes[b, places] = rows[order[kept]]
         positions[b, : len(kept)] = indices[b, order[kept]]
         counts[b] = len(kept)
-    return [positions, counts] if attrs.return_indices else [boxes]
+    if attrs.return_indices:
+        return [positions, counts]
+    return [boxes]
 
 
 def _survivors(
@@ -153,7 +155,8 @@ def _survivors(
 
 def _overlap(box: Array, others: Array) -> Array:
     """Intersection over union of one box with many; corners may come in either order."""
-    low, high = np.minimum(box[:2], box[2:]), np.maximum(box[:2], box[2:])
+    low = np.minimum(box[:2], box[2:])
+    high = np.maximum(box[:2], box[2:])
     lows = np.minimum(others[:, :2], others[:, 2:])
     highs = np.maximum(others[:, :2], others[:, 2:])
     sides = np.maximum(np.minimum(high, highs) - np.maximum(low, lows), 0)

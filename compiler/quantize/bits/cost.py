@@ -90,7 +90,8 @@ def module_cost(marked: IRModule, qconfig: QConfig) -> ModuleCost:
         ConfigValueError: QConfig.layers names a layer that the module does not have.
     """
     main = marked["main"]
-    bits_of, turns = chosen_bits(main, qconfig), turns_of(main)
+    bits_of = chosen_bits(main, qconfig)
+    turns = turns_of(main)
     found = []
     counted: set[Expr] = set()
     for call, name in named_weights(main).items():

@@ -83,7 +83,9 @@ def point_names(annotated: IRModule) -> dict[Call, str]:
 
 
 def _args(node: Expr) -> tuple[Expr, ...]:
-    return node.args if isinstance(node, Call) else ()
+    if isinstance(node, Call):
+        return node.args
+    return ()
 
 
 def _name_of(node: Expr, places: Mapping[Expr, int]) -> str:
@@ -122,7 +124,8 @@ def own_points(annotated: IRModule, qconfig: QConfig, ranges: Ranges) -> tuple[I
     if not chosen and not narrower:
         return annotated, ranges
     main: Function = annotated["main"]
-    names, places = point_names(annotated), call_places(main)
+    names = point_names(annotated)
+    places = call_places(main)
     legal = set(names.values())
     divided: dict[tuple[Expr, Expr], str] = {}
     for node in places:

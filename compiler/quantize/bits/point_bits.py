@@ -59,7 +59,8 @@ def point_readers(main: Function) -> dict[Expr, Readers]:
     nodes = nodes_of(main)
     convolved = _convolved(nodes)
     for node in reversed(nodes):
-        readers, through = read.pop(node, _NONE), stored.pop(node, _NONE)
+        readers = read.pop(node, _NONE)
+        through = stored.pop(node, _NONE)
         kind = quantize_kind(node)
         if kind == QAnnotateKind.INPUT:
             through = readers | through
@@ -68,13 +69,17 @@ def point_readers(main: Function) -> dict[Expr, Readers]:
             found[node] = tuple(sorted(through))
             readers = _NONE
         elif node in layers:
-            readers, through = frozenset((layers[node],)), _NONE
+            readers = frozenset((layers[node],))
+            through = _NONE
         elif is_op_call(node, "unary_formula") or is_square(node):
-            readers, through = _TABLES, _NONE
+            readers = _TABLES
+            through = _NONE
         elif is_op_call(node, "nn.softmax"):
-            readers, through = _SCORES, _NONE
+            readers = _SCORES
+            through = _NONE
         elif kind is not None or (through and not moves(node)):
-            readers, through = readers | _OTHER, _NONE
+            readers = readers | _OTHER
+            through = _NONE
         # An operator is an operand of all its calls: their readers would gather there.
         calls_op = isinstance(node, Call) and isinstance(node.op, Op)
         for place, operand in enumerate(node.operands()[calls_op:]):
@@ -164,13 +169,17 @@ def chosen_bits(
 def own_choice(point: Expr, qconfig: QConfig) -> LayerChoice | None:
     """Return the choice for a single quantization point that ``own_points`` has named."""
     attrs = point_attrs(point)
-    return qconfig.layers.get(attrs.name) if attrs is not None and attrs.name else None
+    if attrs is not None and attrs.name:
+        return qconfig.layers.get(attrs.name)
+    return None
 
 
 def own_range(point: Expr, qconfig: QConfig) -> tuple[float, float] | None:
     """Return the range chosen for a quantization point: neither shared, fitted nor widened."""
     own = own_choice(point, qconfig)
-    return None if own is None else own.range
+    if own is None:
+        return None
+    return own.range
 
 
 def own_bits(point: Expr, qconfig: QConfig) -> int:

@@ -67,7 +67,9 @@ def _amplified(weight: NDArray[Any], reach: NDArray[Any]) -> float:
     in all channels, the signal is not."""
     columns = np.square(weight, dtype=np.float64).sum(axis=(0, *range(2, weight.ndim)))
     signal = float(columns @ np.square(reach))
-    return float(columns.mean() * np.square(reach).sum()) / signal if signal else 1.0
+    if signal:
+        return float(columns.mean() * np.square(reach).sum()) / signal
+    return 1.0
 
 
 def _of_activations(
@@ -104,7 +106,8 @@ def _of_weights(module: IRModule, qconfig: QConfig, reach: Mapping[Call, NDArray
     axis = 0 if qconfig.weight_granularity == "channel" else None
     choices = choices_of(module["main"], qconfig.layers)
     for call, _ in weighted_calls(module["main"]):
-        weight, choice = weight_of(call), choices.get(call, LayerChoice())
+        weight = weight_of(call)
+        choice = choices.get(call, LayerChoice())
         if weight is None or weight.data.ndim < 2 or choice.float:
             continue
         nbit = choice.nbit_weight or qconfig.nbit_weight
@@ -124,7 +127,9 @@ def squares(values: NDArray[Any]) -> float:
     """Return the sum of the squares, in float64 where that of float32 overflows, which the caller
     ignores."""
     total = float(np.add.reduce(np.square(values), axis=None))
-    return total if math.isfinite(total) else float(np.square(values, dtype=np.float64).sum())
+    if math.isfinite(total):
+        return total
+    return float(np.square(values, dtype=np.float64).sum())
 
 
 def _relative_error(one: TensorStats, low: float, high: float, nbit: int) -> float:
@@ -136,4 +141,6 @@ def _relative_error(one: TensorStats, low: float, high: float, nbit: int) -> flo
     step = max((high - low) / (2**nbit - 1), 1e-30)
     held = np.clip(np.rint(centre / step), np.rint(low / step), np.rint(high / step)) * step
     signal = float(np.square(centre) @ counts)
-    return float(np.square(held - centre) @ counts) / signal if signal else 0.0
+    if signal:
+        return float(np.square(held - centre) @ counts) / signal
+    return 0.0

@@ -125,7 +125,8 @@ def wide_inputs(module: IRModule) -> WideInputs:
     read: Counter[Readers] = Counter()
     for point, readers in marked.points.items():
         read[readers] += marked.values[point]
-    values, scores = read[TABLES,], read[SCORES,]
+    values = read[TABLES,]
+    scores = read[SCORES,]
     work = sum(marked.work.values())
     found = last | first | columns | loops
     searched: dict[str, int] = {}
@@ -166,7 +167,8 @@ def left_in_float(module: IRModule) -> _Layers:
     Args:
         module: result of ``prerequisite_optimize``.
     """
-    marked, found = _Marked.of(module), _Layers()
+    marked = _Marked.of(module)
+    found = _Layers()
     calls = {name: call for call, name in marked.layers.items()}
     for point, readers in marked.points.items():
         for name in () if is_given(point) else readers:
@@ -195,9 +197,11 @@ def with_room_for_sums(module: IRModule, qconfig: QConfig) -> QConfig:
     if not qconfig.for_tflm or qconfig.dtype_input != "int16":
         return qconfig
     most = integer_range(qconfig.dtype_activation)[1] / (1 << (qconfig.nbit_input - 1))
-    largest, layers = most, qconfig.layers.to_dict()
+    largest = most
+    layers = qconfig.layers.to_dict()
     for call, name in named_layers(module["main"]).items():
-        weight, shape = call.args[1], FQProductShape.require(call.op)(call)
+        weight = call.args[1]
+        shape = FQProductShape.require(call.op)(call)
         if not isinstance(weight, Constant):
             layers.setdefault(name, {"nbit_input": (32 - (shape.terms - 1).bit_length()) // 2})
         elif shape.weight_axis is not None and weight.data.size:
@@ -217,7 +221,8 @@ def _sums(main: Function) -> tuple[int, int]:
     A loop of one step counts too, since streams call such cells: a denoising GRU ends at 40.0 dB
     instead of 32.3 after 1,000 calls, an LSTM at 36.2 instead of 34.4.
     """
-    joined, lengths = residual_stream(main, sums=True) - residual_stream(main), lengths_of(main)
+    joined = residual_stream(main, sums=True) - residual_stream(main)
+    lengths = lengths_of(main)
     looped = others = 0
     for node in joined:
         if is_op_call(node, "add"):
@@ -254,7 +259,8 @@ class _Marked:
         qconfig = QConfig.recommended()
         annotated = module.view(recommended_mark)[0]
         main = annotated["main"]
-        nodes, layers = nodes_of(main), named_layers(main)
+        nodes = nodes_of(main)
+        layers = named_layers(main)
         behind: set[Expr] = set()
         for node in nodes:
             if node in layers or not behind.isdisjoint(node.operands()):
@@ -271,7 +277,9 @@ class _Marked:
         if not isinstance(layer, Call) or not has_weight(layer):
             return 0
         nbit = 32 - QConfig.recommended().nbit_weight - (_terms(layer) - 1).bit_length()
-        return min(WIDE_BITS, nbit) if nbit >= _FEWEST_BITS else 0
+        if nbit >= _FEWEST_BITS:
+            return min(WIDE_BITS, nbit)
+        return 0
 
     def last_layers(self) -> _Layers:
         """Layers that only other last layers follow, where they read few values.
@@ -286,7 +294,8 @@ class _Marked:
         inner: set[Expr] = set()
         for node in reversed(self.nodes):
             if node in self.layers and node not in inner and isinstance(node, Call):
-                name, nbit = self.layers[node], self.bits_of(node)
+                name = self.layers[node]
+                nbit = self.bits_of(node)
                 few = node.args[0].tensor_type.num_elements <= most
                 if few and nbit and self.work[name] <= left:
                     left -= self.work[name]

@@ -61,7 +61,8 @@ class ChannelStats:
         """One record per operator."""
         mean = self.total / (_UNIT * self.runs)
         stops = np.cumsum(self.sizes)
-        low, high = self.low.astype(np.float64), self.high.astype(np.float64)
+        low = self.low.astype(np.float64)
+        high = self.high.astype(np.float64)
         return [
             ChannelRanges(low[a:b], high[a:b], mean[a:b])
             for a, b in zip(stops - self.sizes, stops, strict=True)
@@ -82,7 +83,8 @@ class ChannelStats:
             )
         low = np.minimum(self.low, other.low)
         high = np.maximum(self.high, other.high)
-        total, runs = self.total + other.total, self.runs + other.runs
+        total = self.total + other.total
+        runs = self.runs + other.runs
         sample = self.sample
         if sample is not None and other.sample is not None:
             sample = sample.merge(other.sample)
@@ -107,7 +109,8 @@ class ChannelStats:
         try:
             labels = tuple(str(label) for label in arrays["labels"])
             numbers = {name: np.asarray(arrays[name]) for name in _ARRAYS}
-            runs, sample = int(arrays["runs"]), InputSample.from_arrays(arrays)
+            runs = int(arrays["runs"])
+            sample = InputSample.from_arrays(arrays)
             return ChannelStats(labels, **numbers, runs=runs, sample=sample)
         except KeyError as error:
             raise CalibrationError(
@@ -134,11 +137,13 @@ class ChannelCollector:
                 fix="leave smooth_alpha and weight_rounding unset for this model",
             )
         read = dict.fromkeys(call.args[0] for call, _ in calls)
-        given, params = dict(zip(read, read)), main.params
+        given = dict(zip(read, read))
+        params = main.params
         if ends := ends_of(main):
             whole = Function(params, Tuple((*read, *ends)))
             whole = closed(infer_module(IRModule.from_expr(whole)))["main"]
-            given, params = dict(zip(read, whole.body.operands())), whole.params
+            given = dict(zip(read, whole.body.operands()))
+            params = whole.params
         outputs: dict[tuple[Expr, int], int] = {}
         reductions: list[Expr] = []
         self._place: list[int] = []
@@ -184,5 +189,7 @@ class ChannelCollector:
 
     def result(self) -> ChannelStats:
         """The statistics so far, of one run at least."""
-        low, high, total = self._low.copy(), self._high.copy(), self._total.copy()
+        low = self._low.copy()
+        high = self._high.copy()
+        total = self._total.copy()
         return ChannelStats(self._labels, self._sizes, low, high, total, self._runs)

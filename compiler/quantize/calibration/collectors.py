@@ -41,7 +41,9 @@ _FEW_VALUES = 4096
 def _row(values: NDArray[Any]) -> NDArray[np.float32]:
     """The values as one axis; an empty tensor becomes one zero."""
     row = np.ascontiguousarray(values, np.float32).reshape(-1)
-    return row if row.size else np.zeros(1, np.float32)
+    if row.size:
+        return row
+    return np.zeros(1, np.float32)
 
 
 class RangeCollector:
@@ -64,7 +66,8 @@ class RangeCollector:
     def update(self, tensors: Iterable[NDArray[Any]]) -> None:
         """Add one batch: one array per tensor, any shape."""
         for index, values in enumerate(tensors):
-            row, counter = _row(values), self._upper[index]
+            row = _row(values)
+            counter = self._upper[index]
             if row.size < _FEW_VALUES and counter.table is None:
                 self._count_few(index, row)
             else:

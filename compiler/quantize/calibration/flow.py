@@ -174,11 +174,15 @@ class Calibration:
 
     def _stored_channels(self, sample: bool) -> ChannelStats | None:
         arrays = self._load(CHANNELS, channel_fields(sample))
-        return None if arrays is None else ChannelStats.from_arrays(arrays)
+        if arrays is None:
+            return None
+        return ChannelStats.from_arrays(arrays)
 
     def channels_for(self, qconfig: QConfig) -> ChannelStats | None:
         """``channels`` where the configuration needs them, else None; raises alike."""
-        return self.channels(qconfig) if qconfig.needs_channels else None
+        if qconfig.needs_channels:
+            return self.channels(qconfig)
+        return None
 
     def stats_for(self, qconfig: QConfig) -> CalibrationStats:
         """The statistics that the scales of a configuration are chosen from.
@@ -269,7 +273,9 @@ class Calibration:
         return one != other or mentions(self._mod["main"], _JOINS)
 
     def _load(self, kind: str, fields: Mapping[str, Any]) -> Arrays | None:
-        return None if self._store is None else self._store.load(kind, fields)
+        if self._store is None:
+            return None
+        return self._store.load(kind, fields)
 
     def _save(
         self, kind: str, fields: Mapping[str, Any], found: ChannelStats | CalibrationStats
@@ -325,7 +331,8 @@ class Calibration:
             if own not in networks:
                 networks[own] = profile_function(self._marks(self._mod, own, None)[0], whole=True)
             network, points = networks[own]
-            channels, rescaled = self.channels_for(one), network
+            channels = self.channels_for(one)
+            rescaled = network
             if one != own:
                 rescaled = profile_function(self._marks(self._mod, one, channels)[0], whole=True)[0]
             ranges = [] if channels is None else channels.ranges()

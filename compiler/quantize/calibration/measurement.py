@@ -272,7 +272,9 @@ def channel_stats(
     """
     data = LocalData(mod, dataset, executor)
     channels = merged_channels(data, QConfig())
-    return with_sample(data, QConfig(), channels) if sample else channels
+    if sample:
+        return with_sample(data, QConfig(), channels)
+    return channels
 
 
 def calibration_stats(

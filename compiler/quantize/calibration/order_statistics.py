@@ -90,7 +90,8 @@ class KeyCounter:
             known = self._counted.keys, self._counted.counts
             keys, times = zip(known, *self._pending, strict=True)
             self._counted = BucketCounts.from_entries(np.concatenate(keys), np.concatenate(times))
-            self._pending, self._pending_keys = [], 0
+            self._pending = []
+            self._pending_keys = 0
         if self.table is None:
             return self._counted
         return self._counted.merge(BucketCounts.from_dense(self.table))

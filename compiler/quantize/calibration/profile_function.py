@@ -179,7 +179,9 @@ def _bounded(data: Expr, low: float, high: float) -> Expr:
     """The data, those outside of [low, high] moved to its ends."""
     if low > -math.inf:
         data = op_call("maximum", data, scalar(low, "float32"))
-    return data if high == math.inf else op_call("minimum", data, scalar(high, "float32"))
+    if high == math.inf:
+        return data
+    return op_call("minimum", data, scalar(high, "float32"))
 
 
 def _near_largest(scores: Expr, axis: int, masked: bool) -> Expr:

@@ -43,6 +43,7 @@ def channel_fields(sample: bool) -> dict[str, Any]:
 
 def scale_fields(qconfig: QConfig) -> dict[str, Any]:
     """Plain fields that decide the activation scales."""
-    values, options = qconfig.to_dict(), options_of(type(qconfig))
+    values = qconfig.to_dict()
+    options = options_of(type(qconfig))
     decides = {name: values[name] for name, one in options.items() if one.ranged}
     return {**statistics_fields(qconfig), **decides, "layers": qconfig.layers.input_bits}

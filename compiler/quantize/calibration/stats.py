@@ -90,7 +90,9 @@ class TensorStats:
     @property
     def hist(self) -> NDArray[np.int64] | None:
         """``bins`` as a new array of shape (NUM_BINS,)."""
-        return None if self.bins is None else self.bins.dense(NUM_BINS)
+        if self.bins is None:
+            return None
+        return self.bins.dense(NUM_BINS)
 
     def histogram(self) -> NDArray[np.int64]:
         """``hist`` of both rounds.
@@ -190,7 +192,9 @@ class CalibrationStats(PointMap):
     @property
     def round(self) -> int:
         """1: ranges only; 2: everything."""
-        return 1 if any(one.bins is None for one in self.tensors) else 2
+        if any(one.bins is None for one in self.tensors):
+            return 1
+        return 2
 
     def merge(self, other: CalibrationStats) -> CalibrationStats:
         """Statistics of both shards together; exact, commutative and associative.

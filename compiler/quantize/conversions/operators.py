@@ -49,7 +49,8 @@ def converts_one(call: Call, rounded: Collection[Expr] = ()) -> bool:
     if not is_conversion(call) or len(read) != 1:
         return False
     (value,) = read
-    of, made = value.checked_type, call.checked_type
+    of = value.checked_type
+    made = call.checked_type
     if not isinstance(of, TensorType) or not isinstance(made, TensorType):
         return False
     if not is_op_call(call, "multiply"):

@@ -44,7 +44,9 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.quantize.conversions.operators import is_conversion
 from compiler.quantize.conversions.splitting import split_prefix, split_suffix
 
-PREFIX, CORE, SUFFIX = "quantize_inputs", "quantized_main", "dequantize_outputs"
+PREFIX = "quantize_inputs"
+CORE = "quantized_main"
+SUFFIX = "dequantize_outputs"
 
 
 def partition_conversions(
@@ -275,7 +277,9 @@ def _without_lets(body: Expr) -> Expr:
     def plain(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
         if isinstance(node, Let):
             return new[node.body]
-        return new[value_of[node]] if isinstance(node, Var) and node in value_of else None
+        if isinstance(node, Var) and node in value_of:
+            return new[value_of[node]]
+        return None
 
     # A value comes before the body that names it.
     order = post_order(body, lambda node: node.operands()[isinstance(node, Let) :])

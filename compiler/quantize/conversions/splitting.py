@@ -78,10 +78,14 @@ class _Cuts:
     def _key(self, node: Expr) -> Any:
         """Return the value that a conversion depends on; None when it is no conversion."""
         if isinstance(node, Var):
-            return ("input", node) if node in self.params else None
+            if node in self.params:
+                return ("input", node)
+            return None
         if isinstance(node, TupleGetItem):
             whole = self.known.get(node.tuple)
-            return None if whole is None else ("field", whole, node.index)
+            if whole is None:
+                return None
+            return ("field", whole, node.index)
         if not isinstance(node, Call) or not converts_one(node, self.rounded):
             return None
         assert isinstance(node.op, Op)

@@ -27,7 +27,8 @@ from compiler.targets.c.toolchain import build_library
 _SOURCES = [Path(__file__).with_name(name) for name in ("calibrate.c", "products.c")]
 _LANES = 4  # LANES and TEAM of the sources
 _TEAM = 8
-_TILE, _PADDED = 4, 32
+_TILE = 4
+_PADDED = 32
 
 
 class _Array:
@@ -41,7 +42,10 @@ class _Array:
         return ctypes.c_void_p(array.ctypes.data)
 
 
-_INT, _LONG, _FLOAT, _DOUBLE = ctypes.c_int32, ctypes.c_int64, ctypes.c_float, ctypes.c_double
+_INT = ctypes.c_int32
+_LONG = ctypes.c_int64
+_FLOAT = ctypes.c_float
+_DOUBLE = ctypes.c_double
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "count_ranges": (_Array, _LONG, *[_Array] * 3),
     "histogram": (_Array, _LONG, _Array, _INT, _FLOAT, _Array, _Array),
@@ -74,12 +78,14 @@ class NativeKernels(Kernels):
             raise CodegenError(f"cannot load {path.name}: {error}", where=str(path)) from error
         for name, arguments in _ARGUMENTS.items():
             function = getattr(library, f"qs_{name}")
-            function.argtypes, function.restype = arguments, _RESULTS.get(name)
+            function.argtypes = arguments
+            function.restype = _RESULTS.get(name)
         self._library = library
         self._lock = threading.Lock()
         self._upper_scratch = np.zeros(_LANES * UPPER_COUNTERS, np.uint32)
         self._bin_scratch = np.zeros(0, np.uint32)
-        self._low, self._slot = np.empty(0, np.uint16), np.empty(0, np.uint8)
+        self._low = np.empty(0, np.uint16)
+        self._slot = np.empty(0, np.uint8)
         self._times = np.empty(0, np.int32)
         self._columns = np.empty(0, np.int16)
 
@@ -141,7 +147,9 @@ class NativeKernels(Kernels):
     def steps(self, values: F32, units: F64) -> I16 | None:
         out = np.empty(values.shape, np.int16)
         numbers = self._library.qs_steps(values, *values.shape, units, out)
-        return out if numbers else None
+        if numbers:
+            return out
+        return None
 
     def products(
         self,
@@ -175,7 +183,8 @@ class NativeKernels(Kernels):
         centred: bool,
     ) -> F32:
         out = np.empty(halves[0].shape, np.float32)
-        numbers, work = np.array(counts, np.int64), np.empty(3 * unit.shape[1])
+        numbers = np.array(counts, np.int64)
+        work = np.empty(3 * unit.shape[1])
         self._library.qs_shrunk(
             *halves, *sums, numbers, unit, *unit.shape, symmetric, centred, work, out
         )

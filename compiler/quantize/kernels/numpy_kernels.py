@@ -76,7 +76,8 @@ class Kernels:
         Values outside the edges are counted in the first or last bin.
         """
         bins = counts.size
-        low, width = edges[0], float(edges[-1]) - float(edges[0])
+        low = edges[0]
+        width = float(edges[-1]) - float(edges[0])
         with np.errstate(over="ignore", divide="ignore"):
             inverse = np.float32(np.float64(bins) / width)
         # As in calibrate.c: only values this close to an edge are compared with it.
@@ -135,7 +136,8 @@ class Kernels:
         widths = (2 * i + 1) // levels
         starts = np.flatnonzero(np.diff(widths, prepend=0))
         for start, stop in zip(starts, np.append(starts[1:], i.size)):
-            width, some = int(widths[start]), int(stop - start)
+            width = int(widths[start])
+            some = int(stop - start)
             part = slice(start, stop)
             begin = zero - int(i[start])
             # Row: where a group begins; column: candidates. The last group begins within the bins.
@@ -149,7 +151,8 @@ class Kernels:
                 if filled[begin + group * width - some + 1] == filled[begin + last * width]:
                     continue
                 bounds = slice(group, last + 1)
-                mass, bins = np.diff(masses[bounds], axis=0), np.diff(counts[bounds], axis=0)
+                mass = np.diff(masses[bounds], axis=0)
+                bins = np.diff(counts[bounds], axis=0)
                 # Groups without filled bins have no mass; their logarithm only has to be finite.
                 value = np.maximum(mass / np.maximum(bins, 1.0) - q_less[part], _TINY)
                 terms = (mass - p_less[part] * bins) * log_series(value)
@@ -191,7 +194,8 @@ class Kernels:
             ).reshape(groups, taps, -1)
             for runs in (read, wanted)
         )
-        more, across = other - one, one.transpose(0, 2, 1)
+        more = other - one
+        across = one.transpose(0, 2, 1)
         # Whole numbers below 2^53: exact in any order.
         products += (one @ across).astype(np.int64)
         crossed += (more @ across).astype(np.int64)
@@ -229,7 +233,8 @@ class Kernels:
             # Differences of integers, exact below 2^16 positions: data that do not vary have none.
             apart_from = parts[k] * count - left[k][:, :, None] * right[k][:, None, :]
             means.append(apart_from * (inverse * inverse) * unit[:, :, None] * unit[:, None, :])
-        one, other = left[2] * inverse * unit, right[2] * inverse * unit
+        one = left[2] * inverse * unit
+        other = right[2] * inverse * unit
         common, most = (
             np.add.accumulate((one * other)[:, apart], axis=1)[:, -1:].sum(1)
             for one, other in (means[:2], (means[2], means[2]))
@@ -241,7 +246,9 @@ class Kernels:
         if not centred:
             found = found + one[:, :, None] * other[:, None, :]
         found = np.asarray(found, np.float32)
-        return np.where(lower.T, found.transpose(0, 2, 1), found) if symmetric else found
+        if symmetric:
+            return np.where(lower.T, found.transpose(0, 2, 1), found)
+        return found
 
     def grid_errors(self, magnitudes: F32, scale: F32, levels: float, out: F32) -> None:
         """out[r, k] = what ``magnitudes`` (rows, columns) lose on a grid, 0 to ``levels`` times the
@@ -295,7 +302,9 @@ def _divergence(
 ) -> np.float32:
     """One candidate; every sum is left to right in float32, as np.add.accumulate does."""
     zero = hist.size // 2
-    a, b, n = zero - i, zero + i + 1, 2 * i + 1
+    a = zero - i
+    b = zero + i + 1
+    n = 2 * i + 1
     p = hist[a:b].astype(np.float32)
     p[0] = prefix[a + 1]
     p[-1] = hist[b - 1] + prefix[-1] - prefix[b]
@@ -331,7 +340,9 @@ def _smoothing(n: int, filled: int) -> np.float32 | None:
     if filled == 0:
         return None
     less = _EPS * np.float32(n - filled) / np.float32(filled)
-    return less if less < 1 else None
+    if less < 1:
+        return less
+    return None
 
 
 def order_key(values: F32) -> I32:

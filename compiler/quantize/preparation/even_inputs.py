@@ -53,7 +53,9 @@ def even_inputs(mod: IRModule) -> IRModule:
     if not mentions(main, ("nn.dense",)):
         return mod
     factors = _found(main, _factors)
-    return _with_layers(mod, factors, _scaled, -1.0) if factors else mod
+    if factors:
+        return _with_layers(mod, factors, _scaled, -1.0)
+    return mod
 
 
 def _columns_apart(mod: IRModule) -> IRModule:
@@ -221,4 +223,6 @@ def _plain(data: Expr, factors: Columns, new: Mapping[Expr, Expr]) -> Expr:
 
 
 def _joined(parts: Sequence[Expr]) -> Expr:
-    return parts[0] if len(parts) == 1 else op_call("concatenate", Tuple(tuple(parts)), axis=-1)
+    if len(parts) == 1:
+        return parts[0]
+    return op_call("concatenate", Tuple(tuple(parts)), axis=-1)

@@ -94,7 +94,9 @@ def _widened_products(mod: IRModule) -> IRModule:
         limit = float(_LIMITS[1])
         return op_call("cast", op_call("clip", wide, a_min=-limit, a_max=limit), dtype="int32")
 
-    return rewritten(mod, made) if mentions(mod["main"], ("multiply",)) else mod
+    if mentions(mod["main"], ("multiply",)):
+        return rewritten(mod, made)
+    return mod
 
 
 def _dtype(node: Expr) -> str:
@@ -213,8 +215,22 @@ def _enters(node: Expr) -> bool:
 _EXACT: Final = 1 << 24
 """Up to which float32 holds every whole number."""
 _WHOLE: Final = (
-    *("add", "subtract", "multiply", "negative", "nn.relu", "where", "minimum", "maximum"),
-    *("sum", "cumsum", "min", "max", "expand_dims", "reshape", "squeeze", "transpose"),
+    "add",
+    "subtract",
+    "multiply",
+    "negative",
+    "nn.relu",
+    "where",
+    "minimum",
+    "maximum",
+    "sum",
+    "cumsum",
+    "min",
+    "max",
+    "expand_dims",
+    "reshape",
+    "squeeze",
+    "transpose",
 )
 """Operators that make whole numbers of whole numbers."""
 
@@ -244,8 +260,11 @@ def whole_counts(mod: IRModule) -> IRModule:
             whole_now[node] = whole
         if not isinstance(node, Call) or not _enters(node) or node.args[0] not in whole_now:
             return None
-        counted, dtype = whole_now[node.args[0]], _dtype(node)
-        return counted if dtype == "int64" else op_call("cast", counted, dtype=dtype)
+        counted = whole_now[node.args[0]]
+        dtype = _dtype(node)
+        if dtype == "int64":
+            return counted
+        return op_call("cast", counted, dtype=dtype)
 
     return rewritten(mod, made)
 

@@ -155,7 +155,9 @@ def bounded_masks(mod: IRModule) -> IRModule:
         if isinstance(node, Constant):
             most = INFINITE if node not in low else _FACTOR if node in factors else LIMIT
             data = finite(node.data, most)
-            return None if data is node.data else Constant(data, span=node.span)
+            if data is node.data:
+                return None
+            return Constant(data, span=node.span)
         if not isinstance(node, Call) or not isinstance(node.op, Op):
             return None
         args = [new[arg] for arg in node.args]
@@ -170,7 +172,9 @@ def _rewritten(node: Call, args: list[Expr], low: set[Expr]) -> Expr | None:
     if node.op.name == "isnan" and (rows := _masked_rows(node.args[0], args[0])):
         return rows
     if node.op.name in _ALWAYS:
-        return None if _is_given(node.args[0]) else _whole(_ALWAYS[node.op.name], node)
+        if _is_given(node.args[0]):
+            return None
+        return _whole(_ALWAYS[node.op.name], node)
     if node.op.name == "equal":
         for place, other in enumerate(node.args):
             if not _is(-np.inf, other) or any(map(_is_given, node.args)):
@@ -206,7 +210,8 @@ def _masked_rows(old: Expr, weights: Expr) -> Expr | None:
     """
     if not is_op_call(old, "nn.softmax") or not isinstance(weights, Call):
         return None
-    scores, axis = weights.args[0], SoftmaxAttrs.of(weights).axis
+    scores = weights.args[0]
+    axis = SoftmaxAttrs.of(weights).axis
     if not isinstance(scores, Call) or axis % len(old.tensor_type.shape) + 1 < len(
         old.tensor_type.shape
     ):
@@ -220,7 +225,8 @@ def _masked_rows(old: Expr, weights: Expr) -> Expr | None:
 
 def _is_mask_alone(value: Expr) -> bool:
     """True for what is made of constants, inputs and choices, and of no scores."""
-    waiting, seen = [value], {value}
+    waiting = [value]
+    seen = {value}
     while waiting:
         node = waiting.pop()
         terms = _terms(node)

@@ -79,7 +79,9 @@ def prerequisite_optimize(
         again = ("FoldConstant", "FoldScaleAxis", *PRODUCTS)
         passes = (*NORMS, *PRODUCTS, *SIMPLIFY, *again) if simplify else PASSES
         mod = Sequential(passes, name="prerequisite_optimize")(mod)
-    return even_inputs(with_tied_tables(mod)) if simplify else mod
+    if simplify:
+        return even_inputs(with_tied_tables(mod))
+    return mod
 
 
 def with_tied_tables(mod: IRModule) -> IRModule:
@@ -166,7 +168,9 @@ def _in_float32(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
         return Var(node.name_hint, TensorType(ty.shape, WANTED), span=node.span)
     if isinstance(node, Constant):
         other = str(node.data.dtype) in _OTHERS
-        return Constant(node.data.astype(np.float32), span=node.span) if other else None
+        if other:
+            return Constant(node.data.astype(np.float32), span=node.span)
+        return None
     if not isinstance(node, Call) or node.attrs is None:
         return None
     named = {name: WANTED for name, value in node.attrs.items() if value in _OTHERS}

@@ -123,7 +123,12 @@ def bind_scales(
     tabulated = {point for point, readers in read_by.items() if readers in TABULATED}
     points = quantize_points(annotated)
     binder = _Binder(
-        *(context.qconfig, nodes_of(main), points, activation_ranges, bits_of, tabulated),
+        context.qconfig,
+        nodes_of(main),
+        points,
+        activation_ranges,
+        bits_of,
+        tabulated,
         INTEGER_WEIGHTS in annotated.attrs,
     )
     replaced = binder.replacements()
@@ -238,7 +243,9 @@ class _Binder:
             if not keeps_scale(data.op):
                 return None
             data = data.args[0]
-        return self.bound[data].scale if data in self.bound else None
+        if data in self.bound:
+            return self.bound[data].scale
+        return None
 
     def _bind_measured(self) -> None:
         measured = [p for p in self.points if quantize_kind(p) in _MEASURED]
@@ -256,7 +263,9 @@ class _Binder:
             if point in ends and not exact:
                 value, low, high = (_BEYOND * end for end in (value, low, high))
             if max(value, -low, high) < SMALLEST_RANGE:
-                value, low, high = 1.0, -1.0 if low < 0 else 0.0, 1.0
+                value = 1.0
+                low = -1.0 if low < 0 else 0.0
+                high = 1.0
             range_s = as_scale(value if value != 0 else 1.0)
             nbit = self._nbit(point)
             uneven = sided.grid(point, float(range_s), low, high, nbit)
@@ -366,7 +375,8 @@ class _Binder:
         own = own_range(point, self.qconfig)
         range_s = range_on_few_levels(data.data, nbit, axis) if tables and own is None else None
         if own is not None:
-            range_s, axis = as_scale(max(-own[0], own[1])), None
+            range_s = as_scale(max(-own[0], own[1]))
+            axis = None
         if range_s is not None and at_least is not None and np.any(range_s < at_least):
             range_s = None
         steps = None
@@ -376,7 +386,9 @@ class _Binder:
             if range_s is None:
                 grid = given_grid(data.data, axis, consumer, self.qconfig, self._nbit)
             if grid is not None and (grid.exact or self.keeps_grids):
-                range_s, nbit, steps = grid.range_s, grid.nbit, (grid.low, grid.high)
+                range_s = grid.range_s
+                nbit = grid.nbit
+                steps = (grid.low, grid.high)
         if range_s is None:
             range_s = weight_range(data.data, mode, nbit, axis, name, at_least)
         trailing = None if axis is None else data.data.ndim - axis - 1
@@ -389,7 +401,8 @@ class _Binder:
         weight = product.args[1] if isinstance(product, Call) and len(product.args) > 1 else None
         if not isinstance(weight, Call) or weight not in self.bound:
             return 0
-        scale, data = self.bound[weight].scale, weight.args[0]
+        scale = self.bound[weight].scale
+        data = weight.args[0]
         if not isinstance(data, Constant):
             return 0
         axis = None if scale.trailing is None else data.data.ndim - scale.trailing - 1

@@ -76,7 +76,8 @@ def _limits_between_steps(mod: IRModule) -> list[str]:
     for node in nodes_of(mod["main"]):
         if not (is_op_call(node, "clip") and is_given(node.args[0])):
             continue
-        point, attrs = node.args[0], ClipAttrs.of(node)
+        point = node.args[0]
+        attrs = ClipAttrs.of(node)
         assert isinstance(point, Call)
         scale, low, high = (p.data for p in point.args[1:] if isinstance(p, Constant))
         steps = np.array([attrs.a_min, attrs.a_max]) / float(scale)
@@ -107,7 +108,9 @@ def _limits(mod: IRModule) -> list[tuple[float, float]]:
 
 def points_of(main: Function) -> list[Expr]:
     """The quantize points that a function before annotation came with."""
-    return [node for node in nodes_of(main) if is_given(node)] if mentions(main, (SQ,)) else []
+    if mentions(main, (SQ,)):
+        return [node for node in nodes_of(main) if is_given(node)]
+    return []
 
 
 def ungiven_weights(mod: IRModule) -> dict[str, int]:
@@ -117,10 +120,13 @@ def ungiven_weights(mod: IRModule) -> dict[str, int]:
     Args:
         mod: before annotation, or result of ``mark``.
     """
-    names, found = named_layers(mod["main"]), {}
-    qconfig, given = for_given_points(mod, QConfig.recommended()), bool(given_points(mod).count)
+    names = named_layers(mod["main"])
+    found = {}
+    qconfig = for_given_points(mod, QConfig.recommended())
+    given = bool(given_points(mod).count)
     for call, _ in weighted_calls(mod["main"]):
-        weight, axis = weight_of(call), FQProductShape.require(call.op)(call).weight_axis
+        weight = weight_of(call)
+        axis = FQProductShape.require(call.op)(call).weight_axis
         if weight is None or range_on_grid(weight.data, 8, axis) is not None:
             continue
         grid = given_grid(weight.data, axis, call, qconfig)

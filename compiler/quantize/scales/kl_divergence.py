@@ -100,7 +100,8 @@ def kl_scale(stats: TensorStats, qconfig: QConfig, nbit: int) -> np.float32:
     Raises:
         CalibrationError: there is no histogram.
     """
-    hist, levels = stats.histogram(), 2**nbit - 1
+    hist = stats.histogram()
+    levels = 2**nbit - 1
     if levels > hist.size:
         return stats.largest
     candidate, _ = kl_candidate(hist, levels)
@@ -144,7 +145,9 @@ def _estimate(
     """
     i = candidates.astype(np.int64)
     zero = hist.size // 2
-    a, b, n = zero - i, zero + i + 1, 2 * i + 1
+    a = zero - i
+    b = zero + i + 1
+    n = 2 * i + 1
     total = float(prefix[-1])
 
     # P at both ends, outliers included; where no value of the window lies there, a bin more.
@@ -198,7 +201,8 @@ def _sums_of_powers(
     """Sums over filled bins begin .. end-1 of c ln c, ln c, 1/c, 1/c^2, 1/c^3; (5, candidates)."""
     some = hist > 0
     safe = np.where(some, hist.astype(np.float64), 1.0)
-    log, inverse = np.log(safe), some / safe
+    log = np.log(safe)
+    inverse = some / safe
     terms = np.stack([safe * log, log, inverse, inverse**2, inverse**3])
     sums = np.zeros((5, hist.size + 1))
     np.cumsum(terms, axis=1, out=sums[:, 1:])

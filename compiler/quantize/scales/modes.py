@@ -50,7 +50,8 @@ def two_sided_range(
     """
     if qconfig.calibrate_mode in two_sided_modes.names():
         return two_sided_modes.require(qconfig.calibrate_mode)(stats, qconfig, nbit)
-    low, high = min(float(stats.minimum), 0.0), max(float(stats.maximum), 0.0)
+    low = min(float(stats.minimum), 0.0)
+    high = max(float(stats.maximum), 0.0)
     return max(low, -threshold), min(high, threshold)
 
 

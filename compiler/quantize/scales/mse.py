@@ -122,7 +122,8 @@ def mse_two_sided(stats: TensorStats, qconfig: QConfig, nbit: int) -> tuple[floa
         CalibrationError: there is no histogram.
     """
     hist = stats.histogram()
-    low, high = min(float(stats.minimum), 0.0), max(float(stats.maximum), 0.0)
+    low = min(float(stats.minimum), 0.0)
+    high = max(float(stats.maximum), 0.0)
     if nbit >= _NOTHING_TO_CLIP or low == high:
         return low, high
     found = mse_ends(hist, low, high, nbit)

@@ -151,7 +151,8 @@ class RangeFitting:
         """Let what only concatenations read round next to nothing until its range is chosen."""
         for point in chain.from_iterable(self._fields.values()):
             step, low, high = (arg.data for arg in point.args[1:] if isinstance(arg, Constant))
-            parts, room = np.float32(_FINER), np.float32(2 * _FINER)
+            parts = np.float32(_FINER)
+            room = np.float32(2 * _FINER)
             fine = Constant(step / parts), Constant(low * room), Constant(high * room)
             runs.replaced.update(zip(point.args[1:], fine, strict=True))
 
@@ -186,11 +187,13 @@ class RangeFitting:
         tries = _FACTORS if known > _FEW_VALUES else np.append(_FACTORS, _FAR)
         factors = [f for f in tries if f >= 1 or point not in self._kept]
         tried = [([Constant(step * f), *own[1:]], self._ranges[:, place] * f) for f in factors]
-        few, rest = slice(raced), slice(0 if strips else raced, None)
+        few = slice(raced)
+        rest = slice(0 if strips else raced, None)
         kept = _FINALISTS if strips or len(whole.pairs) > raced else 1
         begun = [np.inf] * len(tried)
         for at in sorted(range(len(tried)), key=lambda k: abs(factors[k] - 1)):  # far ones end soon
-            one, last = tried[at][0], sorted(begun)[kept - 1]
+            one = tried[at][0]
+            last = sorted(begun)[kept - 1]
             begun[at] = first.error(one, few, each_unseen * unseen.cut_off(one), last)
         (constants, rows), least = tried[0], np.inf
         for at in sorted(range(len(tried)), key=begun.__getitem__)[:kept]:
@@ -286,21 +289,29 @@ class _Heat:
 
     def gain(self, step: Values, count: int) -> float:
         """Return the effect of independent errors on the readers, over so many samples."""
-        rng, errors = np.random.default_rng(0), 0.0
+        rng = np.random.default_rng(0)
+        errors = 0.0
         some = [y for y, _ in self.pairs[:count]]
         for y in some:
             noisy = self._read(y + step * rng.choice(_SIGNS, y.shape))
             errors += self._apart(noisy, self._read(y))
         gain = errors / (float(step) ** 2 * sum(y.size for y in some))
-        return gain if np.isfinite(gain) else 0.0  # a reader's infinities tell nothing
+        # a reader's infinities tell nothing
+        if np.isfinite(gain):
+            return gain
+        return 0.0
 
     def _read(self, held: Values) -> list[Values]:
-        return [held] if self._run is None else self._run.run([held])
+        if self._run is None:
+            return [held]
+        return self._run.run([held])
 
     def _apart(self, found: Sequence[Values], target: Sequence[Values]) -> float:
         sides = zip(found, target, self._powers, strict=True)
         total = sum(squares(a - b) / power for a, b, power in sides)
-        return total if math.isfinite(total) else math.inf
+        if math.isfinite(total):
+            return total
+        return math.inf
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -363,7 +374,8 @@ def _cut(pairs: Sequence[_Pair], axis: int, rows: int) -> list[_Pair]:
 
 def _is_shorter(part: TensorType, whole: TensorType, axis: int) -> bool:
     """Return whether two shapes have that axis and differ in nothing else."""
-    ours, theirs = list(part.concrete_shape), list(whole.concrete_shape)
+    ours = list(part.concrete_shape)
+    theirs = list(whole.concrete_shape)
     return len(ours) == len(theirs) > axis and ours.pop(axis) < theirs.pop(axis) and ours == theirs
 
 
@@ -404,4 +416,6 @@ def _with_constants(user: Expr, operand: Expr, new: Expr) -> Expr | None:
 
 def _images(point: Expr) -> int:
     shape = point.tensor_type.concrete_shape
-    return shape[0] if len(shape) > 1 else 1
+    if len(shape) > 1:
+        return shape[0]
+    return 1

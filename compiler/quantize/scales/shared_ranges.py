@@ -78,7 +78,8 @@ def shared_ranges(
             return False
         if len(rows) == 3 and (rows[1, place] == 0) != (rows[1, other] == 0):
             return False
-        own, wanted = width(place), width(other)
+        own = width(place)
+        wanted = width(other)
         return not readers.others or (own <= wanted * _NEAR and wanted <= own * _NEAR)
 
     joined: dict[int, int] = {}

@@ -65,7 +65,9 @@ def range_on_few_levels(
     for few in (bits for bits in _FEW_BITS if bits < nbit):
         found = _ranges(rows, 1 << (few - 1), nbit, one_more=True)
         if found is not None:
-            return found if axis is not None else np.asarray(found[0])
+            if axis is not None:
+                return found
+            return np.asarray(found[0])
     return None
 
 
@@ -85,7 +87,9 @@ def range_on_grid(
     levels = 1 << (nbit - 1)
     whole = _ranges(weight.reshape(1, -1), levels, nbit)
     if axis is None:
-        return None if whole is None else np.asarray(whole[0])
+        if whole is None:
+            return None
+        return np.asarray(whole[0])
     channels = channel_rows(weight, axis)
     if whole is not None:
         return np.full(len(channels), whole[0], np.float32)
@@ -105,7 +109,8 @@ def range_on_wide_grid(weight: NDArray[np.float32], axis: int | None) -> OwnGrid
         steps.append(step)
     held = np.asarray(steps, np.float32)
     whole = np.rint(rows / held[:, None].astype(np.float64))
-    low, high = int(whole.min(initial=0)), int(whole.max(initial=0))
+    low = int(whole.min(initial=0))
+    high = int(whole.max(initial=0))
     ranges = held * np.float32(1 << (_WIDE - 1))
     return OwnGrid(ranges if axis is not None else ranges[0], _WIDE, low, high, exact=True)
 
@@ -122,7 +127,9 @@ def _ranges(
             return None
         steps.append(step)
     found = np.asarray(steps, np.float64) * (1 << (nbit - 1))
-    return None if found.max(initial=0) > np.finfo(np.float32).max else found.astype(np.float32)
+    if found.max(initial=0) > np.finfo(np.float32).max:
+        return None
+    return found.astype(np.float32)
 
 
 def _step(

@@ -108,7 +108,8 @@ def _least_error(
     levels = np.float32(2 ** (nbit - 1) - 1)
     best = np.full(len(magnitudes), np.inf)
     chosen = center.copy()
-    lost, kernels = np.empty_like(magnitudes), choose_kernels()
+    lost = np.empty_like(magnitudes)
+    kernels = choose_kernels()
     for step in steps[::-1]:
         fraction = np.minimum(center + step, 1.0) if around else np.full(len(center), step)
         scale = (widest * fraction / 2 ** (nbit - 1)).astype(np.float32)
@@ -165,4 +166,6 @@ def weight_range(
     floor = np.float32(0) if at_least is None else np.asarray(at_least, np.float32)
     ranges = np.maximum(scale_of(rows, np.maximum(largest, floor), nbit), floor)
     ranges = np.where(ranges < SMALLEST_RANGE, np.float32(1.0), ranges).astype(np.float32)
-    return ranges if axis is not None else np.asarray(ranges[0])
+    if axis is not None:
+        return ranges
+    return np.asarray(ranges[0])

@@ -234,7 +234,8 @@ class _Finder:
         return number
 
     def _join(self, a: int, b: int) -> None:
-        a, b = self._sets.root(a), self._sets.root(b)
+        a = self._sets.root(a)
+        b = self._sets.root(b)
         self._frozen[a] |= self._frozen[b] or self._size[a] != self._size[b]
         self._sets.merge(b, a)
 

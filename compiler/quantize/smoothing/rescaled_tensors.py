@@ -172,7 +172,9 @@ def rescaled_tensors(
                 along = factors[group].astype(np.float32)
                 found[number] = CountedTensor(number, along, trailing)
         mod = groups.rescaled(mod, factors)
-    return found if structural_equal(mod, rescaled) else None
+    if structural_equal(mod, rescaled):
+        return found
+    return None
 
 
 def _fields(mod: IRModule) -> Sequence[Call]:

@@ -41,7 +41,8 @@ def correct_biases(simulated: IRModule, ranges: Sequence[ChannelRanges]) -> IRMo
     main: Function = simulated["main"]
     errors: dict[Expr, NDArray[np.float64]] = {}
     for (call, response), one in zip(weighted_calls(main), ranges, strict=True):
-        weight, given = call.args[1], weight_of(call)
+        weight = call.args[1]
+        given = weight_of(call)
         if isinstance(weight, Call) and given is not None:
             errors[call] = response.respond(_error(weight, given), one.mean)
     replaced: dict[Expr, Expr] = {}

@@ -24,7 +24,8 @@ def corrected(
             otherwise nothing changes.
         fitting: of ranges, for ``weight_rounding`` "sequential".
     """
-    cfg, ranges = run.qconfig, run.channel_ranges
+    cfg = run.qconfig
+    ranges = run.channel_ranges
     corrects = run.corrects_biases and cfg.bias_mode == "accumulator"
     if not ranges or cfg.weight_rounding == "nearest":
         return simulated
@@ -36,4 +37,6 @@ def corrected(
         with threadpool_limits(1, user_api="blas"):
             simulated = round_sequentially(simulated, run, corrects, fitting)
         corrects &= mentions(simulated["main"], (END,))  # the layers that are left
-    return correct_biases(simulated, ranges) if corrects else simulated
+    if corrects:
+        return correct_biases(simulated, ranges)
+    return simulated

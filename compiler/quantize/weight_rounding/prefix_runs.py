@@ -97,7 +97,8 @@ class PrefixRuns:
         Args:
             wanted: runs that the call needs; there are fewer where memory or the sample ends.
         """
-        start, self._done = self._done, self._place[call]
+        start = self._done
+        self._done = self._place[call]
         known = (*self._quantized, *self._order[start : self._done])
         live = [n for n in known if _held(n) and self._last.get(n, -1) >= self._done]
         done = self._done
@@ -118,11 +119,13 @@ class PrefixRuns:
 
         One session for the prefix takes less time than a session for each layer.
         """
-        runs, room = len(self._sample.runs), _HELD_ELEMENTS // max(elements, 1)
+        runs = len(self._sample.runs)
+        room = _HELD_ELEMENTS // max(elements, 1)
         count = min(runs, room, max(wanted, 2 * self.count))
         if count < min(2 * self.count, runs) or count == self.count:
             return
-        inputs, span = self._inputs(range(self.count, count)), (0, self._done)
+        inputs = self._inputs(range(self.count, count))
+        span = (0, self._done)
 
         def go_on(values: Values, quantized: bool) -> None:
             more = self._values(span, inputs, list(values), quantized)

@@ -77,7 +77,8 @@ def _made_up_for(rows: Products, hessian: Products, ends: tuple[int, int]) -> Pr
     (w - q) L. Its column k is w - q at k and behind, where all is rounded by then: in units of the
     diagonal of L, the nearest number to what makes it 0 has the least square.
     """
-    taps, kernels = rows.shape[2], choose_kernels()
+    taps = rows.shape[2]
+    kernels = choose_kernels()
     factor = hessian.astype(rows.dtype)
     (factorize,) = scipy.linalg.get_lapack_funcs(("potrf",), (factor,))
     for one in factor:

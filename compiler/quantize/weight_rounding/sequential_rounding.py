@@ -109,7 +109,8 @@ def round_sequentially(
     Raises:
         CalibrationError: there is no sample.
     """
-    sample, found = run.input_sample, run.rounded
+    sample = run.input_sample
+    found = run.rounded
     if sample is None:
         raise CalibrationError(
             'weight_rounding="sequential" needs a sample of the calibration inputs',
@@ -155,10 +156,13 @@ def round_sequentially(
                 shared = None  # one at a time: products of many taps are large
             runs.advance(call, _runs_for(rule, most))
             if shared is None:
-                data, units, side = call.args[0], units_of(one), found.float_side
+                data = call.args[0]
+                units = units_of(one)
+                side = found.float_side
                 shared = same, _Seen.of(runs, data, rule, most, units, side, centred)
             known[place] = _rounded(held, shared[1], centred, dtype)
-        levels, error = known[place].levels, known[place].mean_error
+        levels = known[place].levels
+        error = known[place].mean_error
         runs.replaced[point] = held.point_of(levels)
         if bias is not None and error is not None:
             runs.replaced[bias] = corrected_bias(bias, call, error)
@@ -185,7 +189,8 @@ on other images, and a module takes 9 CPU seconds more."""
 def sequential_seconds(mod: IRModule) -> float:
     """About how many CPU seconds ``round_sequentially`` takes for a prepared module."""
     main: Function = mod["main"]
-    work, most = 2 * min(_most_runs(main), _IMAGES) * _multiplications(main), _most_rows(main)
+    work = 2 * min(_most_runs(main), _IMAGES) * _multiplications(main)
+    most = _most_rows(main)
     for call, rule in weighted_calls(main):
         groups, taps = blocked(rule)
         outputs = call.args[1].tensor_type.num_elements // rule.channels.size
@@ -204,18 +209,22 @@ def _most_runs(main: Function, whole_sample: bool = False) -> int:
     """Runs that layers are fitted to at most."""
     values = sum(param.tensor_type.num_elements for param in main.params)
     most = max(_MULTIPLICATIONS // max(_multiplications(main), 1), _FEW_RUNS)
-    return most if whole_sample else min(most, max(_INPUTS // max(values, 1), 1))
+    if whole_sample:
+        return most
+    return min(most, max(_INPUTS // max(values, 1), 1))
 
 
 def _rounded(held: PointRows, seen: _Seen, centred: bool, dtype: type[Any]) -> RoundedWeight:
     """Levels, of deviations from the mean if centred, and then the mean error they leave."""
-    taps, shape = seen.hessian.shape[1], (*held.scales.shape, held.rule.channels.shape[1])
+    taps = seen.hessian.shape[1]
+    shape = (*held.scales.shape, held.rule.channels.shape[1])
     moved = np.array(cut_rows(held.rows, taps), dtype)
     hessian, cross = (each.astype(dtype, copy=False) for each in (seen.hessian, seen.cross))
     (solve,) = scipy.linalg.get_lapack_funcs(("posv",), (hessian,))
     for row, one, wanted in zip(moved, damped(hessian, _DAMPING), moved @ cross):
         row += solve(one.T, wanted.T, overwrite_a=1, overwrite_b=1)[1].T
-    signs, ends = np.ones((*moved.shape[:2], 1)), (-held.limit, held.limit)
+    signs = np.ones((*moved.shape[:2], 1))
+    ends = (-held.limit, held.limit)
     if held.own_scales and held.limit < _FEW_LEVELS:
         ends = (-held.limit - 1, held.limit)
         signs = _signs(joined_rows(moved, shape), np.einsum("gkk->gk", hessian), ends)
@@ -276,7 +285,8 @@ class _Seen:
         side: FloatSide | None,
         centred: bool,
     ) -> _Seen:
-        positions, used = math.prod(rule.images), min(runs.count, _runs_for(rule, most))
+        positions = math.prod(rule.images)
+        used = min(runs.count, _runs_for(rule, most))
         stride = -(-positions * used // _rows_for(rule, most))
         some = [slice(number % stride, None, stride) for number in range(used)]
         as_columns = rule.channels.size * positions // stride < data.tensor_type.num_elements
@@ -298,7 +308,8 @@ class _Seen:
             [np.zeros((groups, taps, taps), np.int64) for _ in range(2)] for _ in range(2)
         )
         read, more = np.zeros((2, 2, groups, taps), np.int64)
-        counts, kernels = [0, 0], choose_kernels()
+        counts = [0, 0]
+        kernels = choose_kernels()
         for half in range(min(used, 2)):
             part = slice(half, used, 2)
             wanted = list(of_float(part)) if kept is None else kept[part]
@@ -330,7 +341,9 @@ class _Seen:
 def _most_rows(main: Function) -> int:
     """Positions that a layer of a network is fitted to at most."""
     products = sum(_products(rule, _ROWS) for _, rule in weighted_calls(main))
-    return _ROWS if products <= _PRODUCTS else _ROWS // 2
+    if products <= _PRODUCTS:
+        return _ROWS
+    return _ROWS // 2
 
 
 def _products(rule: InputColumns, most: int) -> int:

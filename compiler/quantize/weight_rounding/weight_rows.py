@@ -53,7 +53,8 @@ class PointRows:
         assert isinstance(held, Constant)
         assert isinstance(scale, Constant)
         assert isinstance(high, Constant)
-        attrs, rank = point_attrs(point), held.data.ndim
+        attrs = point_attrs(point)
+        rank = held.data.ndim
         assert attrs is not None
         trailing = None if attrs.axis is None else rank - attrs.axis % rank - 1
         along = along_axis(scale.data, trailing, "float64").data

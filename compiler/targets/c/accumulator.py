@@ -30,7 +30,8 @@ class Accumulator:
 
     def joined(self, slot: str, term: str, use: Arithmetic) -> str:
         """Statement: one more term."""
-        combiner, dtype = self.block.combiner, self._dtype
+        combiner = self.block.combiner
+        dtype = self._dtype
         if combiner in ("sum", "prod"):
             sign = "+" if combiner == "sum" else "*"
             return f"{slot} {sign}= {f'({self.kind})({term})' if self.modular else term};"
@@ -41,7 +42,9 @@ class Accumulator:
         """Expression: the finished value in the dtype of the accumulator."""
         if self.modular:
             return use.wrap(self._dtype, slot)
-        return f"(float){slot}" if (self.kind, self._dtype) == ("double", "float32") else slot
+        if (self.kind, self._dtype) == ("double", "float32"):
+            return f"(float){slot}"
+        return slot
 
     @property
     def _dtype(self) -> str:
@@ -56,7 +59,8 @@ def accumulator_of(block: Compute, expr: Scalar, ranges: ValueRanges) -> Accumul
     if not is_whole(dtype):
         wide = "acc64" in block.hints and dtype == "float32" and block.combiner == "sum"
         return Accumulator(block, "double" if wide else c_type(dtype), None, False)
-    start, term = ranges.of(block.init), ranges.of(expr)
+    start = ranges.of(block.init)
+    term = ranges.of(expr)
     if block.combiner in ("max", "min", "argmax", "argmin"):
         either = min(start[0], term[0]), max(start[1], term[1])
         return Accumulator(block, c_type(dtype), either, False)

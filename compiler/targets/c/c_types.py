@@ -38,22 +38,32 @@ def suffix(dtype: str) -> str:
 
 def bits_of(dtype: str) -> int:
     """Width in memory: 8, 16, 32 or 64."""
-    return 8 if dtype in ("bool", "int4", "uint4") else int(dtype.lstrip("uintfloa"))
+    if dtype in ("bool", "int4", "uint4"):
+        return 8
+    return int(dtype.lstrip("uintfloa"))
 
 
 def unsigned_of(dtype: str) -> str:
     """Unsigned C type in which arithmetic of ``dtype`` is done: 32 bits at least."""
-    return "uint64_t" if bits_of(dtype) == 64 else "uint32_t"
+    if bits_of(dtype) == 64:
+        return "uint64_t"
+    return "uint32_t"
 
 
 def int_literal(value: int, dtype: str) -> str:
     """A C constant of (at least) this dtype."""
     bits = bits_of(dtype)
     if dtype.startswith("u") and bits >= 32:
-        return f"UINT64_C({value})" if bits == 64 else f"{value}u"
+        if bits == 64:
+            return f"UINT64_C({value})"
+        return f"{value}u"
     if bits == 64:
-        return f"(-INT64_C({-value - 1}) - 1)" if value == -(1 << 63) else f"INT64_C({value})"
-    return f"(-{-value - 1} - 1)" if value == -(1 << 31) else str(value)
+        if value == -(1 << 63):
+            return f"(-INT64_C({-value - 1}) - 1)"
+        return f"INT64_C({value})"
+    if value == -(1 << 31):
+        return f"(-{-value - 1} - 1)"
+    return str(value)
 
 
 def float_literal(value: Any, dtype: str) -> str:

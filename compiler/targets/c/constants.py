@@ -53,7 +53,9 @@ def packed_form(array: Array, ends: bool = False) -> Form | None:
     if form.inner is not None and form.bits > PICKED_BITS:
         form = form_of(array)
     worth = form.nbytes(array.size) + _CALL_BYTES < array.nbytes and array.dtype.kind in "iu"
-    return form if worth and form.bits <= _MOST_BITS else None
+    if worth and form.bits <= _MOST_BITS:
+        return form
+    return None
 
 
 class ConstantPool:

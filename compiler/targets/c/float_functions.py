@@ -9,7 +9,8 @@ from compiler.targets.c.integer_functions import Functions, Maker
 
 def float_to_int(name: str, source: str, to: str) -> str:
     """The function that makes an integer dtype of a float dtype."""
-    real, kind = c_type(source), c_type(to)
+    real = c_type(source)
+    kind = c_type(to)
     low, high = dtype_range(to)
     end = "f" if source == "float32" else ""
     lines = ["if (x != x) return 0;"]
@@ -64,7 +65,8 @@ def _trunc(use: Functions, name: str, dtype: str) -> str:
 
 def _whole_below(sign: str) -> Maker:
     def make(use: Functions, name: str, dtype: str) -> str:
-        kind, one = c_type(dtype), "1.0f" if dtype == "float32" else "1.0"
+        kind = c_type(dtype)
+        one = "1.0f" if dtype == "float32" else "1.0"
         beyond, step = (">", "-") if sign == "floor" else ("<", "+")
         body = (
             f"const {kind} whole = {use('trunc', dtype)}(x);\n"
@@ -76,13 +78,15 @@ def _whole_below(sign: str) -> Maker:
 
 
 def _sigmoid(use: Functions, name: str, dtype: str) -> str:
-    kind, one = c_type(dtype), "1.0f" if dtype == "float32" else "1.0"
+    kind = c_type(dtype)
+    one = "1.0f" if dtype == "float32" else "1.0"
     exp = use("exp", dtype)
     return function_text(kind, f"{name}({kind} x)", f"return {one} / ({one} + {exp}(-x));")
 
 
 def _rsqrt(use: Functions, name: str, dtype: str) -> str:
-    kind, one = c_type(dtype), "1.0f" if dtype == "float32" else "1.0"
+    kind = c_type(dtype)
+    one = "1.0f" if dtype == "float32" else "1.0"
     return function_text(kind, f"{name}({kind} x)", f"return {one} / {use('sqrt', dtype)}(x);")
 
 

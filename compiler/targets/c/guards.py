@@ -51,17 +51,24 @@ def split_guards(
                     conditions.extend(values)
                 else:
                     kept.append(part)
-            inner, guard = strip(node.a, depth + 1), all_of(kept)
-            return inner if guard is None else Select(guard, inner, node.b)
+            inner = strip(node.a, depth + 1)
+            guard = all_of(kept)
+            if guard is None:
+                return inner
+            return Select(guard, inner, node.b)
         if not summed:
             return node
         if isinstance(node, Cast) and is_whole(node.to) and is_whole(node.a.dtype):
             stripped = strip(node.a, depth + 1)
-            return node if stripped is node.a else Cast(node.to, stripped)
+            if stripped is node.a:
+                return node
+            return Cast(node.to, stripped)
         if isinstance(node, Bin) and node.op == "*" and is_whole(node.dtype):
             # 0 times anything is 0, and adds nothing.
             a, b = (strip(side, depth + 1) for side in (node.a, node.b))
-            return node if a is node.a and b is node.b else Bin("*", a, b)
+            if a is node.a and b is node.b:
+                return node
+            return Bin("*", a, b)
         return node
 
     return strip(expr), conditions
@@ -75,7 +82,8 @@ def _not_negative(node: Scalar) -> tuple[Affine, ...] | None:
     """The sums that are not negative exactly when the comparison holds."""
     if not isinstance(node, Bin) or node.op not in ("<", "<=", ">", ">=", "=="):
         return None
-    a, b = affine_of(node.a), affine_of(node.b)
+    a = affine_of(node.a)
+    b = affine_of(node.b)
     if a is None or b is None:
         return None
     if node.op == "==":

@@ -25,7 +25,8 @@ Maker = Callable[[Functions, str, str], str]
 
 def _wrap(_: Functions, name: str, dtype: str) -> str:
     bits = bits_of(dtype)
-    wide, kind = unsigned_of(dtype), c_type(dtype)
+    wide = unsigned_of(dtype)
+    kind = c_type(dtype)
     largest = _limit(dtype)
     if bits >= 32:
         return function_text(
@@ -47,7 +48,9 @@ def _wrap(_: Functions, name: str, dtype: str) -> str:
 def _limit(dtype: str) -> str:
     """Largest value of a signed dtype as an unsigned constant."""
     value = dtype_range(dtype)[1]
-    return f"UINT64_C(0x{value:X})" if bits_of(dtype) == 64 else f"0x{value:X}u"
+    if bits_of(dtype) == 64:
+        return f"UINT64_C(0x{value:X})"
+    return f"0x{value:X}u"
 
 
 def _ordered(operation: str) -> Maker:
@@ -76,7 +79,8 @@ def _abs(use: Functions, name: str, dtype: str) -> str:
 
 
 def _shift_right(use: Functions, name: str, dtype: str) -> str:
-    wide, kind = unsigned_of(dtype), c_type(dtype)
+    wide = unsigned_of(dtype)
+    kind = c_type(dtype)
     result = use.wrap(dtype, "((((" + wide + ")x) ^ sign) >> n) ^ sign")
     return function_text(
         kind,
@@ -146,7 +150,8 @@ def _isqrt(_: Functions, name: str, dtype: str) -> str:
 
 
 def _ipow(use: Functions, name: str, dtype: str) -> str:
-    kind, wide = c_type(dtype), unsigned_of(dtype)
+    kind = c_type(dtype)
+    wide = unsigned_of(dtype)
     signed = not dtype.startswith("u")
     below = (
         "    if (y < 0) return x == 1 ? 1 : x == -1 ? ((y % 2) ? -1 : 1) : 0;\n" if signed else ""
@@ -164,7 +169,9 @@ def _ipow(use: Functions, name: str, dtype: str) -> str:
 
 def _half_up_shift(use: Functions, name: str, dtype: str) -> str:
     """x * 2^left in the dtype of x, for any sign of ``left``."""
-    bits, kind, wide = bits_of(dtype), c_type(dtype), unsigned_of(dtype)
+    bits = bits_of(dtype)
+    kind = c_type(dtype)
+    wide = unsigned_of(dtype)
     shifted = use.wrap(dtype, f"({wide})x << left")
     one = "UINT64_C(1)" if bits == 64 else "1u"
     rounded = use.wrap(dtype, f"({wide})x + ({one} << (-left - 1))")
@@ -207,7 +214,8 @@ SHORT_BITS = 25
 
 
 def _unpack(use: Functions, name: str, dtype: str) -> str:
-    kind, full = c_type(dtype), "uint64_t" if bits_of(dtype) == 64 else "uint32_t"
+    kind = c_type(dtype)
+    full = "uint64_t" if bits_of(dtype) == 64 else "uint32_t"
     wide = "uint32_t" if "short" in name or bits_of(dtype) <= 16 else "uint64_t"
     value = f"(({full})(held & mask) << shift) + ({full})low"
     body = (

@@ -79,7 +79,9 @@ def _joined(first: PrimFunc, second: PrimFunc, place: int) -> PrimFunc | None:
         return replace(buffer, name=f"{buffer.name}_{first.name}")
 
     def own(node: Scalar) -> Scalar | None:
-        return Load(renamed(node.buffer), node.index) if isinstance(node, Load) else None
+        if isinstance(node, Load):
+            return Load(renamed(node.buffer), node.index)
+        return None
 
     value = rewrite(source.expr, own)
 

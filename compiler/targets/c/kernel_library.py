@@ -65,7 +65,9 @@ def _is_c(func: PrimFunc) -> bool:
 
 def kernels_text(functions: Sequence[PrimFunc]) -> tuple[dict[str, str], str]:
     """C file with the functions, visible to others, and the symbol of each by name."""
-    use, pool, names = Arithmetic(), ConstantPool(), Names()
+    use = Arithmetic()
+    pool = ConstantPool()
+    names = Names()
     symbols: dict[str, str] = {}
     definitions: list[str] = []
     for func in functions:

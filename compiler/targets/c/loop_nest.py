@@ -109,7 +109,8 @@ class LoopNest:
         fixed = {name for condition in self._conditions for name in condition.terms}
         if block.combiner in _ARG:
             fixed |= {a.name for a in block.raxes}
-        roots, names = (self._expr, self._result), self._names.values()
+        roots = (self._expr, self._result)
+        names = self._names.values()
         return joined_order(block, roots, self._raxes(), fixed, names)
 
     def _raxes(self) -> list[Axis]:
@@ -127,7 +128,8 @@ class LoopNest:
     # The forms of a reduction.
 
     def _sum_innermost(self) -> None:
-        combiner, acc = self._block.combiner, self._accumulator
+        combiner = self._block.combiner
+        acc = self._accumulator
         with self._loops(self._order.axes):
             self._lines(f"{acc.kind} acc = {self._init()};")
             if combiner not in _ARG:
@@ -312,7 +314,9 @@ def _row_length(extent: int) -> int:
     if extent <= LONGEST_ROW:
         return extent
     parts = next(n for n in range(2, extent + 1) if extent % n == 0 and extent // n <= LONGEST_ROW)
-    return extent // parts if extent // parts >= LONGEST_ROW // 4 else LONGEST_ROW
+    if extent // parts >= LONGEST_ROW // 4:
+        return extent // parts
+    return LONGEST_ROW
 
 
 Bounds = tuple[str, str]

@@ -118,18 +118,27 @@ def row_of(order: Order, loads: Sequence[int]) -> Loop | None:
     """
     if not order.axes or not order.raxes:
         return None
-    row, innermost = order.axes[-1], order.raxes[-1]
+    row = order.axes[-1]
+    innermost = order.raxes[-1]
     if row.extent < _SHORTEST_ROW:
         return None
     as_row = sum(_distance(order.positions[load], row.name) for load in loads)
     as_sum = sum(_distance(order.positions[load], innermost.name) for load in loads)
     if as_row == as_sum:
-        return row if row.extent >= innermost.extent else None
-    return row if as_row < as_sum else None
+        if row.extent >= innermost.extent:
+            return row
+        return None
+    if as_row < as_sum:
+        return row
+    return None
 
 
 def _distance(position: Affine, name: str) -> int:
     """Return the cost of a loop's walk over a buffer: 0 stays, 1 goes to the next element, more
     jumps."""
     step = abs(position.terms.get(name, 0))
-    return step if step < 2 else (2 if step <= _NEAR else 8)
+    if step < 2:
+        return step
+    if step <= _NEAR:
+        return 2
+    return 8

@@ -175,7 +175,9 @@ def _smallest_gap(taken: Sequence[tuple[int, int]], size: int, alignment: int) -
         if start - end >= size and (best is None or start - end < best[0]):
             best = start - end, end
         end = max(end, -(-stop // alignment) * alignment)
-    return best[1] if best is not None else end
+    if best is not None:
+        return best[1]
+    return end
 
 
 def _highest_gap(

@@ -23,7 +23,9 @@ def c_name(name: str) -> str:
         made = f"_{made}"
     # Leading underscores and capitals belong to the implementation.
     made = re.sub(r"^_+", "n_", made)
-    return f"{made}_" if made in _RESERVED else made
+    if made in _RESERVED:
+        return f"{made}_"
+    return made
 
 
 class Names:
@@ -39,7 +41,8 @@ class Names:
     def fresh(self, wanted: str) -> str:
         """``wanted`` made legal, with a number behind it where it is in use."""
         base = c_name(wanted)
-        name, number = base, 0
+        name = base
+        number = 0
         while name in self._taken:
             number += 1
             name = f"{base}_{number}"

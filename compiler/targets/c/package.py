@@ -102,7 +102,8 @@ def self_check(
         constants.append(array_text(begin, array))
         args.append(name)
     for word, value, array, loose in zip(entry.names[count:], entry.results, outputs, rough):
-        name, wanted = names.fresh(f"actual_{word}"), names.fresh(f"expected_{word}")
+        name = names.fresh(f"actual_{word}")
+        wanted = names.fresh(f"expected_{word}")
         if short or loose:
             constants.append(array_text(wanted, array if short else array.reshape(-1)[::stride]))
         if loose:
@@ -323,7 +324,8 @@ class _Writer:
         )
         files = {f"{self._name}.h": self._header(), f"{self._name}.c": text}
         if sample is not None:
-            entry, first = self._entries[function], f"{self._name}_load" if load else ""
+            entry = self._entries[function]
+            first = f"{self._name}_load" if load else ""
             files["main.c"] = self_check(self._name, entry, *sample, exact, first)
         return CPackage(
             self._name,
@@ -340,7 +342,8 @@ class _Writer:
         arena = self.planned(function)
         bodies = {entry.symbol: self._entry_text(entry) for entry in self._entries.values()}
         kernels = {self._symbols[name]: self._kernel_text(name) for name in self._kernels}
-        whole, known = Work(), dict[str, Counts]()
+        whole = Work()
+        known = dict[str, Counts]()
         for symbol, text in {**kernels, **bodies}.items():
             work = work_of(text, known)
             known[symbol] = whole.times = work.times
@@ -443,7 +446,9 @@ class _Writer:
             wanted = f"{word}_step{number}_p{index}".lstrip("_")
             if packed_form(value.data) is None:
                 return self._pool.name_of(value.data, wanted)
-            return self._loaded_name(value.data, wanted) if step.callee else ""
+            if step.callee:
+                return self._loaded_name(value.data, wanted)
+            return ""
         return _arena_place(value.dtype, placement.offsets[value])
 
     def _step_lines(
@@ -488,7 +493,8 @@ class _Writer:
         assert loop is not None
         states, moving = loop.borders(len(step.outs))
         self._use.uses_memcpy = True
-        given, made = words[: len(step.args)], words[len(step.args) :]
+        given = words[: len(step.args)]
+        made = words[len(step.args) :]
         following = [_arena_place(v.dtype, at) for v, at in zip(step.states, temps, strict=True)]
 
         def turn(word: str, value: Value, back: int) -> str:
@@ -519,8 +525,10 @@ class _Writer:
         ]
 
     def _unpack_lines(self, array: Array, form: Form, target: str) -> list[str]:
-        dtype, packed = str(array.dtype), self._pool.packed(array, form)
-        low, signs = int_literal(form.low, dtype), -(-len(form.negated) // 8)
+        dtype = str(array.dtype)
+        packed = self._pool.packed(array, form)
+        low = int_literal(form.low, dtype)
+        signs = -(-len(form.negated) // 8)
         behind = f"{packed} + {signs}" if signs else packed
         facts = [behind, f"{array.size}", f"{form.bits}", f"{form.shift}", low, target]
         operation = "unpack_short" if form.bits <= SHORT_BITS else "unpack"

@@ -76,7 +76,8 @@ def _picks(func: PrimFunc, table: Buffer, form: Form) -> bool:
 def _reading(func: PrimFunc, place: int, form: Form) -> PrimFunc:
     """The function over the packed bytes of a table."""
     table = func.params[place]
-    last, mask = form.nbytes(table.size) - 1, (1 << form.bits) - 1
+    last = form.nbytes(table.size) - 1
+    mask = (1 << form.bits) - 1
     # The latest bit of a byte in which a number begins, which says how many bytes it may meet.
     latest = 8 - math.gcd(form.bits, 8)
     held = Buffer(table.name, (last + 1,), "uint8", table.scope)

@@ -130,7 +130,9 @@ class Product:
         """int16 values a row: the products of a sum, a few zeros behind them."""
         count = self.count
         wide = -(-count // 16) * 16
-        return wide if wide * 100 <= count * 115 else -(-count // 8) * 8
+        if wide * 100 <= count * 115:
+            return wide
+        return -(-count // 8) * 8
 
     @property
     def columns(self) -> int:
@@ -145,7 +147,8 @@ class Product:
         most = max(_FEWEST, min(_ROWS, MOST_SCRATCH // row), held // row)
         loop = self.row
         if self.line is not None and most >= 2 * loop.extent:
-            loop, most = self.line, most // loop.extent
+            most = most // loop.extent
+            loop = self.line
         tiles = -(-loop.extent // most)
         turns = -(-loop.extent // tiles)
         if loop == self.row:  # sums are computed for two rows at once
@@ -182,7 +185,9 @@ class Product:
     def rows_at_once(self) -> int:
         """Rows of a tile."""
         loop, turns = self.tile
-        return turns if loop == self.row else turns * self.row.extent
+        if loop == self.row:
+            return turns
+        return turns * self.row.extent
 
     def scratch(self) -> dict[str, tuple[str, int]]:
         """dtype and elements of the temporaries, by the words that their names begin with."""
@@ -219,7 +224,8 @@ class Product:
     @property
     def steps(self) -> tuple[int, int]:
         """Pixels of a line that one step of the row, and of the loop along it, goes."""
-        terms, along = self.data.position.terms, self.along
+        terms = self.data.position.terms
+        along = self.along
         row = terms[self.row.name]
         tap = terms.get(along.name, 0) if along is not None else 0
         unit = math.gcd(row, tap)
@@ -247,12 +253,15 @@ def with_scratch(func: PrimFunc, budget: int = MOST_SCRATCH) -> PrimFunc:
                 Buffer(f"{word}{number}", (size,), dtype, "temp")
                 for word, (dtype, size) in product.scratch().items()
             ]
-    return func if len(temps) == len(func.temps) else replace(func, temps=tuple(temps))
+    if len(temps) == len(func.temps):
+        return func
+    return replace(func, temps=tuple(temps))
 
 
 def product_of(block: Compute, budget: int = MOST_SCRATCH) -> Product | None:
     """The block as a product with that much scratch memory; None where another form is better."""
-    init, expr = block.init, block.expr
+    init = block.init
+    expr = block.expr
     if block.combiner != "sum" or not isinstance(init, IntImm) or init.value != 0:
         return None
     if init.dtype != "int32" or not isinstance(expr, Bin) or expr.op != "*":
@@ -272,7 +281,9 @@ def product_of(block: Compute, budget: int = MOST_SCRATCH) -> Product | None:
     if column not in second.axes or (column in first.axes and second.conditions):
         first, second = second, first
     found = _chosen(block, order, first, second, ranges)
-    return None if found is None else replace(found, budget=min(budget, MOST_SCRATCH))
+    if found is None:
+        return None
+    return replace(found, budget=min(budget, MOST_SCRATCH))
 
 
 def _chosen(
@@ -289,19 +300,27 @@ def _chosen(
         return None
     found = Product(block, order, data, weight, ranges, Loop("", 1), None, "row")
     if not rows:
-        return found if _is_row(found) else None
+        if _is_row(found):
+            return found
+        return None
     found = replace(found, row=rows[-1])
     if column.name in data.axes:
         found = replace(found, form="taps")
-        return found if found.count <= _MOST_TAPS and _is_depthwise(found) else None
+        if found.count <= _MOST_TAPS and _is_depthwise(found):
+            return found
+        return None
     lines = alone[: alone.index(rows[-1])]
     found = replace(found, form="matrix", line=lines[-1] if lines else None)
-    return found if found.count >= _SHORTEST else None
+    if found.count >= _SHORTEST:
+        return found
+    return None
 
 
 def _is_row(product: Product) -> bool:
     """Return whether sums share the data, and both factors lie in memory as they are multiplied."""
-    data, weight, count = product.data, product.weight, product.count
+    data = product.data
+    weight = product.weight
+    count = product.count
     if data.conditions or weight.conditions or product.column.name in data.axes:
         return False
     columns = weight.position.terms.get(product.column.name)
@@ -311,7 +330,9 @@ def _is_row(product: Product) -> bool:
 
 def _is_depthwise(product: Product) -> bool:
     """Neighbouring channels lie side by side, and conditions speak of pixels of a line."""
-    column, data, order = product.column.name, product.data, product.order
+    column = product.column.name
+    data = product.data
+    order = product.order
     positions = (data.position, product.weight.position, order.positions["out"])
     if any(position.terms.get(column) != 1 for position in positions):
         return False
@@ -346,4 +367,6 @@ def _joined(block: Compute, sides: Sequence[Operand]) -> Order | None:
     raxes = sorted(block.raxes, key=lambda axis: -abs(terms.get(axis.name, 0)))
     order = joined_order(block, (block.expr, block.stored), raxes)
     placed = all(id(node) in order.positions for node in loads(block.stored))
-    return order if placed else None
+    if placed:
+        return order
+    return None

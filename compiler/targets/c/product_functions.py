@@ -35,7 +35,9 @@ def _pairs(_: Functions, __: str, ___: str) -> str:
 
 
 def _extend(dtype: str) -> str:
-    return "__uxtb16" if dtype.startswith("u") else "__sxtb16"
+    if dtype.startswith("u"):
+        return "__uxtb16"
+    return "__sxtb16"
 
 
 def _text(head: str, lines: list[str], note: str) -> str:

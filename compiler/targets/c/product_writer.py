@@ -56,7 +56,8 @@ class ProductWriter:
 
     def _tiles(self) -> None:
         loop, turns = self.product.tile
-        first, behind = self._local["first"], self._local["behind"]
+        first = self._local["first"]
+        behind = self._local["behind"]
         if turns == loop.extent:
             with self.lines.block(""):
                 self.lines(f"const int32_t {first} = 0, {behind} = {turns};")
@@ -68,12 +69,17 @@ class ProductWriter:
             self._tile()
 
     def _tile(self) -> None:
-        product, local, lines = self.product, self._local, self.lines
+        product = self.product
+        local = self._local
+        lines = self.lines
         row, column = product.row, product.column
-        first, behind, place = local["first"], local["behind"], local["place"]
+        first = local["first"]
+        behind = local["behind"]
+        place = local["place"]
         with self._rows():
             self._copy(product.data, f"{self.scratch['rows']} + {place} * {product.depth}")
-        group, line = local["group"], local["line"]
+        group = local["group"]
+        line = local["line"]
         each = "" if product.tile[0] == row else f" * {row.extent}"
         lines(f"const int32_t {local['count']} = ({behind} - {first}){each};")
         with self.lines.loop(group, "0", column.extent, COLUMNS):
@@ -95,7 +101,8 @@ class ProductWriter:
     @contextmanager
     def _rows(self) -> Iterator[None]:
         """Around what is done for each row of a tile; ``place`` is its number there."""
-        product, local = self.product, self._local
+        product = self.product
+        local = self._local
         (loop, _), row, first = product.tile, product.row, local["first"]
         number = f"{loop.name} - {first}"
         with ExitStack() as nest:
@@ -107,7 +114,9 @@ class ProductWriter:
             yield
 
     def _dot_products(self) -> None:
-        product, held, local = self.product, self.scratch, self._local
+        product = self.product
+        held = self.scratch
+        local = self._local
         rows = f"{held['rows']} + {local['pair']} * {product.depth}"
         sums = f"{held['sums']} + {local['pair']} * {product.columns} + {local['group']}"
         given = (rows, held["columns"], product.depth, sums, product.columns)
@@ -115,13 +124,17 @@ class ProductWriter:
 
     def _copy(self, operand: Operand, target: str) -> None:
         """Copy the values that one sum reads of a factor, as int16."""
-        product, lines, pointer = self.product, self.lines, self._local["to"]
-        place, count = Affine(), 1
+        product = self.product
+        lines = self.lines
+        pointer = self._local["to"]
+        place = Affine()
+        count = 1
         for loop in reversed(product.order.raxes):
             place = place + Affine(0, {loop.name: count})
             count *= loop.extent
         lines(f"int16_t *const {pointer} = {target};")
-        raxes, widens = product.order.raxes, product.widens
+        raxes = product.order.raxes
+        widens = product.widens
         run = product.run(operand) if widens else raxes[-1:]
         with ExitStack() as nest:
             for loop in raxes[: len(raxes) - len(run)]:
@@ -138,7 +151,9 @@ class ProductWriter:
 
     def _run(self, operand: Operand, count: int, place: Affine, position: Affine) -> None:
         """Copies neighbours of a factor, or zeros where its conditions fail."""
-        buffer, to, at = operand.load.buffer, self._local["to"], self._local["at"]
+        buffer = operand.load.buffer
+        to = self._local["to"]
+        at = self._local["at"]
         source = f"{self.names[buffer.name]} + {position.text()}"
         copied = f"{self.use('widen', buffer.dtype)}({source}, {count}, {to} + {place.text()});"
         if not operand.conditions:
@@ -168,8 +183,12 @@ class ProductWriter:
     # The row form.
 
     def _one_row(self) -> None:
-        product, held, group = self.product, self.scratch, self._local["group"]
-        data, weight, column = product.data.load.buffer, product.weight.load.buffer, product.column
+        product = self.product
+        held = self.scratch
+        group = self._local["group"]
+        data = product.data.load.buffer
+        weight = product.weight.load.buffer
+        column = product.column
         source = (
             f"{self.names[data.name]} + {_without(product.data.position, product.inner).text()}"
         )
@@ -189,7 +208,9 @@ class ProductWriter:
     # The taps form.
 
     def _taps(self) -> None:
-        product, row, column = self.product, self.product.row, self.product.column
+        product = self.product
+        row = self.product.row
+        column = self.product.column
         along = product.along
         lines = [loop for loop in product.order.raxes if loop != along]
         step, tap = product.steps

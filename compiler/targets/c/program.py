@@ -83,7 +83,9 @@ class Step:
     @property
     def states(self) -> tuple[Value, ...]:
         """States of a loop, as they are after it; the next ones lie in temporaries."""
-        return () if self.loop is None else self.outs[: self.loop.borders(len(self.outs))[0]]
+        if self.loop is None:
+            return ()
+        return self.outs[: self.loop.borders(len(self.outs))[0]]
 
 
 @dataclass(slots=True, eq=False)
@@ -163,7 +165,8 @@ def _callee(call: Call, mod: IRModule, name: str) -> tuple[str, Sequence[Expr]]:
     callee: Expr = call.op if lowered is None else lowered.lowered_func
     args = call.args if lowered is None else lowered.arguments
     if is_op_call(call, SCAN):
-        callee, args = call.args[0], call.args[1:]
+        callee = call.args[0]
+        args = call.args[1:]
     if isinstance(callee, Op) and callee.name == _COPY:
         return _COPY, args
     if not isinstance(callee, GlobalVar) or not mod.contains(callee.name_hint):

@@ -41,7 +41,11 @@ from compiler.targets.c.c_types import bits_of, c_type, float_literal, int_liter
 _LONGEST = 52
 """Characters of an expression that stays inline."""
 
-_ATOM, _UNARY, _PRODUCT, _SUM, _OTHER = 5, 4, 3, 2, 1
+_ATOM = 5
+_UNARY = 4
+_PRODUCT = 3
+_SUM = 2
+_OTHER = 1
 _SIGNS = {"and": "&&", "or": "||", "xor": "!="}
 
 
@@ -84,7 +88,8 @@ class ScalarPrinter:
             if node is not root and may_move and (shared or len(text) > _LONGEST):
                 name = next(self.fresh)
                 before(f"const {c_type(node.dtype)} {name} = {text};")
-                text, rank = name, _ATOM
+                text = name
+                rank = _ATOM
             self._texts[id(node)] = text, rank
         return self._texts[id(root)][0]
 
@@ -94,7 +99,9 @@ class ScalarPrinter:
 
         Its axes may have been joined to others and have no loop of their own.
         """
-        return () if id(node) in self.positions else node.operands()
+        if id(node) in self.positions:
+            return ()
+        return node.operands()
 
     def _print(self, node: Scalar) -> tuple[str, int]:
         if isinstance(node, IntImm):
@@ -125,11 +132,15 @@ class ScalarPrinter:
     def _at(self, node: Scalar, rank: int) -> str:
         """Text of an operand, in parentheses where it binds less than ``rank``."""
         text, own = self._texts[id(node)]
-        return text if own >= rank else f"({text})"
+        if own >= rank:
+            return text
+        return f"({text})"
 
     def _position(self, node: Load) -> str:
         known = self.positions.get(id(node))
-        return known.text() if known is not None else position_text(node.buffer, self._index(node))
+        if known is not None:
+            return known.text()
+        return position_text(node.buffer, self._index(node))
 
     def _index(self, node: Load) -> list[str]:
         return [self._at(part, _PRODUCT) for part in node.index]
@@ -141,7 +152,9 @@ class ScalarPrinter:
             return shown
         # Where floats are computed in 80 bits, an inexact constant has as many without the cast.
         exact = Fraction(shown.removesuffix("f")) == Fraction(node.value)
-        return shown if exact or node.dtype != "float32" else f"(float){shown}"
+        if exact or node.dtype != "float32":
+            return shown
+        return f"(float){shown}"
 
     def _binary(self, node: Bin) -> tuple[str, int]:
         op = node.op
@@ -191,7 +204,8 @@ class ScalarPrinter:
         return self.use.wrap(dtype, f"({wide}){sides[0]} {node.op} ({wide}){sides[1]}"), _UNARY
 
     def _shift(self, node: Bin) -> tuple[str, int]:
-        bits, dtype = bits_of(node.dtype), node.dtype
+        bits = bits_of(node.dtype)
+        dtype = node.dtype
         low, high = self.ranges.of(node.b)
         amount = self._at(node.b, _UNARY)
         if not (low >= 0 and high < bits):
@@ -219,7 +233,8 @@ class ScalarPrinter:
         return self.use.wrap(dtype, f"0u - ({wide}){self._at(node.a, _UNARY)}"), _UNARY
 
     def _cast(self, node: Cast) -> tuple[str, int]:
-        source, to = node.a.dtype, node.to
+        source = node.a.dtype
+        to = node.to
         if source == to:
             return self._texts[id(node.a)]
         if to == "bool":
@@ -242,7 +257,8 @@ class ScalarPrinter:
 
     def _saturated(self, node: Intrin) -> str:
         (value,) = node.args
-        source, to = value.dtype, node.dtype
+        source = value.dtype
+        to = node.dtype
         if not is_whole(source):
             return self.use.convert(source, to, self._plain(value))
         low, high = self.ranges.of(value)
@@ -273,14 +289,18 @@ def position_text(buffer: Buffer, index: Sequence[str]) -> str:
 
 def _always_computed(node: Scalar) -> tuple[Scalar, ...]:
     """The operands that are computed for any conditions of selects."""
-    return (node.condition,) if isinstance(node, Select) else node.operands()
+    if isinstance(node, Select):
+        return (node.condition,)
+    return node.operands()
 
 
 def axes_in(*roots: Scalar) -> set[str]:
     """Axes that expressions mention, positions of loads left out."""
 
     def outside(node: Scalar) -> tuple[Scalar, ...]:
-        return () if isinstance(node, Load) else node.operands()
+        if isinstance(node, Load):
+            return ()
+        return node.operands()
 
     nodes = post_order(*roots, operands_of=outside)
     return {node.name for node in nodes if isinstance(node, Axis)}

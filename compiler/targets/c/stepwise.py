@@ -49,7 +49,9 @@ class _Kernels:
         starts: Sequence[flat.Value],
         calls: Calls,
     ) -> None:
-        self._form, self.flow, self.starts = form, flow, starts
+        self._form = form
+        self.flow = flow
+        self.starts = starts
         kernels = [values for call, values in calls if isinstance(call.op, Function)]
         self._placement = form.package.entries[function].placement
         program = self._placement.program
@@ -130,7 +132,9 @@ class _Kernels:
         """Run a loop as the C does: the function of the body for each step."""
         count, (states, moving) = len(step.args), loop.borders(len(step.outs))
         behind = count + len(step.outs)
-        args, outs, following = places[:count], places[count:behind], places[behind:]
+        args = places[:count]
+        outs = places[count:behind]
+        following = places[behind:]
         entry = self._form.package.entries[step.callee]
         first = [arena] if entry.placement.arena_bytes else []
         call = _function(self._form.address(entry.symbol), len(first) + count + len(step.outs))
@@ -176,7 +180,8 @@ class SteppedC(_Kernels, CExecutor):
         calls: list[tuple[Call, tuple[flat.Value, ...]]] = []
         flow = flatten_function(fused["main"], fused, form=C_FORM, inlined=calls)
         called = [c.op.name_hint if isinstance(c.op, GlobalVar) else "" for c, _ in calls]
-        before, behind = called.index(prefix), called.index(core)
+        before = called.index(prefix)
+        behind = called.index(core)
         _Kernels.__init__(self, self, core, flow, calls[before][1], calls[before + 1 : behind])
         bodies = [step.body for step in flow.steps if step.body is not None]
         loops = [step for step in self._placement.program.steps if step.loop is not None]

@@ -62,11 +62,13 @@ def timed_run(
         with tempfile.TemporaryDirectory(prefix="qsearch-c-") as scratch:
             folder = Path(scratch)
             sources = package.write(folder)
-            driver, program = folder / "stopwatch.c", folder / "stopwatch"
+            driver = folder / "stopwatch.c"
+            program = folder / "stopwatch"
             driver.write_text(_driver(package), encoding="utf-8")
             link(compiler, [*sources, driver], ("-std=c99", *EXACT_FLAGS), program)
             made, seconds = _answer(program, given, size)
-    outputs, start = [], 0
+    outputs = []
+    start = 0
     for value in entry.results:
         flat = np.frombuffer(made, value.dtype, value.size, start)
         outputs.append(flat.reshape(value.shape))

@@ -111,14 +111,17 @@ def emit_together(planner: Planning, targets: Mapping[Item, View | None]) -> boo
     except NoProgramError:
         return False
     for item, view in zip(targets, views):
-        item.view, item.depth = view, 0
+        item.view = view
+        item.depth = 0
     return True
 
 
 def _written(ops: Sequence[Item], results: Collection[Item], width: int) -> list[Operation]:
     """Operators as those of one kind of program."""
     written = [part for op in ops for part in spelled_out(op, width)]
-    return simplified(written, results) if width == 32 else written
+    if width == 32:
+        return simplified(written, results)
+    return written
 
 
 def _fit(leaves: Sequence[Item], ops: Sequence[Operation]) -> bool:
@@ -374,19 +377,22 @@ def _operation(
         low, high = (min(max(v, INT32[0]), INT32[1]) for v in chain.params)
         return operation("CLIP", to=slot, a=args[0], p0=low, p1=high)
     if chain.op == "SHIFT":
-        zeros, bits = np.zeros(16, np.int32), np.full(16, chain.params[0], np.int32)
+        zeros = np.zeros(16, np.int32)
+        bits = np.full(16, chain.params[0], np.int32)
         return operation(
             "ROUND_SHIFT", to=slot, a=args[0], p0=emitter.put(zeros), p2=emitter.put(bits)
         )
     if chain.op == "TABLE":
         entries = chain.params[0]
         dtype = np.int16 if max(-entries.min() - 1, entries.max()) < 1 << 15 else np.int32
-        last, kind = len(entries) - 1, number("S16" if dtype is np.int16 else "S32")
+        last = len(entries) - 1
+        kind = number("S16" if dtype is np.int16 else "S32")
         table = emitter.put(entries.astype(dtype))
         return operation("TABLE", to=slot, a=args[0], p0=table, p1=last, p2=kind)
     if chain.op not in BY_CHANNEL:
         return operation(chain.op, to=slot, a=args[0], b=args[1])
-    left, scaled = 0, None
+    left = 0
+    scaled = None
     if chain.op == "TO_EVEN":
         shifts = chain.params[0]
         arrays = [part.astype(np.int32) for part in (*to_even_parts(shifts), shifts)]
@@ -396,7 +402,8 @@ def _operation(
         factor = make_factor(multiplier, shift, np.array(source.low), np.array(source.high), 0)
         if factor is None:
             raise NoProgramError("more operands than slots, or factors of other axes")
-        arrays, left = [factor.mult, factor.add, factor.shift], factor.left
+        arrays = [factor.mult, factor.add, factor.shift]
+        left = factor.left
         if planner.library.has_reals:
             scaled = as_real(factor, np.array(source.low), np.array(source.high))
         arrays = arrays if scaled is None else [scaled]
@@ -461,7 +468,8 @@ def _wide_program(operands: _Operands, near: Loops, shifts: Loops) -> list[list[
         if chain.op in ("WRAP", "TO_INT"):
             dtype = chain.params[0]
             params = {"p0": bits(dtype), "p1": int(not dtype.startswith("u"))}
-        to, name = slots.take(op.to), f"WIDE_{chain.op}"
+        to = slots.take(op.to)
+        name = f"WIDE_{chain.op}"
         program.append(operation(name, "wide_op", to=to, **places, **params))
     access("WIDE_STORE", 0, a=slots.of(operands.results[0]) or 0)
     return of_length(program, _WIDE_MOST)

@@ -39,7 +39,9 @@ def scaled_epilogue(item: Item) -> tuple[Product, Epilogue] | None:
     product, chain = under
     epilogue = Epilogue(np.zeros(item.shape[product.channel_axis], np.int64))
     if all(_take(epilogue, link, product.channel_axis, len(item.shape)) for link in chain):
-        return (product, epilogue) if _fits(epilogue, product, *item.storage) else None
+        if _fits(epilogue, product, *item.storage):
+            return (product, epilogue)
+        return None
     return None
 
 
@@ -57,7 +59,9 @@ def _product_under(item: Item) -> tuple[Product, list[Chain]] | None:
         at = inner[0]
         if at.view is not None or at.uses > 1:
             return None
-    return None if at.product is None else (at.product, chain[::-1])
+    if at.product is None:
+        return None
+    return (at.product, chain[::-1])
 
 
 def _take(epilogue: Epilogue, link: Chain, axis: int, rank: int) -> bool:
@@ -135,7 +139,8 @@ def _take_constant(epilogue: Epilogue, link: Chain, axis: int, rank: int) -> boo
 
 
 def _take_clip(epilogue: Epilogue, low: Array | int, high: Array | int) -> bool:
-    low, high = np.maximum(low, INT32[0]), np.minimum(high, INT32[1])
+    low = np.maximum(low, INT32[0])
+    high = np.minimum(high, INT32[1])
     # In the order max(min(x, high), low).
     epilogue.low = np.maximum(np.minimum(epilogue.low, high), low)
     epilogue.high = np.maximum(np.minimum(epilogue.high, high), low)
@@ -166,7 +171,8 @@ def _fits(epilogue: Epilogue, product: Product, kind: str, zero: int) -> bool:
         return False
     if np.abs(epilogue.bias).max(initial=0) > INT32[1]:
         return False
-    low, high = product.low + epilogue.bias, product.high + epilogue.bias
+    low = product.low + epilogue.bias
+    high = product.high + epilogue.bias
     amounts = _amounts(scale, len(epilogue.bias))
     if op == "RESCALE":
         return make_factor(amounts[0], amounts[1], low, high, epilogue.added + zero) is not None
@@ -192,7 +198,8 @@ def repeated(epilogue: Epilogue, product: Product, times: int) -> tuple[Epilogue
     if times == 1:
         return epilogue, product
 
-    shape, scale = product.low.shape, epilogue.scale
+    shape = product.low.shape
+    scale = epilogue.scale
     every: dict[str, Any] = {
         name: np.tile(np.broadcast_to(getattr(epilogue, name), shape), times)
         for name in ("bias", "low", "high")
@@ -200,7 +207,8 @@ def repeated(epilogue: Epilogue, product: Product, times: int) -> tuple[Epilogue
     if scale is not None and scale.op in BY_CHANNEL:
         amounts = [np.tile(values, times) for values in _amounts(scale, len(product.low))]
         every["scale"] = replace(scale, params=(*amounts, None))
-    low, high = np.tile(product.low, times), np.tile(product.high, times)
+    low = np.tile(product.low, times)
+    high = np.tile(product.high, times)
     return replace(epilogue, **every), replace(product, low=low, high=high)
 
 
@@ -228,7 +236,8 @@ def put_epilogue(
         fills: there is a depthwise kernel that fills registers, for bytes and int16 by factors;
             ``block`` is among the fields where it is taken.
     """
-    emitter, library = planner.emitter, planner.library
+    emitter = planner.emitter
+    library = planner.library
     channels = len(product.low)
     kind, zero = item.storage
     total = np.broadcast_to(epilogue.bias, (channels,)) + bias

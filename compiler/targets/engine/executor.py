@@ -115,9 +115,11 @@ class EngineExecutor:
         step."""
         held = [np.ascontiguousarray(array) for array in arrays]
         made = [np.empty(shape, dtype) for shape, dtype in self._out]
-        batch, come = Batch(*self._sizes).fill(held, made), ctypes.c_size_t(0)
+        batch = Batch(*self._sizes).fill(held, made)
+        come = ctypes.c_size_t(0)
         pitch = self.plan.arena_bytes + -self.plan.arena_bytes % ALIGN + SLACK
-        span, at = (0, self._steps), ctypes.addressof(come)
+        span = (0, self._steps)
+        at = ctypes.addressof(come)
         with self._together:
             if self._lane_arenas is None or len(self._lane_arenas.bytes) < pitch * lanes:
                 self._lane_arenas = Arena(pitch * lanes)
@@ -162,7 +164,8 @@ class EngineExecutor:
         held = [np.ascontiguousarray(array) for array in self._checked(inputs)]
         outputs = [np.empty(*each) for each in self._out]  # a batch has their addresses only
         batch = Batch(*self._sizes).fill(held, outputs)
-        arena, best = Arena(self.plan.arena_bytes), np.full(self._steps, np.inf)
+        arena = Arena(self.plan.arena_bytes)
+        best = np.full(self._steps, np.inf)
         for _ in range(rounds):
             seconds = np.zeros(self._steps)
             self.kernels((0, self._steps), batch, arena, seconds)
@@ -201,7 +204,8 @@ class EngineExecutor:
         try:
             return self._lanes.pop()
         except IndexError:
-            arena, batch = Arena(self.plan.arena_bytes), Batch(*self._sizes)
+            arena = Arena(self.plan.arena_bytes)
+            batch = Batch(*self._sizes)
             return _Lane(arena, batch, self._call((0, self._steps), batch, arena))
 
     def _check(self) -> None:

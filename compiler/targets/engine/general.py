@@ -127,9 +127,12 @@ def convolution(planner: Planner, step: Step, args: list[Item]) -> bool:
     """Windows of any integers; planned without its layouts, as the word is."""
     attrs: Any = step.attrs
     data, weight = args
-    images, groups, outputs = data.shape[0], attrs.groups, weight.shape[0]
+    images = data.shape[0]
+    groups = attrs.groups
+    outputs = weight.shape[0]
     found = _windows(planner, data, step, weight.shape[2:], attrs, 0)
-    kernel, view = planner.materialise(weight), planner.materialise(found)
+    kernel = planner.materialise(weight)
+    view = planner.materialise(found)
     sizes = (images, groups, outputs // groups, *view.shape[2:4], *weight.shape[1:])
     n, c, *window = view.strides
     o, *inner = kernel.strides
@@ -167,7 +170,8 @@ def _windows(
     width: list[tuple[int, int]] = [(0, 0), (0, 0)]
     shape = step.results[0].type.concrete_shape
     for axis in (0, 1):
-        size, before = data.shape[2 + axis], attrs.padding[axis]
+        size = data.shape[2 + axis]
+        before = attrs.padding[axis]
         reached = (shape[2 + axis] - 1) * attrs.strides[axis] + 1
         reached += (kernel[axis] - 1) * attrs.dilation[axis]
         width.append((before, max(reached - size - before, 0)))
@@ -226,7 +230,8 @@ def _offsets(view: View) -> NDArray[np.int64]:
 
 def _part(view: View, offsets: NDArray[np.int64]) -> View | None:
     """The elements at some offsets; None where no strides say so."""
-    start, item = int(offsets.flat[0]), view.buffer.item
+    start = int(offsets.flat[0])
+    item = view.buffer.item
     # The first step along each axis says what its stride would be.
     firsts = np.eye(offsets.ndim, dtype=int)
     strides = tuple(
@@ -236,7 +241,9 @@ def _part(view: View, offsets: NDArray[np.int64]) -> View | None:
     if min(strides, default=1) <= 0:
         return None
     part = View(view.buffer, view.offset + start, offsets.shape, strides)
-    return part if np.array_equal(_offsets(part), offsets - start) else None
+    if np.array_equal(_offsets(part), offsets - start):
+        return part
+    return None
 
 
 def dense_view(
@@ -294,7 +301,8 @@ def take(planner: Planner, step: Step, args: list[Item]) -> bool:
     attrs: Any = step.attrs
     if indices.data is not None:
         return ordered(planner, step, args)
-    axis, batch = attrs.axis, attrs.batch_dims
+    axis = attrs.axis
+    batch = attrs.batch_dims
     places = prod(data.shape[:axis]), data.shape[axis], 0, attrs.mode == "wrap"
     return taken(planner, step, data, indices, places, prod(indices.shape[batch:]) if batch else 0)
 
@@ -346,7 +354,8 @@ def taken(
 def scatter(planner: Planner, step: Step, args: list[Item]) -> bool:
     """Rows of updates into a copy of the data, one after the other."""
     data, indices, updates = args
-    mode, shape = step.attrs.mode, data.shape
+    mode = step.attrs.mode
+    shape = data.shape
     if mode == "mul":
         return False
     bounds = min(data.low, updates.low), max(data.high, updates.high)

@@ -28,7 +28,9 @@ _IMAGES: Final = {
 def layout_of(step: Step) -> str | None:
     """The layout of the data of an operator on images: "NCHW"; None for others."""
     name = _IMAGES.get(step.name)
-    return None if name is None else str(getattr(step.attrs, name))
+    if name is None:
+        return None
+    return str(getattr(step.attrs, name))
 
 
 def channels_last(layout: str) -> Shape:
@@ -64,7 +66,8 @@ def wanted_padding(item: Item) -> tuple[list[tuple[int, int]], int]:
         layout = layout_of(step)
         if "conv2d" not in step.name or rank != 4 or layout is None:
             continue
-        spread, sides = transposed(step), step.attrs.padding
+        spread = transposed(step)
+        sides = step.attrs.padding
         if spread is not None and spread.value.type.concrete_shape == item.shape:
             sides = spread.padding()
         top, left, bottom, right = sides

@@ -124,7 +124,9 @@ def adds_pairs() -> bool:
 def shipped_library(isa: str) -> Path | None:
     """The library that a platform wheel holds; None in a pure one."""
     path = HERE / library_name(isa)
-    return path if path.exists() else None
+    if path.exists():
+        return path
+    return None
 
 
 def is_available() -> bool:
@@ -162,8 +164,10 @@ def open_library(path: Path) -> Library:
     facts = (ctypes.c_int64 * 12)()
     loaded.qk_isa.restype = ctypes.c_char_p
     name = loaded.qk_isa(facts).decode()
-    check, run = loaded.qk_check_call, loaded.qk_run_call
-    check.restype, run.restype = ctypes.c_int64, None
+    check = loaded.qk_check_call
+    run = loaded.qk_run_call
+    check.restype = ctypes.c_int64
+    run.restype = None
     check.argtypes = run.argtypes = [ctypes.c_void_p]
     unit, weight_bytes, lanes, panel, shift, *flags, nibbles = facts
     numbers = unit, weight_bytes, lanes, panel, shift, nibbles

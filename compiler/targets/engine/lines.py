@@ -34,7 +34,9 @@ def as_lines(entries: Array) -> Array | None:
     table = entries.reshape(_LINES, each).astype(np.int64)
     starts, slopes, exact = _fitted(table)
     (bent,) = np.nonzero(~exact)
-    place, last, more = 0, each, 0
+    place = 0
+    last = each
+    more = 0
     if len(bent) > 1:
         return None
     if len(bent) == 1:
@@ -56,12 +58,14 @@ def _fitted(table: Array) -> tuple[Array, Array, Array]:
     low = table * _UNIT
     rests = np.arange(0, 1 << _MOST_BITS, (1 << _MOST_BITS) // table.shape[1])
     i, j = np.triu_indices(len(rests), 1)
-    rise, run = low[:, j] - low[:, i], rests[j] - rests[i]
+    rise = low[:, j] - low[:, i]
+    run = rests[j] - rests[i]
     least = np.maximum(-((_UNIT - 1 - rise) // run).min(axis=1), -128)
     most = np.minimum(((rise + _UNIT - 1) // run).min(axis=1), 127)
     slopes = np.clip((least + most) >> 1, -128, 127)
     ends = low - slopes[:, None] * rests
-    first, last = ends.max(axis=1), ends.min(axis=1) + _UNIT - 1
+    first = ends.max(axis=1)
+    last = ends.min(axis=1) + _UNIT - 1
     return (first + last) >> 1, slopes, first <= last
 
 

@@ -27,7 +27,9 @@ from compiler.targets.engine.views import View, compact
 @rule("scan")
 def scan(planner: Planner, step: Step, args: list[Item]) -> bool:
     """One turn for each step."""
-    body, attrs, emitter = step.body, step.attrs, planner.emitter
+    body = step.body
+    attrs = step.attrs
+    emitter = planner.emitter
     if body is None or any(value.type.dtype not in RAW_DTYPES for value in body.inputs):
         return False
     states, moving = attrs.borders(len(body.outputs))

@@ -25,7 +25,8 @@ def reshape(planner: Planner, step: Step, args: list[Item]) -> bool:
 
     A product waits for its epilogue, which may stand behind.
     """
-    shape, product = step.results[0].type.concrete_shape, args[0].product
+    shape = step.results[0].type.concrete_shape
+    product = args[0].product
     if product is not None and args[0].view is None and _keeps_columns(product, args[0], shape):
         planner.define(step, _reshaped_product(planner, product, args[0], shape))
         return True
@@ -94,7 +95,8 @@ def concatenate(planner: Planner, step: Step, args: list[Item]) -> bool:
     views = [planner.materialise(a) for a in args]
     planner.define(step, item)
     like = next((v for v, a in zip(views, args) if a.data is None), None)
-    target, start = planner.emitter.allocate(item, like.axis_order if like else None), 0
+    target = planner.emitter.allocate(item, like.axis_order if like else None)
+    start = 0
     for arg in args:
         planner.write(arg, target.sliced(axis, start, start + arg.shape[axis]))
         start += arg.shape[axis]
@@ -110,7 +112,8 @@ def pad(planner: Planner, step: Step, args: list[Item]) -> bool:
     view = planner.materialise(data) if found is not None else None
     if found is None or view is None or view.buffer.type != "U8" or len(view.shape) != 4:
         return padded(planner, step, data)
-    width, value = [(int(a), int(b)) for a, b in found[0]], found[1]
+    width = [(int(a), int(b)) for a, b in found[0]]
+    value = found[1]
     byte = value + view.buffer.zero
     if not 0 <= byte <= 255:
         return padded(planner, step, data)

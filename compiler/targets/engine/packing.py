@@ -10,7 +10,8 @@ from compiler.ops.number_format import Array
 from compiler.targets.engine.library import Library
 
 LARGEST_32 = (1 << 31) - 1
-_BLOCK_BYTES, _BLOCK_ROWS = 147456, 240
+_BLOCK_BYTES = 147456
+_BLOCK_ROWS = 240
 _MOST_TOGETHER = 4
 _MOST_SHARE = 20
 FILLED_ROWS = {
@@ -44,14 +45,20 @@ def panels(columns: int, most: int) -> list[tuple[int, int]]:
 
 def least_columns(library: Library) -> int:
     """Columns of a product that cost as much as one."""
-    return 1 if library.columns_outside else 8 if library.has_eights else 16
+    if library.columns_outside:
+        return 1
+    if library.has_eights:
+        return 8
+    return 16
 
 
 def dot_unit(kind: str, library: Library, narrow: bool = False) -> int:
     """Reduced elements of one dot step, for an input that is stored as ``kind``."""
     if kind == "S16":
         return _PAIR_UNIT
-    return _NARROW_UNIT if narrow else library.k_unit
+    if narrow:
+        return _NARROW_UNIT
+    return library.k_unit
 
 
 def wide_steps(weight: Array, library: Library) -> int | None:
@@ -74,7 +81,9 @@ def wide_steps(weight: Array, library: Library) -> int | None:
     beyond = np.flatnonzero(most.max(axis=(0, 1, 3)) > MOST_PAIR)
     wide = pairs.shape[2] - int(beyond[0]) if beyond.size else 0
     few = weight.shape[1] == 1 and wide * _LEAST_NARROW <= pairs.shape[2]
-    return wide if few or not wide else None
+    if few or not wide:
+        return wide
+    return None
 
 
 def pack_product(
@@ -153,7 +162,8 @@ def depthwise_order(channels: int, block: int) -> Array:
     order = np.arange(vectors_of(channels) * 16)
     if block == 1:
         return order
-    parts, first = [], 0
+    parts = []
+    first = 0
     for lanes in (block, *(1 << n for n in reversed(range(block.bit_length() - 1)))):
         last = first + (len(order) - first) // (16 * lanes) * 16 * lanes
         split = order[first:last].reshape(-1, lanes, 4, 4).transpose(0, 2, 1, 3)
@@ -198,7 +208,9 @@ def padded_channels(values: Array, groups: int, dtype: str, order: Array | None 
     split = np.asarray(values).reshape(groups, -1)
     made = np.zeros((groups, vectors_of(split.shape[1]) * 16), dtype)
     made[:, : split.shape[1]] = split
-    return made.reshape(-1) if order is None else made.reshape(-1)[order]
+    if order is None:
+        return made.reshape(-1)
+    return made.reshape(-1)[order]
 
 
 def crossed_term(weight: Array, library: Library) -> Array:
@@ -215,7 +227,9 @@ def crossed_term(weight: Array, library: Library) -> Array:
 def _beyond_vectors(columns: int, library: Library) -> int:
     """Columns that lie in a last vector of eight."""
     rest = columns % 16
-    return rest if library.has_eights and rest <= 8 else 0
+    if library.has_eights and rest <= 8:
+        return rest
+    return 0
 
 
 def product_scratch(rows: int, steps: int, library: Library) -> int:
@@ -299,7 +313,8 @@ def as_real(factor: Factor, low: Array, high: Array) -> Array | None:
         None where a multiplier has more than 24 bits, x or a result has more than float32 holds,
         or a product could end in exactly a half.
     """
-    mult, right = np.abs(factor.mult.astype(np.int64)), factor.shift.astype(np.int64) + 32
+    mult = np.abs(factor.mult.astype(np.int64))
+    right = factor.shift.astype(np.int64) + 32
     last = mult & -mult
     most = np.maximum(np.abs(low), np.abs(high)) << factor.left
     wide = (mult >> 24 >= last) | (most > 1 << 24 + factor.left)

@@ -68,7 +68,9 @@ def _between(step: Step) -> list[_Change]:
     axes = _axes(step)
     if axes is None or axes.depthwise:
         return []
-    found, channels, data = [(step, 1, axes.columns)], axes.data, step.args[0]
+    found = [(step, 1, axes.columns)]
+    channels = axes.data
+    data = step.args[0]
     while data.producer is not None and data.only_user is not None:
         step = data.producer
         passed = _passed(step, channels)
@@ -91,7 +93,8 @@ def _axes(step: Step) -> _Axes | None:
     attrs: Any = step.attrs
     if step.name not in ("nn.conv2d", "nn.dense") or step.args[0].data is not None:
         return None
-    weight, shape = step.args[1].data, step.args[0].type.concrete_shape
+    weight = step.args[1].data
+    shape = step.args[0].type.concrete_shape
     if weight is None or weight.dtype != np.int8:
         return None
     if step.name == "nn.dense":
@@ -100,7 +103,9 @@ def _axes(step: Step) -> _Axes | None:
     data, result = (layout.index("C") for layout in layouts[:2])
     rows, columns = (layouts[2].index(letter) for letter in "OI")
     depthwise = 1 < attrs.groups == shape[data] == weight.shape[rows]
-    return _Axes(data, result, rows, columns, depthwise) if depthwise or attrs.groups == 1 else None
+    if depthwise or attrs.groups == 1:
+        return _Axes(data, result, rows, columns, depthwise)
+    return None
 
 
 def _passed(step: Step, axis: int) -> list[_Change] | None:
@@ -108,7 +113,9 @@ def _passed(step: Step, axis: int) -> list[_Change] | None:
     rank = len(step.results[0].type.shape)
     known = [place for place, arg in enumerate(step.args) if arg.data is not None]
     if step.op.pattern is OpPattern.ELEMWISE or step.name == "annotation.stop_fusion":
-        return [] if len(known) == len(step.args) - 1 else None
+        if len(known) == len(step.args) - 1:
+            return []
+        return None
     if step.op.pattern is not OpPattern.BROADCAST or len(known) != len(step.args) - 1:
         return None
     (data,) = (arg for arg in step.args if arg.data is None)
@@ -116,7 +123,8 @@ def _passed(step: Step, axis: int) -> list[_Change] | None:
         return None
     found: list[_Change] = []
     for place in known:
-        shape, at = step.args[place].type.concrete_shape, axis - rank
+        shape = step.args[place].type.concrete_shape
+        at = axis - rank
         if step.name in ("fixed_point_multiply_per_axis", REQUANTIZE):
             if step.attrs.axis % rank != axis:
                 return None
@@ -135,7 +143,8 @@ def _order(weight: Array) -> Array | None:
 
     The heaviest channel takes the heaviest partner that fits, so that light ones are left.
     """
-    count, half = len(weight), len(weight) // 2
+    count = len(weight)
+    half = len(weight) // 2
     flat = weight.astype(np.int16).reshape(count, -1)
     if flat.min() < -127:
         return None
@@ -149,7 +158,8 @@ def _order(weight: Array) -> Array | None:
     pairs: list[int] = []
     alone: list[int] = []
     while len(left):
-        one, left = left[0], left[1:]
+        one = left[0]
+        left = left[1:]
         for start in range(0, len(left), _AT_ONCE):
             fits = _fitting(rows[one], rows[left[start : start + _AT_ONCE]])
             if fits.any():

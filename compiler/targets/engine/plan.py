@@ -164,7 +164,8 @@ class Emitter:
     ) -> View:
         """Memory for ``shape`` with borders of ``byte``, which a step writes."""
         whole = compact(storage, tuple(n + sum(pair) for n, pair in zip(shape, pads)), order)
-        buffer, strides = whole.buffer, whole.strides
+        buffer = whole.buffer
+        strides = whole.strides
         start = sum(before * stride for (before, _), stride in zip(pads, strides))
         view = View(buffer, start, shape, strides)
         if any(map(any, pads)):
@@ -199,7 +200,8 @@ class Emitter:
     def copy(self, source: View, target: View) -> None:
         """Copy elements; both views have one shape and one type."""
         order = target.axis_order
-        s, t = source.permuted(order), target.permuted(order)
+        s = source.permuted(order)
+        t = target.permuted(order)
         loops = merged_axes(s.shape, [s.strides, t.strides])
         item = source.buffer.item
         run = item

@@ -174,7 +174,8 @@ class Planner:
 
     def _input(self, number: int, value: FlowValue) -> Item:
         """A copy in the arena, of floats their bits; who quantizes an input reads itself."""
-        dtype, shape = value.type.dtype, value.type.concrete_shape
+        dtype = value.type.dtype
+        shape = value.type.concrete_shape
         stored = dtype[1:] if dtype in _UNSIGNED else dtype
         item = Item(shape, *bounds_of(stored), stored=RAW_DTYPES.get(stored))
         if not all(shape):
@@ -185,7 +186,8 @@ class Planner:
         self.emitter.quantize(number, item.view)
         if stored != dtype:
             item = self.compose("WRAP", (item,), dtype)
-            item.readers, item.uses = self.behind.get(value, []), self._uses(value)
+            item.readers = self.behind.get(value, [])
+            item.uses = self._uses(value)
         self.lies(item)
         return item
 
@@ -283,7 +285,8 @@ class Planner:
 
     def enter(self, value: FlowValue, item: Item) -> None:
         """Say what an input of the flow is that another planner computes."""
-        item.readers, item.uses = self.behind.get(value, []), self._uses(value)
+        item.readers = self.behind.get(value, [])
+        item.uses = self._uses(value)
         if item.view is not None:
             item.stored = item.view.buffer.storage
         self.items[value] = item
@@ -413,7 +416,8 @@ class Planner:
         """Copy an item into memory of its shape, or compute it there; one number fills it."""
         stored = target.buffer.storage
         if item.view is None and item.chain is not None and item.storage == stored:
-            item.view, item.depth = emit_program(self, item, target), 0
+            item.view = emit_program(self, item, target)
+            item.depth = 0
             self.lies(item)
             return
         number = item.data is not None and item.low == item.high
@@ -463,7 +467,8 @@ class Planner:
 
     def _output(self, value: FlowValue) -> tuple[View, Array | None]:
         """Return the view of an output, and the factors of its integers; None for a copied one."""
-        root, dtype = self.root(value), value.type.dtype
+        root = self.root(value)
+        dtype = value.type.dtype
         scaled = dequantized(self, root) if dtype == "float32" else None
         if scaled is not None:
             return scaled
@@ -496,7 +501,8 @@ def dequantized(planner: Planner, value: FlowValue) -> tuple[View, Array] | None
             inner, scale = scale, inner
         if scale.data is None or inner.type.concrete_shape != step.results[0].type.concrete_shape:
             return None
-        step, factor = inner.producer, scale.data
+        step = inner.producer
+        factor = scale.data
     if step is None or step.name != "cast" or not is_integer(step.args[0].type.dtype):
         return None
     source = planner.item(planner.root(step.args[0]))

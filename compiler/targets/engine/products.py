@@ -152,7 +152,8 @@ def _waiting(
     span = planner.emitter.span
 
     def later(item: Item, epilogue: Epilogue) -> View:
-        now, planner.emitter.span = planner.emitter.span, span
+        now = planner.emitter.span
+        planner.emitter.span = span
         try:
             return emit(item, epilogue, product)
         finally:
@@ -197,7 +198,8 @@ def write_product(
     places: dict[str, Any],
 ) -> None:
     """One product step with constant weights [channels, runs, elements of a run]."""
-    emitter, library = planner.emitter, planner.library
+    emitter = planner.emitter
+    library = planner.library
     columns = len(runs) // groups
     if max(16 - columns, 0) * groups * prod(runs.shape[1:]) > MOST_ARENA // 4:
         raise PlanError("the engine would need GiB for columns of zeros", fix=FORM.fix)
@@ -212,7 +214,8 @@ def write_product(
     split = np.pad(split, ((0, 0),) * 3 + ((0, -runs.shape[2] % 4 * crossed),))
     tiled = tiling(library, kind, groups, columns, runs.shape[2], places)
     if tiled:
-        unit, places = tiled.unit, places | tiled.fields
+        unit = tiled.unit
+        places = places | tiled.fields
         split = np.pad(split, ((0, 0),) * 3 + ((0, tiled.length - runs.shape[2]),))
     if how == "FOUR_BITS":
         packed = np.concatenate([pack_four_bits(one[:, 0], library) for one in split])
@@ -272,7 +275,8 @@ def dense(planner: Planner, step: Step, args: list[Item]) -> bool:
 def _write_rows(
     planner: Planner, weight: Array, data: Item, item: Item, ends: tuple[Epilogue, Product]
 ) -> View:
-    emitter, shape = planner.emitter, item.shape
+    emitter = planner.emitter
+    shape = item.shape
     source = planner.materialise(data)
     if source.shape[-1] > 1 and source.strides[-1] != source.buffer.item:
         source = emitter.contiguous(source, always=True)
@@ -282,7 +286,8 @@ def _write_rows(
         source = emitter.contiguous(source, always=True)
         rows = merged_axes(shape[:-1], [source.strides[:-1], out.strides[:-1]], 2)
     if len(rows) > 2:  # images with a border, which their reader then adds itself
-        item.border, out = None, compact(item.storage, shape)
+        out = compact(item.storage, shape)
+        item.border = None
         rows = merged_axes(shape[:-1], [source.strides[:-1], out.strides[:-1]], 2)
     bias, crossed = bias_of(planner, source, weight, rows[0][0] * rows[1][0])
     fields = put_epilogue(planner, *ends, item, 1, bias) | {"crossed": crossed}
@@ -316,7 +321,8 @@ def batch_matmul(planner: Planner, step: Step, args: list[Item]) -> bool:
         return False
     if length * 128 * _FULL * 2 >= 1 << 30:
         return False
-    lefts, rights = byte_parts(planner, left), byte_parts(planner, right, 7)
+    lefts = byte_parts(planner, left)
+    rights = byte_parts(planner, right, 7)
     parts = [(fa * fb, _batches(planner, step, a, b)) for fa, a in lefts for fb, b in rights]
     return _settled(planner, step, parts)
 
@@ -325,7 +331,8 @@ def _batches(planner: Planner, step: Step, left: Item, right: Item) -> Item:
     """A product of bytes that waits for its epilogue."""
     attrs: Any = step.attrs
     columns = step.results[0].type.concrete_shape[2]
-    a, b = planner.materialise(left), planner.materialise(right)
+    a = planner.materialise(left)
+    b = planner.materialise(right)
     a = a.permuted((0, 2, 1)) if attrs.transpose_a else a
     b = b.permuted((0, 2, 1)) if attrs.transpose_b else b
     ends = [x * y for x in (left.low, left.high) for y in (right.low, right.high)]
@@ -340,7 +347,8 @@ def _batches(planner: Planner, step: Step, left: Item, right: Item) -> Item:
 def _write_batches(
     planner: Planner, item: Item, epilogue: Epilogue, product: Product, a: View, b: View
 ) -> View:
-    emitter, library = planner.emitter, planner.library
+    emitter = planner.emitter
+    library = planner.library
     batch, rows, columns = item.shape
     length = a.shape[2]
     if length > 1 and a.strides[2] != 1:
@@ -351,7 +359,8 @@ def _write_batches(
     tiled = tiling(library, "U8", batch, columns, length, places)
     steps = tiled.length // library.k_unit if tiled else -(-length // library.k_unit)
     group = vectors_of(columns) * steps * 64
-    weight, bias = emitter.scratch(batch * group), emitter.scratch(batch * vectors_of(columns) * 64)
+    weight = emitter.scratch(batch * group)
+    bias = emitter.scratch(batch * vectors_of(columns) * 64)
     stride_a = a.strides[0] if a.shape[0] > 1 else 0
     emitter.step(
         "pack",
@@ -423,7 +432,8 @@ def conv2d(planner: Planner, step: Step, args: list[Item]) -> bool:
             )
             assert view is not None
             data = Item(view.shape, data.low, data.high, view=view)
-    layout, out_layout = attrs.data_layout, attrs.out_layout or attrs.data_layout
+    layout = attrs.data_layout
+    out_layout = attrs.out_layout or attrs.data_layout
     if kernel.data is None:
         return False
     weight = kernel.data.transpose([attrs.kernel_layout.index(c) for c in "OIHW"])
@@ -445,7 +455,8 @@ def conv2d(planner: Planner, step: Step, args: list[Item]) -> bool:
         target = out.permuted(channels_last(out_layout))
         groups = 1 if depthwise else attrs.groups
         write = _write_depthwise if depthwise else _write_convolution
-        whole, least = (attrs, weight, source, target), least_columns(planner.library)
+        whole = (attrs, weight, source, target)
+        least = least_columns(planner.library)
         parts = convolutions_of(spread, *whole, least) if spread else [whole]
         for how, taps, one, made in parts:
             if attrs.groups == 1:
@@ -518,19 +529,23 @@ def _bordered(planner: Planner, data: Item, layout: str, padding: Sequence[int])
 
 def _filled_rows(planner: Planner, attrs: Any, weight: Array, source: View, target: View) -> int:
     """Output rows together in depthwise kernels that fill registers; 0 where there are none."""
-    sides, strides = {*weight.shape[2:]}, {*attrs.strides}
+    sides = {*weight.shape[2:]}
+    strides = {*attrs.strides}
     even = len(sides) == len(strides) == 1 and tuple(attrs.dilation) == (1, 1)
     if planner.library.depthwise_block == 1 or not even:
         return 0
     unit = dot_unit(source.buffer.type, planner.library)
     rows = min(FILLED_ROWS[unit].get((*sides, *strides), 0), planner.library.depthwise_block)
-    return rows if rows <= target.shape[1] else 0
+    if rows <= target.shape[1]:
+        return rows
+    return 0
 
 
 def _write_depthwise(
     planner: Planner, attrs: Any, weight: Array, source: View, target: View, fields: dict[str, Any]
 ) -> None:
-    emitter, library = planner.emitter, planner.library
+    emitter = planner.emitter
+    library = planner.library
     channels, _, height, width = weight.shape
     (sy, sx), (dy, dx), block = attrs.strides, attrs.dilation, fields.get("block", 1)
     unit = dot_unit(source.buffer.type, library)

@@ -60,7 +60,8 @@ def joined(program: list[list[Any]], clips: Sequence[bool]) -> list[list[Any]]:
     stores = iter(clips)
     for place, op in enumerate(ops):
         last = made[-1] if made else op
-        kind, slot = op["op"], last["to"]
+        kind = op["op"]
+        slot = last["to"]
         alone = last["op"] in (load, times) and not _read(ops[place:], op, slot)
         loads = alone and last["op"] == load and not last["low"]
         if kind == add and op["p1"]:
@@ -105,7 +106,8 @@ def _with_ends(ops: list[dict[str, Any]]) -> list[dict[str, Any]]:
     made: list[dict[str, Any]] = []
     for place, op in enumerate(ops):
         last = made[-1] if made else op
-        slot, free = last["to"], (last["low"], last["high"]) == INT32
+        slot = last["to"]
+        free = (last["low"], last["high"]) == INT32
         if last["op"] == times and free and not _read(ops[place:], op, slot):
             if op["op"] == clip and op["a"] == slot:
                 last |= {"to": op["to"], "low": op["p0"], "high": op["p1"]}
@@ -166,7 +168,8 @@ def spelled_out(op: Item, width: int) -> list[Operation]:
         made.append(Operation(Item(op.shape, *bounds), Chain(name, args, params)))
         return made[-1].to
 
-    args, name = chain.args, chain.op
+    args = chain.args
+    name = chain.op
     if width == 64:
         if name == "TABLE":
             raise NoProgramError("no programs of int64 have tables")
@@ -213,15 +216,19 @@ def simplified(ops: list[Operation], results: Collection[Item]) -> list[Operatio
     by: dict[Item, Chain] = {}
     read = Counter((*results, *(arg for op in ops for arg in op.chain.args)))
     for op in ops:
-        args, params = tuple(same.get(arg, arg) for arg in op.chain.args), op.chain.params
+        args = tuple(same.get(arg, arg) for arg in op.chain.args)
+        params = op.chain.params
         if op.chain.op in ("ADD", "MUL", "MIN", "MAX") and number_of(args[0]) is not None:
             args = args[::-1]
-        chain, number = Chain(op.chain.op, args, params), number_of(args[-1])
+        chain = Chain(op.chain.op, args, params)
+        number = number_of(args[-1])
         if chain.op in ("ADD", "SUB") and number is not None and args[0].data is None:
-            added, inner = _wrapped(number if chain.op == "ADD" else -number), args[0]
+            added = _wrapped(number if chain.op == "ADD" else -number)
+            inner = args[0]
             under = by.get(inner) if read[inner] == 1 else None
             if under is not None and under.op == "ADD" and number_of(under.args[1]) is not None:
-                added, inner = _wrapped(added + under.args[1].low), under.args[0]
+                added = _wrapped(added + under.args[1].low)
+                inner = under.args[0]
                 under = by.get(inner) if read[inner] == 1 else None
             chain = Chain("ADD", (inner, constant(added)))
             if under is not None and under.op == "CLIP":
@@ -247,7 +254,9 @@ def _wrapped(number: int) -> int:
 
 def number_of(item: Item) -> int | None:
     """The number that a constant is everywhere."""
-    return item.low if item.data is not None and item.data.size == 1 else None
+    if item.data is not None and item.data.size == 1:
+        return item.low
+    return None
 
 
 def _does_nothing(chain: Chain) -> bool:
@@ -272,7 +281,9 @@ def shift_axis(amounts: Item, shape: Shape) -> int | None:
         return None
     sizes = (1,) * (len(shape) - amounts.data.ndim) + amounts.data.shape
     axes = [axis for axis, size in enumerate(sizes) if size != 1]
-    return axes[0] if len(axes) == 1 else None
+    if len(axes) == 1:
+        return axes[0]
+    return None
 
 
 def _rescaling(params: tuple[Any, ...], rank: int) -> tuple[Item, Item, Item]:

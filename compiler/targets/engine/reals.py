@@ -94,7 +94,8 @@ def _quantized(planner: Planner, step: Step) -> bool:
     bounds = _limits(clipped)
     if not all(abs(b) < _LARGEST_QUANTIZED and b == int(b) for b in bounds) or factor is None:
         return False
-    low, high = int(bounds[0]) + offset, int(bounds[1]) + offset
+    low = int(bounds[0]) + offset
+    high = int(bounds[1]) + offset
     info = integer_range(dtype)
     # The kernel gives 0 for NaN, and so does the cast as long as 0 is within the bounds.
     if not info[0] <= low <= 0 <= high <= info[1]:
@@ -137,4 +138,6 @@ def _along_one_axis(
 
 def _made_by(planner: Planner, value: FlowValue, name: str) -> Step | None:
     step = planner.root(value).producer
-    return step if step is not None and step.name == name else None
+    if step is not None and step.name == name:
+        return step
+    return None

@@ -47,7 +47,9 @@ def rescale(
     multiplier, shift = (each.reshape(-1) for each in factors)
     along: int | None = axis
     if all((each == each[:1]).all() for each in (multiplier, shift)):
-        multiplier, shift, along = multiplier[:1], shift[:1], None
+        multiplier = multiplier[:1]
+        shift = shift[:1]
+        along = None
     if ties == "floor" or not _fits(x, multiplier, shift, dtype):
         return None
     amounts = 1 - shift
@@ -67,7 +69,9 @@ def rescale(
         return found
     # Products have 32 bits, but those by powers of two as many as the data.
     if shifted or (ties == "up" and powers.any() and bits(dtype) == 64):
-        return found if powers.all() else None
+        if powers.all():
+            return found
+        return None
     return planner.compose("WRAP", (found,), "int32")
 
 
@@ -132,7 +136,8 @@ def _rounded_apart(planner: Planner, x: Item, ties: str, params: tuple[Any, ...]
 
 def largest_along(item: Item, axis: int | None) -> Array:
     """Largest magnitude, one for all or one for each index of an axis."""
-    whole, chain = np.array([max(abs(item.low), abs(item.high))]), item.chain
+    whole = np.array([max(abs(item.low), abs(item.high))])
+    chain = item.chain
     if axis is None or item.view is not None:
         return whole
     if item.product is not None and item.product.channel_axis == axis:
@@ -204,11 +209,13 @@ def clip(planner: Planner, step: Step, args: list[Item]) -> bool:
 @rule("qnn.requantize")
 def requantize(planner: Planner, step: Step, args: list[Item]) -> bool:
     """A bias, a relu, a product, a clip and a zero point, in the dtypes of the body."""
-    attrs, x = step.attrs, args[0]
+    attrs = step.attrs
+    x = args[0]
     vectors = [arg.data for arg in args[1:] if arg.data is not None]
     if len(vectors) + 1 < len(args) or attrs.rounding in TFLM:
         return False
-    dtype, shape = attrs.compute_dtype, x.shape
+    dtype = attrs.compute_dtype
+    shape = x.shape
     multiplier, shift, bias = factors_of(attrs, vectors, len(shape))
     if bias.any():
         x = planner.compose("ADD", (x, constants(bias)))

@@ -52,7 +52,10 @@ class _Rows:
         results: Sequence[Value],
         views: Mapping[Value, View | None],
     ) -> None:
-        self._engine, self._planner, self._rows, self._views = engine, planner, rows, views
+        self._engine = engine
+        self._planner = planner
+        self._rows = rows
+        self._views = views
         self.flow = planner.flow
         self.starts: Sequence[Value] = [v for v in self.flow.inputs if v.data is None]
         self.operators = len(self.flow.steps)
@@ -130,7 +133,9 @@ class _Rows:
     def source(self, value: Value) -> Value:
         """The value that an equal one is computed as; itself where that is within an operator."""
         root = self._planner.root(value)
-        return root if root in self._named else value
+        if root in self._named:
+            return root
+        return value
 
     def may_give(self, value: Value) -> bool:
         """Return whether a value can be given without changing another one."""
@@ -249,8 +254,10 @@ class SteppedEngine(_Rows, EngineExecutor):
         self, mod: IRModule, function: str = "main", isa: str | Library | None = None
     ) -> None:
         EngineExecutor.__init__(self, mod, function, isa)
-        planner, emitter = self._planner, self._planner.emitter
-        self.actions, self.sizes = emitter.kept, self._sizes
+        planner = self._planner
+        emitter = self._planner.emitter
+        self.actions = emitter.kept
+        self.sizes = self._sizes
         kept = set(map(id, self.actions))
         self._behind = np.cumsum([0, *(id(action) in kept for action in emitter.actions)])
         self.last_use: dict[Buffer, int] = {}

@@ -24,8 +24,10 @@ TILES_VARIABLE: Final = "QSEARCH_ENGINE_TILES"
 "rows=0" for no tiles."""
 
 _UNIT: Final = 4
-_ROWS, _ROW_BYTES = 16, 64
-_MOST_BLOCK, _LEAST_BLOCK = 64, 4
+_ROWS = 16
+_ROW_BYTES = 64
+_MOST_BLOCK = 64
+_LEAST_BLOCK = 4
 _CACHED = 48 << 10, 1 << 20
 """Bytes of the rows of a block: where the second-level cache holds the weights, and where not."""
 _POOR_STRIDE = 1024
@@ -80,7 +82,8 @@ def limits_of(isa: str) -> Limits:
     Raises:
         CodegenError: the environment variable says something else.
     """
-    limits, given = _LIMITS.get(isa, Limits()), os.environ.get(TILES_VARIABLE, "")
+    limits = _LIMITS.get(isa, Limits())
+    given = os.environ.get(TILES_VARIABLE, "")
     if given and "=" not in given:
         try:
             given = ",".join(Path(given).read_text(encoding="utf-8").split())
@@ -111,7 +114,8 @@ def tiling(
     if not library.tile_steps or (kind == "S16" and not library.has_tile_registers):
         return None
     least, (height, width) = limits_of(library.isa), (places["height"], places["width"])
-    rows, runs = height * width, places["seg_y"] * places["seg_x"]
+    rows = height * width
+    runs = places["seg_y"] * places["seg_x"]
     steps = -(-length // _UNIT)
     count = -(-steps // library.tile_steps)
     saved = max(runs * (steps * min(rows, _ROWS) // _ROWS - 2 * count), 0)
@@ -121,7 +125,8 @@ def tiling(
         return None
     if not library.has_tile_registers:
         padded = count * library.tile_steps * _UNIT
-        steps, unit = library.tile_steps, library.tile_steps * _UNIT
+        steps = library.tile_steps
+        unit = library.tile_steps * _UNIT
         return Tiling(steps, unit, padded, 0, {"tile": steps})
     # Equal tiles need few weights of 0; long runs end with less than a whole tile of them.
     tile = -(-steps // count) if count <= 8 else library.tile_steps
@@ -142,7 +147,9 @@ def _rows_by(
 ) -> tuple[str, int]:
     """The way that needs the fewest tiles of rows, copies and poor strides counted in, and how many
     they are."""
-    height, width, pixel = places["height"], places["width"], places["in_pixel"]
+    height = places["height"]
+    width = places["width"]
+    pixel = places["in_pixel"]
     row = places["in_row"]
     copied = _tiles(height * width)
     if kind == "S16":

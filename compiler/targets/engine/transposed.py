@@ -100,7 +100,8 @@ def transposed(step: Step) -> Transposed | None:
         return None
     value, strides, cut = found
     before = [p - c for p, c in zip(attrs.padding, cut)]
-    shape, out = value.type.concrete_shape, step.results[0].type.concrete_shape
+    shape = value.type.concrete_shape
+    out = step.results[0].type.concrete_shape
     sizes = shape[2:5:2] if len(shape) == 6 else shape[2:]  # (N, C, H, 1, W, 1)
     outputs = [out[(attrs.out_layout or attrs.data_layout).index(c)] for c in "HW"]
     axes = zip(kernel, attrs.dilation, strides, before, sizes, outputs)
@@ -118,7 +119,8 @@ def _spread(
     Args:
         pads: zeros before and behind the value, by axis.
     """
-    step, cut = value.producer, (0, 0)
+    step = value.producer
+    cut = (0, 0)
     if step is not None and step.name == "strided_slice":
         shape = step.args[0].type.concrete_shape
         kept = {
@@ -133,7 +135,8 @@ def _spread(
                 return None
         if len(shape) != 4 or any(by != 1 for _, _, by in kept.values()):
             return None
-        step, cut = step.args[0].producer, (begins[2], begins[3])
+        step = step.args[0].producer
+        cut = (begins[2], begins[3])
     names: list[str] = []
     sources: list[Step] = []
     while step is not None and len(names) < 2:
@@ -143,7 +146,8 @@ def _spread(
     if names != ["reshape", "nn.pad"]:
         return None
     whole, padded = sources
-    data, zero = padded.args[0], padded.args[1].data
+    data = padded.args[0]
+    zero = padded.args[1].data
     shape = data.type.concrete_shape
     if len(shape) != 6 or zero is None or np.any(zero) or padded.attrs.pad_mode != "constant":
         return None
@@ -197,7 +201,8 @@ def _joined(
 ) -> tuple[int, Array] | None:
     """The first element, and the taps of the phases of a row as channels of one convolution, where
     the phases have few channels and equal counts."""
-    channels, pixel = len(weight), len(weight) * made.buffer.item
+    channels = len(weight)
+    pixel = len(weight) * made.buffer.item
     if len(columns) * channels > least or made.strides[2:] != (pixel, made.buffer.item):
         return None
     if len({f.count for f in columns}) > 1 or {f.step for f in columns} != {1} or not weight.size:

@@ -101,7 +101,9 @@ class Item:
             return "U8", 128
         if self.low >= -(1 << 15) and self.high < 1 << 15:
             return "S16", 0
-        return ("S32", 0) if self.fits_int32 else ("S64", 0)
+        if self.fits_int32:
+            return ("S32", 0)
+        return ("S64", 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -208,7 +210,9 @@ def chain_bounds(op: str, args: Sequence[Item], params: tuple[Any, ...]) -> tupl
     if op == "TO_INT":
         return params[1:]
     if op == "WRAP":
-        return (0, 1) if params[0] == "bool" else integer_range(params[0])
+        if params[0] == "bool":
+            return (0, 1)
+        return integer_range(params[0])
     b = args[1]
     if (found := arithmetic_range(_ARITHMETIC.get(op, op), a.bounds, b.bounds)) is not None:
         return found
@@ -249,7 +253,9 @@ def to_even(x: int, bits: int) -> int:
 
 def below_half(bits: int) -> int:
     """Half of the last place less one; 0 for no bits."""
-    return (1 << bits - 1) - 1 if bits else 0
+    if bits:
+        return (1 << bits - 1) - 1
+    return 0
 
 
 def is_integer(dtype: str) -> bool:
@@ -259,4 +265,6 @@ def is_integer(dtype: str) -> bool:
 
 def bits_of(array: Array) -> Array:
     """Integers as they are; the bits of float32."""
-    return np.asarray(array, order="C").view(np.int32) if array.dtype == np.float32 else array
+    if array.dtype == np.float32:
+        return np.asarray(array, order="C").view(np.int32)
+    return array

@@ -103,7 +103,8 @@ class View:
 
     def sliced(self, axis: int, start: int, stop: int, step: int = 1) -> View:
         """A part of one axis."""
-        shape, strides = list(self.shape), list(self.strides)
+        shape = list(self.shape)
+        strides = list(self.strides)
         shape[axis] = max(0, -(-(stop - start) // step))
         offset = self.offset + start * strides[axis]
         strides[axis] *= step
@@ -130,7 +131,9 @@ class View:
     def reshaped(self, shape: Shape) -> View | None:
         """The same elements in row-major order under another shape; None if that needs a copy."""
         strides = reshaped_strides(self.shape, self.strides, shape)
-        return None if strides is None else View(self.buffer, self.offset, shape, strides)
+        if strides is None:
+            return None
+        return View(self.buffer, self.offset, shape, strides)
 
     @property
     def is_row_major(self) -> bool:
@@ -168,7 +171,8 @@ def reshaped_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
     found = [0] * len(new)
     axis = len(new)
     for size, (stride,) in reversed(runs):
-        left, step = size, stride
+        left = size
+        step = stride
         while left > 1:
             axis -= 1
             if axis < 0 or (new[axis] > 1 and left % new[axis]):

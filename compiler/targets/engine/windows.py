@@ -75,7 +75,8 @@ def pool(planner: Planner, step: Step, args: list[Item]) -> bool:
     axes = [layout.index(c) for c in "NHWC"]
     shape = step.results[0].type.concrete_shape
     window = _window(step, [data.shape[a] for a in axes[1:3]])
-    size, padding = window[0], window[-1]
+    size = window[0]
+    padding = window[-1]
     count = 0
     sizes = [(data.shape[a], shape[out_layout.index(c)]) for a, c in zip(axes[1:3], "HW")]
     reached = all(map(_reached, sizes, *window))
@@ -184,7 +185,8 @@ def _windowed(planner: Planner, source: View, axes: Shape) -> View | None:
             return None
         source = planner.emitter.contiguous(source, always=True)
     (rows, (row,)), (columns, (column,)) = [(1, (0,))] * (2 - len(gone)) + gone
-    shape, strides = (1, rows, columns, channels), (0, row, column, source.buffer.item)
+    shape = (1, rows, columns, channels)
+    strides = (0, row, column, source.buffer.item)
     return View(source.buffer, source.offset, shape, strides)
 
 
@@ -205,7 +207,8 @@ def _in_table(data: Item) -> tuple[Item, list[Chain]]:
     Not for bytes; neither is what it reads wider than the data, nor does the table grow.
     """
     links: list[Chain] = []
-    size, most = STORED[data.storage[0]].itemsize, 1 << (data.high - data.low).bit_length()
+    size = STORED[data.storage[0]].itemsize
+    most = 1 << (data.high - data.low).bit_length()
     while size > 1 and data.view is None and data.uses <= 1 and data.chain is not None:
         inner = [a for a in data.chain.args if a.data is None]
         numbers = [a for a in data.chain.args if a.data is not None]
@@ -249,7 +252,8 @@ def lookup(planner: Planner, step: Step, args: list[Item]) -> bool:
     out = item.view = planner.emitter.allocate(item, view.axis_order)
     kind, zero = item.storage
     order = out.axis_order
-    s, t = view.permuted(order), out.permuted(order)
+    s = view.permuted(order)
+    t = out.permuted(order)
     loops = merged_axes(s.shape, [s.strides, t.strides], 3)
     if len(loops) > 3 or loops[-1][1] not in ((view.buffer.item, out.buffer.item), (0, 0)):
         view = planner.emitter.contiguous(view, always=True)
@@ -302,14 +306,17 @@ def _lines(planner: Planner, entries: Array, in_kind: str, kind: str) -> dict[st
     if not planner.library.has_lines or (in_kind, kind) != ("S16", "U8"):
         return {}
     lines = as_lines(entries)
-    return {} if lines is None else {"lined": 1, "lines": planner.emitter.put(lines)}
+    if lines is None:
+        return {}
+    return {"lined": 1, "lines": planner.emitter.put(lines)}
 
 
 def _rows(
     planner: Planner, step: Step, data: Item, bounds: tuple[int, int]
 ) -> tuple[View, View, dict[str, int]]:
     """The data with the step's axis last and in one run, its result, and fields of the kernel."""
-    rank, axis = len(data.shape), step.attrs.axis
+    rank = len(data.shape)
+    axis = step.attrs.axis
     axes = (*(a for a in range(rank) if a != axis % rank), axis % rank)
     view = planner.materialise(data).permuted(axes)
     loops = merged_axes(view.shape[:-1], [view.strides[:-1]])

@@ -119,7 +119,9 @@ class QdqFile:
     def read(self, name: str) -> Levels | None:
         """Return the grid of an operator's operand, where it is dequantized."""
         maker = self.makers.get(name)
-        return self.levels[name] if maker is not None and maker.op_type == _BORDERS[1] else None
+        if maker is not None and maker.op_type == _BORDERS[1]:
+            return self.levels[name]
+        return None
 
     def limits(self, node: onnx.NodeProto) -> bool:
         """Return whether a node stands behind an operator in float: a limit, or a factor of an
@@ -136,7 +138,9 @@ class QdqFile:
                 name = found[0].output[0]
                 continue
             held = found and all(one.op_type == _BORDERS[0] for one in found)
-            return self.levels[found[0].output[0]] if held else None
+            if held:
+                return self.levels[found[0].output[0]]
+            return None
 
     @staticmethod
     def attribute(node: onnx.NodeProto, name: str, default: int) -> int:

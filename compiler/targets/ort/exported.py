@@ -30,7 +30,8 @@ from compiler.targets.ort.session import OrtExecutor
 
 _Input = tuple[str, str, Sequence[int | str]]
 
-FORM, CHECK = "qsearch.form", "qsearch.check"
+FORM = "qsearch.form"
+CHECK = "qsearch.check"
 _SEED = 0
 _MOST_BYTES = 2 << 30
 _MOST_ELEMENTS = 1 << 27
@@ -138,7 +139,8 @@ def _check(session: OrtExecutor, told: str, file: Path) -> None:
         )
     try:
         wanted = json.loads(told)
-        seed, digest = int(wanted["seed"]), str(wanted["outputs_sha256"])
+        seed = int(wanted["seed"])
+        digest = str(wanted["outputs_sha256"])
         found = _digest(session.run(_noise(seed, session.inputs, count)), count)
     except (*_DAMAGED, EvaluationError) as error:
         raise ArtifactError(f"{file} holds a damaged test", fix="export it again") from error
@@ -161,7 +163,9 @@ def _ports(module: QModule) -> list[Port]:
 
 
 def _kept(dtype: str, own: str | None) -> str:
-    return own if own in ("float16", "float64") and dtype == "float32" else dtype
+    if own in ("float16", "float64") and dtype == "float32":
+        return own
+    return dtype
 
 
 def _samples_at_once(inputs: Iterable[_Input]) -> int:

@@ -23,8 +23,18 @@ NODES: Final = 1_000
 
 _APART: Final = frozenset(
     (
-        *("Add", "AveragePool", "Clip", "Conv", "Gemm", "GlobalAveragePool", "Identity"),
-        *("MatMul", "MaxPool", "Mul", "Relu", "Sigmoid"),
+        "Add",
+        "AveragePool",
+        "Clip",
+        "Conv",
+        "Gemm",
+        "GlobalAveragePool",
+        "Identity",
+        "MatMul",
+        "MaxPool",
+        "Mul",
+        "Relu",
+        "Sigmoid",
     )
 )
 """Operators that onnxruntime fuses with no operand that is an output of the graph."""
@@ -92,7 +102,8 @@ def segments(model: onnx.ModelProto, nodes: int) -> Iterator[onnx.ModelProto]:
         if end - begin == len(graph.node):
             yield model  # with its ports in their order
             return
-        part, begin = graph.node[begin:end], end
+        part = graph.node[begin:end]
+        begin = end
         made = {name for node in part for name in node.output}
         read = dict.fromkeys(name for node in part for name in _read(node) if name not in made)
         whole = helper.make_graph(

@@ -98,7 +98,8 @@ class OrtExecutor:
         self._given: dict[str, NDArray[Any]] = {}
         if large and not copies:
             assert not isinstance(model, bytes)
-            model, self._given = _with_inputs(model, large), dict(large)
+            model = _with_inputs(model, large)
+            self._given = dict(large)
         elif large:
             values = map(onnxruntime.OrtValue.ortvalue_from_numpy, large.values())
             options.add_external_initializers(list(large), list(values))

@@ -42,7 +42,8 @@ class _Graph:
     name = "integer ONNX"
 
     def __init__(self, written: Written, model: onnx.ModelProto) -> None:
-        self.flow, tensors = written.flow, written.tensors
+        self.flow = written.flow
+        tensors = written.tensors
         self.starts: Sequence[Value] = [v for v in self.flow.inputs if v.data is None]
         self.operators = len(self.flow.steps)
         held = (*model.graph.initializer, *written.graph.initializer)

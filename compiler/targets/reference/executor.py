@@ -319,7 +319,8 @@ def _matches(pattern: Pattern, value: Any, found: dict[Var, Any]) -> bool:
         elif isinstance(top, PatternTuple):
             stack.extend(zip(top.patterns, held))
         elif isinstance(top, PatternConstructor):
-            wanted, have = top.constructor, held.constructor
+            wanted = top.constructor
+            have = held.constructor
             if (wanted.belong_to, wanted.name_hint) != (have.belong_to, have.name_hint):
                 return False
             stack.extend(zip(top.patterns, held.fields))
@@ -327,4 +328,6 @@ def _matches(pattern: Pattern, value: Any, found: dict[Var, Any]) -> bool:
 
 
 def _place(node: Expr) -> str:
-    return f"{describe(node)}, {node.span}" if node.span is not None else describe(node)
+    if node.span is not None:
+        return f"{describe(node)}, {node.span}"
+    return describe(node)

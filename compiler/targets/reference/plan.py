@@ -38,7 +38,9 @@ from compiler.ops.lowered.call_lowered import get_call_lowered_props
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 
 # Stages of a node on the stack of a block under construction.
-_OPEN, _BIND, _EMIT = 0, 1, 2
+_OPEN = 0
+_BIND = 1
+_EMIT = 2
 
 
 class Do(IntEnum):
@@ -172,8 +174,11 @@ class _BlockBuilder:
     def __init__(
         self, scopes: ScopeMap, plan: Plan, scope: Scope, block: Block, work: list[_Work]
     ) -> None:
-        self.scopes, self.plan, self.scope = scopes, plan, scope
-        self.steps, self.work = block.steps, work
+        self.scopes = scopes
+        self.plan = plan
+        self.scope = scope
+        self.steps = block.steps
+        self.work = work
 
     def given(self, node: Expr) -> bool:
         """True when no step of this block computes the node: bound, constant, or owned outside."""

@@ -46,7 +46,9 @@ def interpreter(name: str, data: bytes) -> tuple[Run, tuple[str, ...]]:
         TfliteExportError: it is not installed, or refuses the file.
     """
     try:
-        return _tflm(data) if name == JUDGES[0] else _litert(data, name == SHOWN)
+        if name == JUDGES[0]:
+            return _tflm(data)
+        return _litert(data, name == SHOWN)
     except (ImportError, RuntimeError, ValueError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         missing = isinstance(error, ImportError)
@@ -60,7 +62,8 @@ def interpreter(name: str, data: bytes) -> tuple[Run, tuple[str, ...]]:
 
 def _litert(data: bytes, xnnpack: bool) -> tuple[Run, tuple[str, ...]]:
     made = _loaded(data, xnnpack)
-    takes, gives = made.get_input_details(), made.get_output_details()
+    takes = made.get_input_details()
+    gives = made.get_output_details()
 
     def run(inputs: Sequence[Array]) -> list[Array]:
         for port, array in zip(takes, inputs, strict=True):
@@ -188,7 +191,9 @@ class FileJudge:
 
 def _narrow(array: Array, part: Taken) -> Array:
     """Return an operand of the core, which has 32 bits, in the 8 or 16 bits of the file."""
-    return array if part.grid is None else array.astype(part.stored(array.dtype.name), copy=False)
+    if part.grid is None:
+        return array
+    return array.astype(part.stored(array.dtype.name), copy=False)
 
 
 def _moved(array: Array, dtype: str) -> Array:

@@ -274,7 +274,8 @@ def _told(found: Shared, user: User, job: Job) -> JobOut:
 
 def _job_out(found: Shared, user: User, job: Job, place: int | None) -> JobOut:
     key, finished = _study_of(found, job)
-    mine, left_out = user.owns(job.owner), {BEFORE}
+    mine = user.owns(job.owner)
+    left_out = {BEFORE}
     if not mine:  # an upload goes by its hash, and that is its owner's; so is a webhook
         left_out |= {n for n in FILES if len(str(job.settings.get(n))) > _SHA256} | {"notify"}
     return JobOut.of(

@@ -79,7 +79,9 @@ def list_studies(
 @router.get("/{key}")
 def get_study(study: SnapshotDep, found: SharedDep, user: UserDep) -> StudyDetail:
     """One study."""
-    row, repository, view = study.study, study.repository, _view(study)
+    row = study.study
+    repository = study.repository
+    view = _view(study)
     ended: Mapping[str, int] = study.derive(
         "ended", lambda: Counter(point.stage for point in study.points if point.finished)
     )
@@ -114,7 +116,9 @@ def _constant(study: Snapshot) -> list[str]:
         alike = [name for name, found in values.items() if found.count(found[0]) == len(found)]
         return alike + constant_names(study.measures, study.points)
 
-    return study.derive("constant", find) if len(study.points) > 1 else []
+    if len(study.points) > 1:
+        return study.derive("constant", find)
+    return []
 
 
 @router.get("/{key}/failures")
@@ -185,7 +189,8 @@ def _view(study: Snapshot) -> StudyView:
 
 
 def _summary(study: Snapshot, found: Shared, view: StudyView) -> dict[str, Any]:
-    module, row = study.module, study.study
+    module = study.module
+    row = study.study
     # What depends on the time is told anew; the rest once a version.
     head = study.derive(("head", view.phase, view.resume), view.head)
     return {
@@ -222,4 +227,6 @@ def _proof(study: Snapshot, found: Shared, module: Path | None) -> str | None:
 def _reason(points: Sequence[TrialPoint]) -> str:
     """Return the common part of the reasons; figures that differ are left out."""
     texts = {point.error or "" for point in points}
-    return texts.pop() if len(texts) == 1 else _FIGURE.sub("…", texts.pop())
+    if len(texts) == 1:
+        return texts.pop()
+    return _FIGURE.sub("…", texts.pop())

@@ -83,7 +83,8 @@ def export_json(study: SnapshotDep, filter: Filter = "", sort: Sort = "number") 
 def get_trial(study: SnapshotDep, number: Number, shared: SharedDep) -> TrialDetail:
     """All that is known of one trial."""
     trial = _trial(study, number)
-    outcome, failure = trial.outcome, trial.outcome.failure
+    outcome = trial.outcome
+    failure = trial.outcome.failure
     best = study.best
     files = _measurements(shared, study, trial)
     return TrialDetail.of(
@@ -113,7 +114,8 @@ async def get_histograms(
     files = await run_in_threadpool(lambda: _measurements(found, study, _trial(study, number)))
     if STATISTICS not in files.paths:
         raise elsewhere("no statistics of this trial", f"trial {number}")
-    file, scales = FilePath(files.paths[STATISTICS]), files.paths.get(SCALES)
+    file = FilePath(files.paths[STATISTICS])
+    scales = files.paths.get(SCALES)
     return await found.inspection.answer(request, "histograms", file, scales=scales)
 
 
@@ -187,7 +189,8 @@ def _trial(study: Snapshot, number: int) -> Trial:
 
 
 def _rows(study: Snapshot, points: Sequence[TrialPoint]) -> list[TrialRow]:
-    front, notes = set(study.front), study.notes
+    front = set(study.front)
+    notes = study.notes
     return [
         TrialRow.of(p, front=p.number in front, **note_fields(notes.get(p.number, NO_NOTE)))
         for p in points

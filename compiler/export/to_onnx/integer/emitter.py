@@ -158,7 +158,9 @@ class IntegerEmitter(Emitter):
         where the word at hand wraps."""
         if not self._exact or reach >= DOUBLE:
             return None
-        return "float32" if reach < SINGLE else "float64"
+        if reach < SINGLE:
+            return "float32"
+        return "float64"
 
     def reach(self, values: Iterable[Value]) -> int:
         """The largest magnitude of the integers among values."""

@@ -95,7 +95,9 @@ class Quantized:
     @property
     def unit(self) -> float:
         """Return the number in the file for the integer 1."""
-        return self.level / self.scale if self.level else 1.0
+        if self.level:
+            return self.level / self.scale
+        return 1.0
 
     @property
     def range(self) -> tuple[float, float]:
@@ -110,7 +112,9 @@ class Quantized:
         zero = self.zero_point - float(addend.reshape(())) / self.scale
         least, most = integer_range(self.dtype)
         fits = zero.is_integer() and least <= zero <= most and self.zero_point != 0
-        return replace(self, zero_point=int(zero)) if fits else None
+        if fits:
+            return replace(self, zero_point=int(zero))
+        return None
 
 
 Write = Callable[[Floats, Floats | None], str]
@@ -214,7 +218,8 @@ class QdqEmitter:
         reduce_range: bool = False,
         wide_sums: bool = False,
     ) -> None:
-        self.writer, self.node = writer, writer.node
+        self.writer = writer
+        self.node = writer.node
         self.words = IntegerEmitter(writer, ranges)
         self.runtime = runtime
         self.reduce_range = reduce_range
@@ -256,7 +261,8 @@ class QdqEmitter:
         unit = self.unit(value)
         name = replace(real, clip=None, written={}).emit(self, np.asarray(unit))
         self.products.pop(name, None)  # kernels of 8 bits take a product that is quantized
-        name, held = scaled(name, np.ones(()), None, self, unit), real.tensor
+        name = scaled(name, np.ones(()), None, self, unit)
+        held = real.tensor
         if held is None or held.scale != 1 or unit != 1 or np.any(real.scale != 1):
             name = self.node("Round", [name])
             name = self.node("Clip", [name, self.float_constant(low), self.float_constant(high)])
@@ -265,7 +271,9 @@ class QdqEmitter:
     def unit(self, value: Value) -> float:
         """Number of a file for NPUs for the integer 1: the scale that a value carries, or 1."""
         quant = value.quant.of_tensor if value.quant is not None and self.runtime.npu else None
-        return quant[0] if quant is not None else 1.0
+        if quant is not None:
+            return quant[0]
+        return 1.0
 
     def whole(self, value: Value) -> Real:
         """An integer value as it is, in float32."""
@@ -346,7 +354,9 @@ class QdqEmitter:
     def plus(self, real: Real, addend: float) -> Real:
         """With a constant added; an 8 bit tensor has another zero point then, where it can."""
         moved = None if real.tensor is None else real.tensor.moved(addend / real.scale)
-        return real.plus(addend) if moved is None else self.of_tensor(moved).times(real.scale)
+        if moved is None:
+            return real.plus(addend)
+        return self.of_tensor(moved).times(real.scale)
 
     def narrow(self, step: Step, real: Real, factor: Floats, low: int, high: int) -> None:
         """The 16 bit result of a step becomes an 8 bit tensor: times ``factor``, in [low, high].
@@ -354,7 +364,8 @@ class QdqEmitter:
         Args:
             factor: one number, or one per channel, which broadcasts against the result.
         """
-        least, held = factor.min(), self.levels(low, high)
+        least = factor.min()
+        held = self.levels(low, high)
         held = replace(held, scale=held.scale / float(least), residual=True)
         name = replace(real, clip=None, written={}).emit(self, factor / least)
         name = self.node("Relu", [name]) if held.dtype == "int8" and low >= 0 else name
@@ -394,9 +405,12 @@ class QdqEmitter:
     def spread(self, real: Real, low: float, high: float) -> Quantized:
         """The 8 bit tensor of a real within [low, high], which holds 0."""
         low, high = min(low, 0.0), max(high, 0.0)
-        zero, unit, dtype = 0, max(-low, high) / _SIGNED_TOP, "int8"
+        zero = 0
+        unit = max(-low, high) / _SIGNED_TOP
+        dtype = "int8"
         if not self.runtime.symmetric:
-            unit, dtype = (high - low) / (LEVELS - 1), "uint8"
+            unit = (high - low) / (LEVELS - 1)
+            dtype = "uint8"
             zero = round(-low / unit)
         levels = Quantized("", zero, unit, dtype, residual=True)
         return self.quantize(real.emit(self, np.ones(())), levels)
@@ -406,7 +420,8 @@ class QdqEmitter:
         if held is not None and real.scale.size == 1:
             # Rounding again would lose levels: the readers take the tensor with another scale.
             return replace(held, scale=held.scale * float(real.scale.reshape(())))
-        levels, one = self.levels(low, high), np.asarray(unit)
+        levels = self.levels(low, high)
+        one = np.asarray(unit)
         if self.runtime.npu:
             levels = replace(levels, level=levels.scale * unit)
         if real.like is not None:
@@ -424,7 +439,8 @@ class QdqEmitter:
             return self.quantize(self.node("Relu", [real.emit(self, one)]), levels)
         real, written = self._moved(real, levels) or (real, levels)
         if real.source is not None and real.clip is None and real.addend is None:
-            name, step = real.source, levels.scale / float(real.scale)
+            name = real.source
+            step = levels.scale / float(real.scale)
             written = replace(written, scale=step, level=0.0)
             levels = replace(levels, level=step if self.runtime.npu else 0.0)
         else:
@@ -446,7 +462,8 @@ class QdqEmitter:
 
     def _limited(self, tensor: Quantized, limits: tuple[float, float]) -> Quantized:
         """Clip of an 8 bit tensor, to limits in the unit of its integers."""
-        zero, dtype = tensor.zero_point, tensor.dtype
+        zero = tensor.zero_point
+        dtype = tensor.dtype
         ends = [
             int(np.clip(round(end / tensor.scale) + zero, *integer_range(dtype))) for end in limits
         ]

@@ -137,7 +137,9 @@ def to_qdq_onnx(
     newest = opset or to.opset
     if to.npu:
         return replace(made, model=at_opset(made.model, newest))
-    return made if newest <= OPSET else replace(made, model=narrowed(made.model, newest))
+    if newest <= OPSET:
+        return made
+    return replace(made, model=narrowed(made.model, newest))
 
 
 def _emit(

@@ -71,13 +71,16 @@ class Levels:
 def _read_levels(value: Value) -> Levels | None:
     found: list[tuple[float, Levels]] = []
     for reader in _readers(value):
-        factor, limits = factor_of(reader), limits_in(reader)
+        factor = factor_of(reader)
+        limits = limits_in(reader)
         if factor is None or limits is None or factor.size > 1:
             continue
         if limits[1] - limits[0] < LEVELS:
             span = (limits[1] - limits[0]) / float(factor.reshape(()))
             found.append((span, Levels(factor.reshape(()), *limits)))
-    return max(found, key=lambda one: one[0])[1] if found else None
+    if found:
+        return max(found, key=lambda one: one[0])[1]
+    return None
 
 
 def last_products(steps: Sequence[Step]) -> frozenset[Step]:
@@ -111,7 +114,8 @@ def narrow_levels(
     channel where it is known. Where tables read them, the range in which they change. None for
     other steps, and where none of these reads.
     """
-    seen, tabulated = _seen(step), _seen(step, tabulated=True)
+    seen = _seen(step)
+    tabulated = _seen(step, tabulated=True)
     if seen is None or tabulated is None:
         return None
     found = _read_levels(step.result)
@@ -168,7 +172,9 @@ def _changing_ends(table: Step, value: Value) -> tuple[float, float] | None:
     if table.name == _SOFTMAX:
         limits = limits_in(value.producer) if value.producer else None
         masked = limits is not None and limits[1] - limits[0] > _MASKED
-        return None if masked else (-math.inf, math.inf)
+        if masked:
+            return None
+        return (-math.inf, math.inf)
     entries = table.args[1].data
     if entries is None or not entries.size:
         return None
@@ -191,14 +197,17 @@ def _seen(step: Step, tabulated: bool = False) -> tuple[float, float] | None:
     Limits below those of its bits are ends of the values: there is no room beyond, and the value
     may be stored in more bits.
     """
-    quant, limits = step.results[0].quant, limits_in(step)
+    quant = step.results[0].quant
+    limits = limits_in(step)
     if quant is None or limits is None or quant.zero_point or not quant.bits:
         return None
     low, high = limits
     if max(-low, high) + 1 in (1 << (quant.bits - 1), 1 << quant.bits):
         room = wide_headroom(quant.bits, tabulated=tabulated)
         return (low + np.sign(low)) / room, (high + np.sign(high)) / room
-    return limits if step.result.type.dtype == WIDE_INPUT else None
+    if step.result.type.dtype == WIDE_INPUT:
+        return limits
+    return None
 
 
 def _multiplied_levels(
@@ -236,7 +245,9 @@ def needless_clips(step: Step, bits: int = 8) -> tuple[Step, ...]:
     origin = _Origin.of(step)
     low, high = origin.ends
     same = low.max() <= limits[0] + 1 and limits[1] - 1 <= high.min()
-    return origin.clips if same else ()
+    if same:
+        return origin.clips
+    return ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -258,7 +269,9 @@ class _Origin:
     @staticmethod
     def of(step: Step) -> _Origin:
         """Return the origin of the values of a clip or a requantization with limits."""
-        limits, factor, value = limits_in(step), np.ones(()), step.result
+        limits = limits_in(step)
+        factor = np.ones(())
+        value = step.result
         assert limits is not None
         low, high = (np.asarray(float(end)) for end in limits)
         clips: list[Step] = []
@@ -358,13 +371,16 @@ def _sum_levels(value: Value) -> Levels | None:
     if len(readers) != 1:
         return None
     step = readers[0]
-    factor, limits = factor_of(step, rectified=True), limits_in(step)
+    factor = factor_of(step, rectified=True)
+    limits = limits_in(step)
     if factor is None or limits is None or factor.min() <= 0:
         return None
     rectified = step.attrs.relu
     if _seen(step) is None:
         narrow = limits[1] - limits[0] < LEVELS
-        return Levels(factor, *limits, rectified) if narrow else None
+        if narrow:
+            return Levels(factor, *limits, rectified)
+        return None
     read = _read_levels(step.result)
     if read is None:
         return None

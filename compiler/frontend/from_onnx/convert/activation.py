@@ -51,7 +51,8 @@ def leaky_relu(node: OnnxNode) -> Expr:
 @from_onnx("PRelu")
 def prelu_before_opset_7(node: OnnxNode) -> Expr:
     """One slope, or one per channel of axis 1."""
-    data, slope = node.arg(0), node.arg(1)
+    data = node.arg(0)
+    slope = node.arg(1)
     rank = node.rank(data)
     if node.rank(slope) == 1 and node.shape(slope) != (1,) and rank > 2:
         slope = node.call("expand_dims", slope, axis=1, num_newaxis=rank - 2)
@@ -61,8 +62,10 @@ def prelu_before_opset_7(node: OnnxNode) -> Expr:
 @from_onnx("PRelu", since=7)
 def prelu(node: OnnxNode) -> Expr:
     """PRelu: one slope per channel, or any slope that broadcasts."""
-    data, slope = node.arg(0), node.arg(1)
-    shape, slopes = node.shape(data), node.shape(slope)
+    data = node.arg(0)
+    slope = node.arg(1)
+    shape = node.shape(data)
+    slopes = node.shape(slope)
     channels = shape[1] if len(shape) > 1 else 1
     rank = len(shape)
     along = (1,) * max(rank - len(slopes), 0) + slopes
@@ -86,9 +89,28 @@ _UNARY: Final = {
     **{
         name: name.lower()
         for name in (
-            *("Abs", "Ceil", "Floor", "Sign", "IsNaN", "Sqrt", "Exp", "Log", "Erf", "Sigmoid"),
-            *("Sin", "Cos", "Tan", "Asin", "Acos", "Atan"),
-            *("Sinh", "Cosh", "Tanh", "Asinh", "Acosh", "Atanh"),
+            "Abs",
+            "Ceil",
+            "Floor",
+            "Sign",
+            "IsNaN",
+            "Sqrt",
+            "Exp",
+            "Log",
+            "Erf",
+            "Sigmoid",
+            "Sin",
+            "Cos",
+            "Tan",
+            "Asin",
+            "Acos",
+            "Atan",
+            "Sinh",
+            "Cosh",
+            "Tanh",
+            "Asinh",
+            "Acosh",
+            "Atanh",
         )
     },
     "Neg": "negative",
@@ -112,7 +134,8 @@ for _op_type in _UNARY:
 def is_inf(node: OnnxNode) -> Expr:
     """IsInf of both signs, or of one."""
     data = node.arg(0)
-    negative, positive = node.attr("detect_negative", 1), node.attr("detect_positive", 1)
+    negative = node.attr("detect_negative", 1)
+    positive = node.attr("detect_positive", 1)
     if negative and positive:
         return node.call("isinf", data)
     if not negative and not positive:
@@ -136,7 +159,8 @@ def reciprocal(node: OnnxNode) -> Expr:
 @from_onnx("HardSigmoid")
 def hard_sigmoid(node: OnnxNode) -> Expr:
     """clip(alpha x + beta, 0, 1)."""
-    alpha, beta = node.attr("alpha", 0.2), node.attr("beta", 0.5)
+    alpha = node.attr("alpha", 0.2)
+    beta = node.attr("beta", 0.5)
     moved = _formula(node, node.arg(0), f"x {alpha} multiply {beta} add")
     return node.call("clip", moved, a_min=0.0, a_max=1.0)
 
@@ -242,7 +266,8 @@ def celu(node: OnnxNode) -> Expr:
 @from_onnx("Shrink", since=9)
 def shrink(node: OnnxNode) -> Expr:
     """x + bias below -lambd, x - bias above lambd, 0 between."""
-    limit, bias = node.attr("lambd", 0.5), node.attr("bias", 0.0)
+    limit = node.attr("lambd", 0.5)
+    bias = node.attr("bias", 0.0)
     above = f"x {limit} greater x {bias} subtract 0 where"
     return _formula(node, node.arg(0), f"x {-limit} less x {bias} add {above} where")
 
@@ -284,7 +309,8 @@ _ALONG: dict[str, _Along] = {
 
 def along_axis(node: OnnxNode) -> Expr:
     """Over one axis; before opset 13 axes from ``axis`` on are one."""
-    along, data = _ALONG[node.op_type], node.arg(0)
+    along = _ALONG[node.op_type]
+    data = node.arg(0)
     if node.opset >= 13:
         return along(node, data, node.attr("axis", -1))
     rank = node.rank(data)

@@ -62,11 +62,13 @@ def attention(node: OnnxNode) -> list[Expr]:
 
     # The queries of the heads that read one head of keys are further rows of one product.
     rows = (batch, groups, heads // groups * steps, width)
-    root, turned = math.sqrt(scale), node.call("transpose", key, axes=(0, 1, 3, 2))
+    root = math.sqrt(scale)
+    turned = node.call("transpose", key, axes=(0, 1, 3, 2))
     grouped = node.reshaped(query, rows)
     raw = product(node, node.times(grouped, root), node.times(turned, root))
     raw = node.reshaped(raw, (batch, heads, steps, keys))
-    capped, cap = raw, node.attr("softcap", 0.0)
+    capped = raw
+    cap = node.attr("softcap", 0.0)
     if cap > 0:
         capped = node.times(node.call("tanh", node.times(raw, 1 / cap)), cap)
     bias = _bias(node, raw, node.shape(node.arg(4))[2] if node.has_input(4) else 0)
@@ -110,7 +112,9 @@ def _bias(node: OnnxNode, scores: Expr, past: int) -> Expr | None:
             width = (*((0, 0) for _ in lead), (0, keys - size))
             mask = node.call("nn.pad", mask, hidden, pad_width=width)
         terms.append(mask)
-    return reduce(partial(node.call, "add"), terms) if terms else None
+    if terms:
+        return reduce(partial(node.call, "add"), terms)
+    return None
 
 
 def _visible(node: OnnxNode, scores: Expr, past: int) -> list[Expr]:
@@ -138,7 +142,8 @@ def _visible(node: OnnxNode, scores: Expr, past: int) -> list[Expr]:
 def rotary_embedding(node: OnnxNode) -> Expr:
     """x cos + turned(x) sin over the first channels of each head: pairs are turned by an angle of
     their position."""
-    data, flat = node.arg(0), node.rank(node.arg(0)) == 3
+    data = node.arg(0)
+    flat = node.rank(node.arg(0)) == 3
     shape = node.shape(data)
     if flat:
         data = _parted(node, data, node.attr("num_heads"))
@@ -148,10 +153,14 @@ def rotary_embedding(node: OnnxNode) -> Expr:
         raise node.error(f"{size} of {width} channels cannot be turned in pairs")
     channels = np.arange(size)
     if node.attr("interleaved", 0):
-        angles, partners, first = channels // 2, channels ^ 1, channels % 2 == 0
+        angles = channels // 2
+        partners = channels ^ 1
+        first = channels % 2 == 0
     else:
         half = size // 2
-        angles, partners, first = channels % half, (channels + half) % size, channels < half
+        angles = channels % half
+        partners = (channels + half) % size
+        first = channels < half
     dtype = data.tensor_type.dtype
     tables = [node.call("take", node.arg(p), node.const(angles), axis=-1) for p in (1, 2)]
     tables[1] = node.call("multiply", tables[1], node.const(np.where(first, -1, 1), dtype))

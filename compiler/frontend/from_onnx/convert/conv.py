@@ -34,7 +34,9 @@ def _weight(node: OnnxNode, given: Expr | None, axes: int) -> Expr:
         if given is not None:
             return given
     weight = node.arg(1) if given is None else given
-    return node.call("expand_dims", weight, axis=2) if axes == 1 else weight
+    if axes == 1:
+        return node.call("expand_dims", weight, axis=2)
+    return weight
 
 
 def _add_bias(node: OnnxNode, result: Expr) -> Expr:
@@ -70,26 +72,31 @@ def convolution(node: OnnxNode, data: Expr, given: Expr | None) -> Expr:
     if given is None and _is_correlated(node, data, window):
         return _add_bias(node, _correlated(node, data, window))
     if axes == 1:
-        data, window = node.call("expand_dims", data, axis=2), window.with_height_one()
+        data = node.call("expand_dims", data, axis=2)
+        window = window.with_height_one()
     weight = _weight(node, given, axes)
     result = convolved(node, "nn.conv2d", data, weight, window, channels=node.shape(weight)[0])
     if given is None:
         result = _add_bias(node, result)
-    return node.call("squeeze", result, axis=(2,)) if axes == 1 else result
+    if axes == 1:
+        return node.call("squeeze", result, axis=(2,))
+    return result
 
 
 @from_onnx("CausalConvWithState", since=27)
 def causal_conv_with_state(node: OnnxNode) -> list[Expr]:
     """A depthwise convolution behind the last steps of an earlier call, or zeros; the last steps
     for the next call."""
-    data, activation = node.arg(0), node.choice("activation", ("none", "silu", "swish"))
+    data = node.arg(0)
+    activation = node.choice("activation", ("none", "silu", "swish"))
     axes, (steps,) = spatial_axes(node, data), _kernel_size(node)
     if node.has_input(3):
         data = node.joined([node.arg(3), data], 2)
     else:
         width = ((0, 0), (0, 0), (steps - 1, 0))
         data = node.call("nn.pad", data, node.scalar_like(0, data), pad_width=width)
-    weight, size = _weight(node, None, axes), node.shape(data)[2]
+    weight = _weight(node, None, axes)
+    size = node.shape(data)[2]
     result = node.call(
         "nn.conv2d",
         node.call("expand_dims", data, axis=2),
@@ -147,7 +154,8 @@ def _is_correlated(node: OnnxNode, data: Expr, window: Window) -> bool:
 def _correlated(node: OnnxNode, data: Expr, window: Window) -> Expr:
     """Convert a correlation, such as of a template with an image in trackers, to a product of
     matrices, of the weight and of the windows of the data, group by group."""
-    weight, groups = node.arg(1), node.attr("group", 1)
+    weight = node.arg(1)
+    groups = node.attr("group", 1)
     around = [(0, 0), (0, 0), *zip(window.begins, window.ends, strict=True)]
     if any(map(any, around)):
         data = node.call("nn.pad", data, node.scalar_like(0, data), pad_width=around)
@@ -167,7 +175,9 @@ def _correlated(node: OnnxNode, data: Expr, window: Window) -> Expr:
 def _kernel_size(node: OnnxNode) -> Ints:
     """Spatial shape of the weight; a stored one is not made a parameter by asking."""
     known = node.known(1)
-    return known.shape[2:] if known is not None else node.shape(node.arg(1))[2:]
+    if known is not None:
+        return known.shape[2:]
+    return node.shape(node.arg(1))[2:]
 
 
 @from_onnx("ConvTranspose")
@@ -182,12 +192,15 @@ def conv_transpose(node: OnnxNode) -> Expr:
         return convolve_volume_transposed(node, data, window, extra, partial(_add_bias, node))
     weight = _weight(node, None, axes)
     if axes == 1:
-        data, window = node.call("expand_dims", data, axis=2), window.with_height_one()
+        data = node.call("expand_dims", data, axis=2)
+        window = window.with_height_one()
         extra = (0, *extra)
     sizes = {"channels": node.shape(weight)[1] * node.attr("group", 1), "output_padding": extra}
     result = convolved(node, "nn.conv2d_transpose", data, weight, window, **sizes)
     result = _add_bias(node, result)
-    return node.call("squeeze", result, axis=(2,)) if axes == 1 else result
+    if axes == 1:
+        return node.call("squeeze", result, axis=(2,))
+    return result
 
 
 def _transposed_window(node: OnnxNode, kernel: Ints, spatial: Sequence[int]) -> tuple[Window, Ints]:

@@ -152,7 +152,8 @@ def _without_ones(
     node: OnnxNode, value: Expr, letters: Letters, other: Expr, others: Letters
 ) -> tuple[Expr, Letters]:
     """Axes of an ellipsis that are 1 here and larger on the other side broadcast by absence."""
-    shape, sizes = node.shape(value), dict(zip(others, node.shape(other)))
+    shape = node.shape(value)
+    sizes = dict(zip(others, node.shape(other)))
     gone = tuple(
         i
         for i, c in enumerate(letters)

@@ -59,8 +59,10 @@ def _activated(node: OnnxNode, data: Expr, factors: Sequence[float]) -> Expr:
 @_fused("TransposeMatMul")
 def fused_matmul(node: OnnxNode) -> Expr:
     """alpha A B, each transposed before: its last two axes, its first axis behind the batches."""
-    alpha, transposed = node.attr("alpha", 1.0), bool(node.attr("transB", 0))
-    lhs, known = _turned(node, 0, "A"), node.known(1)
+    alpha = node.attr("alpha", 1.0)
+    transposed = bool(node.attr("transB", 0))
+    lhs = _turned(node, 0, "A")
+    known = node.known(1)
     if known is not None and known.ndim == 2:
         weight = node.weight(
             1,
@@ -80,7 +82,9 @@ def _turned(node: OnnxNode, index: int, side: str) -> Expr:
     if node.attr(f"trans{side}", 0) and len(axes) > 1:
         axes[-2:] = axes[:-3:-1]
     turned = axes != sorted(axes)
-    return node.call("transpose", data, axes=tuple(axes)) if turned else data
+    if turned:
+        return node.call("transpose", data, axes=tuple(axes))
+    return data
 
 
 @_fused("BiasGelu")

@@ -28,9 +28,11 @@ def slice_of(node: OnnxNode) -> Expr:
     data = node.arg(0)
     rank = node.rank(data)
     if node.opset < 10:
-        starts, ends = node.attr("starts"), node.attr("ends")
+        starts = node.attr("starts")
+        ends = node.attr("ends")
     else:
-        starts, ends = node.ints(1, "the starts"), node.ints(2, "the ends")
+        starts = node.ints(1, "the starts")
+        ends = node.ints(2, "the ends")
     given = node.ints_since(10, 3, "axes", "the axes")
     axes = list(range(len(starts))) if given is None else [node.axis(a, rank) for a in given]
     steps = node.ints(4, "the steps") if node.has_input(4) else [1] * len(starts)
@@ -63,7 +65,8 @@ def slice_of(node: OnnxNode) -> Expr:
 @from_onnx("ArrayFeatureExtractor", since=1, domain="ai.onnx.ml")
 def array_feature_extractor(node: OnnxNode) -> Expr:
     """Columns at constant or computed places, such as the label of the best class."""
-    labels, places = node.known(0), node.call("reshape", node.arg(1), newshape=(-1,))
+    labels = node.known(0)
+    places = node.call("reshape", node.arg(1), newshape=(-1,))
     data = node.arg(0) if labels is None else node.const(labels)
     if node.rank(data) == 1:
         data = node.call("expand_dims", data, axis=0)
@@ -120,7 +123,8 @@ def gather_elements(node: OnnxNode) -> Expr:
 @from_onnx("GatherND", since=11)
 def gather_nd(node: OnnxNode) -> Expr:
     """Slices by index vectors."""
-    batch_dims, shape = node.attr("batch_dims", 0), node.shape(node.arg(1))
+    batch_dims = node.attr("batch_dims", 0)
+    shape = node.shape(node.arg(1))
     sizes = np.array(node.shape(node.arg(0))[batch_dims : batch_dims + shape[-1]])
     turned = node.moved(_wrapped_indices(node, 1, sizes), len(shape) - 1, 0)
     return node.call("gather_nd", node.arg(0), turned, batch_dims=batch_dims, index_rank=shape[-1])
@@ -133,9 +137,11 @@ def scatter_elements(node: OnnxNode) -> Expr:
 
     Indices that are alike along the last axes, which they cover, are indices of rows.
     """
-    shape, counts = node.shape(node.arg(0)), node.shape(node.arg(1))
+    shape = node.shape(node.arg(0))
+    counts = node.shape(node.arg(1))
     axis = node.axis(node.attr("axis", 0), len(shape))
-    known, source = node.known(1), node.arg(1)
+    known = node.known(1)
+    source = node.arg(1)
     if known is None and is_op_call(source, "broadcast_to"):
         source = source.args[0]
     own = node.shape(source) if known is None else counts
@@ -175,9 +181,11 @@ def _scattered(node: OnnxNode, at: Sequence[Expr | NDArray[Any]]) -> Expr:
         at: an index for each of the first axes, in row-major order; a computed one is not negative.
     """
     reduction = node.attr("reduction", "none")
-    data, shape = node.arg(0), node.shape(node.arg(0))
+    data = node.arg(0)
+    shape = node.shape(node.arg(0))
     sizes = shape[: len(at)]
-    count, width = math.prod(sizes), math.prod(shape[len(at) :])
+    count = math.prod(sizes)
+    width = math.prod(shape[len(at) :])
     number = math.prod(node.shape(node.arg(2))) // max(width, 1)
     if not count * width * number:
         return data
@@ -197,7 +205,8 @@ def _scattered(node: OnnxNode, at: Sequence[Expr | NDArray[Any]]) -> Expr:
             rows = node.call("scatter_nd", before, places, news, mode="update")
         rows = node.call("scatter_nd", rows, places, news, mode=mode)
         return node.call("reshape", rows, newshape=shape)
-    zero, dtype = node.scalar_like(0, data), data.tensor_type.dtype
+    zero = node.scalar_like(0, data)
+    dtype = data.tensor_type.dtype
     first = node.call("full", zero, shape=(count, width), dtype=dtype)
     sums = node.call("scatter_nd", first, places, news, mode=mode)
     known = node.known(0)
@@ -217,7 +226,9 @@ def _before_emptied(data: Expr, places: Expr, mode: str) -> Expr | None:
         return None
     number = _number(data.args[2])
     infinite = number is not None and abs(number) > INFINITE and (number < 0) == (mode == "max")
-    return data.args[0] if infinite and structural_equal(data.args[1], places) else None
+    if infinite and structural_equal(data.args[1], places):
+        return data.args[0]
+    return None
 
 
 def _number(source: Expr) -> float | None:
@@ -227,7 +238,9 @@ def _number(source: Expr) -> float | None:
     if not isinstance(source, Constant) or not source.data.size:
         return None
     first = source.data.flat[0]
-    return float(first) if np.all(source.data == first) else None
+    if np.all(source.data == first):
+        return float(first)
+    return None
 
 
 def _row_numbers(
@@ -249,7 +262,9 @@ def _row_numbers(
         computed = part if computed is None else node.call("add", computed, part)
     if computed is None:
         return np.asarray(known)
-    return node.call("add", computed, node.const(known)) if np.any(known) else computed
+    if np.any(known):
+        return node.call("add", computed, node.const(known))
+    return computed
 
 
 def _rows_at_known_places(
@@ -257,7 +272,8 @@ def _rows_at_known_places(
 ) -> Expr | None:
     """Rows of both, end to end, or sums and products of such; None where updates meet that have no
     such form."""
-    count, number = node.size(rows, 0), len(places)
+    count = node.size(rows, 0)
+    number = len(places)
     if reduction == "none":
         order = np.arange(count)
         order[places] = count + np.arange(number)
@@ -363,7 +379,8 @@ def top_k(node: OnnxNode) -> list[Expr]:
 @from_onnx("ScatterND", since=11)
 def scatter_nd(node: OnnxNode) -> Expr:
     """Updates by index vectors."""
-    known, sizes = node.known(1), node.shape(node.arg(0))
+    known = node.known(1)
+    sizes = node.shape(node.arg(0))
     length = node.shape(node.arg(1))[-1]
     if known is not None:
         return _scattered(node, list(np.moveaxis(known, -1, 0)))
@@ -377,7 +394,8 @@ def scatter_nd(node: OnnxNode) -> Expr:
 @from_onnx("TensorScatter", since=24)
 def tensor_scatter(node: OnnxNode) -> Expr:
     """A cache in which each sample's updates stand from its own place on."""
-    past, update = node.arg(0), node.arg(1)
+    past = node.arg(0)
+    update = node.arg(1)
     shape = node.shape(past)
     axis = node.axis(node.attr("axis", -2), len(shape))
     count = node.size(update, axis)
@@ -401,7 +419,8 @@ def tensor_scatter(node: OnnxNode) -> Expr:
 @from_onnx("ReverseSequence", since=10)
 def reverse_sequence(node: OnnxNode) -> Expr:
     """The first elements of each sample back to front, as many as the lengths say."""
-    data, batch = node.arg(0), node.attr("batch_axis", 1)
+    data = node.arg(0)
+    batch = node.attr("batch_axis", 1)
     time = node.attr("time_axis", 0)
     order = (batch, time, *range(2, node.rank(data)))
     turned = node.call("transpose", data, axes=order)

@@ -21,7 +21,8 @@ def softmax_cross_entropy_loss(node: OnnxNode) -> list[Expr]:
 
 
 def _loss(node: OnnxNode, logs: Expr) -> Expr:
-    labels, ignored = node.arg(1), node.attr("ignore_index", None)
+    labels = node.arg(1)
+    ignored = node.attr("ignore_index", None)
     counted: Expr | None = None
     if ignored is not None:
         counted = node.call("not_equal", labels, node.scalar_like(ignored, labels))

@@ -81,7 +81,8 @@ def _trees_by_names(node: OnnxNode, what: str, targets: int) -> _Trees:
         ids = zip(names, node.attr(which), mode, strict=True)
         return np.array([-1 if m == "LEAF" else places[tree, child] for (tree, _), child, m in ids])
 
-    yes, no = children("nodes_truenodeids"), children("nodes_falsenodeids")
+    yes = children("nodes_truenodeids")
+    no = children("nodes_falsenodeids")
     value = np.zeros((len(names), targets))
     leaves = zip(node.attr(f"{what}_treeids"), node.attr(f"{what}_nodeids"))
     for leaf, column, weight in zip(
@@ -90,14 +91,16 @@ def _trees_by_names(node: OnnxNode, what: str, targets: int) -> _Trees:
         value[places[leaf], column] += weight
     inner = set(yes.tolist()) | set(no.tolist())
     roots = [place for place in range(len(names)) if place not in inner]
-    feature, limit = np.array(node.attr("nodes_featureids")), _numbers(node, "nodes_values")
+    feature = np.array(node.attr("nodes_featureids"))
+    limit = _numbers(node, "nodes_values")
     return _Trees(mode, feature, limit, yes, no, value, roots)
 
 
 def _trees_by_places(node: OnnxNode) -> _Trees:
     """Read the trees of opset 5: leaves stand behind the inner nodes."""
     modes = node.attr("nodes_modes").tolist()
-    count, weights = len(modes), node.attr("leaf_weights")
+    count = len(modes)
+    weights = node.attr("leaf_weights")
     leaves = len(weights)
 
     def children(which: str) -> Array:
@@ -122,7 +125,8 @@ _MARGIN: Final = 0.02
 
 def _steps(node: OnnxNode, trees: _Trees, features: int) -> tuple[Array, Array]:
     """Return the value at step 0 of each feature, and the steps in a unit, float32."""
-    low, factor = np.zeros(features, np.float32), np.ones(features, np.float32)
+    low = np.zeros(features, np.float32)
+    factor = np.ones(features, np.float32)
     asked = np.array([m != "LEAF" for m in trees.mode])
     if not np.isfinite(trees.limit[asked]).all():
         raise node.error(
@@ -144,8 +148,10 @@ def _tables(
 
     The two nodes behind a comparison stand side by side; a leaf follows itself.
     """
-    low, factor = low.astype(np.float64), factor.astype(np.float64)
-    depth, source = 0, list(trees.roots)
+    low = low.astype(np.float64)
+    factor = factor.astype(np.float64)
+    depth = 0
+    source = list(trees.roots)
     rows = [[0, _LAST + 1, 0] for _ in source]  # feature, limit, first
     front = [(number, (place, False)) for number, place in enumerate(source)]
     while front:
@@ -154,7 +160,9 @@ def _tables(
             raise node.error("a tree reaches a node from itself")
         behind: list[tuple[int, tuple[int, bool]]] = []
         for number, (place, second) in front:
-            mode, yes, no = trees.mode[place], int(trees.yes[place]), int(trees.no[place])
+            mode = trees.mode[place]
+            yes = int(trees.yes[place])
+            no = int(trees.no[place])
             if mode == "LEAF":
                 rows[number] = [0, _LAST + 1, number]
                 continue
@@ -162,7 +170,8 @@ def _tables(
                 raise node.error(f"a node of mode {mode!r} is not supported")
             feature = int(trees.feature[place])
             at = (trees.limit[place] - low[feature]) * factor[feature]
-            up, down = math.ceil(at - 1 + _MARGIN), math.floor(at - 1 - _MARGIN)
+            up = math.ceil(at - 1 + _MARGIN)
+            down = math.floor(at - 1 - _MARGIN)
             limit = up if mode in ("LEQ", "GT") else down
             pair = [(yes, False), (no, False)]
             if mode in ("EQ", "NEQ"):  # not above the limit, and then not below it either
@@ -316,7 +325,9 @@ def _of_one_score(
 
 def _base(node: OnnxNode, targets: int) -> Array:
     values = _numbers(node, "base_values").astype(np.float64)
-    return values if values.size else np.zeros(targets)
+    if values.size:
+        return values
+    return np.zeros(targets)
 
 
 @from_onnx("TreeEnsembleRegressor", since=1, domain=_ML)
@@ -332,7 +343,8 @@ def tree_ensemble_classifier(node: OnnxNode) -> list[Expr]:
     """The label and a score of each class."""
     labels = labels_of(node)
     classes = set(node.attr("class_ids"))
-    trees, base = _trees_by_names(node, "class", len(labels)), _base(node, len(labels))
+    trees = _trees_by_names(node, "class", len(labels))
+    base = _base(node, len(labels))
     if len(labels) == 2 and len(classes) == 1:
         one = replace(trees, value=trees.value[:, sorted(classes)])
         scores = _scores(node, one, base[-1:])
@@ -426,7 +438,9 @@ def _linear(node: OnnxNode, targets: int) -> Expr:
     data = node.call("cast", node.arg(0), dtype="float32")
     scores = products_of(node, data, np.reshape(node.attr("coefficients"), (targets, -1)))
     bias = node.attr("intercepts", None)
-    return scores if bias is None else node.call("add", scores, node.const(bias, "float32"))
+    if bias is None:
+        return scores
+    return node.call("add", scores, node.const(bias, "float32"))
 
 
 def transformed(node: OnnxNode, scores: Expr) -> Expr:
@@ -434,7 +448,9 @@ def transformed(node: OnnxNode, scores: Expr) -> Expr:
     how = node.choice("post_transform", ("NONE", "LOGISTIC", "SOFTMAX"))
     if how == "LOGISTIC":
         return node.call("sigmoid", scores)
-    return node.call("nn.softmax", scores, axis=-1) if how == "SOFTMAX" else scores
+    if how == "SOFTMAX":
+        return node.call("nn.softmax", scores, axis=-1)
+    return scores
 
 
 @from_onnx("LinearRegressor", since=1, domain=_ML)
@@ -502,7 +518,8 @@ def svm_regressor(node: OnnxNode) -> Expr:
 def svm_classifier(node: OnnxNode) -> list[Expr]:
     """The label, and a score of each pair of classes; of two classes one of each."""
     labels = labels_of(node)
-    slope, sizes = node.attr("prob_a", None), node.attr("vectors_per_class", None)
+    slope = node.attr("prob_a", None)
+    sizes = node.attr("vectors_per_class", None)
     if slope and (not sizes or len(labels) > 2):
         raise node.error(
             "probabilities are read of two classes with vectors; others are fitted step by step",

@@ -15,12 +15,14 @@ from compiler.ir.expr import Expr
 @from_onnx("Gemm")
 def gemm(node: OnnxNode) -> Expr:
     """alpha * A B + beta * C; factors are folded into the weights where these are constant."""
-    alpha, beta = node.attr("alpha", 1.0), node.attr("beta", 1.0)
+    alpha = node.attr("alpha", 1.0)
+    beta = node.attr("beta", 1.0)
     data = node.arg(0)
     if node.attr("transA", 0):
         data = node.call("transpose", data, axes=(1, 0))
     transposed = bool(node.attr("transB", 0))
-    stored, weight = node.values.is_stored(node.proto.input[1]), None
+    stored = node.values.is_stored(node.proto.input[1])
+    weight = None
     # nn.dense wants (units, in_features), which is B already when transB is set.
     if stored and not (transposed and alpha == 1.0):
         weight = node.weight(
@@ -67,7 +69,8 @@ def dense(node: OnnxNode, data: Expr, weight: Expr) -> Expr:
 
 def product(node: OnnxNode, lhs: Expr, rhs: Expr) -> Expr:
     """numpy's matmul of any two operands."""
-    vector_lhs, vector_rhs = node.rank(lhs) == 1, node.rank(rhs) == 1
+    vector_lhs = node.rank(lhs) == 1
+    vector_rhs = node.rank(rhs) == 1
     if vector_lhs:
         lhs = node.call("expand_dims", lhs, axis=0)
     if vector_rhs:
@@ -85,7 +88,8 @@ def product(node: OnnxNode, lhs: Expr, rhs: Expr) -> Expr:
 
 def _batched(node: OnnxNode, lhs: Expr, rhs: Expr) -> Expr:
     """Rank >= 3 on at least one side: leading axes broadcast, then flattened to one."""
-    left, right = node.shape(lhs), node.shape(rhs)
+    left = node.shape(lhs)
+    right = node.shape(rhs)
     lead = np.broadcast_shapes(left[:-2], right[:-2])
     count = math.prod(lead)
 
@@ -108,14 +112,17 @@ def _batched(node: OnnxNode, lhs: Expr, rhs: Expr) -> Expr:
 def dft(node: OnnxNode) -> Expr:
     """A product with a constant matrix of cosines and sines over (samples, parts)."""
     data = node.arg(0)
-    shape, rank = node.shape(data), node.rank(data)
+    shape = node.shape(data)
+    rank = node.rank(data)
     if node.opset < 20:
         axis = node.attr("axis", 1)
     else:
         axis = node.ints(2, "the axis")[0] if node.has_input(2) else -2
     axis = node.axis(axis, rank)
-    samples, parts = shape[axis], shape[-1]
-    inverse, onesided = node.attr("inverse", 0), node.attr("onesided", 0)
+    samples = shape[axis]
+    parts = shape[-1]
+    inverse = node.attr("inverse", 0)
+    onesided = node.attr("onesided", 0)
     mirrored = bool(inverse and onesided)
     length = 2 * (samples - 1) if mirrored else samples
     length = node.ints(1, "the length")[0] if node.has_input(1) else length

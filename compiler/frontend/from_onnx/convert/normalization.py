@@ -15,7 +15,8 @@ from compiler.ir.expr import Expr
 def batch_normalization(node: OnnxNode) -> list[Expr]:
     """With the stored statistics, or in training mode with the statistics of the batch. Before
     opset 14 exporters may name four more outputs, which hold what is stored."""
-    mean, variance = node.arg(3), node.arg(4)
+    mean = node.arg(3)
+    variance = node.arg(4)
     training = bool(node.attr("training_mode", 0))
     if training:
         mean, variance = _batch_statistics(node)

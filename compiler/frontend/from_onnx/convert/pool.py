@@ -62,7 +62,8 @@ def lp_pool(node: OnnxNode) -> Expr:
     """The p-th root of a sum of |x| ** p: a mean that counts the padding, times its count."""
     if node.attr("ceil_mode", 0):
         raise node.error("windows beyond the padding (ceil_mode)", fix="export with ceil_mode=0")
-    data, p = node.arg(0), node.attr("p", 2)
+    data = node.arg(0)
+    p = node.attr("p", 2)
     if p == 2:
         powers = node.call("multiply", data, data)
     else:
@@ -78,7 +79,8 @@ def lp_pool(node: OnnxNode) -> Expr:
 @from_onnx("GlobalMaxPool")
 def global_pool(node: OnnxNode) -> Expr:
     """Means or maxima of data of any rank."""
-    data, average = node.arg(0), node.op_type == "GlobalAveragePool"
+    data = node.arg(0)
+    average = node.op_type == "GlobalAveragePool"
     rank = node.rank(data)
     if rank == 4:
         return node.call("nn.global_avg_pool2d" if average else "nn.global_max_pool2d", data)
@@ -99,7 +101,8 @@ def max_pool_with_indices(node: OnnxNode) -> list[Expr]:
     sizes = window.counts(spatial)
     if any(size < 1 for size in sizes):
         raise node.error(f"the window {window.kernel} does not fit {tuple(spatial)}")
-    outputs, taps = math.prod(sizes), math.prod(window.kernel)
+    outputs = math.prod(sizes)
+    taps = math.prod(window.kernel)
     if outputs * taps > MAX_CONSTANT:
         raise node.error("indices of a window this large are not supported")
     stored = elements = window.elements(spatial)[0]
@@ -121,14 +124,16 @@ def max_pool_with_indices(node: OnnxNode) -> list[Expr]:
 def max_unpool(node: OnnxNode) -> Expr:
     """Write maxima into zeros at indices into the flattened result, as onnxruntime does for a
     given output_shape as well; the last of several maxima at one index remains."""
-    data, indices = node.arg(0), node.arg(1)
+    data = node.arg(0)
+    indices = node.arg(1)
     n, c, *spatial = node.shape(data)
     window = read_window(node, node.attr("kernel_shape"), data)
     sizes = [
         (size - 1) * s + k - begin - end for size, k, s, _, begin, end in zip(spatial, *window)
     ]
     shape = tuple(node.ints(2, "the shape")) if node.has_input(2) else (n, c, *sizes)
-    count, total = math.prod(node.shape(data)), math.prod(shape)
+    count = math.prod(node.shape(data))
+    total = math.prod(shape)
     zeros = node.call(
         "full", node.scalar_like(0, data), shape=(total, 1), dtype=data.tensor_type.dtype
     )

@@ -123,7 +123,8 @@ def written_out(
             rank = rank_of(tensor)
             tensor = add("Transpose", tensor, perm=[0, rank - 1, *range(1, rank - 1)])
         if places[1:]:
-            grid, axis = map(reads, places[1:]), axes[min(place, 1)]
+            grid = map(reads, places[1:])
+            axis = axes[min(place, 1)]
             tensor = add("DequantizeLinear", tensor, *grid, axis=axis)
         operands.append(tensor)
     if reads(form.bias):
@@ -161,7 +162,9 @@ def _converted(node: OnnxNode) -> Sequence[Expr]:
     converter = find_converter(node.op_type, node.opset)
     assert converter is not None
     result = converter(node)
-    return [result] if isinstance(result, Expr) else result
+    if isinstance(result, Expr):
+        return [result]
+    return result
 
 
 def _rewritten(node: OnnxNode) -> Expr:
@@ -186,11 +189,13 @@ def remember_product(node: OnnxNode, op: str, axis: int) -> None:
     Args:
         axis: of the weight's channels.
     """
-    source, stored = node.values.quantized.get(node.proto.input[0]), node.known(1)
+    source = node.values.quantized.get(node.proto.input[0])
+    stored = node.known(1)
     zeros = [node.known(2 + i) if node.has_input(2 + i) else np.zeros(()) for i in range(2)]
     if source is None or stored is None or zeros[0] is None or zeros[1] is None:
         return
-    scale, channels = source.grid.scale, stored.shape[axis]
+    scale = source.grid.scale
+    channels = stored.shape[axis]
     if scale.ndim or zeros[0].size > 1 or (zeros[0] != source.grid.zero_point).any():
         return
     shape = (channels,) if op == "MatMul" else (channels, *(1,) * (stored.ndim - 2))

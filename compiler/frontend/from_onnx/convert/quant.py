@@ -54,7 +54,9 @@ def check_zero_point(node: OnnxNode, index: int, of: int | None = None) -> None:
 def _parameter(node: OnnxNode, index: int) -> Expr:
     """A scale or zero point: a Constant where it is known, since it is no weight."""
     known = node.known(index)
-    return node.arg(index) if known is None else node.const(known)
+    if known is None:
+        return node.arg(index)
+    return node.const(known)
 
 
 def _per_axis(node: OnnxNode, value: Expr, data: Expr) -> Expr:
@@ -73,7 +75,8 @@ def _per_axis(node: OnnxNode, value: Expr, data: Expr) -> Expr:
 def _per_block(node: OnnxNode, value: Expr, data: Expr) -> Expr:
     """One value per ``block_size`` elements along ``axis``, repeated for each of them."""
     axis = node.axis(node.attr("axis", 1), node.rank(data))
-    size, block = node.shape(data)[axis], node.attr("block_size")
+    size = node.shape(data)[axis]
+    block = node.attr("block_size")
     blocks = node.shape(value)[axis]
     if not (blocks - 1) * block < size <= blocks * block:
         raise node.error(f"{blocks} blocks of {block} do not cover {size} elements")
@@ -92,7 +95,8 @@ def dequantize_linear(node: OnnxNode) -> Expr:
     dtype = scale.tensor_type.dtype
     if node.attr("output_dtype", 0):
         dtype = dtype_of(node.attr("output_dtype"), node.label)
-    stored, grid = node.known(0), _grid(node)
+    stored = node.known(0)
+    grid = _grid(node)
     node.values.integer_weights |= stored is not None and stored.dtype != np.int32
     result = None
     if grid is not None:
@@ -120,7 +124,8 @@ def _arithmetic(node: OnnxNode, scale: Expr, dtype: str) -> Expr:
 def quantize_linear(node: OnnxNode) -> Expr:
     """saturate(round_half_to_even(x / scale) + zero_point)."""
     check_zero_point(node, 2)
-    data, grid = node.arg(0), _grid(node)
+    data = node.arg(0)
+    grid = _grid(node)
     if grid is not None and data.tensor_type.dtype in ("float32", "float16"):
         return quantized(node, node.proto.output[0], data, grid)
     scale = _per_axis(node, _parameter(node, 1), data)
@@ -145,7 +150,9 @@ def quant(node: OnnxNode) -> Expr:
     """
     names = ("the scale", "the zero point", "the number of bits")
     scale, zero, width = (node.require_known(i, what) for i, what in enumerate(names, 1))
-    data, nbit, signed = node.arg(0), int(width.reshape(-1)[0]), int(node.attr("signed", 1))
+    data = node.arg(0)
+    nbit = int(width.reshape(-1)[0])
+    signed = int(node.attr("signed", 1))
     whole = width.size == 1 and width == nbit and not (zero % 1).any() and (scale > 0).all()
     stored = node.known(0) is not None
     most = 32 if stored else 16
@@ -154,7 +161,8 @@ def quant(node: OnnxNode) -> Expr:
             f"{node.attr('rounding_mode', 'ROUND')} to {width.reshape(-1)[0]:g} bits is not read",
             "export points of 2 to 16 whole bits that round half to even",
         )
-    narrow, high = int(node.attr("narrow", 0)), (1 << (nbit - signed)) - 1
+    narrow = int(node.attr("narrow", 0))
+    high = (1 << (nbit - signed)) - 1
     low, high = (narrow - high - 1, high) if signed else (0, high - narrow)
     dtype = first_that_holds(low, high, (*_QUANTIZED[2:], "int32"))
     assert dtype is not None
@@ -191,10 +199,12 @@ def _limited_by_point(data: Expr, grid: Grid) -> tuple[Expr, Grid]:
             break
         low, high = 0.0, np.inf
         if is_op_call(data, "clip"):
-            low, high = ClipAttrs.of(data).a_min, ClipAttrs.of(data).a_max
+            low = ClipAttrs.of(data).a_min
+            high = ClipAttrs.of(data).a_max
         ends = np.clip(np.rint(np.array([low, high]) / grid.scale), *_bounds(grid)).astype(int)
         lowest, highest = (int(end + grid.zero_point) for end in ends)
-        data, grid = data.args[0], grid._replace(low=lowest, high=highest)
+        data = data.args[0]
+        grid = grid._replace(low=lowest, high=highest)
     return data, grid
 
 
@@ -219,25 +229,44 @@ def _codes(node: OnnxNode, name: str, held: Quantized) -> Expr:
 # What stands between QuantizeLinear and DequantizeLinear -----------------------------------------
 
 PERMUTATIONS: Final = (
-    *("DepthToSpace", "Flatten", "Identity", "Reshape", "SpaceToDepth", "Squeeze", "Transpose"),
+    "DepthToSpace",
+    "Flatten",
+    "Identity",
+    "Reshape",
+    "SpaceToDepth",
+    "Squeeze",
+    "Transpose",
     "Unsqueeze",
 )
 """Operators whose result has the elements of their operand, each once."""
 MOVES: Final = (
     *PERMUTATIONS,
-    *("Concat", "Expand", "Gather", "GatherElements", "GatherND", "MaxPool", "Pad", "ReduceMax"),
-    *("ReduceMin", "Slice", "Split", "Tile"),
+    "Concat",
+    "Expand",
+    "Gather",
+    "GatherElements",
+    "GatherND",
+    "MaxPool",
+    "Pad",
+    "ReduceMax",
+    "ReduceMin",
+    "Slice",
+    "Split",
+    "Tile",
 )
 """Operators that give integers of their operands: what they do to real values as well."""
 
 
 def _scaled_product(node: OnnxNode) -> Sequence[Expr] | None:
     """A product of integers as float, or that times constants."""
-    products, reads, result = node.values.products, node.proto.input, node.proto.output[0]
+    products = node.values.products
+    reads = node.proto.input
+    result = node.proto.output[0]
     place = next((i for i, name in enumerate(reads) if name in products), None)
     if place is None:
         return None
-    times, factor = products[reads[place]], np.ones((), np.float32)
+    times = products[reads[place]]
+    factor = np.ones((), np.float32)
     if node.op_type == "Cast":
         if dtype_of(node.attr("to"), node.label) != "float32":
             return None
@@ -248,13 +277,16 @@ def _scaled_product(node: OnnxNode) -> Sequence[Expr] | None:
             return None
         factor = known
     real = times(factor)
-    return None if real is None else [real]
+    if real is None:
+        return None
+    return [real]
 
 
 def carried(node: OnnxNode, convert: Callable[[OnnxNode], Sequence[Expr]]) -> Sequence[Expr] | None:
     """The integers that a node between QuantizeLinear and DequantizeLinear gives, by the real
     values that it moves or limits; None for any other node."""
-    values, proto = node.values, node.proto
+    values = node.values
+    proto = node.proto
     if values.products and proto.op_type in ("Cast", "Mul"):
         return _scaled_product(node)
     held = [values.quantized[name] for name in proto.input if name in values.quantized]
@@ -269,7 +301,8 @@ def carried(node: OnnxNode, convert: Callable[[OnnxNode], Sequence[Expr]]) -> Se
         limits = [node.known(index) for index in range(1, node.num_inputs) if node.has_input(index)]
         if len(limits) != 2 or limits[0] is None or limits[1] is None:
             return None
-        low, high = max(grid.low, int(limits[0])), min(grid.high, int(limits[1]))
+        low = max(grid.low, int(limits[0]))
+        high = min(grid.high, int(limits[1]))
         limited = grid._replace(low=low, high=high)
         return [quantized(node, proto.output[0], held[0].data, limited)]
     nearest = proto.op_type == "Resize" and node.attr("mode", "nearest") == "nearest"
@@ -302,7 +335,8 @@ def carried(node: OnnxNode, convert: Callable[[OnnxNode], Sequence[Expr]]) -> Se
 def matmul_nbits(node: OnnxNode) -> Expr:
     """data W^T + bias; W[n,k] = (q[n,k] - zero[n,b]) scale[n,b] in blocks b along k."""
     rows, columns, block = (int(node.attr(name)) for name in ("N", "K", "block_size"))
-    nbit, blocks = int(node.attr("bits", 4)), -(-columns // block)
+    nbit = int(node.attr("bits", 4))
+    blocks = -(-columns // block)
     if node.has_input(4) or nbit not in (2, 4, 8):
         raise node.error(f"weights of {nbit} bits, in an order of their own or not, are not read")
     stored = node.require_known(1, "the weight").reshape(rows, -1)
@@ -317,7 +351,9 @@ def matmul_nbits(node: OnnxNode) -> Expr:
     weight = (levels.astype(np.float32) - zero[:, :, None]) * scale[:, :, None]
     held = np.ascontiguousarray(weight.reshape(rows, -1)[:, :columns])
     result = node.call("nn.dense", node.arg(0), node.const(held), units=rows)
-    return node.call("add", result, node.arg(5)) if node.has_input(5) else result
+    if node.has_input(5):
+        return node.call("add", result, node.arg(5))
+    return result
 
 
 def _unpacked(rows: Array, nbit: int, count: int) -> Array:
@@ -347,12 +383,14 @@ def _grid(node: OnnxNode) -> Grid | None:
         if node.has_input(2):
             return None
         zero_point = np.zeros(scale.shape, np.int64)
-    zero_point, dtype = zero_point.astype(np.int64), _integer_dtype(node)
+    zero_point = zero_point.astype(np.int64)
+    dtype = _integer_dtype(node)
     narrow = node.values.has_2_bits(node.proto.input[2 if node.has_input(2) else 0])
     if dtype not in (*_QUANTIZED, "int32") or zero_point.shape != scale.shape:
         return None
     if scale.shape == (1,):
-        scale, zero_point = scale.reshape(()), zero_point.reshape(())
+        scale = scale.reshape(())
+        zero_point = zero_point.reshape(())
     low, high = integer_range(dtype)
     if narrow:
         low, high = (low // 4, high // 4) if low else (0, 3)
@@ -366,7 +404,9 @@ def _integer_dtype(node: OnnxNode) -> str:
     if node.op_type.endswith("DequantizeLinear"):
         return node.arg(0).tensor_type.dtype
     given = node.attr("output_dtype", 0)
-    return dtype_of(given, node.label) if given else "uint8"
+    if given:
+        return dtype_of(given, node.label)
+    return "uint8"
 
 
 def _point(node: OnnxNode, grid: Grid) -> Expr | None:
@@ -412,7 +452,9 @@ def _bounds(grid: Grid) -> tuple[float, float]:
 
 
 def _axis(node: OnnxNode, rank: int, grid: Grid) -> int | None:
-    return node.axis(grid.axis, rank) if grid.scale.ndim else None
+    if grid.scale.ndim:
+        return node.axis(grid.axis, rank)
+    return None
 
 
 def _simulated(values: Array, grid: Grid, axis: int | None) -> Array:

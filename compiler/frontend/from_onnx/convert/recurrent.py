@@ -61,7 +61,8 @@ class _Direction:
             rows: (first, last + 1) of each summand, in units of ``hidden``; () for all rows.
             axis: where the input counts directions.
         """
-        node, index = self.node, self.index
+        node = self.node
+        index = self.index
         cuts = [(first * self.hidden, last * self.hidden) for first, last in rows]
         title = ".".join((f"direction_{index}", *(f"rows_{a}_{b}" for a, b in cuts)))
 
@@ -79,7 +80,9 @@ class _Direction:
         parts = [
             node.call("strided_slice", whole, begin=(a,), end=(b,), axes=(0,)) for a, b in cuts
         ]
-        return reduce(partial(node.call, "add"), parts) if parts else whole
+        if parts:
+            return reduce(partial(node.call, "add"), parts)
+        return whole
 
     def start(self, place: int, batch: int, dtype: str) -> Expr:
         """The first state (batch, hidden) in input ``place``, or zeros."""

@@ -20,7 +20,9 @@ def _composed(op: str, before: str = "", after: str = "") -> Reduce:
         if before:
             data = node.call(before, *[data] * (2 if before == "multiply" else 1))
         found = node.call(op, data, axis=axes, keepdims=keepdims)
-        return node.call(after, found) if after else found
+        if after:
+            return node.call(after, found)
+        return found
 
     return reduce
 
@@ -64,7 +66,9 @@ def _log_sum_exp(node: OnnxNode, data: Expr, axes: tuple[int, ...], keepdims: bo
         "sum", node.call("exp", node.call("subtract", data, top)), axis=axes, keepdims=True
     )
     result = node.call("add", node.call("log", total), top)
-    return result if keepdims else node.call("squeeze", result, axis=axes)
+    if keepdims:
+        return result
+    return node.call("squeeze", result, axis=axes)
 
 
 _MOST_FACTORS = 16
@@ -87,7 +91,9 @@ def _product(node: OnnxNode, data: Expr, axes: tuple[int, ...], keepdims: bool) 
             rest = factors[len(factors) // 2 * 2 :]
             factors = [node.call("multiply", *pair) for pair in pairs] + rest
         (data,) = factors
-    return data if keepdims else node.call("squeeze", data, axis=axes)
+    if keepdims:
+        return data
+    return node.call("squeeze", data, axis=axes)
 
 
 _REDUCTIONS: dict[str, tuple[Reduce, int]] = {
@@ -117,7 +123,9 @@ def reduction(node: OnnxNode) -> Expr:
         if node.attr("noop_with_empty_axes", 0):
             # Nothing is reduced, but squares are squares.
             one = node.call("expand_dims", data, axis=0)
-            return reduce(node, one, (0,), False) if node.op_type in _COMPOSED else data
+            if node.op_type in _COMPOSED:
+                return reduce(node, one, (0,), False)
+            return data
         axes = list(range(rank))
     chosen = tuple(sorted({node.axis(a, rank) for a in axes}))
     return reduce(node, data, chosen, bool(node.attr("keepdims", 1)))

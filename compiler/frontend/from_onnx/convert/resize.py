@@ -141,7 +141,9 @@ def source_coordinates(axis: Axis, mode: str) -> NDArray[np.float64]:
     x = np.arange(axis.new_size, dtype=np.float64)
     length = float(axis.scale * axis.size)
     if mode == "align_corners":
-        return x * (axis.size - 1) / (length - 1) if length != 1 else np.zeros_like(x)
+        if length != 1:
+            return x * (axis.size - 1) / (length - 1)
+        return np.zeros_like(x)
     half = np.float32(0.5)
     scaled = (x.astype(np.float32) + (0 if mode == "asymmetric" else half)) / np.float32(axis.scale)
     if mode in ("asymmetric", "tf_half_pixel_for_nn"):
@@ -313,14 +315,17 @@ def _inside(at: Floats, size: int, padding: str, aligned: bool) -> Floats:
     if padding == "border":
         return np.clip(at, 0, size - 1)
     outside = (at < (0 if aligned else -0.5)) | (at > size - (1 if aligned else 0.5))
-    return np.where(outside, _reflected(at, size, aligned), at) if padding == "reflection" else at
+    if padding == "reflection":
+        return np.where(outside, _reflected(at, size, aligned), at)
+    return at
 
 
 def _taps(at: Floats, mode: str) -> tuple[Floats, Floats]:
     """Elements around each place, and their weights; both (taps, places)."""
     if mode == "nearest":
         return np.rint(at)[None], np.ones((1, at.size))
-    first, part = np.floor(at), at - np.floor(at)
+    first = np.floor(at)
+    part = at - np.floor(at)
     if mode == "linear":
         return np.stack([first, first + 1]), np.stack([1 - part, part])
     places = np.stack([first + k for k in (-1, 0, 1, 2)])
@@ -330,13 +335,15 @@ def _taps(at: Floats, mode: str) -> tuple[Floats, Floats]:
 @from_onnx("GridSample", since=16)
 def grid_sample(node: OnnxNode) -> Expr:
     """Sums of the elements around constant places, each times its weight."""
-    data, grid = node.arg(0), node.require_known(1, "the grid")
+    data = node.arg(0)
+    grid = node.require_known(1, "the grid")
     batch, channels, *sizes = node.shape(data)
     mode = node.choice("mode", ("linear", "cubic", "nearest", "bilinear", "bicubic"))
     mode = mode.removeprefix("bi")
     padding = node.choice("padding_mode", ("zeros", "border", "reflection"))
     aligned = bool(node.attr("align_corners", 0))
-    places, weights = np.zeros((1, grid[..., 0].size), np.int64), np.ones((1, grid[..., 0].size))
+    places = np.zeros((1, grid[..., 0].size), np.int64)
+    weights = np.ones((1, grid[..., 0].size))
     if places.size * 4 ** len(sizes) > MAX_CONSTANT:
         raise node.error(f"a grid of {places.size} places is too large")
     for axis, size in enumerate(sizes):
@@ -383,8 +390,10 @@ def affine_grid(node: OnnxNode) -> Expr:
 def col2im(node: OnnxNode) -> Expr:
     """Each element is the sum of those of the patches that hold it."""
     data = node.arg(0)
-    image, block = node.ints(1, "the image's shape"), node.ints(2, "the block's shape")
-    rank, kernel = len(image), math.prod(block)
+    image = node.ints(1, "the image's shape")
+    block = node.ints(2, "the block's shape")
+    rank = len(image)
+    kernel = math.prod(block)
     strides, dilations = (per_axis(node, name, rank) for name in ("strides", "dilations"))
     batch, _, patches = node.shape(data)
     terms = np.arange(kernel * patches).reshape(kernel, patches)

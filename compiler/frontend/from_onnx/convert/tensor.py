@@ -44,11 +44,13 @@ def _aligned(node: OnnxNode) -> Expr:
     """The second operand. Before opset 7 its axes lie along those of the first one from ``axis`` on
     where ``broadcast`` says so, and it gets trailing axes of size 1; without ``axis`` along the
     last ones."""
-    data, other = node.arg(0), node.arg(1)
+    data = node.arg(0)
+    other = node.arg(1)
     axis = node.attr("axis", None)
     if node.opset >= 7 or not node.attr("broadcast", 0) or axis is None:
         return other
-    rank, other_rank = node.rank(data), node.rank(other)
+    rank = node.rank(data)
+    other_rank = node.rank(other)
     missing = rank - other_rank - node.axis(axis, rank)
     if missing < 0:
         raise node.error(f"axis {axis} leaves no room for rank {other_rank} in rank {rank}")
@@ -72,7 +74,9 @@ def multiply(node: OnnxNode) -> Expr:
     if not any(held is not None and held.dtype.kind == "f" and not held.any() for held in zeros):
         return made
     ty = made.tensor_type
-    return made if is_dynamic(ty) else node.const(np.zeros(ty.concrete_shape), ty.dtype)
+    if is_dynamic(ty):
+        return made
+    return node.const(np.zeros(ty.concrete_shape), ty.dtype)
 
 
 @from_onnx("BitwiseNot", since=18)
@@ -86,7 +90,8 @@ def bit_shift(node: OnnxNode) -> Expr:
     """Shift in the direction of the attribute; amounts outside the width push every bit out."""
     right = node.attr("direction") == "RIGHT"
     op = "right_shift" if right else "left_shift"
-    data, amount = node.arg(0), node.arg(1)
+    data = node.arg(0)
+    amount = node.arg(1)
     width = bits(amount.tensor_type.dtype)
     known = node.known(1)
     if known is not None and known.size and known.min() >= 0 and known.max() < width:
@@ -290,8 +295,11 @@ def cumsum(node: OnnxNode) -> Expr:
     """Running sum along a constant axis, from the front or the back."""
     data = node.arg(0)
     axis = node.axis(int(node.require_known(1, "the axis").reshape(())), node.rank(data))
-    reverse, exclusive = node.attr("reverse", 0), bool(node.attr("exclusive", 0))
+    reverse = node.attr("reverse", 0)
+    exclusive = bool(node.attr("exclusive", 0))
     if reverse:
         data = node.call("reverse", data, axis=axis)
     result = node.call("cumsum", data, axis=axis, exclusive=exclusive)
-    return node.call("reverse", result, axis=axis) if reverse else result
+    if reverse:
+        return node.call("reverse", result, axis=axis)
+    return result

@@ -47,7 +47,9 @@ def squeeze(node: OnnxNode) -> Expr:
     rank = node.rank(data)
     chosen = [i for i, d in enumerate(shape) if d == 1] if axes is None else axes
     chosen = sorted({node.axis(a, rank) for a in chosen})
-    return node.call("squeeze", data, axis=tuple(chosen)) if chosen else data
+    if chosen:
+        return node.call("squeeze", data, axis=tuple(chosen))
+    return data
 
 
 @from_onnx("Unsqueeze")
@@ -106,7 +108,9 @@ def expand(node: OnnxNode) -> Expr:
         shape = np.broadcast_shapes(node.shape(data), wanted)
     except ValueError as error:
         raise node.error(f"{node.shape(data)} does not broadcast with {wanted}") from error
-    return data if shape == node.shape(data) else node.call("broadcast_to", data, shape=shape)
+    if shape == node.shape(data):
+        return data
+    return node.call("broadcast_to", data, shape=shape)
 
 
 @from_onnx("Tile", since=6)
@@ -198,5 +202,6 @@ def space_to_depth(node: OnnxNode) -> Expr:
 
 
 def _with_blocks(node: OnnxNode, op: str) -> Expr:
-    block, mode = node.attr("blocksize"), node.attr("mode", "DCR")
+    block = node.attr("blocksize")
+    mode = node.attr("mode", "DCR")
     return node.call(op, node.arg(0), block_size=block, mode=mode)

@@ -31,7 +31,8 @@ _MOST_PHASES: Final = 64
 def pool_volume(node: OnnxNode, data: Expr, window: Window, pool: Pool) -> Expr:
     """``pool`` over three axes of (N, C, D, H, W); ``pool(data, window)`` pools (N, C, H, W)."""
     n, c, depth, height, width = node.shape(data)
-    within, along = window.along(slice(1, 3)), window.along(slice(0, 1))
+    within = window.along(slice(1, 3))
+    along = window.along(slice(0, 1))
     if not within.moves_nothing:
         planes = node.call("reshape", data, newshape=(n, c * depth, height, width))
         planes = pool(planes, within)
@@ -53,8 +54,12 @@ def pool_volume(node: OnnxNode, data: Expr, window: Window, pool: Pool) -> Expr:
 
 def convolve_volume(node: OnnxNode, data: Expr, window: Window, bias: Bias) -> Expr:
     """Conv of (N, C, D, H, W); ``bias`` adds it to (N, C, H, W)."""
-    kd, sd, dd = window.kernel[0], window.strides[0], window.dilations[0]
-    begin, depth, groups = window.begins[0], node.size(data, 2), node.attr("group", 1)
+    kd = window.kernel[0]
+    sd = window.strides[0]
+    dd = window.dilations[0]
+    begin = window.begins[0]
+    depth = node.size(data, 2)
+    groups = node.attr("group", 1)
     (count,) = window.along(slice(0, 1)).counts([depth])
     if count < 1:
         raise node.error(f"the kernel is deeper than the data: {kd} with dilation {dd}")
@@ -62,7 +67,8 @@ def convolve_volume(node: OnnxNode, data: Expr, window: Window, bias: Bias) -> E
     places = np.arange(count)[:, None] * sd + np.arange(kd) * dd - begin
     weight = _plane_weight(node, np.arange(kd)[None], 1, (0, 3, 1, 4, 2, 5))
     reads = _windows(node, data, places, groups)
-    planes, channels = window.along(slice(1, 3)), node.shape(weight)[0]
+    planes = window.along(slice(1, 3))
+    channels = node.shape(weight)[0]
     product = convolved(node, "nn.conv2d", reads, weight, planes, channels=channels)
     return _as_volume(node, bias(product), node.shape(data)[0], count)
 
@@ -75,8 +81,12 @@ def convolve_volume_transposed(
     Outputs as many slices apart as the stride read the same taps of the kernel. All that a stride
     has are channels of one convolution, whose kernel is 0 where one of them reads no tap.
     """
-    kd, sd, dd = window.kernel[0], window.strides[0], window.dilations[0]
-    begin, depth, groups = window.begins[0], node.size(data, 2), node.attr("group", 1)
+    kd = window.kernel[0]
+    sd = window.strides[0]
+    dd = window.dilations[0]
+    begin = window.begins[0]
+    depth = node.size(data, 2)
+    groups = node.attr("group", 1)
     count = (depth - 1) * sd + (kd - 1) * dd + 1 + extra[0] - begin - window.ends[0]
     _check_size(node, count, kd, sd)
     offsets = np.arange(sd)[:, None] + begin - np.arange(kd) * dd

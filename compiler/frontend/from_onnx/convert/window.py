@@ -58,7 +58,8 @@ class Window(NamedTuple):
         """The elements of data that each window reads, as numbers in row-major order: an array
         (windows, elements of a window); and whether they lie in the data. The first element of the
         window that does stands for others, or the nearest of the data where none does."""
-        numbers, inside = np.zeros((1, 1), np.int64), np.ones((1, 1), bool)
+        numbers = np.zeros((1, 1), np.int64)
+        inside = np.ones((1, 1), bool)
         for size, count, k, s, d, begin, _ in zip(sizes, self.counts(sizes), *self):
             at = np.arange(count)[:, None] * s + np.arange(k) * d - begin
             held = (at >= 0) & (at < size)
@@ -107,7 +108,9 @@ def halves(totals: Sequence[int], upper: bool) -> tuple[tuple[int, ...], tuple[i
     """Padding at the beginning and at the end of each axis; ``upper``: the odd one at the end."""
     small = tuple(t // 2 for t in totals)
     large = tuple(t - t // 2 for t in totals)
-    return (small, large) if upper else (large, small)
+    if upper:
+        return (small, large)
+    return (large, small)
 
 
 def read_window(node: OnnxNode, kernel: Sequence[int], data: Expr) -> Window:

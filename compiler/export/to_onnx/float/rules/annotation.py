@@ -62,9 +62,12 @@ def _zero_point(low: Value, high: Value) -> NDArray[np.uint8] | None:
     """Return the uint8 zero point of a grid that has all its numbers; None for others."""
     if low.data is None or high.data is None:
         return None
-    zero, limits = -float(low.data), np.iinfo(np.uint8)
+    zero = -float(low.data)
+    limits = np.iinfo(np.uint8)
     whole = zero in range(limits.max + 1) and float(high.data) == limits.max - zero
-    return np.array(zero, np.uint8) if whole else None
+    if whole:
+        return np.array(zero, np.uint8)
+    return None
 
 
 def _scale(scale: Value, axis: int | None, rank: int, e: Emitter) -> str:

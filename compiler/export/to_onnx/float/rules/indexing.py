@@ -16,7 +16,8 @@ def strided_slice(step: Step, e: Emitter) -> str:
     """Slice; sizes become ends."""
     shape = step.args[0].type.concrete_shape
     cuts = slices_of(shape, step.attrs)
-    starts, ends = [], []
+    starts = []
+    ends = []
     for axis, (begin, end, stride) in cuts.items():
         first, last, _ = slice(begin, end, stride).indices(shape[axis])
         starts.append(first)
@@ -53,12 +54,16 @@ def _as_index(value: Value, e: Emitter) -> tuple[str, str]:
 def take(step: Step, e: Emitter) -> str:
     """Gather; without an axis from the flattened data."""
     data, indices = step.args
-    name, axis, batch = e.name(data), step.attrs.axis, step.attrs.batch_dims
+    name = e.name(data)
+    axis = step.attrs.axis
+    batch = step.attrs.batch_dims
     if batch not in (0, axis):
         raise e.refuse(step, f"batch_dims {batch} in front of axis {axis}")
     shape = data.type.concrete_shape
     if axis is None:
-        name, axis, shape = e.node("Reshape", [name, e.ints([-1])]), 0, (data.type.num_elements,)
+        name = e.node("Reshape", [name, e.ints([-1])])
+        axis = 0
+        shape = (data.type.num_elements,)
     index = _indices(indices, shape[axis % len(shape)], step.attrs.mode, e)
     if batch:
         if indices.data is None and _as_index(indices, e)[1] != "int64":
@@ -80,7 +85,8 @@ def gather(step: Step, e: Emitter) -> str:
 def gather_nd(step: Step, e: Emitter) -> str:
     """GatherND of clipped indices; ours has the index vector along the first axis."""
     data, indices = step.args
-    batch, shape = step.attrs.batch_dims, indices.type.concrete_shape
+    batch = step.attrs.batch_dims
+    shape = indices.type.concrete_shape
     name, dtype = _as_index(indices, e)
     sizes = np.asarray(data.type.concrete_shape[batch : batch + shape[0]])
     last = np.maximum(sizes - 1, 0).reshape(-1, *[1] * (len(shape) - 1))
@@ -130,4 +136,6 @@ def topk(step: Step, e: Emitter) -> list[str]:
         return [values]
     index_type = step.results[-1].type.dtype
     indices = indices if index_type == "int64" else e.writer.cast(indices, index_type)
-    return [indices] if attrs.ret_type == "indices" else [values, indices]
+    if attrs.ret_type == "indices":
+        return [indices]
+    return [values, indices]

@@ -22,7 +22,8 @@ def require_float(step: Step, e: Emitter) -> None:
             f"its operands are {step.args[0].type.dtype}",
             "a module on integers is exported with --format onnx or qdq (to_integer_onnx, …)",
         )
-    given, wanted = step.args[0].type.dtype, step.result.type.dtype
+    given = step.args[0].type.dtype
+    wanted = step.result.type.dtype
     if given != wanted:
         raise e.refuse(step, f"out_dtype {wanted} of {given} operands", "cast the operands first")
 

@@ -25,7 +25,8 @@ def batch_norm(step: Step, e: Emitter) -> list[str]:
         raise e.refuse(step, f"data of rank {rank}")
     axis = step.attrs.axis % rank
     gamma, beta = _affine(step, e, data.type.concrete_shape[axis])
-    mean, variance = e.name(step.args[3]), e.name(step.args[4])
+    mean = e.name(step.args[3])
+    variance = e.name(step.args[4])
     name = e.name(data)
     others = [i for i in range(rank) if i != axis]
     order = [others[0], axis, *others[1:]]
@@ -56,7 +57,8 @@ def _by_deviation(name: str, like: Value, axes: list[int], epsilon: float, e: Em
 def _scaled(result: str, step: Step, e: Emitter) -> str:
     """Times gamma, plus beta, along the axis."""
     shape = step.args[0].type.concrete_shape
-    rank, axis = len(shape), step.attrs.axis
+    rank = len(shape)
+    axis = step.attrs.axis
     gamma, beta = _affine(step, e, shape[axis % rank])
     scaled = e.node("Mul", [result, e.along(gamma, axis, rank)])
     return e.node("Add", [scaled, e.along(beta, axis, rank)])

@@ -25,7 +25,8 @@ def max_pool2d(step: Step, e: Emitter) -> str:
 @FToOnnx.register("nn.avg_pool2d")
 def avg_pool2d(step: Step, e: Emitter) -> str:
     """AveragePool."""
-    attrs, window = step.attrs, _window(step, e)
+    attrs = step.attrs
+    window = _window(step, e)
     if set(window.pop("dilations")) != {1}:
         raise e.refuse(step, f"dilation {attrs.dilation}")
     return e.node(

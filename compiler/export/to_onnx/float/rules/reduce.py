@@ -20,7 +20,9 @@ _SAME = {
 @FToOnnx.register(*_SAME)
 def same(step: Step, e: Emitter) -> str:
     """The reduction of ONNX that is the same."""
-    op_type, axes, inputs = _SAME[step.name], axes_of(step), [e.name(step.args[0])]
+    op_type = _SAME[step.name]
+    axes = axes_of(step)
+    inputs = [e.name(step.args[0])]
     # ONNX reads "no axes" as all of them.
     if not axes:
         return e.node("Identity", inputs)
@@ -33,7 +35,8 @@ def same(step: Step, e: Emitter) -> str:
 def extremum(step: Step, e: Emitter) -> str:
     """The largest or the smallest along the axes; of bools as numbers 0 and 1: ONNX compares bools
     from opset 20 on only."""
-    data, dtype = step.args[0], step.args[0].type.dtype
+    data = step.args[0]
+    dtype = step.args[0].type.dtype
     if dtype != "bool":
         return extremum_in(step, e, dtype)
     numbers = Emitter(e.writer)
@@ -43,12 +46,14 @@ def extremum(step: Step, e: Emitter) -> str:
 
 def extremum_in(step: Step, e: Emitter, dtype: str) -> str:
     """The extremum of an argument that the emitter holds in ``dtype``."""
-    axes, data = axes_of(step), step.args[0]
+    axes = axes_of(step)
+    data = step.args[0]
     if not axes:
         return e.node("Identity", [e.name(data)])
     # Only int64 needs the shape, which may be open in a float model.
     shape = data.type.concrete_shape if dtype == "int64" else ()
-    largest, keepdims = step.name in ("max", "any"), bool(step.attrs.keepdims)
+    largest = step.name in ("max", "any")
+    keepdims = bool(step.attrs.keepdims)
     return extreme_along(e, largest, e.name(data), shape, axes, keepdims, dtype)
 
 
@@ -75,7 +80,9 @@ def arg_reduce(step: Step, e: Emitter) -> str:
     """ArgMax or ArgMin of one axis; of all axes after flattening."""
     found = position_in(step, e, step.args[0].type.dtype)
     dtype = step.result.type.dtype
-    return found if dtype == "int64" else e.writer.cast(found, dtype)
+    if dtype == "int64":
+        return found
+    return e.writer.cast(found, dtype)
 
 
 def position_in(step: Step, e: Emitter, dtype: str) -> str:
@@ -85,20 +92,25 @@ def position_in(step: Step, e: Emitter, dtype: str) -> str:
         OnnxExportError: several axes are reduced, but not all.
     """
     axes = axes_of(step)
-    data, attrs = step.args[0], step.attrs
-    name, keepdims = e.name(data), int(attrs.keepdims)
+    data = step.args[0]
+    attrs = step.attrs
+    name = e.name(data)
+    keepdims = int(attrs.keepdims)
     flat = len(axes) != 1
     # Only int64 and several axes need the shape, which may be open in a float model.
     shape = data.type.concrete_shape if dtype == "int64" or flat else ()
     if flat:
         if len(axes) != len(data.type.shape):
             raise e.refuse(step, f"axes {axes} of rank {len(data.type.shape)}")
-        name, axes, shape = e.node("Reshape", [name, e.ints([-1])]), [0], (math.prod(shape),)
+        name = e.node("Reshape", [name, e.ints([-1])])
+        axes = [0]
+        shape = (math.prod(shape),)
     op_type = "ArgMax" if step.name == "argmax" else "ArgMin"
     if dtype == "int64":
         # Through the element itself, which ``ordered`` finds rightly.
         best = extreme_along(e, step.name == "argmax", name, shape, axes, True, dtype)
-        op_type, name = "ArgMax", e.writer.cast(e.node("Equal", [name, best]), "int32")
+        op_type = "ArgMax"
+        name = e.writer.cast(e.node("Equal", [name, best]), "int32")
     found = e.node(
         op_type,
         [name],
@@ -106,4 +118,6 @@ def position_in(step: Step, e: Emitter, dtype: str) -> str:
         keepdims=keepdims,
         select_last_index=int(attrs.select_last_index),
     )
-    return e.node("Reshape", [found, e.ints(step.result.type.concrete_shape)]) if flat else found
+    if flat:
+        return e.node("Reshape", [found, e.ints(step.result.type.concrete_shape)])
+    return found

@@ -63,7 +63,8 @@ _ORDERS = ("less", "less_equal", "greater", "greater_equal")
 def same(step: Step, e: Emitter) -> str:
     """The operator of ONNX that is the same; onnxruntime 1.18 orders no integers narrower than 32
     bits."""
-    args, dtype = e.args(step), step.args[0].type.dtype
+    args = e.args(step)
+    dtype = step.args[0].type.dtype
     if step.name in _ORDERS and dtype in ("int8", "uint8", "int16", "uint16"):
         args = [e.writer.cast(name, "int32") for name in args]
     return e.node(_SAME[step.name], args)
@@ -114,7 +115,8 @@ def truncated(name: str, e: Emitter) -> str:
 @FToOnnx.register("round")
 def round_half_away(step: Step, e: Emitter) -> str:
     """Half away from zero; ONNX's own Round takes halves to even."""
-    name, dtype = e.name(step.args[0]), step.args[0].type.dtype
+    name = e.name(step.args[0])
+    dtype = step.args[0].type.dtype
     if dtype == "float32":
         return rounded_half_away(name, e)
     widened = e.writer.cast(name, "float64")
@@ -174,10 +176,23 @@ def _becomes_integer(value: Value) -> bool:
 
 _TOWARDS_INTEGERS = frozenset(
     (
-        *("add", "subtract", "multiply", "clip", "cast", "copy"),
-        *("expand_dims", "reshape", "squeeze", "transpose"),
-        *("round", "round_even", "floor", "ceil", "trunc"),
-        *("annotation.cast_hint", "annotation.stop_fusion"),
+        "add",
+        "subtract",
+        "multiply",
+        "clip",
+        "cast",
+        "copy",
+        "expand_dims",
+        "reshape",
+        "squeeze",
+        "transpose",
+        "round",
+        "round_even",
+        "floor",
+        "ceil",
+        "trunc",
+        "annotation.cast_hint",
+        "annotation.stop_fusion",
     )
 )
 
@@ -185,7 +200,8 @@ _TOWARDS_INTEGERS = frozenset(
 def _limited(step: Step, e: Emitter) -> str:
     """Clip; an infinite bound is left out."""
     data = step.args[0]
-    low, high = float(step.attrs.a_min), float(step.attrs.a_max)
+    low = float(step.attrs.a_min)
+    high = float(step.attrs.a_max)
     if math.isnan(low) or math.isnan(high):
         raise e.refuse(step, f"bounds {low} and {high}")
     if not is_float(data.type.dtype):
@@ -244,7 +260,9 @@ def floor_divide(step: Step, e: Emitter) -> str:
 def trunc_divide(step: Step, e: Emitter) -> str:
     """trunc(a / b)."""
     quotient = e.node("Div", e.args(step))
-    return truncated(quotient, e) if is_float(step.result.type.dtype) else quotient
+    if is_float(step.result.type.dtype):
+        return truncated(quotient, e)
+    return quotient
 
 
 @FToOnnx.register("zeros", "ones", "full")
@@ -275,9 +293,11 @@ def shape_of(step: Step, e: Emitter) -> str:
 @FToOnnx.register("cumsum")
 def cumsum(step: Step, e: Emitter) -> str:
     """CumSum; without an axis, of the flat tensor."""
-    name, axis = e.name(step.args[0]), step.attrs.axis
+    name = e.name(step.args[0])
+    axis = step.attrs.axis
     if axis is None:
-        name, axis = e.node("Reshape", [name, e.ints([-1])]), 0
+        name = e.node("Reshape", [name, e.ints([-1])])
+        axis = 0
     if step.result.type.dtype == "bool":
         raise e.refuse(step, "sums of bools")
     if step.result.type.dtype != step.args[0].type.dtype:

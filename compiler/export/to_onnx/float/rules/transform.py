@@ -11,7 +11,8 @@ from compiler.ir.ty import is_float
 @FToOnnx.register("reshape")
 def reshape(step: Step, e: Emitter) -> str:
     """Reshape to the static result shape; one that changes nothing disappears."""
-    data, shape = step.args[0], step.result.type.concrete_shape
+    data = step.args[0]
+    shape = step.result.type.concrete_shape
     if data.type.concrete_shape == shape:
         return e.name(data)
     # 0 would mean "copy" to ONNX, so an empty tensor needs allowzero.

@@ -36,7 +36,8 @@ def less(step: Step, e: IntegerEmitter) -> Held:
 @FToInteger.register("maximum", "minimum")
 def extremum(step: Step, e: IntegerEmitter) -> Held:
     """The larger or the smaller of two; a limit that binds nothing writes nothing."""
-    work, top = e.dtype_for(step), step.name == "maximum"
+    work = e.dtype_for(step)
+    top = step.name == "maximum"
     for value, limit in (step.args, step.args[::-1]):
         (low, high), (least, most) = e.ends(value), e.ends(limit)
         if (most <= low if top else high <= least) and value.type == step.result.type:
@@ -50,7 +51,8 @@ def extremum(step: Step, e: IntegerEmitter) -> Held:
 
 def _clipped(step: Step, e: IntegerEmitter, work: str) -> Held | None:
     """One Clip for a maximum of a minimum with numbers; crossed limits stay two nodes."""
-    low, inner = step.args[1], step.args[0].producer
+    low = step.args[1]
+    inner = step.args[0].producer
     if inner is None or inner.name != "minimum" or work == "int64":
         return None
     source, high = inner.args
@@ -58,14 +60,17 @@ def _clipped(step: Step, e: IntegerEmitter, work: str) -> Held | None:
         return None
     if e.exact_dtype(e.reach(inner.args)) != work:
         return None
-    least, most = e.ends(low)[0], e.ends(high)[0]
+    least = e.ends(low)[0]
+    most = e.ends(high)[0]
     limits = [e.constant(end, work) for end in (least, most)]
     return Held(e.node("Clip", [e.widened(source, work), *limits]), work)
 
 
 def _number(value: Value) -> int | None:
     """A constant of one element and no axes."""
-    return int(value.data) if value.data is not None and not value.data.ndim else None
+    if value.data is not None and not value.data.ndim:
+        return int(value.data)
+    return None
 
 
 @FToInteger.register("max")
@@ -97,7 +102,8 @@ def floor_divide(step: Step, e: IntegerEmitter) -> Held:
         return Held(e.node("Floor", [quotient]), work)
     e.working_dtype(step)
     above, below = (e.widened(value, "int64") for value in step.args)
-    divisor, zero = step.args[1].data, e.constant(0, "int64")
+    divisor = step.args[1].data
+    zero = e.constant(0, "int64")
     none = None
     if divisor is None or not divisor.all():
         none = e.node("Equal", [below, zero])

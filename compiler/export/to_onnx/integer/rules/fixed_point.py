@@ -131,7 +131,8 @@ _SHORT = ("float32", "int8", "uint8", "int16", "uint16")
 def requantize(step: Step, e: IntegerEmitter) -> Held:
     """The words of its body; a product that is limited as a float32 one, rounded to even, where all
     of them are the same."""
-    attrs, factors = step.attrs, factors_in(step)
+    attrs = step.attrs
+    factors = factors_in(step)
     if factors is None:
         raise e.refuse(step, "its multipliers, shifts or biases are computed", "fold them")
     words = Words(step)
@@ -142,7 +143,8 @@ def requantize(step: Step, e: IntegerEmitter) -> Held:
     made = finished(scaled, attrs, words)
     for word in words.steps[:front]:
         e.emit(word)
-    product, done = _limited_product(x, factors, attrs, e), front
+    product = _limited_product(x, factors, attrs, e)
+    done = front
     if product is not None:
         for word in words.steps[front:clip]:
             e.skip(word)
@@ -159,7 +161,8 @@ def _limited_product(
     x: Value, factors: Factors, attrs: RequantizeAttrs, e: IntegerEmitter
 ) -> str | None:
     """The clip of a product by float32 nodes; None where they are not the same."""
-    limits, reach = limits_of(attrs), e.reach([x])
+    limits = limits_of(attrs)
+    reach = e.reach([x])
     ties: Any = attrs.rounding
     short = e.held(x).dtype in _SHORT and reach < SINGLE
     if limits is None or not short or ties not in ("up", "away", "even"):

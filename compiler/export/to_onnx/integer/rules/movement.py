@@ -37,7 +37,8 @@ def scatter(step: Step, e: IntegerEmitter) -> Held:
 def cast(step: Step, e: IntegerEmitter) -> Held | str:
     """Nothing, where the dtype holds the integers, else a Cast; from floats in double, which holds
     every bound of 32 bits, and NaN becomes 0."""
-    source, dtype = step.args[0], step.result.type.dtype
+    source = step.args[0]
+    dtype = step.result.type.dtype
     if not is_float(source.type.dtype):
         if is_integer(source.type.dtype) and is_integer(dtype):
             low, high = integer_range(dtype)

@@ -18,7 +18,8 @@ from compiler.ops.reduce.axes import axes_of
 @FToInteger.register("nn.max_pool2d")
 def max_pool2d(step: Step, e: IntegerEmitter) -> Held:
     """MaxPool; else Max of the taps, where padding reads the smallest value of the dtype."""
-    attrs, work = step.attrs, e.dtype_for(step)
+    attrs = step.attrs
+    work = e.dtype_for(step)
     height, width = step.args[0].type.concrete_shape[2:]
     rows, columns = pool_windows(step.name, attrs, height, width)
     top, left, bottom, right = attrs.padding
@@ -30,7 +31,8 @@ def max_pool2d(step: Step, e: IntegerEmitter) -> Held:
     pads = e.ints([0, 0, top, left, 0, 0, bottom + more[0], right + more[1]])
     fill = e.constant(integer_range(step.result.type.dtype)[0], work)
     padded = e.node("Pad", [e.widened(step.args[0], work), pads, fill])
-    axes, strides = e.ints([2, 3]), e.ints(list(attrs.strides))
+    axes = e.ints([2, 3])
+    strides = e.ints(list(attrs.strides))
     largest: str | None = None
     for r, s in np.ndindex(*attrs.pool_size):
         begin = [r * attrs.dilation[0], s * attrs.dilation[1]]
@@ -47,8 +49,10 @@ def max_pool2d(step: Step, e: IntegerEmitter) -> Held:
 @FToInteger.register("sum")
 def reduce_sum(step: Step, e: IntegerEmitter) -> Held:
     """ReduceSum in float32 or float64, in int64 where these are too short; int32 would saturate."""
-    data, made_by = step.args[0], step.args[0].producer
-    axes, keepdims = axes_of(step), bool(step.attrs.keepdims)
+    data = step.args[0]
+    made_by = step.args[0].producer
+    axes = axes_of(step)
+    keepdims = bool(step.attrs.keepdims)
     count = math.prod(data.type.concrete_shape[axis] for axis in axes)
     work = e.exact_dtype(e.reach([data]) * count)
     if work is not None:

@@ -42,18 +42,23 @@ def cast(step: Step, graph: QdqEmitter) -> Real | None:
     if not is_integer(source.type.dtype):
         return _quantized_input(step, graph)
     (least, most), (low, high) = graph.words.ends(source), integer_range(step.result.type.dtype)
-    return graph.real(source) if low <= least and most <= high else None
+    if low <= least and most <= high:
+        return graph.real(source)
+    return None
 
 
 def _quantized_input(step: Step, graph: QdqEmitter) -> Real | None:
     """cast(clip(round(multiply(x, r))) + z): x, which QuantizeLinear scales and 8 bits limit;
     z is part of the zero point."""
-    value, factor, zero = step.args[0], 1.0, 0.0
+    value = step.args[0]
+    factor = 1.0
+    zero = 0.0
     producer = value.producer
     if producer is not None and producer.name == "add" and producer.args[1].data is not None:
         if producer.args[1].data.size != 1:
             return None
-        value, zero = producer.args[0], float(producer.args[1].data.reshape(()))
+        value = producer.args[0]
+        zero = float(producer.args[1].data.reshape(()))
     limits = None
     for name in ("clip", "round"):
         if value.producer is None or value.producer.name != name:
@@ -63,7 +68,8 @@ def _quantized_input(step: Step, graph: QdqEmitter) -> Real | None:
     assert limits is not None
     producer = value.producer
     if producer is not None and producer.name == "multiply" and _number(producer.args[1]):
-        value, factor = producer.args[0], _number(producer.args[1])
+        value = producer.args[0]
+        factor = _number(producer.args[1])
     if value.type.dtype != "float32":
         return None
     name = graph.words.name(value)
@@ -118,7 +124,8 @@ def _leaky(step: Step, graph: QdqEmitter) -> Real | None:
             factor = factor_of(below) if limits_in(below) is None else None
             if factor is None and not is_same(below):
                 break
-            slopes, value = slopes if factor is None else slopes * factor, below.args[0]
+            slopes = slopes if factor is None else slopes * factor
+            value = below.args[0]
         source = _half(above.producer, "maximum")
         real = None if source is None else _free(source, graph)
         if real is None or source is not _half(below, "minimum"):
@@ -136,7 +143,9 @@ def _half(step: Step | None, name: str) -> Value | None:
     """Return the value that a maximum or minimum compares with 0; None for other steps."""
     if step is None or step.name != name or step.args[1].data is None:
         return None
-    return None if step.args[1].data.any() else step.args[0]
+    if step.args[1].data.any():
+        return None
+    return step.args[0]
 
 
 def _short(constant: Floats, value: Value) -> Floats:
@@ -148,7 +157,8 @@ def _short(constant: Floats, value: Value) -> Floats:
 
 def _free(value: Value, graph: QdqEmitter, real: Real | None = None) -> Real | None:
     """The real of a value, or another in its place, without a limit that waits."""
-    real, unit = real or graph.real(value), graph.unit(value)
+    real = real or graph.real(value)
+    unit = graph.unit(value)
     if real is None or real.clip is None:
         return real
     one = np.asarray(unit)
@@ -169,7 +179,8 @@ def multiply(step: Step, graph: QdqEmitter) -> Real | None:
     factor = _short(rhs.data.astype(np.float64), lhs)
     if factor.min() > 0:
         return real.times(factor)
-    one, unit = np.ones(()), graph.unit(lhs)
+    one = np.ones(())
+    unit = graph.unit(lhs)
 
     def write(scale: Floats, addend: Floats | None) -> str:
         name = scaled(real.emit(graph, np.asarray(unit)), scale * factor, None, graph, unit)
@@ -179,7 +190,9 @@ def multiply(step: Step, graph: QdqEmitter) -> Real | None:
 
 
 def _of_two(lhs: Value, rhs: Value, graph: QdqEmitter) -> Real | None:
-    a, b, unit = _free(lhs, graph), _free(rhs, graph), np.asarray(graph.unit(rhs))
+    a = _free(lhs, graph)
+    b = _free(rhs, graph)
+    unit = np.asarray(graph.unit(rhs))
     if a is None or b is None or a.tensor is None or b.tensor is None:
         return None
 
@@ -193,7 +206,9 @@ def _of_two(lhs: Value, rhs: Value, graph: QdqEmitter) -> Real | None:
 def relu(step: Step, graph: QdqEmitter) -> Real | None:
     """Relu, which kernels take up."""
     real = _free(step.args[0], graph)
-    return None if real is None else _rectified(real, graph)
+    if real is None:
+        return None
+    return _rectified(real, graph)
 
 
 def _rectified(real: Real, graph: QdqEmitter) -> Real:
@@ -206,15 +221,19 @@ def _rectified(real: Real, graph: QdqEmitter) -> Real:
 @FToQdq.register("clip")
 def clip(step: Step, graph: QdqEmitter) -> Real | None:
     """Limits, which 8 bits have by themselves."""
-    real, limits = _free(step.args[0], graph), limits_in(step)
-    return None if real is None or limits is None else real.limited(*limits)
+    real = _free(step.args[0], graph)
+    limits = limits_in(step)
+    if real is None or limits is None:
+        return None
+    return real.limited(*limits)
 
 
 @FToQdq.register(*RESCALING)
 def requantize(step: Step, graph: QdqEmitter) -> Real | None:
     """Part of a bias, a Relu, one factor for the tensor or one per channel, and limits; what rounds
     down is half a level lower."""
-    value, factors = step.args[0], factors_in(step)
+    value = step.args[0]
+    factors = factors_in(step)
     rounding = getattr(step.attrs, "rounding", "")
     real = graph.real(value)
     if factors is None or real is None or rounding in TFLM or factors.scale.min() <= 0:
@@ -232,7 +251,9 @@ def requantize(step: Step, graph: QdqEmitter) -> Real | None:
         real = real.plus(-_short(np.where(factors.shift < 1, 0.5, 0.0), value))
     limits = held_limits(attrs)
     real = real if limits is None else real.limited(*limits)
-    return graph.plus(real, attrs.zero_point) if attrs.zero_point else real
+    if attrs.zero_point:
+        return graph.plus(real, attrs.zero_point)
+    return real
 
 
 @FToQdq.register("left_shift", "right_shift")
@@ -253,11 +274,13 @@ def shift(step: Step, graph: QdqEmitter) -> Real | None:
 def mix(step: Step, graph: QdqEmitter) -> Real | None:
     """Resize where it is linear, for which runtimes have kernels; else a product with each matrix,
     along the last two axes, or sums of picked rows."""
-    source, known = _free(step.args[0], graph), [arg.data for arg in step.args[1:]]
+    source = _free(step.args[0], graph)
+    known = [arg.data for arg in step.args[1:]]
     taps = [held for held in known if held is not None]
     if source is None or len(taps) < len(known):
         return None
-    shape, before = step.result.type.concrete_shape, step.args[0].type.concrete_shape
+    shape = step.result.type.concrete_shape
+    before = step.args[0].type.concrete_shape
     matrices = {
         axis - len(shape): matrix_of(before[axis], places, weights)
         for axis, places, weights in zip(step.attrs.axes, taps[::2], taps[1::2])
@@ -291,7 +314,8 @@ def mix(step: Step, graph: QdqEmitter) -> Real | None:
 @FToQdq.register("nn.pad")
 def pad(step: Step, graph: QdqEmitter) -> Real | None:
     """Pad of integers, whose constant is one of the levels."""
-    data, number = step.args[0], step.args[-1].data
+    data = step.args[0]
+    number = step.args[-1].data
     tensor = graph.quantized(data)
     if step.attrs.pad_mode != "constant":
         return _stored(step, [data], graph)
@@ -299,7 +323,9 @@ def pad(step: Step, graph: QdqEmitter) -> Real | None:
         return None
     level, (least, most) = int(number.reshape(())) + tensor.zero_point, integer_range(tensor.dtype)
     constant = graph.writer.constant(np.asarray(level, tensor.dtype))
-    return _stored(step, [data], graph, constant) if least <= level <= most else None
+    if least <= level <= most:
+        return _stored(step, [data], graph, constant)
+    return None
 
 
 def _stored(
@@ -327,7 +353,9 @@ def _stored(
 @FToQdq.register("split")
 def split(step: Step, graph: QdqEmitter) -> None:
     """Parts of a float tensor, each multiplied behind."""
-    real, parts, unit = _free(step.args[0], graph), list[str](), graph.unit(step.args[0])
+    real = _free(step.args[0], graph)
+    parts = list[str]()
+    unit = graph.unit(step.args[0])
     if real is None:
         return
 

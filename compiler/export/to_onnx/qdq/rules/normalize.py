@@ -11,7 +11,8 @@ from compiler.ir.dataflow import Step
 @FToQdq.register("nn.integer_softmax")
 def integer_softmax(step: Step, graph: QdqEmitter) -> Real | None:
     """Softmax of the real values, by the scale that the argument carries."""
-    real, quant = graph.real(step.args[0]), step.args[0].quant
+    real = graph.real(step.args[0])
+    quant = step.args[0].quant
     if quant is None or quant.of_tensor is None:
         return None
     if real is None or real.clip is not None:
@@ -48,6 +49,8 @@ def integer_standardize(step: Step, graph: QdqEmitter) -> Real | None:
         if addend is not None and not per_token:
             inputs.append(graph.float_constant(np.broadcast_to(addend * scale, count)))
         name = graph.node("LayerNormalization", inputs, axis=-1, epsilon=epsilon * unit**2)
-        return scaled(name, scale, addend, graph) if per_token else name
+        if per_token:
+            return scaled(name, scale, addend, graph)
+        return name
 
     return Real.of(write).times(2.0**attrs.out_bits)

@@ -35,7 +35,9 @@ def conv2d(step: Step, graph: QdqEmitter) -> Real | None:
     node = partial(conv_node, step, graph.words, pads=pads)
     made = _product(step, graph, weight, shape, node, tensor=tensor)
     sums = weight.astype(np.int64).reshape(len(weight), -1).sum(axis=1)
-    return None if made is None else made.plus(level * sums.reshape(shape))
+    if made is None:
+        return None
+    return made.plus(level * sums.reshape(shape))
 
 
 def _border(step: Step, graph: QdqEmitter) -> tuple[Quantized, int, list[int]] | None:
@@ -44,8 +46,10 @@ def _border(step: Step, graph: QdqEmitter) -> tuple[Quantized, int, list[int]] |
     pad = step.args[0].producer
     if pad is None or pad.name != "nn.pad" or pad.attrs.pad_mode != "constant":
         return None
-    inner, number = graph.quantized(pad.args[0]), pad.args[1].data
-    outer, sides = pad.attrs.pad_width[:2], pad.attrs.pad_width[2:]
+    inner = graph.quantized(pad.args[0])
+    number = pad.args[1].data
+    outer = pad.attrs.pad_width[:2]
+    sides = pad.attrs.pad_width[2:]
     flat = [width for side in sides for width in side]
     if inner is None or number is None or any(map(any, outer)) or min(flat, default=-1) < 0:
         return None
@@ -54,7 +58,9 @@ def _border(step: Step, graph: QdqEmitter) -> tuple[Quantized, int, list[int]] |
     level = int(number.reshape(()))
     moved = inner.moved(np.asarray(-level))
     pads = [side[end] for end in (0, 1) for side in sides]
-    return None if moved is None else (moved, level, pads)
+    if moved is None:
+        return None
+    return (moved, level, pads)
 
 
 @FToQdq.register("nn.dense")
@@ -70,7 +76,9 @@ def dense(step: Step, graph: QdqEmitter) -> Real | None:
 
     def matmul(inputs: list[str]) -> str:
         result = graph.node("MatMul", inputs[:2])
-        return result if len(inputs) == 2 else graph.node("Add", [result, inputs[2]])
+        if len(inputs) == 2:
+            return result
+        return graph.node("Add", [result, inputs[2]])
 
     return _product(step, graph, weight, weight.shape[:1], matmul, turned=True)
 
@@ -117,7 +125,8 @@ def _product(
         return None
     if weight is None or weight.min(initial=0) < -128 or weight.max(initial=0) > 127:
         return None
-    levels, channels = weight, weight.shape[0]
+    levels = weight
+    channels = weight.shape[0]
 
     def of_floats(scale: Floats, addend: Floats | None) -> str:
         # With a scale per channel onnxruntime rounds the data to 8 bits (MatMulNBits); it does
@@ -140,7 +149,8 @@ def _product(
         if addend is not None and joined:
             bias = np.broadcast_to(addend, shape).reshape(channels)
             held_step = 1.0 if tensor is None else tensor.scale
-            step_of_data, plain = held_step * unit, tensor is None or turned
+            step_of_data = held_step * unit
+            plain = tensor is None or turned
             inputs.append(_bias(bias * factors, units * step_of_data, graph, plain))
         name = node(inputs)
         if tensor is not None:
@@ -189,7 +199,8 @@ def _of_activations(
         if not turn:
             return graph.dequantized(tensor, factor)
         # The runtime takes a product whose operands are dequantized by the node in front of it.
-        rank, name = len(step.args[0].type.shape), graph.dequantized(tensor, tensor.unit)
+        rank = len(step.args[0].type.shape)
+        name = graph.dequantized(tensor, tensor.unit)
         moved = graph.node("Transpose", [name], perm=[*range(rank - 2), rank - 1, rank - 2])
         return graph.dequantized(graph.quantize(moved, tensor), factor)
 

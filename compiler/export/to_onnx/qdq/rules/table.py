@@ -18,7 +18,8 @@ from compiler.ops.rules.float_product import EXACT
 @FToQdq.register("lookup")
 def lookup(step: Step, graph: QdqEmitter) -> Real | None:
     """GatherElements by the 8 bits that the data are or were narrowed to, of 256 entries."""
-    found, table = _narrowed(step, graph), step.args[1].data
+    found = _narrowed(step, graph)
+    table = step.args[1].data
     if (stored := _of_bytes(step, graph)) is not None:
         return stored
     if found is None or table is None or np.abs(table.astype(np.int64)).max() > EXACT:
@@ -31,7 +32,8 @@ def lookup(step: Step, graph: QdqEmitter) -> Real | None:
 
 def _of_bytes(step: Step, graph: QdqEmitter) -> Real | None:
     """A table from 8 bits to 8 bits, of the levels themselves."""
-    data, table = graph.quantized(step.args[0]), step.args[1].data
+    data = graph.quantized(step.args[0])
+    table = step.args[1].data
     if data is None or data.scale != 1 or data.residual or table is None:
         return None
     if not graph.runtime.moves or not graph.is_held(step.result):
@@ -57,5 +59,7 @@ def _narrowed(step: Step, graph: QdqEmitter) -> tuple[Quantized, float, int] | N
         real = graph.real(value)
         if real is not None and real.tensor is not None and real.tensor.residual:
             single = real.scale.size == 1 and real.addend is None
-            return (real.tensor, float(real.scale.reshape(())), offset) if single else None
+            if single:
+                return (real.tensor, float(real.scale.reshape(())), offset)
+            return None
     return None
