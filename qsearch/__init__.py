@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from qsearch.commands.studies import best as best
     from qsearch.commands.studies import compare as compare
     from qsearch.commands.studies import delete as delete
-    from qsearch.commands.studies import export_optuna as export_optuna
     from qsearch.commands.studies import status as status
     from qsearch.commands.studies import stop as stop
     from qsearch.commands.studies import trials as trials

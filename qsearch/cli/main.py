@@ -52,7 +52,6 @@ COMMANDS: Final = {
     "try": (STUDIES, "studies", "have a configuration evaluated next"),
     "stop": (STUDIES, "studies", "end, pause or resume a running search"),
     "delete": (STUDIES, "studies", "delete a study"),
-    "export-optuna": (STUDIES, "studies", "write a study for optuna-dashboard"),
     "serve": (SERVER, "server", "run a server with a queue of studies"),
     "token": (SERVER, "server", "create or remove the token of a user of a server"),
     "users": (SERVER, "server", "list the users of a server, their limits and what they use"),

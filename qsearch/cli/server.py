@@ -167,9 +167,6 @@ def dashboard_command(
     metavar="SIZE",
     help="memory of each process of a study on this machine: 2G (no limit)",
 )
-@_on_searches(
-    "--notify-private", help="let --notify of users call this machine and private networks"
-)
 def serve_command(
     folder: str | None,
     storage: str | None,
@@ -179,7 +176,6 @@ def serve_command(
     pool: tuple[str, ...],
     address: str | None,
     max_memory: str | None,
-    notify_private: bool,
     **listens: Any,
 ) -> None:
     """Run a server: users submit studies to its queue. Ctrl-C ends it.
@@ -224,7 +220,6 @@ def serve_command(
         pools=tuple(dict.fromkeys(pool)) or ("process",),
         address=address,
         max_memory=memory,
-        notify_private=notify_private,
     )
     known = Tokens(file)
     known.users()  # a file that cannot be read is told now

@@ -1,10 +1,8 @@
-"""Commands about stored studies: look at them, compare them, stop, delete, export."""
+"""Commands about stored studies: look at them, compare them, stop, delete."""
 
 from __future__ import annotations
 
 import json
-import shlex
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -400,22 +398,3 @@ def delete_command(study: GivenStudy, yes: bool, force: bool) -> int:
     name = stored.delete(study.folder, storage=study.storage, study=study.name, force=force)
     print(f"deleted: study {name}")
     return EXIT_OK
-
-
-@click.command(cls=Command)
-@argument("study", "STUDY", "run folder, or a name with --storage")
-@argument("url", "URL", "Optuna storage to write to: sqlite:///optuna.db")
-@option("--storage", metavar="URL", help="storage of qsearch that holds the study", panel=STUDY)
-@option("--name", metavar="NAME", help="name of the study in the Optuna storage (the same name)")
-def export_optuna_command(study: str, url: str, storage: str | None, name: str | None) -> None:
-    """Write a study for optuna-dashboard and other tools that read Optuna storages."""
-    from qsearch.commands.studies import export_optuna
-
-    named = storage is not None
-    target, count = export_optuna(
-        None if named else study, url, storage=storage, study=study if named else None, name=name
-    )
-    print(f"wrote {count} trials as study {target}")
-    there = shutil.which("optuna-dashboard") is not None
-    install = "" if there else "pip install optuna-dashboard && "
-    print(f"next: {install}optuna-dashboard {shlex.quote(url)}")

@@ -19,7 +19,6 @@ from qsearch.report.pareto import extremes, front_of
 from qsearch.report.trial_table import TrialTable
 from qsearch.run.run_folder import PathLike, RunFolder, StudyAddress, find_studies, find_study
 from qsearch.search.objectives import Objective, accuracies_in
-from qsearch.search.space import Space
 from qsearch.search.trying import fields_of_text, wish
 from qsearch.store.engine import open_reader
 from qsearch.store.records import CommandKind, Study, listening
@@ -269,27 +268,3 @@ def _forget(address: StudyAddress, even_if_running: bool) -> tuple[str, int]:
             )
         repository.delete_study(study.id)
         return study.name, len(repository.studies())
-
-
-def export_optuna(
-    folder: PathLike | None,
-    url: str,
-    *,
-    storage: str | None = None,
-    study: str | None = None,
-    name: str | None = None,
-) -> tuple[str, int]:
-    """Write a study into an Optuna storage; its name there, and how many trials.
-
-    Raises:
-        SettingsError: the name is taken there, or the storage cannot be used.
-    """
-    from qsearch.search.optuna_study import write_study
-
-    with opened(find_study(folder, storage, study)) as (repository, named):
-        trials = [trial for trial in repository.trials_of(named.id) if trial.finished]
-        objective = Objective.of(named.spec)
-        space = Space.from_dict(named.spec["space"])
-        target = name or named.name
-        write_study(trials, space, objective, url, target, repository.newest_notes(named.id))
-        return target, len(trials)

@@ -1,1 +1,1 @@
-"""Folder, signatures, progress, webhooks and trackers of a run."""
+"""Folder, signatures, progress and trackers of a run."""

@@ -132,13 +132,11 @@ class Control:
         callbacks: called in order, in the driver's thread.
         stop: set it from any thread.
         checks: each raises once something that the run stands on is gone or was changed.
-        tell: sends webhooks an event and its text.
     """
 
     callbacks: Sequence[Callback] = ()
     stop: threading.Event = field(default_factory=threading.Event)
     checks: tuple[Callable[[], None], ...] = ()
-    tell: Callable[..., None] = lambda *_, **__: None
 
     def check(self) -> None:
         """Look at the run folder, the database and the model.

@@ -313,12 +313,9 @@ class Driver:
 
     def _ended(self, trials: tuple[Trial, ...] | list[Trial]) -> None:
         """Note and report trials that ended here."""
-        before = self.trials.best
         for trial in self.trials.note_all(trials):
             self.news.ended(trial, trial.number in self.running.differing)
         best = self.trials.best
-        if best is not None and best is not before:
-            self.news.new_best(best)
         self.running.forget_roundings(None if best is None else best.number)
 
     # others --------------------------------------------------------------------------------------

@@ -26,7 +26,6 @@ from qsearch.process import (
     interrupts_kept,
     logging_to,
 )
-from qsearch.run.notifying import Notifier
 from qsearch.run.progress import Progress, make_progress
 from qsearch.run.run_folder import PathLike, RunFolder
 from qsearch.run.signing import private_key
@@ -58,7 +57,7 @@ log = logging.getLogger("qsearch.search.launch")
 _ENDED = (EXIT_OK, EXIT_TARGET_MISSED)
 
 # Settings of one run: a file that is given to -c again must not start over or print less.
-_ONE_RUN_ONLY = ("dry_run", "fresh", "json", "keep_failed", "notify", "track", "try", "verbosity")
+_ONE_RUN_ONLY = ("dry_run", "fresh", "json", "keep_failed", "track", "try", "verbosity")
 
 
 class LaunchOptions(TypedDict, total=False):
@@ -103,7 +102,6 @@ class LaunchOptions(TypedDict, total=False):
     fresh: bool | None
     keep_failed: bool | None
     try_: Sequence[str] | str | None
-    notify: Sequence[str] | str | None
     track: Sequence[str] | str | None
     dry_run: bool | None
     json: bool | None
@@ -189,7 +187,6 @@ def run_search(
     model_name: str | None = None,
     progress: Progress,
     control: Control | None = None,
-    notify_private: bool = True,
 ) -> SearchResult:
     """Do all that ``qsearch launch`` does.
 
@@ -198,7 +195,6 @@ def run_search(
         model_name: what reports call the model, which is a stranger's upload and refers to no
             other file; None calls it as its file.
         control: callbacks of trials, and events that stop the search.
-        notify_private: webhooks may lie on this machine and in private networks.
     Raises:
         CompilerError: see ``qsearch.launch``.
     """
@@ -211,12 +207,9 @@ def run_search(
     folder = run_folder(settings, source)
     storage = storage_url(settings, folder)
     _check_given(settings)
-    about = {"study": study_name(settings, folder), "model": source.name}
-    notifier = Notifier(settings.notify, notify_private, about)
     control = control or Control()
-    trackers = Trackers(settings.track, _facts(settings, folder, about["study"]))
-    callbacks = (*control.callbacks, trackers.trial)
-    control = replace(control, tell=notifier.tell, callbacks=callbacks)
+    trackers = Trackers(settings.track, _facts(settings, folder))
+    control = replace(control, callbacks=(*control.callbacks, trackers.trial))
     state = "failed"
     try:
         with interruptible(), folder.in_use() as folder_is_there:
@@ -249,7 +242,6 @@ def run_search(
                         write_config(folder, resolved, prepared)
                         try:
                             result = session.run()
-                            _tell_end(notifier, result, about["study"])
                             state = "end" if result.exit_code in _ENDED else "interrupted"
                             return result
                         except Exception:
@@ -260,33 +252,22 @@ def run_search(
                         error, folder, settings, calib is None and evaluation is None
                     )
                     log.info("the search ended with an error", exc_info=True)
-                    notifier.tell("failed", f"{about['study']}: the search failed: {error}")
                     raise
     except KeyboardInterrupt:
         state = "interrupted"
         raise
     finally:
-        notifier.close()
         trackers.end(state, folder.results())
         progress.close()
 
 
-def _facts(settings: Settings, folder: RunFolder, study: str) -> RunFacts:
+def _facts(settings: Settings, folder: RunFolder) -> RunFacts:
     """Return the facts of a run that trackers are told."""
     given = settings.to_dict().items()
     told = {name: str(value) for name, value in given if value is not None}
     versions = {"code": code_version(), **library_versions()}
+    study = study_name(settings, folder)
     return RunFacts(study, told, shlex.join(sys.argv), versions, folder.path)
-
-
-def _tell_end(notifier: Notifier, result: SearchResult, study: str) -> None:
-    """Say how a search ended, and whether something keeps the limits."""
-    summary = result.summary
-    best = summary.get("best") or {}
-    ends = {EXIT_OK: ("end", "ended"), EXIT_TARGET_MISSED: ("unmet", "met no limits")}
-    event, told = ends.get(result.exit_code, ("interrupted", "was interrupted"))
-    found = f"; best is trial {best.get('trial', best.get('number'))}" if best else ""
-    notifier.tell(event, f"{study}: the search {told}{found}", exit_code=result.exit_code)
 
 
 def _wish(repository: Repository, study: Study, wanted: Sequence[Mapping[str, Any]]) -> None:

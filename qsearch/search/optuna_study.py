@@ -1,7 +1,6 @@
-"""Optuna's view of a study: stored trials as its records, importances, and an export.
+"""Optuna's view of a study: stored trials as its records, and importances.
 
-The store is the truth. Studies of Optuna are built from it in memory, or written to a storage of
-Optuna's own for ``optuna-dashboard`` and other tools.
+The store is the truth: studies of Optuna are built from it in memory.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ import contextlib
 import hashlib
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
@@ -28,9 +27,6 @@ from qsearch.search.space import Space
 from qsearch.settings.launch_settings import is_import_path
 from qsearch.settings.user_code import load_object
 from qsearch.store.records import Trial
-
-if TYPE_CHECKING:
-    from qsearch.store.view_queries import Note
 
 MakeSampler = Callable[[int], BaseSampler]
 samplers: NamedTable[MakeSampler] = NamedTable("sampler", SettingsError)
@@ -201,55 +197,3 @@ def replica(trials: Sequence[Trial], space: Space, objective: Objective) -> optu
 def quiet_optuna() -> contextlib.AbstractContextManager[None]:
     """Keep Optuna's log lines and experimental warnings off the user's terminal."""
     return quieted("optuna", logging.ERROR, optuna.exceptions.ExperimentalWarning)
-
-
-def write_study(
-    trials: Sequence[Trial],
-    space: Space,
-    objective: Objective,
-    url: str,
-    name: str,
-    notes: Mapping[int | None, Note],
-) -> None:
-    """Write finished trials, in order, as a new study.
-
-    Notes and tags become the user attributes ``note`` and ``tags``.
-
-    Args:
-        url: of an Optuna storage, such as ``sqlite:///optuna.db``; not our own database, since
-            both own tables there.
-        notes: by the number of a trial; that of the study under None.
-    Raises:
-        SettingsError: the name is taken, or the storage cannot be used.
-    """
-    known = distributions_of(space)
-    with quiet_optuna():
-        try:
-            study = optuna.create_study(
-                storage=url, study_name=name, directions=directions_of(objective)
-            )
-        except optuna.exceptions.DuplicatedStudyError as error:
-            raise SettingsError(
-                f"the Optuna storage has a study {name!r} already",
-                where=url,
-                fix="choose another with --name, or another storage",
-            ) from error
-        except Exception as error:  # whatever the driver of that storage raises
-            raise SettingsError(
-                f"the Optuna storage cannot be used: {str(error).splitlines()[0]}",
-                where=url,
-                fix="for example sqlite:///optuna.db, a file of its own",
-            ) from error
-        study.set_metric_names(list(objective.names))
-        for field, value in _told(notes.get(None)).items():
-            study.set_user_attr(field, value)
-        frozen = [measured_trial(trial, known, objective) for trial in trials]
-        for trial, shown in zip(trials, frozen, strict=True):
-            shown.user_attrs.update(_told(notes.get(trial.number)))
-        study.add_trials(frozen)
-
-
-def _told(note: Note | None) -> dict[str, Any]:
-    if note is None:
-        return {}
-    return {"note": note.note, "tags": list(note.tags)}

@@ -1,4 +1,4 @@
-"""News of trials for people: the log, progress, the store, callbacks and webhooks."""
+"""News of trials for people: the log, progress, the store and callbacks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from qsearch.run.notifying import BEST
 from qsearch.run.progress import CHECKS, TRIALS
 from qsearch.search.context import Budget, Control, StudyContext
 from qsearch.search.stages import StageTracker
@@ -32,7 +31,7 @@ class TrialNews:
         context: the study.
         queue: knows its trials.
         budget: trials that are wanted.
-        control: callbacks and webhooks.
+        control: callbacks.
         stages: records which stage has begun.
     """
 
@@ -67,11 +66,6 @@ class TrialNews:
         self.context.progress.advance(1, self.best_note(trial.stage))
         self._estimate()
         self.control.on_trial(trial)
-
-    def new_best(self, best: Trial) -> None:
-        """Tell that a trial is the best one now."""
-        told = f"{self.context.study.name}: {self.best_note()}"
-        self.control.tell(BEST, told, trial=best.number, score=dict(best.score))
 
     def out_of_patience(self) -> str:
         """Say why no trial follows that could be better."""

@@ -254,10 +254,7 @@ def _search(job: Job, options: ServerOptions) -> int:
         from qsearch.search.launch import run_search
 
     found = run_search(
-        launch_settings(job, options),
-        model_name=model_name(job),
-        progress=Progress(),
-        notify_private=options.notify_private,
+        launch_settings(job, options), model_name=model_name(job), progress=Progress()
     )
     return int(found.exit_code)
 

@@ -50,7 +50,6 @@ SUBMITTED: Final = (
     "at_most",
     "evaluator",
     "allow_float",
-    "notify",
     "trials",
     "timeout",
     "patience",
@@ -71,7 +70,7 @@ PLACES: Final = frozenset(
 """Settings of ``launch`` that a client refuses where they are given to it."""
 PREPARED: Final = (*OF_IMAGES, STATES)
 """Fields of ``preprocess`` that a server takes: those of arrays and folders of images."""
-GROWING: Final = ("trials", "timeout", "patience", "notify", "workers", "pool", NAMES, BEFORE)
+GROWING: Final = ("trials", "timeout", "patience", "workers", "pool", NAMES, BEFORE)
 """Settings that may change when a study is continued: they do not change its results."""
 WORKER_CPUS: Final = 64
 STUDY_NAME: Final = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
@@ -91,7 +90,6 @@ class ServerOptions:
         pools: where workers may run; the first one unless a study says.
         address: Ray cluster of the pool "ray"; None starts one for each study.
         max_memory: bytes that a driver, and each process that it starts, may allocate.
-        notify_private: users' webhooks may lie on this machine and in private networks.
     """
 
     root: Path
@@ -101,7 +99,6 @@ class ServerOptions:
     pools: tuple[str, ...] = ("process",)
     address: str | None = None
     max_memory: int | None = None
-    notify_private: bool = False
 
     @property
     def queue_url(self) -> str:

@@ -20,7 +20,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from compiler.errors import legal_names, raised_as
 from qsearch.errors import SettingsError
-from qsearch.run.notifying import checked_urls, masked_url
 from workers.metrics.library import LIBRARY
 from workers.metrics.registry import (
     by_option,
@@ -37,7 +36,7 @@ METRICS: Final = (*metric_options(), *LIBRARY)
 EVALUATORS: Final = ("auto", "engine", "simulated")
 DASHBOARD_PORT: Final = 8090
 POOLS: Final = ("auto", "process", "ray", "inline")
-TRACKERS: Final = ("mlflow", "wandb", "tensorboard")
+TRACKERS: Final = ("mlflow", "wandb")
 AUTO_PATIENCE: Final = "auto"
 SAMPLERS: Final = ("auto", "tpe", "random", "grid")
 
@@ -305,7 +304,6 @@ Patience = Annotated[int | Literal["auto"] | None, BeforeValidator(_patience)]
 Sampler = Annotated[str, BeforeValidator(partial(one_of, legal=SAMPLERS, or_import_path=True))]
 Space = Annotated[str | Mapping[str, Any] | None, BeforeValidator(_space)]
 Pool = Annotated[str, BeforeValidator(partial(one_of, legal=POOLS))]
-Urls = Annotated[tuple[str, ...], BeforeValidator(lambda raw: checked_urls(_words(raw)))]
 Trackers = Annotated[tuple[str, ...], BeforeValidator(_trackers)]
 
 
@@ -421,14 +419,9 @@ class Settings(BaseModel):
     """evaluate this qconfig.json (or k=v,…) before what the sampler proposes; repeatable"""
     keep_failed: Annotated[bool, Flag(STUDY)] = False
     """leave trials that failed in earlier runs, which are else tried again"""
-    notify: Annotated[Urls, Flag(STUDY, "URL", repeatable=True)] = ()
-    """POST a new best, the end or a failure to this webhook (Slack, Mattermost, Teams), signed with
-    QSEARCH_NOTIFY_SECRET; repeatable"""
-    track: Annotated[
-        Trackers, Flag(STUDY, "mlflow|wandb|tensorboard[:URI]", TRACKERS, repeatable=True)
-    ] = ()
+    track: Annotated[Trackers, Flag(STUDY, "mlflow|wandb[:URI]", TRACKERS, repeatable=True)] = ()
     """write trials, command, versions and files to this tracker; URI is a server or folder of
-    mlflow, a project of wandb (or offline), a folder of tensorboard; repeatable"""
+    mlflow, or a project of wandb (or offline); repeatable"""
     dry_run: Annotated[bool, Flag(STUDY)] = False
     """print what would be done, and stop"""
     as_json: Annotated[bool, Flag(OUTPUT)] = Field(False, alias="json")
@@ -474,7 +467,6 @@ class Settings(BaseModel):
         values["max_drop"] = str(self.max_drop)
         values["dim"] = dict(self.dim)
         values["at_most"] = dict(self.at_most)
-        values["notify"] = [masked_url(url) for url in self.notify]
         if self.storage is not None:
             values["storage"] = _PASSWORD.sub(r"\1***@", self.storage)
         return values

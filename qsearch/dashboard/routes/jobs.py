@@ -276,8 +276,8 @@ def _job_out(found: Shared, user: User, job: Job, place: int | None) -> JobOut:
     key, finished = _study_of(found, job)
     mine = user.owns(job.owner)
     left_out = {BEFORE}
-    if not mine:  # an upload goes by its hash, and that is its owner's; so is a webhook
-        left_out |= {n for n in FILES if len(str(job.settings.get(n))) > _SHA256} | {"notify"}
+    if not mine:  # an upload goes by its hash, and that is its owner's
+        left_out |= {n for n in FILES if len(str(job.settings.get(n))) > _SHA256}
     return JobOut.of(
         job,
         settings={name: v for name, v in job.settings.items() if name not in left_out},

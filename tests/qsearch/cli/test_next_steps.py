@@ -107,13 +107,6 @@ def test_export_ends_with_a_command_that_works(searched: Path, format: str, capf
         subprocess.run([sys.executable, "-c", program.replace("\n  ", "\n").strip()], check=True)
 
 
-def test_export_optuna_ends_with_a_command(searched: Path, tmp_path: Path, capfd: Output) -> None:
-    url = f"sqlite:///{tmp_path / 'my optuna.db'}"
-    assert run(["export-optuna", str(searched), url]) == 0
-    (line,) = next_lines(capfd.readouterr().out)
-    assert shlex.split(line)[-2:] == ["optuna-dashboard", url]
-
-
 @pytest.mark.parametrize("option", ["-q", "--json"])
 def test_a_program_is_told_no_next_command(option: str, tmp_path: Path, capfd: Output) -> None:
     assert run(["launch", *TINY, "-o", str(tmp_path / "run"), option]) == 0

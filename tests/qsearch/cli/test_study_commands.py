@@ -1,4 +1,4 @@
-"""best, compare, stop, delete, export-optuna, completion, and the filters of trials."""
+"""best, compare, stop, delete, completion, and the filters of trials."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import subprocess
 import threading
 from pathlib import Path
 from typing import Any
-from wsgiref.util import setup_testing_defaults
 
-import optuna
 import pytest
 
 import qsearch
@@ -168,54 +166,6 @@ def test_studies_are_compared_in_rows(
     assert [row["study"] for row in rows] == ["one", "two"]
     assert [row["trials"] for row in rows] == ["5/5", "2/2"]
     assert asked(capsys, "compare", searched, other).count("\n") == 3
-
-
-def test_a_study_goes_to_optuna_and_opens_there(
-    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    url = f"sqlite:///{tmp_path / 'optuna.db'}"
-    assert "5 trials" in asked(capsys, "export-optuna", searched, url)
-    study = optuna.load_study(study_name="one", storage=url)
-    best = json.loads(asked(capsys, "best", searched, "--json"))
-    assert len(study.trials) == 5
-    assert best["top1"] in {one.value for one in study.trials}
-    assert study.best_value >= best["top1"]
-    assert run(["export-optuna", str(searched), url]) == 2
-    assert "has a study 'one' already" in capsys.readouterr().err
-    asked(capsys, "export-optuna", searched, url, "--name", "again")
-
-
-@pytest.mark.slow
-def test_an_exported_study_opens_in_optuna_dashboard(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import optuna_dashboard  # takes a second, of every process that collects this file
-
-    folder, url = tmp_path / "two", f"sqlite:///{tmp_path / 'optuna.db'}"
-    options: dict[str, Any] = {"pool": "inline", "sampler": "random", "minimize": ["size"]}
-    result = qsearch.launch("digits", out=folder, trials=4, **options)
-    asked(capsys, "export-optuna", folder, url)
-    application = optuna_dashboard.wsgi(url)
-    (study,) = answered(application, "/api/studies")["study_summaries"]
-    assert study["study_name"] == "two"
-    assert study["directions"] == ["maximize", "minimize"]
-    assert optuna.load_study(study_name="two", storage=url).metric_names == ["top1", "size"]
-    shown = answered(application, f"/api/studies/{study['study_id']}")
-    assert [trial["values"] for trial in shown["trials"]] == [
-        [trial.outcome.score["top1"], trial.outcome.score["model_bytes"]]
-        for trial in result.trials
-        if trial.outcome.score is not None
-    ]
-
-
-def answered(application: Any, path: str) -> Any:
-    """What a WSGI application says to GET."""
-    environ: dict[str, Any] = {"PATH_INFO": path}
-    setup_testing_defaults(environ)
-    status: list[str] = []
-    body = b"".join(application(environ, lambda line, headers, *_: status.append(line)))
-    assert status == ["200 OK"], body
-    return json.loads(body)
 
 
 def test_trials_without_a_score_are_listed_beside_those_with_one(

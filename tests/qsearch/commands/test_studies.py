@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import optuna
 import pytest
 
 import qsearch
@@ -123,7 +122,7 @@ def test_nothing_is_deleted_without_being_named(
     assert (folder / "study.db").is_file()
 
 
-def test_notes_of_the_dashboard_are_listed_and_reach_optuna(here: Path) -> None:
+def test_notes_of_the_dashboard_are_listed(here: Path) -> None:
     folder = written_runs(here) / "digits"
     repository = Repository(open_engine(f"sqlite:///{folder / 'study.db'}"))
     (study,) = repository.studies()
@@ -133,8 +132,3 @@ def test_notes_of_the_dashboard_are_listed_and_reach_optuna(here: Path) -> None:
     rows = {row["number"]: row for row in qsearch.trials(folder)}
     assert (rows[3]["note"], rows[3]["tags"], rows[2]["note"]) == ("second", "a b", "")
     assert [row["note"] for row in qsearch.status(folder)] == ["whole"]
-    name, _ = qsearch.export_optuna(folder, f"sqlite:///{here / 'optuna.db'}")
-    copy = optuna.load_study(study_name=name, storage=f"sqlite:///{here / 'optuna.db'}")
-    assert copy.user_attrs == {"note": "whole", "tags": ["a", "b"]}
-    (noted,) = (trial for trial in copy.trials if "note" in trial.user_attrs)
-    assert (noted.user_attrs["number"], noted.user_attrs["note"]) == (3, "second")

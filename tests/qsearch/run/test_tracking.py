@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import qsearch
 from qsearch.cli.main import run
@@ -23,19 +22,18 @@ FAILED = replace(trial(1), outcome=Outcome("failed", failure=Failure("it crashed
 
 @pytest.fixture(scope="module")
 def tracked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that ended and one that was interrupted, with a failed trial, in two trackers."""
+    """A run that ended and one that was interrupted, with a failed trial."""
     place = tmp_path_factory.mktemp("tracked")
-    words = [f"mlflow:sqlite:///{place / 'mlflow.db'}", f"tensorboard:{place / 'board'}"]
+    word = f"mlflow:sqlite:///{place / 'mlflow.db'}"
     asked: dict[str, Any] = {"trials": 2, "pool": "inline", "space": QUICK_SPACE}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         patch.setattr(tracking, "CLOSE_S", 300.0)
-        qsearch.launch("digits", out=place / "run", track=words, **asked)
+        qsearch.launch("digits", out=place / "run", track=[word], **asked)
         facts = RunFacts("cut", {"seed": "0"}, "qsearch launch", {"code": "v1"}, place)
-        for word in words:
-            trackers = Trackers([word], facts)
-            trackers.trial(FAILED)
-            trackers.end("interrupted", [place / "run" / "best.qmod"])
+        trackers = Trackers([word], facts)
+        trackers.trial(FAILED)
+        trackers.end("interrupted", [place / "run" / "best.qmod"])
     return place
 
 
@@ -64,19 +62,6 @@ def test_mlflow_has_runs_with_their_trials_command_versions_and_files(tracked: P
     assert all({"top1", "seconds"} <= set(r.data.metrics) for r in scored)
 
 
-def test_tensorboard_has_a_folder_for_each_trial_without_tensorflow(tracked: Path) -> None:
-    board = tracked / "board"
-    assert {p.name for p in board.iterdir() if p.is_dir()} == {"trial-0000", "trial-0001"}
-    events = EventAccumulator(str(board))
-    events.Reload()
-    assert {"command", "versions", "settings", "ended", "files"} <= set(events.Tags()["tensors"])
-    ended = [event.tensor_proto.string_val[0] for event in events.Tensors("ended")]
-    assert ended == [b"end", b"interrupted"]
-    one = EventAccumulator(str(board / "trial-0000"))
-    one.Reload()
-    assert {"top1", "seconds"} <= set(one.Tags()["scalars"])
-
-
 def test_wandb_keeps_a_run_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_SILENT", "true")
     facts = RunFacts("cut", {"seed": "0"}, "qsearch launch", {"code": "v1"}, tmp_path)
@@ -92,10 +77,11 @@ def test_wandb_keeps_a_run_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_tracker_that_is_gone_ends_no_search(tmp_path: Path, caplog: Any) -> None:
-    trackers = Trackers(["tensorboard:/proc/nowhere"], RunFacts("cut", {}, "qsearch", {}, tmp_path))
+    nowhere = "mlflow:sqlite:////proc/nowhere/mlflow.db"
+    trackers = Trackers([nowhere], RunFacts("cut", {}, "qsearch", {}, tmp_path))
     trackers.trial(FAILED)
     trackers.end("end")
-    assert "--track tensorboard:/proc/nowhere" in caplog.text
+    assert f"--track {nowhere}" in caplog.text
 
 
 def test_what_is_no_tracker_or_not_installed_is_said(

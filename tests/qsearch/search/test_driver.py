@@ -181,7 +181,6 @@ def search(
     keep_failed: bool = False,
     patience: int | str | None = None,
     without_effect: tuple[str, ...] = (),
-    tell: Callable[..., None] = lambda *_, **__: None,
 ) -> str | None:
     study = repository.find_study(name) or repository.create_study(
         NewStudy(name, "m.onnx", "a" * 64, {}, "b" * 64, 3, trials, "c" * 16)
@@ -204,8 +203,7 @@ def search(
     whole = EvaluationRequest(build, DatasetRef("npz"), range(300), ("agreement",), ())
     scorer = Scorer(whole, score_of)
     running = RunningTrials(pool, scorer, None)
-    control = Control(tell=tell)
-    driver = Driver(context, queue, running, budget, control, keep_failed=keep_failed)
+    driver = Driver(context, queue, running, budget, Control(), keep_failed=keep_failed)
     return driver.run()
 
 
@@ -577,15 +575,6 @@ def test_a_pool_that_forgets_requests_ends_the_search_with_a_message(
 
     with pytest.raises(SearchFailedError, match="without an answer"):
         search(repository, Forgetful())
-
-
-def test_each_new_best_trial_is_told_once(repository: Repository) -> None:
-    told: list[int] = []
-    search(repository, FakePool(), tell=lambda kind, text, **about: told.append(about["trial"]))
-    best = Objective("agreement").best(trials_of(repository))
-    assert best is not None
-    assert told[-1] == best.number
-    assert len(told) == len(set(told)) > 1
 
 
 def test_nobody_waits_for_a_worker_beyond_the_timeout(repository: Repository) -> None:
