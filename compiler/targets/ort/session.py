@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -45,6 +46,8 @@ ORT_ERRORS: tuple[type[Exception], ...] = (
 
 MOST_S: Final = 60
 """Upper limit of the time of one limited run, in seconds."""
+_LOOK_S: Final = 0.25
+"""Seconds between two looks at the limited runs of a process."""
 MOST_BYTES: Final = 4 << 30
 """Upper limit of the memory of all limited sessions of a process."""
 
@@ -174,8 +177,8 @@ class OrtExecutor:
         if not self._limited:
             return self._session.run(self.output_names, arrays)
         options = onnxruntime.RunOptions()
-        timer = threading.Timer(MOST_S, setattr, (options, "terminate", True))
-        timer.start()
+        watchdog = _watchdog()
+        watchdog.watch(options)
         try:
             return self._session.run(self.output_names, arrays, options)
         except ORT_ERRORS as error:
@@ -185,7 +188,7 @@ class OrtExecutor:
                 raise _beyond(f"needs more than {MOST_BYTES >> 30} GiB") from error
             raise
         finally:
-            timer.cancel()
+            watchdog.forget(options)
 
     def _check(self, name: str, array: NDArray[Any]) -> None:
         declared = self._shapes[name]
@@ -201,6 +204,52 @@ class OrtExecutor:
                 where=f"the model takes {self._dtypes[name]} {declared}",
                 fix="give inputs of these, or the model that the inputs are for",
             )
+
+
+class _Watchdog:
+    """Ends the limited runs of this process that exceed MOST_S.
+
+    One thread looks at all running calls a few times in a second, and ends after a second without
+    any: a thread for each call would take longer than most calls.
+    """
+
+    def __init__(self) -> None:
+        self._deadlines: dict[onnxruntime.RunOptions, float] = {}
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def watch(self, options: onnxruntime.RunOptions) -> None:
+        """End the run of these options MOST_S from now."""
+        with self._lock:
+            self._deadlines[options] = time.monotonic() + MOST_S
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._look, daemon=True)
+                self._thread.start()
+
+    def forget(self, options: onnxruntime.RunOptions) -> None:
+        """Leave a run alone that has ended."""
+        with self._lock:
+            del self._deadlines[options]
+
+    def _look(self) -> None:
+        idle_since = time.monotonic()
+        while True:
+            time.sleep(_LOOK_S)
+            now = time.monotonic()
+            with self._lock:
+                for options, deadline in self._deadlines.items():
+                    if now > deadline:
+                        options.terminate = True
+                if self._deadlines:
+                    idle_since = now
+                elif now > idle_since + 1:
+                    self._thread = None
+                    return
+
+
+@cache
+def _watchdog() -> _Watchdog:
+    return _Watchdog()
 
 
 class LimitError(EvaluationError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import onnx
 import pytest
@@ -81,3 +83,21 @@ def test_the_integer_executor_takes_the_module_itself() -> None:
     (found,) = IntegerExecutor(mod).run(inputs)
     np.testing.assert_array_equal(found, evaluate(mod, inputs)[0])
     assert IntegerExecutor(mod).input_names == ("x",)
+
+
+def test_limited_runs_share_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    start = threading.Thread.start
+
+    def counted(thread: threading.Thread) -> None:
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", counted)
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) {y = Add(x, x)}'
+    )
+    session = OrtExecutor(model, limited=True)
+    for _ in range(100):
+        np.testing.assert_array_equal(session.run([np.ones(2, np.float32)])[0], [2, 2])
+    assert len(started) <= 1
