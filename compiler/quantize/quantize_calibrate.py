@@ -22,12 +22,11 @@ class QuantizeCalibrate(RunPass, ModulePass):
     """Every scale and clip bound becomes a constant.
 
     Args:
-        dataset: batches (input name → array), read twice; calibrate_mode "global_scale" needs none.
+        dataset: batches (input name → array); calibrate_mode "global_scale" needs none.
         context: the run this pass belongs to; without one, the current QConfig counts.
 
     Raises:
         CalibrationError: the mode needs data and there are none, or they do not fit.
-        TypeError: the dataset can be read only once.
     """
 
     dataset: Iterable[Any] | None = None

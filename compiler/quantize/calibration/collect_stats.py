@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from compiler.errors import CalibrationError, OnnxExportError
 from compiler.ir.loops import closed
 from compiler.ir.module import IRModule
+from compiler.quantize.calibration.kept_batches import Batch as Batch
+from compiler.quantize.calibration.kept_batches import repeatable
 from compiler.quantize.calibration.profile_function import profile_function
 from compiler.runtime.executor import Executor
-
-Batch = Mapping[str, NDArray[Any]]
-"""Input name → array; names that the network lacks are ignored."""
 
 ExecutorFactory = Callable[[IRModule], Executor]
 
@@ -54,14 +53,13 @@ def collect_stats(
     network once per chunk. ``calibration_stats`` needs neither.
 
     Raises:
-        TypeError: the dataset is an iterator and more than one chunk needs it.
         CalibrationError: the dataset is empty or lacks an input.
     """
     profile, points = profile_function(mod)
     chunk = points.point_tensor.size if chunk_by == -1 else chunk_by
     starts = range(0, points.point_tensor.size, chunk)
     if len(starts) > 1:
-        require_reiterable(dataset)
+        dataset = repeatable(dataset)
     run = executor(profile)
     for start in starts:
         wanted = points.point_tensor[start : start + chunk]
@@ -72,19 +70,6 @@ def collect_stats(
         if not all(rows):
             raise no_data()
         yield from (np.concatenate(row) for row in rows)
-
-
-def require_reiterable(dataset: Iterable[Any]) -> None:
-    """Refuse an iterator where several passes are needed.
-
-    Raises:
-        TypeError: ``dataset`` is one.
-    """
-    if iter(dataset) is dataset:
-        raise TypeError(
-            f"the dataset is a {type(dataset).__name__}, which can be read only once, and "
-            "calibration reads it twice; give a list of batches or an object with __iter__"
-        )
 
 
 def profile_outputs(run: Executor, dataset: Iterable[Batch]) -> Iterator[list[NDArray[Any]]]:

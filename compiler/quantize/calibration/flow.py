@@ -26,7 +26,7 @@ from compiler.qtypes.layer_choices import layer_choices
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize.bits.predicted_error import predicted_sqnr_db
 from compiler.quantize.calibration.channel_stats import ChannelStats
-from compiler.quantize.calibration.collect_stats import Batch, require_reiterable
+from compiler.quantize.calibration.kept_batches import Batch
 from compiler.quantize.calibration.measurement import (
     CalibrationData,
     LocalData,
@@ -99,7 +99,7 @@ class Calibration:
 
     Args:
         mod: result of ``prerequisite_optimize``.
-        data: batches (input name → array), iterable more than once; or where else they are. None is
+        data: batches (input name → array); or where else they are. None is
             enough for calibrate_mode "global_scale".
         percentiles: fractions that configurations may ask for; None measures the one that is asked
             for.
@@ -405,7 +405,8 @@ def quantize(
     Args:
         mod: the module; ``main`` is quantized.
         params: weights by parameter name, bound as constants.
-        dataset: calibration batches (input name → array), iterable more than once.
+        dataset: calibration batches (input name → array): a list, a loader, or a generator, whose
+            batches are kept.
         context: a run of one's own, to read its ``report`` afterwards; its QConfig counts.
         qconfig: the configuration; None is that of ``context`` or the current one; "auto" is what
             ``choose`` decides from the statistics of the dataset.
@@ -418,7 +419,6 @@ def quantize(
         CalibrationError: data are missing or do not fit (also a ValueError).
         NotFullyIntegralError: "fully_integral" was asked for and float is left.
         IntegerOverflowError: a sum may leave its dtype (also a ValueError).
-        TypeError: the dataset can be read only once.
         QuantizeError: layers of the model multiply integers already.
     """
     if qconfig == "auto":
@@ -427,8 +427,6 @@ def quantize(
         return calibration.candidate(calibration.choose()[0]).module
     run = context_or_new(context) if qconfig is None else QuantizeContext(qconfig)
     cfg = run.qconfig
-    if dataset is not None and cfg.needs_ranges:
-        require_reiterable(dataset)
     if cfg.partition_conversions == "fully_integral" and cfg.skip_conv_layers:
         warnings.warn(
             f"fully_integral with skip_conv_layers={list(cfg.skip_conv_layers)}: skipped "

@@ -29,12 +29,10 @@ from compiler.qtypes.input_sample import InputSample
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize.calibration.channel_stats import ChannelCollector, ChannelStats
 from compiler.quantize.calibration.collect_stats import (
-    Batch,
     ExecutorFactory,
     float_executor,
     no_data,
     profile_outputs,
-    require_reiterable,
 )
 from compiler.quantize.calibration.collectors import (
     DEFAULT_PERCENTILES,
@@ -42,6 +40,7 @@ from compiler.quantize.calibration.collectors import (
     RangeCollector,
 )
 from compiler.quantize.calibration.input_sample import sample_inputs
+from compiler.quantize.calibration.kept_batches import Batch, repeatable
 from compiler.quantize.calibration.profile_function import profile_function
 from compiler.quantize.calibration.stats import CalibrationStats, PointMap
 from compiler.quantize.candidate import mark
@@ -186,7 +185,7 @@ class LocalData:
 
     Args:
         mod: result of ``prerequisite_optimize``.
-        dataset: batches (input name → array), iterable more than once.
+        dataset: batches (input name → array); what can be read only once is kept.
         executor: makes what runs the network.
         mark: partitions and annotates.
     """
@@ -206,12 +205,8 @@ class LocalData:
         self._profiles: LRUCache[Profile] = LRUCache(1)
 
     def collect(self, measurement: Measurement) -> Sequence[Statistics]:
-        """One shard.
-
-        Raises:
-            TypeError: the dataset is an iterator, which can be read only once.
-        """
-        require_reiterable(self._dataset)
+        """One shard."""
+        self._dataset = repeatable(self._dataset)
         found: Statistics
         if measurement.step in CHANNEL_STEPS:
             found = measure_channels(self._mod, measurement, self._dataset, self._executor)
@@ -268,7 +263,6 @@ def channel_stats(
     Raises:
         CalibrationError: the dataset is empty or lacks an input, values are not finite, or the
             module has no weighted operator.
-        TypeError: the dataset is an iterator, which can be read only once.
     """
     data = LocalData(mod, dataset, executor)
     channels = merged_channels(data, QConfig())
@@ -291,7 +285,6 @@ def calibration_stats(
         percentiles: fractions that calibrate_mode "percentile" may ask for later.
         executor: makes what runs the float network.
     Raises:
-        TypeError: the dataset is an iterator, which can be read only once.
         CalibrationError: the dataset is empty or lacks an input, or values are not finite.
     """
     run = QuantizeContext()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import compiler
 from compiler import relay
 from compiler.errors import CalibrationError, InternalQuantizeError
 from compiler.ir.module import IRModule
@@ -21,7 +22,9 @@ from compiler.quantize import (
     collect_stats,
     mark,
     prerequisite_optimize,
+    quantize,
 )
+from compiler.quantize.calibration.kept_batches import KeptBatches
 from compiler.quantize.calibration.profile_function import profile_function
 from compiler.runtime.executor import Executor
 from compiler.targets.reference.executor import ReferenceExecutor
@@ -138,16 +141,35 @@ def test_a_network_without_points_has_nothing_to_measure() -> None:
         profile_function(mod)
 
 
-def test_a_dataset_that_can_be_read_once_is_refused_before_work(
-    two_convolutions: tuple[IRModule, Batches],
-) -> None:
+def test_a_generator_gives_what_a_list_gives(two_convolutions: tuple[IRModule, Batches]) -> None:
     mod, batches = two_convolutions
     annotated, _ = mark(mod, CONFIG)
-    with pytest.raises(TypeError, match="can be read only once"):
-        calibration_stats(annotated, iter(batches))
-    with pytest.raises(TypeError, match="can be read only once"):
-        list(collect_stats(annotated, iter(batches), chunk_by=1))
-    assert len(list(collect_stats(annotated, iter(batches)))) == 3, "one pass is enough here"
+    whole = calibration_stats(annotated, batches)
+    kept = calibration_stats(annotated, (batch for batch in batches))
+    for one, other in each(zip(whole.tensors, kept.tensors, strict=True)):
+        np.testing.assert_array_equal(one.histogram(), other.histogram())
+    rows = list(collect_stats(annotated, iter(batches), chunk_by=1))
+    for row, other_row in each(zip(rows, collect_stats(annotated, batches), strict=True)):
+        np.testing.assert_array_equal(row, other_row)
+    texts = [
+        compiler.text(quantize(mod, dataset=data, qconfig=CONFIG))
+        for data in (batches, iter(batches))
+    ]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("in_memory", [1, 1 << 20])
+def test_kept_batches_are_read_again_from_memory_or_a_file(in_memory: int) -> None:
+    buffer = np.zeros((2, 3), np.float32)
+
+    def batches() -> Iterator[dict[str, NDArray[Any]]]:
+        for value in (1, 2):
+            buffer[:] = value  # one buffer for all batches
+            yield {"x": buffer, "path": np.array([object()]), "name": np.array(["a"])}
+
+    kept = KeptBatches(batches(), in_memory)
+    for _ in range(2):
+        assert [(sorted(b), b["x"].mean()) for b in kept] == [(["name", "x"], n) for n in (1, 2)]
 
 
 @pytest.mark.parametrize(
