@@ -37,8 +37,10 @@ from compiler.ops.number_format import Array
 from compiler.ops.qnn.requantize import (
     OP,
     RequantizeAttrs,
+    all_hold,
     bias_dtype,
     factors_of,
+    limits_fit,
     requantize_numpy,
 )
 from compiler.ops.tensor.clip import integer_bound
@@ -253,8 +255,8 @@ class _Merged:
         if known is None or low is None or high is None or high - low >= _LEVELS:
             return False
         # 32 bits times 31, half of at most 2^62 added, shifted down: 64 bits and then 32 hold it.
-        narrow = bits(dtype) <= 32 and attrs.compute_dtype == "int64" and not self._sum_dtype
-        if not narrow or len(vectors) < len(self._vectors):
+        narrow = all_hold(integer_range(dtype), "int32") and attrs.compute_dtype == "int64"
+        if not narrow or self._sum_dtype or len(vectors) < len(self._vectors):
             return False
         shape = node.tensor_type.shape
         ends = list[int]()
@@ -322,7 +324,7 @@ class _Merged:
             if is_op_call(user, "cast") and _differ(user.quant, self._quant):  # of who reads it
                 return False
         changed = self._changed(first, number)
-        if changed is None:
+        if changed is None or not limits_fit(changed):
             return False
         self._attrs = changed
         self.last = tuple(dict.fromkeys(u for u in users if u is not None))
@@ -338,9 +340,7 @@ class _Merged:
     def _changed(self, user: Call, number: int | None) -> RequantizeAttrs | None:
         """The fields with what reads the result; None where they cannot say it."""
         attrs = self._attrs
-        least, most = integer_range(attrs.out_dtype)
         bound = None if attrs.low is None or attrs.high is None else (attrs.low, attrs.high)
-        fits = bound is not None and least <= bound[0] and bound[1] <= most
         if is_op_call(user, _STOP):
             return replace(attrs, stored=True)
         if is_op_call(user, "cast"):
@@ -349,18 +349,16 @@ class _Merged:
             if narrower:
                 return replace(attrs, out_dtype=dtype)
             return None
-        whole = bound is None and attrs.out_dtype == attrs.compute_dtype
-        if is_op_call(user, "clip") and (fits or whole):
+        whole = attrs.out_dtype == attrs.compute_dtype and not attrs.zero_point
+        if is_op_call(user, "clip") and (bound is not None or whole):
             clip: Any = user.attrs
             low, high = (integer_bound(b, attrs.out_dtype) for b in (clip.a_min, clip.a_max))
             if bound is not None:
                 low, high = (max(min(end, high), low) for end in bound)
             return replace(attrs, low=low, high=high)
-        if number is not None and bound is not None and fits:
+        if number is not None and bound is not None:
             low, high = (end + number for end in bound)
-            if least <= low and high <= most:
-                zero_point = attrs.zero_point + number
-                return replace(attrs, low=low, high=high, zero_point=zero_point)
+            return replace(attrs, low=low, high=high, zero_point=attrs.zero_point + number)
         return None
 
 

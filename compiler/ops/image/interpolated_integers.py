@@ -73,8 +73,8 @@ def mix(types: Types, attrs: MixAttrs) -> Type:
     """Return a shape with as many elements along each axis as it has places.
 
     Raises:
-        TypeInferenceError: the data are no integers, or places and weights are not (out, taps) for
-            each axis.
+        TypeInferenceError: the data are no integers, or places and weights are not (out, taps) with
+            a tap for each axis.
     """
     data = integer_tensor(MIX, types, 0, "data")
     check_integer_dtype(MIX, attrs.dtype)
@@ -85,7 +85,7 @@ def mix(types: Types, attrs: MixAttrs) -> Type:
     for number, axis in enumerate(attrs.axes):
         places = tensor_of_rank(MIX, types, 1 + 2 * number, "places", 2)
         weights = TensorType(places.shape, attrs.dtype)
-        legal = 0 <= axis < len(shape) and places.dtype == "int64"
+        legal = 0 <= axis < len(shape) and places.dtype == "int64" and places.shape[1] != 0
         if not legal or types[2 + 2 * number] != weights:
             raise TypeInferenceError(
                 f"{MIX}: axis {axis} has places {places} and weights {types[2 + 2 * number]}",

@@ -53,6 +53,8 @@ rounds twice in int32: x * 2^max(shift, 0) * multiplier * 2^-31 with halves upwa
 "tflm_once" as "up", by multipliers of 15 digits: TFLM's products of int16."""
 TFLM: Final = ("tflm", "tflm_once")
 _UP: Final = ("up", "tflm_once")
+_WHOLE: Final = 1 << 53
+"""Largest whole number up to which float64, the dtype of the bounds of clip, holds all."""
 _MOST_RIGHT: Final = 32
 """|product| <= 2^62, so from a shift by 63 on the added half decides alone."""
 
@@ -114,8 +116,8 @@ def requantize(types: Types, attrs: RequantizeAttrs) -> Type:
     """The shape of the data, in ``out_dtype``.
 
     Raises:
-        TypeInferenceError: the data are no integers, an attribute is not legal, or vectors are not
-            as many, or as long, as they must be.
+        TypeInferenceError: the data are no integers, an attribute is not legal, or
+            vectors are not as many, or as long, as they must be. See ``limits_fit`` for limits.
     """
     data = integer_tensor(OP, types, 0, "data")
     check_integer_dtype(OP, attrs.out_dtype)
@@ -129,6 +131,13 @@ def requantize(types: Types, attrs: RequantizeAttrs) -> Type:
             fix=f"rounding is one of {', '.join(ROUNDINGS)}, compute_dtype int32 or int64, the "
             "multiplier in [0, 2^31), the shift in [-63, 63], the bias an int32",
         )
+    if not limits_fit(attrs):
+        raise TypeInferenceError(
+            f"{OP}: low={attrs.low}, high={attrs.high}, zero_point={attrs.zero_point} of "
+            f"{attrs.compute_dtype} to {attrs.out_dtype}",
+            fix=f"give both limits or none, low <= high; {attrs.out_dtype}, {attrs.compute_dtype} "
+            f"and float64 hold them, {attrs.compute_dtype} also without the zero point",
+        )
     if vectors:
         size = data.shape[normalize_axis(OP, attrs.axis, len(data.shape))]
         wanted = TensorType((size,), "int32")
@@ -136,6 +145,22 @@ def requantize(types: Types, attrs: RequantizeAttrs) -> Type:
             if vector != wanted:
                 raise TypeInferenceError(f"{OP}: a vector is {vector}, {wanted} is needed")
     return TensorType(data.shape, attrs.out_dtype)
+
+
+def limits_fit(attrs: RequantizeAttrs) -> bool:
+    """Return whether the limits are in order and no dtype wraps what lies within them."""
+    low, high = attrs.low, attrs.high
+    if low is None or high is None:
+        return low is high
+    held = all_hold((low, high), attrs.compute_dtype, attrs.out_dtype)
+    held = held and all_hold((low - attrs.zero_point, high - attrs.zero_point), attrs.compute_dtype)
+    return held and low <= high and max(-low, high) <= _WHOLE
+
+
+def all_hold(numbers: Sequence[int], *dtypes: str) -> bool:
+    """Return whether each of the dtypes holds all numbers."""
+    ranges = [integer_range(dtype) for dtype in dtypes]
+    return all(low <= min(numbers) and max(numbers) <= high for low, high in ranges)
 
 
 def factors_of(attrs: RequantizeAttrs, vectors: Arrays, rank: int) -> Factors:
@@ -221,21 +246,11 @@ def requantize_numpy(attrs: RequantizeAttrs, args: Arrays, out_type: Type) -> li
         x = x + bias.astype(x.dtype)
     x = (np.maximum(x, 0) if attrs.relu else x).astype(attrs.compute_dtype)
     y = rescaled(x, multiplier, shift, attrs.rounding)
-    limits = held_limits(attrs)
+    limits = limits_of(attrs)
     if limits is not None:
         low, high = limits
         y = np.maximum(np.minimum(y, y.dtype.type(high)), y.dtype.type(low))
     return [(y + y.dtype.type(attrs.zero_point)).astype(attrs.out_dtype)]
-
-
-def held_limits(attrs: RequantizeAttrs) -> tuple[int, int] | None:
-    """``limits_of`` as ``compute_dtype`` holds them."""
-    ends = limits_of(attrs)
-    info = np.iinfo(attrs.compute_dtype)
-    if ends is None:
-        return None
-    low, high = (min(max(end, int(info.min)), int(info.max)) for end in ends)
-    return low, high
 
 
 @FBody.register(requantize)
@@ -378,7 +393,8 @@ def _high_half(step: Step, words: Words, data: Expr) -> Value | None:
         cast((x * multiplier + (bias * multiplier + 2^(30 - shift))) >> 32, int32) >> (-1 - shift)
 
     Rounding and bias are one number, where sums and bias have room in int32. A relu is behind the
-    product, and left out where a clip at 0 or above follows.
+    product, and left out where a clip at 0 or above follows; factors are not negative then. Limits
+    and zero point are numbers of int32, and so is every sum behind the product.
     """
     attrs = step.attrs
     x = step.args[0]
@@ -386,8 +402,14 @@ def _high_half(step: Step, words: Words, data: Expr) -> Value | None:
     if factors is None or not factors.shift.size or x.type.dtype not in _NARROW:
         return None
     multiplier, shift, bias = factors
+    limits = limits_of(attrs)
     fits = attrs.rounding == "up" and attrs.compute_dtype == "int64"
-    fits = fits and -31 <= shift.min() <= shift.max() <= -1 and abs(attrs.zero_point) < 1 << 30
+    fits = fits and -31 <= shift.min() <= shift.max() <= -1
+    fits = fits and not (attrs.relu and multiplier.min() < 0)
+    if limits is None:
+        fits = fits and not attrs.zero_point
+    else:
+        fits = fits and all_hold((*limits, attrs.low, attrs.high, attrs.zero_point), "int32")
     if not fits or shifts_only(multiplier, shift, attrs.rounding, attrs.compute_dtype):
         return None
     addend = np.left_shift(np.int64(1), 30 - shift)
@@ -404,7 +426,6 @@ def _high_half(step: Step, words: Words, data: Expr) -> Value | None:
     made = words.cast(high, "int32")
     if (shift != -1).any():
         made = words.binary("right_shift", made, words.constant(-1 - shift, "int32"))
-    limits = limits_of(attrs)
     if attrs.relu and (limits is None or limits[0] < 0):
         made = words.word("nn.relu", [made], shape_of(made), "int32")
     return finished(made, attrs, words)

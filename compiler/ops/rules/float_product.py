@@ -65,7 +65,7 @@ def same_as_float_product(
     for every whole x in [x_low, x_high]; a is the float32 nearest to multiplier * 2^-shift.
 
     Args:
-        multiplier: one per channel, in [0, 2^31).
+        multiplier: one per channel; below zero, it is not compared, and held to differ.
         shift: one per channel; factors of 2^16 and more are not compared, and held to differ.
         ties: halves go up, away from zero or to the even neighbour.
         x_low, x_high: of magnitude EXACT at most; one for all channels, or one per channel.
@@ -80,6 +80,7 @@ def same_as_float_product(
     if max(-int(lows.min(initial=0)), int(highs.max(initial=0))) > EXACT:
         return np.zeros(channels, bool)
     same = np.ldexp(multiplier.astype(np.float64), -shift.astype(np.int32)) < _LARGEST
+    same &= multiplier >= 0
     _compare_steps(multiplier, shift, ties, lows, highs, _levels(low, high), same)
     return same
 

@@ -298,8 +298,11 @@ class Planner:
         if some and step.name == "concatenate":
             args = [arg for arg in args if all(arg.shape)]
         known = step.body is None and all(arg.data is not None for arg in args)
-        if known or not some or not all(all(arg.shape) for arg in args):
+        if known or not some:
             self._fold(step, args)
+            return
+        if not all(all(arg.shape) for arg in args):
+            self._plan_without_elements(step, args)
             return
         for arg in args:
             # Products of 64 bits are computed again rather than stored.
@@ -329,6 +332,20 @@ class Planner:
         for result in step.results:
             self.lies(self.items[result])
         return True
+
+    def _plan_without_elements(self, step: Step, args: Sequence[Item]) -> None:
+        """Plan a step one of whose operands is empty: its result depends on no other operand, or
+        it is a scatter without updates.
+
+        Raises:
+            PlanError: a computed operand decides the result.
+        """
+        if step.name == "scatter_nd":
+            self.alias(step, args[0])
+        elif any(arg.data is None and all(arg.shape) for arg in args):
+            raise PlanError(f"the engine has no kernel for {step.name} of an empty operand")
+        else:
+            self._fold(step, args)
 
     def _fold(self, step: Step, args: Sequence[Item]) -> None:
         """Compute steps whose operands bounds have made constant, by numpy, here and now."""

@@ -10,7 +10,7 @@ import numpy as np
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import bits, integer_range
 from compiler.ops.number_format import Array
-from compiler.ops.qnn.requantize import TFLM, bias_dtype, factors_of, held_limits, shifts_only
+from compiler.ops.qnn.requantize import TFLM, bias_dtype, factors_of, limits_of, shifts_only
 from compiler.ops.tensor.clip import integer_bound
 from compiler.ops.tensor.fixed_point_multiply import POWER_OF_TWO, PRODUCTS, multiplied_by
 from compiler.targets.engine.planner import Planner, rule
@@ -26,7 +26,8 @@ _DOWN = 31
 def rescale(
     planner: Planner, x: Item, factors: tuple[Array, Array], axis: int, ties: str, dtype: str
 ) -> Item | None:
-    """The values of x at another scale; None where 64 bits may not hold what they come from.
+    """The values of x at another scale; None where 64 bits may not hold what they come from, and
+    where halves go away from zero and a factor is below zero.
 
     Halves go up in RESCALE. Those that go away from zero are the same where x is not negative; all
     are the same where no product is a half. Else the results of x and -x tell where halves are.
@@ -60,6 +61,8 @@ def rescale(
     to_even = ties == "even" and bool(powers.all()) and 0 <= amounts.min() <= amounts.max() < _DOWN
     if to_even and max(-x.low, x.high) + (1 << int(amounts.max())) < 1 << 31:
         return planner.compose("TO_EVEN", (x,), amounts, along)
+    if ties == "away" and multiplier.min() < 0:
+        return None
     apart = ties == "even" or (ties == "away" and x.low < 0)
     if apart and _reaches_half(largest_along(x, along), multiplier, 31 - shift):
         found = _rounded_apart(planner, x, ties, (multiplier, shift, along))
@@ -85,7 +88,7 @@ def _fits(x: Item, multiplier: Array, shift: Array, dtype: str) -> bool:
         return False
     most = max(-x.low, x.high)
     left = int(max(shift.max(), 0))
-    return most < 1 << 32 and most * int(multiplier.max()) << left < _MOST
+    return most < 1 << 32 and most * int(np.abs(multiplier).max()) << left < _MOST
 
 
 def _raised(planner: Planner, x: Item, up: Array, dtype: str) -> Item | None:
@@ -108,10 +111,10 @@ def _lowered(planner: Planner, x: Item, down: Item) -> Item:
 
 def _reaches_half(most: Array, factor: Array, amounts: Array) -> bool:
     """True if ``x * factor * 2^-amounts`` can be a half for some |x| up to ``most``."""
-    lowest = np.where(factor > 0, factor & -factor, 1)
+    lowest = np.where(factor != 0, factor & -factor, 1)
     odd = np.left_shift(np.int64(1), np.clip(amounts, 1, 63) - 1) // lowest
     reached = most.reshape(odd.shape if most.size > 1 else ()) >= odd
-    return bool((reached & (factor > 0) & (odd > 0) & (amounts > 0)).any())
+    return bool((reached & (factor != 0) & (odd > 0) & (amounts > 0)).any())
 
 
 def _rounded_apart(planner: Planner, x: Item, ties: str, params: tuple[Any, ...]) -> Item:
@@ -227,7 +230,7 @@ def requantize(planner: Planner, step: Step, args: list[Item]) -> bool:
     made = rescale(planner, x, (multiplier, shift), axis, attrs.rounding, dtype)
     if made is None:
         return False
-    limits = held_limits(attrs)
+    limits = limits_of(attrs)
     if limits is not None:
         made = planner.compose("CLIP", (planner.wrapped(made, dtype, shape),), *limits)
     if attrs.zero_point:

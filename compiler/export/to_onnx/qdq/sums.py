@@ -33,7 +33,7 @@ from compiler.export.to_onnx.qdq.emitter import LEVELS, Floats, QdqEmitter, Real
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import integer_range, is_integer
 from compiler.ops.annotation.wide_point import wide_headroom
-from compiler.ops.qnn.requantize import OP, RESCALING, TFLM, Factors, factors_in, held_limits
+from compiler.ops.qnn.requantize import OP, RESCALING, TFLM, Factors, factors_in, limits_of
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.ops.rules.realize import WIDE_INPUT
 from compiler.ops.tensor.clip import integer_bound
@@ -440,7 +440,7 @@ def limits_in(step: Step) -> tuple[int, int] | None:
     """The integers that a clip or a requantization limits to, its zero point taken off; None for
     other steps."""
     if step.name == OP:
-        return held_limits(step.attrs)
+        return limits_of(step.attrs)
     if step.name != "clip":
         return None
     dtype = step.args[0].type.dtype

@@ -100,7 +100,8 @@ def gather_nd(step: Step, e: Emitter) -> str:
 
 @FToOnnx.register("scatter_nd")
 def scatter_nd(step: Step, e: Emitter) -> str | None:
-    """Rows by ScatterElements, which runtimes compute in order; other forms in words.
+    """Rows by ScatterElements, which runtimes compute in order; without updates the data; other
+    forms in words.
 
     ONNX leaves open which of several updates of one place stays. The last one has the largest
     number, so the largest number of a place says which row to gather.
@@ -109,6 +110,8 @@ def scatter_nd(step: Step, e: Emitter) -> str | None:
     if not is_of_rows(data.type.concrete_shape, indices.type.concrete_shape):
         return None
     (rows, width), (count, _) = data.type.concrete_shape, updates.type.concrete_shape
+    if not count:
+        return e.node("Identity", [e.name(data)])
     places = e.node("Reshape", [_indices(indices, rows, "clip", e), e.ints([count])])
     sides = [e.name(data), e.name(updates)]
     mode = step.attrs.mode

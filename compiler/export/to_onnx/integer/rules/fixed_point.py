@@ -168,7 +168,7 @@ def _limited_product(
     if limits is None or not short or ties not in ("up", "away", "even"):
         return None
     multiplier, amount, _ = factors
-    if reach * factors.scale.max(initial=0) >= 1 << 30:
+    if reach * np.abs(factors.scale).max(initial=0) >= 1 << 30:
         return None  # the product may wrap
     ends = e.ends_along(x, attrs.axis % max(len(x.type.shape), 1), multiplier.size)
     flat = multiplier.reshape(-1), 31 - amount.reshape(-1)

@@ -31,7 +31,7 @@ from compiler.ops.qnn.requantize import (
     TFLM,
     RequantizeAttrs,
     factors_in,
-    held_limits,
+    limits_of,
 )
 
 
@@ -249,7 +249,7 @@ def requantize(step: Step, graph: QdqEmitter) -> Real | None:
     real = real.times(_short(factors.scale, value))
     if rounding == "floor":
         real = real.plus(-_short(np.where(factors.shift < 1, 0.5, 0.0), value))
-    limits = held_limits(attrs)
+    limits = limits_of(attrs)
     real = real if limits is None else real.limited(*limits)
     if attrs.zero_point:
         return graph.plus(real, attrs.zero_point)
