@@ -21,6 +21,7 @@ import numpy as np
 
 from compiler.ir.dataflow import Value
 from compiler.ir.module import IRModule
+from compiler.ir.ty import is_float
 from compiler.ops.number_format import Array
 from compiler.targets.engine.executor import Arena, Batch, EngineExecutor, array_of
 from compiler.targets.engine.library import Library
@@ -91,7 +92,7 @@ class _Rows:
         alone = [(value,) for _, value, _ in self._places]
         self.stages: Sequence[Sequence[Value]] = [*alone, results]
         within = {root for value, root in planner.equal() if value not in named}
-        self._own = self._shared() - within
+        self._own = {v for v in self._shared() - within if not is_float(v.type.dtype)}
         self._own -= self._computed_twice([(at, value) for at, value, _, _ in lying])
 
     def _shared(self) -> set[Value]:
@@ -138,7 +139,7 @@ class _Rows:
         return value
 
     def may_give(self, value: Value) -> bool:
-        """Return whether a value can be given without changing another one."""
+        """Return whether a value can be given: an integer whose change changes no other value."""
         return value in self._own
 
     def bounds(self) -> dict[Value, tuple[int, int]]:

@@ -131,6 +131,23 @@ def test_rows_that_bounds_decide_are_written_in_every_form() -> None:
     assert findings(Calibration(mod, data).candidate(QConfig.recommended()).module) == []
 
 
+def test_a_float_that_is_computed_from_a_later_integer_is_not_computed_twice() -> None:
+    """Positions are a running sum of the mask, and features are multiplied by it: RoBERTa, OPT."""
+    graph = Network(0)
+    mask = graph.input(1, 8, dtype=7)
+    places = graph("CumSum", mask, graph.weight(1, np.int64))
+    rows = graph("Gather", graph.random(9, 4, fan=4), places)
+    kept = graph("Cast", mask, to=1)
+    column = graph("Unsqueeze", kept, graph.weight([2], np.int64))
+    rows = graph("Mul", graph.dense(rows, 4, 4, "Relu"), column)
+    total = graph("ReduceSum", rows, graph.weight([1], np.int64), keepdims=0)
+    count = graph("ReduceSum", kept, graph.weight([1], np.int64))
+    model = graph.model(graph.dense(graph("Div", total, count), 4, 3))
+    mod = prerequisite_optimize(*load(model.SerializeToString()), 3)
+    data = [{"x": (np.arange(8) < n)[None].astype(np.int64)} for n in (3, 5, 8)]
+    assert findings(Calibration(mod, data).candidate(QConfig.recommended()).module) == []
+
+
 def test_what_a_row_with_scratch_memory_computes_is_given_to_its_readers() -> None:
     weight = np.ones((8, 8, 3, 3), np.int8)
     narrow = """fixed_point_multiply(%{0}, multiplier=1073741824, shift=-9);
