@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from compiler.errors import ArtifactError, ArtifactHashError, raised_as
+from compiler.runtime.files import replaced
 
 FORMAT = "qmod"
 FORMAT_VERSION = 6
@@ -57,7 +58,7 @@ def write_archive(path: str | os.PathLike[str], members: Mapping[str, bytes]) ->
     """Write members and their manifest.
 
     Args:
-        path: the file; replaced if it is there. Its folder is made if it is not.
+        path: the file, written as ``files.replaced`` does; its folder is made.
         members: content by member name, without the manifest.
     Raises:
         ArtifactError: the file cannot be written.
@@ -66,7 +67,7 @@ def write_archive(path: str | os.PathLike[str], members: Mapping[str, bytes]) ->
         raise ArtifactError(f"{path} would have more than {MAX_TOTAL_BYTES} bytes")
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "wb") as file:
+        with replaced(path) as file:
             file.writelines(piece for _, piece in _pieces(members))
     except OSError as error:
         raise ArtifactError(

@@ -236,7 +236,7 @@ def compile_command(
         from compiler.fusion.fuse_ops import fuse_report
 
         report = Path(dump_ir) / "fuse_report.txt"
-        report.write_text(fuse_report(module.module) + "\n", encoding="utf-8")
+        write_text(report, fuse_report(module.module) + "\n")
     module.save(out)
     if signer is not None:
         sign_file(Path(out), signer)

@@ -183,11 +183,13 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         SettingsError: the file cannot be written.
     """
+    from compiler.runtime.files import replaced
     from qsearch.errors import SettingsError, system_errors
 
     what = f"{path} cannot be written"
-    with system_errors(SettingsError, what, where="--out", fix="choose another path"):
-        path.write_text(text, encoding="utf-8")
+    fix = "choose another path"
+    with system_errors(SettingsError, what, where="--out", fix=fix), replaced(path) as file:
+        file.write(text.encode())
 
 
 # IR text in colour, at a terminal ---------------------------------------------------------------

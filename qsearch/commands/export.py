@@ -19,9 +19,10 @@ from compiler.ops.number_format import Array
 from compiler.pipeline import tflite_file
 from compiler.runtime.artifact import QModule, all_repeated, load_qmod, period_of
 from compiler.targets.c.names import c_name
-from qsearch.commands.onnx_file import parts_outside, sample_of, write_file, write_onnx
+from qsearch.commands.onnx_file import ELSEWHERE, parts_outside, sample_of, write_onnx
 from qsearch.errors import RunFolderError, SettingsError, system_errors
 from qsearch.run.run_folder import PathLike, evaluation_data, module_at
+from qsearch.store.artifacts import write_atomically
 
 if TYPE_CHECKING:
     import onnx
@@ -411,7 +412,7 @@ def export_commands(module: QModule, to: ExportTarget) -> ExportedFiles:
     written = []
     for name, data in made.files(to.name).items():
         written.append(to.folder / name)
-        write_file(written[-1], data)
+        write_atomically(written[-1], data, fix=ELSEWHERE)
     facts = {**made.cost, "self_check": "bit by bit"}
     return ExportedFiles(
         "commands", tuple(written), facts, f"cat {shlex.quote(f'{to.folder / to.name}.txt')}"
@@ -451,7 +452,8 @@ def export_tflite(module: QModule, to: ExportTarget) -> ExportedFiles:
             fix="this is a defect, please report the module",
         )
     path = to.folder / f"{to.name}{TFLITE_FILES[to.as_array]}"
-    write_file(path, _c_array(made.data, to.name) if to.as_array else made.data)
+    data = _c_array(made.data, to.name) if to.as_array else made.data
+    write_atomically(path, data, fix=ELSEWHERE)
     facts: dict[str, Any] = {
         "bytes": len(made.data),
         "operators": ", ".join(f"{n} x {name}" for name, n in made.operators.items()),

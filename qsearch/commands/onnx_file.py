@@ -7,7 +7,7 @@ import keyword
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from compiler.errors import CodegenError, EvaluationError, OnnxExportError
 from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.runtime.artifact import OutputHash, QModule, Sample, StoredSample
 from compiler.runtime.pipeline import AFTER, BEFORE
-from qsearch.errors import RunFolderError, system_errors
+from qsearch.store.artifacts import write_atomically
 from workers.metrics.sqnr import sqnr_db
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from compiler.runtime.pipeline import Pipeline
 
+ELSEWHERE: Final = "name another folder with -o"
+"""Cure of an export whose files cannot be written."""
 _TOLERANCE = 1e-4
 _ROUGHLY = 0.1
 """Share of the largest output: one rounding that differs shows in 8 bits."""
@@ -110,7 +112,7 @@ def write_onnx(
         made = joined(made, pipeline, 1 if note else batch)
         _try_whole(made, core, tolerance)
     seal(made, format, module if exact and pipeline is None else None)
-    write_file(path, made.SerializeToString(deterministic=True))
+    write_atomically(path, made.SerializeToString(deterministic=True), fix=ELSEWHERE)
     facts = {
         "nodes": len(made.graph.node),
         "model_bytes": path.stat().st_size,
@@ -230,14 +232,3 @@ def _shown(info: onnx.ValueInfoProto) -> str:
     dims = ", ".join(str(d.dim_param or d.dim_value) for d in tensor.shape.dim)
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
     return f"{info.name}: {dtype}[{dims}]"
-
-
-def write_file(path: Path, data: bytes) -> None:
-    """Write bytes.
-
-    Raises:
-        RunFolderError: the file cannot be written.
-    """
-    what = f"{path} cannot be written"
-    with system_errors(RunFolderError, what, fix="name another folder with -o"):
-        path.write_bytes(data)

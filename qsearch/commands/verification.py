@@ -26,7 +26,7 @@ from compiler.proof.record import RecordState, compare_record, record_of, record
 from compiler.proof.replay import Comparison, differing_elements
 from compiler.proof.work import check_text, check_work, declared_work
 from compiler.ranges.finding import Finding
-from compiler.runtime.archive import json_bytes, read_archive
+from compiler.runtime.archive import json_bytes, read_archive, write_archive
 from compiler.runtime.artifact import QModule, load_qmod
 from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.tflite.interpreters import SHOWN, FileJudge, available
@@ -44,7 +44,6 @@ from qsearch.run.signing import (
     private_key,
     public_key,
     sign_file,
-    write_members,
 )
 from qsearch.store.artifacts import write_atomically
 from workers.datasets.registry import input_specs
@@ -252,7 +251,7 @@ def _with_record(found: Verification) -> Verification:
     record = record_of(found.proof.to_dict())
     members = _unchanged_members(found)
     members.pop(SIGNATURE, None)
-    write_members(found.path, {**members, "proof.json": json_bytes(record)})
+    write_archive(found.path, {**members, "proof.json": json_bytes(record)})
     digest = hashlib.sha256(found.path.read_bytes()).hexdigest()
     return replace(found, file_sha256=digest, record="agrees", signature=UNSIGNED)
 

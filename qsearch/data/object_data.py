@@ -18,6 +18,7 @@ from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from compiler.errors import raised_as
+from compiler.runtime.files import replaced
 from qsearch.errors import DataError, system_errors
 from workers.datasets.protocol import LABEL_NAMES, InputSpec
 
@@ -208,7 +209,8 @@ def _write_table(text: str, folder: Path, name: str) -> Path:
     target = folder / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.csv"
     with _writing(folder, name):
         folder.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, encoding="utf-8")
+        with replaced(target) as file:
+            file.write(text.encode())
     return target
 
 

@@ -9,7 +9,6 @@ it was made with, which only helps to name the key: trust comes from ``--key``.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from compiler.runtime.archive import (
     read_json,
     write_archive,
 )
+from compiler.runtime.files import replaced
 from qsearch.errors import SettingsError, system_errors
 from qsearch.run.run_folder import PathLike
 
@@ -102,10 +102,9 @@ def keygen(path: PathLike) -> tuple[Path, str]:
             )
     for target, data, mode in ((private, secret, 0o600), (public, shown, 0o644)):
         what = f"{target} cannot be written"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         with (
             system_errors(SettingsError, what, fix="choose another name with -o"),
-            os.fdopen(os.open(target, flags, mode), "wb") as file,
+            replaced(target, mode) as file,
         ):
             file.write(data)
     return public, fingerprint(key.public_key())
@@ -171,7 +170,7 @@ def sign_file(path: Path, key: Ed25519PrivateKey) -> str:
     members = read_archive(path)
     members.pop(SIGNATURE, None)
     made = _signature_bytes(key.public_key().public_bytes_raw(), key.sign(_message(members)))
-    write_members(path, {**members, SIGNATURE: made})
+    write_archive(path, {**members, SIGNATURE: made})
     return fingerprint(key.public_key())
 
 
@@ -209,18 +208,6 @@ def check_signature(members: Mapping[str, bytes], trusted: Ed25519PublicKey | No
     return Signature("valid", shown, True)
 
 
-def write_members(path: Path, members: Mapping[str, bytes]) -> None:
-    """Replace a .qmod by these members; the file is the old or the new one, nothing in between."""
-    part = path.with_name(f"{path.name}.part")
-    what = f"{path} cannot be written"
-    with system_errors(ArtifactError, what, fix="choose a folder you may write to"):
-        try:
-            write_archive(part, members)
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
-
-
 def _message(members: Mapping[str, bytes]) -> bytes:
     """Return the signed message: name and SHA-256 of every member but the signature."""
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}
@@ -245,7 +232,7 @@ def repack(path: Path, out: Path) -> str:
     with path.open("rb") as stream:
         other = difference(stream, members)
     if other or out != path:
-        write_members(out, members)
+        write_archive(out, members)
     return other
 
 

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import shlex
-import shutil
 import sys
 import tempfile
 import threading
@@ -395,7 +394,7 @@ def write_config(folder: RunFolder, resolved: Resolved, prepared: PreparedStudy)
         lines.append(f"{on_a_line({key: value})[1:-1]}  # {resolved.sources[key]}")
     write_atomically(folder.config, ("\n".join(lines) + "\n").encode())
     if settings.preprocess is not None:
-        shutil.copyfile(settings.preprocess, folder.preprocess)
+        write_atomically(folder.preprocess, Path(settings.preprocess).read_bytes())
 
 
 def _source(settings: Settings) -> ModelSource:

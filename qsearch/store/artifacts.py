@@ -1,12 +1,10 @@
-"""Files by kind and sha256, complete or absent: temporary name, fsync, rename."""
+"""Files by kind and sha256, complete or absent."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-import os
 import re
-import tempfile
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from importlib import import_module
@@ -17,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import raised_as
+from compiler.runtime.files import replaced
 from qsearch.errors import RunFolderError, StoreError, system_errors
 
 _KIND: Final = re.compile(r"[a-z_]{1,32}")
@@ -94,27 +93,20 @@ _KEPT: Final = (
 )
 
 
-def write_atomically(path: Path, data: bytes, mode: int = 0o644, fix: str = _KEPT) -> None:
-    """Write a file that is complete or absent, whenever the process ends.
+def write_atomically(path: Path, data: bytes, mode: int | None = None, fix: str = _KEPT) -> None:
+    """Write a file as ``files.replaced`` does.
 
     Args:
-        fix: what to do where it cannot be written.
+        mode: permissions; None keeps those of the file or of the umask.
+        fix: the cure if it cannot be written.
     Raises:
         RunFolderError: the disk is full, or the folder may not be written; names the file.
     """
-    with system_errors(RunFolderError, f"{path.name} cannot be written", where=str(path), fix=fix):
+    what = f"{path.name} cannot be written"
+    with system_errors(RunFolderError, what, where=str(path), fix=fix):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".part-")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(data)
-                stream.flush()
-                os.fsync(stream.fileno())
-            Path(temporary).chmod(mode)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        with replaced(path, mode) as stream:
+            stream.write(data)
 
 
 # Shared with drivers on other machines ----------------------------------------------------------

@@ -27,6 +27,7 @@ from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.lir.nodes import PrimFunc
 from compiler.ops.number_format import Array
+from compiler.runtime.files import replaced
 from compiler.runtime.packed import Form
 from compiler.targets.c.arithmetic import Arithmetic
 from compiler.targets.c.c_types import c_type, int_literal, suffix
@@ -223,7 +224,8 @@ class CPackage:
             folder.mkdir(parents=True, exist_ok=True)
             paths = [folder / name for name in self.files]
             for path, text in zip(paths, self.files.values()):
-                path.write_text(text, encoding="utf-8", newline="\n")
+                with replaced(path) as file:
+                    file.write(text.encode())
         except OSError as error:
             raise CodegenError(f"{folder} cannot be written: {error.strerror}") from error
         return paths
