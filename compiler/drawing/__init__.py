@@ -1,7 +1,6 @@
 """Drawings of a module: boxes for operators, edges with their types, a frame per function.
 
-``draw(mod, "dot" | "svg")`` gives the whole file as text; nothing external is needed to
-look at it.
+``draw(mod, "dot" | "json")`` gives the whole file as text.
 """
 
 from compiler.drawing.formats import FORMATS, draw

@@ -1,4 +1,4 @@
-"""The picture as plain values, for a viewer: frames with boxes, edges and their places."""
+"""The picture as plain values, for a viewer: frames, boxes and edges with their positions."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from compiler.drawing.layout import place
+from compiler.drawing.layout import Point, place
 from compiler.drawing.picture import DATA_FLOW, Box, Frame, Picture
-from compiler.drawing.svg import curve
 
 _ONNX: Final = "ONNX node "
 _MEMBER: Final = "module.relay:"
@@ -18,18 +17,18 @@ Ranges = Mapping[str, Mapping[str, Any]]
 
 
 def graph_of(picture: Picture, ranges: Ranges | None = None) -> dict[str, Any]:
-    """Frames of the functions as data flow through them, each with its boxes and edges. A box of
-    several operators has no room for their rows, which a click opens.
+    """Return the functions in the order of the data flow, each with its boxes and edges.
 
     Args:
-        picture: of a module; places are in pixels, from the top left of a frame.
+        picture: of a module. Positions are in pixels, from the top left of a frame; an edge is the
+            path of an SVG. A box has no room for its rows: a viewer opens them.
         ranges: what is proved of the values of ``quantized_main``, by the value's number.
     """
     return {"frames": [_frame(frame, ranges or {}) for frame in picture.frames]}
 
 
 def _frame(frame: Frame, ranges: Ranges) -> dict[str, Any]:
-    layout = place(frame, folded=True)
+    layout = place(frame)
     name = frame.title.lstrip("@").split(" ")[0]
     known = ranges if name == "quantized_main" else {}
     return {
@@ -43,6 +42,22 @@ def _frame(frame: Frame, ranges: Ranges) -> dict[str, Any]:
             for edge, route in zip(frame.edges, layout.routes)
         ],
     }
+
+
+def curve(route: tuple[Point, ...]) -> str:
+    """Return an SVG path through all points that leaves and enters each of them vertically."""
+    (x, y), *rest = route
+    path = [f"M{_n(x)} {_n(y)}"]
+    for nx, ny in rest:
+        middle = _n((y + ny) / 2)
+        path.append(f"C{_n(x)} {middle} {_n(nx)} {middle} {_n(nx)} {_n(ny)}")
+        x, y = nx, ny
+    return "".join(path)
+
+
+def _n(value: float) -> str:
+    """Return a length with at most one decimal: the same text on every machine."""
+    return f"{value:.1f}".removesuffix(".0")
 
 
 def _box(box: Box, ranges: Ranges) -> dict[str, Any]:

@@ -1,14 +1,26 @@
-"""draw: a module as a file of one of the formats; the one of Graphviz is written here."""
+"""draw: a module as the text of Graphviz (dot), or as JSON for a viewer."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from typing import Final
 
-from compiler.drawing.palette import LIGHT
+from compiler.drawing.boxes import graph_of
 from compiler.drawing.picture import Kind, Picture, picture_of
-from compiler.drawing.svg import svg_text
 from compiler.errors import check_known
 from compiler.ir.module import IRModule
+
+_COLOURS: Final = {
+    Kind.INPUT: ("#ffffff", "#555555"),
+    Kind.FLOAT: ("#dcecf8", "#0072b2"),
+    Kind.SIMULATED: ("#fbe3f0", "#cc79a7"),
+    Kind.QUANTIZED: ("#ffe3ad", "#b36b00"),
+    Kind.ACCUMULATOR: ("#fff6d8", "#b36b00"),
+    Kind.OTHER: ("#eeeeee", "#777777"),
+}
+"""Fill and outline of a box. Hues of Okabe and Ito, "Color Universal Design", 2008, which readers
+with red-green colour blindness can tell apart."""
 
 
 def dot_text(picture: Picture) -> str:
@@ -22,12 +34,12 @@ def dot_text(picture: Picture) -> str:
         lines.append(f"  subgraph cluster_{number} {{")
         lines.append(f"    label={_quoted(frame.title)};")
         for box in frame.boxes:
-            colours = LIGHT[box.kind]
+            fill, line = _COLOURS[box.kind]
             width = 2 if box.kind in (Kind.QUANTIZED, Kind.SIMULATED) else 1
             rows = [row for row, _ in box.rows]
             lines.append(
                 f"    n{box.key} [label={_quoted(box.title, box.subtitle, *rows)}, "
-                f'fillcolor="{colours.fill}", color="{colours.line}", penwidth={width}, '
+                f'fillcolor="{fill}", color="{line}", penwidth={width}, '
                 f"tooltip={_quoted(box.detail['text'])}];"
             )
         for edge in frame.edges:
@@ -49,17 +61,22 @@ def _quoted(*parts: str) -> str:
     return '"' + "\\n".join(escaped) + '"'
 
 
-_WRITERS: dict[str, Callable[[Picture], str]] = {"dot": dot_text, "svg": svg_text}
+def json_text(picture: Picture) -> str:
+    """Return the boxes and edges of ``graph_of``."""
+    return json.dumps(graph_of(picture)) + "\n"
+
+
+_WRITERS: dict[str, Callable[[Picture], str]] = {"dot": dot_text, "json": json_text}
 
 FORMATS = tuple(_WRITERS)
 
 
-def draw(mod: IRModule, format: str = "svg") -> str:
-    """The drawing of a module as the text of one self-contained file.
+def draw(mod: IRModule, format: str = "dot") -> str:
+    """Return the drawing of a module as the text of one file.
 
     Args:
         mod: any module; edges show types where InferType has run.
-        format: "dot" (for Graphviz) or "svg".
+        format: "dot" (for Graphviz) or "json".
     Raises:
         CompilerError: an unknown format.
     """

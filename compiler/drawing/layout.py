@@ -10,10 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from compiler.drawing.picture import Box, Frame
+from compiler.drawing.picture import Frame
 
 BOX_HEIGHT = 40.0
-ROW_HEIGHT = 15.0
 RANK_GAP = 34.0
 BOX_GAP = 24.0
 CHAR_WIDTH = 6.7
@@ -48,42 +47,35 @@ class Layout:
     height: float
 
 
-def place(frame: Frame, folded: bool = False) -> Layout:
-    """Places for all boxes and edges of ``frame``; the same frame always gets the same layout.
-
-    Args:
-        folded: boxes have no room for their rows.
-    """
+def place(frame: Frame) -> Layout:
+    """Places for all boxes and edges of ``frame``; the same frame always gets the same layout."""
     if not frame.boxes:
         return Layout({}, (), MIN_BOX_WIDTH, BOX_HEIGHT)
     index = {box.key: i for i, box in enumerate(frame.boxes)}
     pairs = [(index[e.source], index[e.target]) for e in frame.edges]
-    words = [
-        (b.title, b.subtitle, *([] if folded else [row for row, _ in b.rows])) for b in frame.boxes
+    widths = [
+        max(MIN_BOX_WIDTH, 16 + CHAR_WIDTH * max(len(box.title), len(box.subtitle)))
+        for box in frame.boxes
     ]
-    widths = [max(MIN_BOX_WIDTH, 16 + CHAR_WIDTH * max(map(len, each))) for each in words]
     ranks = longest_path_ranks(len(frame.boxes), pairs)
     chains = _waypoints(pairs, ranks, widths)
     rows, above, below = _rows(ranks, pairs, chains)
     _order_rows(rows, above, below)
     centres = _place_rows(rows, above, below, widths)
 
-    heights = [BOX_HEIGHT if folded else box_height(box) for box in frame.boxes]
-    tops, bottoms = _bands(ranks, heights)
     places = {
-        box.key: Place(centres[i] - widths[i] / 2, tops[ranks[i]], widths[i], heights[i])
+        box.key: Place(centres[i] - widths[i] / 2, _top(ranks[i]), widths[i], BOX_HEIGHT)
         for i, box in enumerate(frame.boxes)
     }
     routes: list[tuple[Point, ...]] = []
     for (source, target), chain in zip(pairs, chains):
         bends: list[Point] = []
         for n in chain:
-            # Beside a high box the edge goes straight down.
-            upper = tops[ranks[n]]
-            lower = bottoms[ranks[n]]
-            bends += [(centres[n], upper), (centres[n], lower)]
-        start = (centres[source], tops[ranks[source]] + heights[source])
-        end = (centres[target], tops[ranks[target]])
+            # Beside a box the edge goes straight down.
+            bends.append((centres[n], _top(ranks[n])))
+            bends.append((centres[n], _top(ranks[n]) + BOX_HEIGHT))
+        start = (centres[source], _top(ranks[source]) + BOX_HEIGHT)
+        end = (centres[target], _top(ranks[target]))
         routes.append((start, *bends, end))
     return Layout(
         places,
@@ -93,20 +85,8 @@ def place(frame: Frame, folded: bool = False) -> Layout:
     )
 
 
-def box_height(box: Box) -> float:
-    """Height in pixels: two lines, and one for each row."""
-    return BOX_HEIGHT + ROW_HEIGHT * len(box.rows) + (ROW_HEIGHT / 2 if box.rows else 0.0)
-
-
-def _bands(ranks: list[int], heights: list[float]) -> tuple[list[float], list[float]]:
-    """Upper and lower edge of every rank, each as high as its highest box."""
-    highest = [BOX_HEIGHT] * (max(ranks) + 1)
-    for rank, height in zip(ranks, heights):
-        highest[rank] = max(highest[rank], height)
-    tops = [0.0]
-    for height in highest[:-1]:
-        tops.append(tops[-1] + height + RANK_GAP)
-    return tops, [top + height for top, height in zip(tops, highest)]
+def _top(rank: int) -> float:
+    return rank * (BOX_HEIGHT + RANK_GAP)
 
 
 def longest_path_ranks(count: int, pairs: list[tuple[int, int]]) -> list[int]:

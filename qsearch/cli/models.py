@@ -350,9 +350,9 @@ def _show_layers(done: int, of: int) -> None:
 @options.matcher
 @option(
     "--format",
-    metavar="text|dot|svg|html|json",
+    metavar="text|dot|json",
     default=TEXT,
-    help="text, dot, svg or html; json with --hw (text)",
+    help="text; dot for Graphviz; json: boxes and edges, or the report of --hw (text)",
     panel=OUTPUT,
 )
 @option("--full", help="with types, sources and every constant; it can be parsed", panel=OUTPUT)

@@ -29,11 +29,11 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, bind_params, without_data
 from compiler.runtime.artifact import QModule, load_qmod
 from compiler.runtime.pipeline import Pipeline
+from compiler.transform import FuseOps
 from qsearch.data.prepared_data import Batches
 from qsearch.errors import ModelFileError, SettingsError
 from qsearch.opening.model_file import SHIPPED, find_model, load_model
 from qsearch.opening.open_model import DataSource, dims_with, named_dims, open_model
-from qsearch.report.page import graph_page, layers_of
 from qsearch.run.run_folder import PathLike, RunFolder, module_at
 from qsearch.settings.launch_settings import NO_CUT, CutAt
 from workers.datasets.protocol import InputSpec
@@ -66,32 +66,33 @@ def show_text(
 
 def draw(
     path: PathLike,
-    format: str = "html",
+    format: str = "dot",
     *,
     after: str | None = None,
     dim: Sequence[str] = (),
     **cut: Sequence[str],
 ) -> str:
-    """A drawing of what ``show_text`` would print.
+    """Draw the text that ``show_text`` would print; without named passes, a box is a layer.
 
     Args:
-        format: "dot", "svg", or "html": a page to click through, with the IR text. Where no passes
-            are named a box is a layer with its steps, and a page begins with the result of a .qmod.
+        format: "dot" for Graphviz, or "json": boxes and edges with their positions.
         cut: as for ``show_text``.
     Raises:
         CompilerError: the file cannot be used, or there is no such format.
     """
     module = read_module(Path(path), dims=named_dims(dim), after=after, at=CutAt(**cut))
-    if format != "html" or after is not None:
-        return _drawn(Path(path).name, layers_of(module) if after is None else module, format)
-    winner = RunFolder(Path(path)).module
-    head = None
-    file = winner if winner.is_file() else Path(path)
-    if file.suffix == ".qmod":
-        from qsearch.report.html import module_head  # the store, which drawings do not need
+    return _drawn(layers_of(module) if after is None else module, format)
 
-        head = module_head(file)
-    return graph_page(Path(path).name, module, fused=True, head=head)
+
+def layers_of(module: IRModule) -> IRModule:
+    """Return a module with a kernel of FuseOps for each layer.
+
+    A module without types, or with open dimensions, is returned as it is.
+    """
+    try:
+        return FuseOps()(module)
+    except CompilerError:
+        return module
 
 
 def read_hardware(hw: str) -> HDFG:
@@ -115,7 +116,7 @@ def show_hardware(
     dim: Sequence[str] = (),
     **cut: Sequence[str],
 ) -> str:
-    """The groups of a model on an accelerator: "text", "json", or a drawing.
+    """The groups of a model on an accelerator: "text", "json" (the report), or "dot" (a drawing).
 
     Args:
         path: .onnx (norms are folded first), .qmod or .relay.
@@ -133,15 +134,12 @@ def show_hardware(
         return str(hw_report(module, hdfg, matcher))
     if format == "json":
         return json.dumps(hw_report(module, hdfg, matcher).to_dict())
-    grouped = group_for_hardware(module, hdfg, matcher)
-    return _drawn(f"{Path(path).name} on {hdfg.name}", grouped, format)
+    return _drawn(group_for_hardware(module, hdfg, matcher), format)
 
 
-def _drawn(title: str, module: IRModule, format: str) -> str:
-    if format == "html":
-        return graph_page(title, module)
-    what = f"there is no drawing format {format!r}"
-    check_known(format, (*FORMATS, "html"), what, SettingsError, "--format")
+def _drawn(module: IRModule, format: str) -> str:
+    known = ("text", *FORMATS)
+    check_known(format, known, f"there is no format {format!r}", SettingsError, "--format")
     return draw_module(module, format)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import Counter
 from dataclasses import asdict
@@ -28,7 +27,6 @@ from qsearch.store.artifacts import write_atomically
 from qsearch.store.records import Study
 from qsearch.store.repository import Repository
 from qsearch.store.view_queries import NO_NOTE
-from workers.metrics.registry import Measure
 
 _NAME: Final = "report.html"
 
@@ -71,35 +69,6 @@ def proof_verdict(module: Path) -> str | None:
     except CompilerError:
         return None
     return verdict
-
-
-def module_head(module: Path) -> dict[str, Any]:
-    """The result beside the graph of a .qmod, for ``resultHead`` of ``head.js``.
-
-    It is that of the search whose run folder the file is in; a file elsewhere tells its size and
-    whether it is proved.
-    """
-    folder = RunFolder(module.parent)
-    if module == folder.module and folder.database.is_file():
-        with contextlib.suppress(CompilerError), opened(find_study(folder.path)) as (store, study):
-            return _study_out(store, _view(store, study, folder, None))
-    size = Measure("file_bytes", "size", title="size of the file", unit="bytes")
-    own = measure_out(size)
-    return {
-        "proof": proof_verdict(module),
-        "verdict": None,
-        "best": {
-            "number": None,
-            "score": {size.name: module.stat().st_size},
-            "breaks": [],
-            "intervals": {},
-        },
-        "measure": own,
-        "measures": [own],
-        "accuracy": "",
-        **dict.fromkeys(("objectives", "limits", "front", "tags"), ()),
-        **dict.fromkeys(("baseline", "resume", "note"), None),
-    }
 
 
 def study_data(address: StudyAddress) -> dict[str, Any]:

@@ -14,14 +14,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from compiler.errors import CompilerError
-
-if TYPE_CHECKING:
-    from compiler.ir.module import IRModule
-
-_GROUPS: Final = {"fused": "layers", "none": "steps"}
 _IMPORT: Final = re.compile(r'^import (?:(\{[^}]*\}) from )?"([^"]+)";\n', re.M)
 _EXPORT: Final = re.compile(r"^export (?=(?:(?:async )?function|class|const) (\w+))", re.M)
 _LATER: Final = re.compile(r'import\("([^"]+)"\)')
@@ -95,45 +89,6 @@ def page(title: str, data: Mapping[str, Any]) -> str:
         f'<script type="application/json" id="data">{told}</script>\n'
         f'<script type="module">{script}</script>\n</body>\n</html>\n'
     )
-
-
-def graph_page(
-    title: str, module: IRModule, *, fused: bool = False, head: Mapping[str, Any] | None = None
-) -> str:
-    """A module as one HTML file: the graph, what a click on a box shows, and the IR text.
-
-    Args:
-        title: of the page.
-        module: any module; types are shown where InferType has run.
-        fused: also draw the kernels that FuseOps makes, and show them first.
-        head: the result above the graph; see ``module_head``.
-    """
-    from compiler.drawing.boxes import graph_of
-    from compiler.drawing.picture import picture_of
-    from compiler.ir.text.printer import text
-
-    graphs = {"none": graph_of(picture_of(module))}
-    if fused and (layers := layers_of(module)) is not module:
-        graphs = {"fused": graph_of(picture_of(layers)), **graphs}
-    told = {
-        "title": title,
-        "head": head,
-        "groups": [[name, words] for name, words in _GROUPS.items() if name in graphs],
-        "graphs": graphs,
-        "text": text(module, brief_constants=True, show_spans=False),
-    }
-    return page(title, told)
-
-
-def layers_of(module: IRModule) -> IRModule:
-    """A module with a kernel of FuseOps for each layer; itself before InferType, and where it has
-    open dimensions."""
-    from compiler.transform import FuseOps
-
-    try:
-        return FuseOps()(module)
-    except CompilerError:
-        return module
 
 
 def plot_page(

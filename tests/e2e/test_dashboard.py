@@ -15,7 +15,6 @@ from typing import Any
 import httpx
 import pytest
 
-from qsearch.commands.views import draw
 from qsearch.dashboard.app import DashboardOptions
 from qsearch.report.html import report
 from qsearch.store.engine import open_engine, open_reader
@@ -341,29 +340,15 @@ def test_the_head_is_the_same_in_page_report_and_module(
     dashboard: Dashboard, finished: None, page: Any, tmp_path: Path
 ) -> None:
     study = f"{dashboard.url}/studies/{key_of(dashboard)}"
-    folder = dashboard.folder / "digits"
-    (tmp_path / "show.html").write_text(draw(folder / "best.qmod"), encoding="utf-8")
-    places = (
-        study,
-        f"{study}/module",
-        report(folder, tmp_path / "report.html").as_uri(),
-        (tmp_path / "show.html").as_uri(),
-    )
+    written = report(dashboard.folder / "digits", tmp_path / "report.html")
     heads = []
-    for place in places:
-        page.goto(place)
+    for address in (study, f"{study}/module", written.as_uri()):
+        page.goto(address)
         page.locator(".result [data-proof=proved]").wait_for()
         rows = page.locator(".result .verdict-row, .result .tile")
         heads.append(rows.all_inner_texts())
     assert heads[0][0].startswith("✓ met: top-1")
-    assert heads == [heads[0]] * 4
-    alone = tmp_path / "alone.qmod"
-    alone.write_bytes((folder / "best.qmod").read_bytes())
-    (tmp_path / "alone.html").write_text(draw(alone), encoding="utf-8")
-    page.goto((tmp_path / "alone.html").as_uri())
-    size = page.locator(".result [data-tile=best]")
-    assert size.inner_text() == f"{alone.stat().st_size:,} bytes"
-    assert flaws(page, "show of a file") == []
+    assert heads == [heads[0]] * 3
     assert page.errors == []
 
 
@@ -423,6 +408,40 @@ def test_the_module_page_can_be_used_by_keyboard(
         page.get_by_role("link", name="best.qmod").click()
     data = Path(download.value.path()).read_bytes()
     assert data == (dashboard.folder / "digits" / "best.qmod").read_bytes()
+    assert page.errors == []
+
+
+def test_the_module_page_leads_from_graph_to_text_and_back(
+    dashboard: Dashboard, finished: None, page: Any
+) -> None:
+    page.goto(f"{dashboard.url}/studies/{key_of(dashboard)}/module")
+    find = page.get_by_label("Find in the graph")
+    find.press_sequentially("conv_1")
+    page.keyboard.press("Enter")
+    page.locator("[data-detail=attributes]", has_text="strides").wait_for()
+    assert page.locator("[data-detail=source]").inner_text() == "conv_1"
+    page.get_by_label("Colour").select_option("bytes")
+    page.get_by_text("pale to strong").wait_for()
+    world = page.locator(".graph .world > g")
+    for move in (lambda: page.mouse.wheel(0, -300), lambda: page.get_by_role("button", name="Fit")):
+        before = world.get_attribute("transform")
+        page.locator(".graph").hover()
+        done = move()
+        if done is not None:
+            done.click()
+        page.wait_for_function(
+            "was => document.querySelector('.graph .world > g').getAttribute('transform') !== was",
+            arg=before,
+        )
+    find.fill("")
+    page.get_by_label("Grouping").select_option("none")
+    page.locator(".box .name", has_text="nn.dense").first.focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Show in the IR text").click()
+    line = page.locator(".code .here")
+    assert "nn.dense" in line.inner_text()
+    line.dblclick()
+    page.locator(".box.chosen", has_text="nn.dense").wait_for()
     assert page.errors == []
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import qsearch
-from qsearch.commands.views import draw
 from qsearch.dashboard.app import DashboardOptions
 from qsearch.report.html import report
 from qsearch.store.engine import open_engine
@@ -504,44 +503,5 @@ def test_a_winner_among_equal_trials_is_on_the_front_and_explained(
     rings.first.wait_for()
     drawn = [int(rings.nth(i).get_attribute("data-front")) for i in range(rings.count())]
     assert drawn == [found.summary["best"]["trial"]]
-    assert errors == []
-    page.context.close()
-
-
-def test_the_page_of_a_module_leads_from_graph_to_text_and_back(
-    browser: Any, tmp_path: Path
-) -> None:
-    file = tmp_path / "module.html"
-    file.write_text(draw("digits", "html"), encoding="utf-8")
-    page, errors = watched_page(browser)
-    page.goto(file.as_uri())
-    find = page.get_by_label("Find in the graph")
-    find.press_sequentially("conv_1")
-    page.keyboard.press("Enter")
-    page.locator("[data-detail=attributes]", has_text="strides").wait_for()
-    assert page.locator("[data-detail=source]").inner_text() == "conv_1"
-    page.get_by_label("Colour").select_option("bytes")
-    page.get_by_text("pale to strong").wait_for()
-    page.get_by_label("Grouping").select_option("none")
-    page.locator(".box .name", has_text="nn.dense").first.focus()
-    page.keyboard.press("Enter")
-    page.get_by_role("button", name="Show in the IR text").click()
-    line = page.locator(".code .here")
-    assert "nn.dense" in line.inner_text()
-    find.fill("")
-    line.dblclick()
-    page.locator(".box.chosen", has_text="nn.dense").wait_for()
-    world = page.locator(".graph .world > g")
-    for move in (lambda: page.mouse.wheel(0, -300), lambda: page.get_by_role("button", name="Fit")):
-        before = world.get_attribute("transform")
-        page.locator(".graph").hover()
-        done = move()
-        if done is not None:
-            done.click()
-        page.wait_for_function(
-            "was => document.querySelector('.graph .world > g').getAttribute('transform') !== was",
-            arg=before,
-        )
-    assert flaws(page, "show") == []
     assert errors == []
     page.context.close()

@@ -3,7 +3,6 @@
 import { Plot, Trials, bars, markers, studyPlots } from "./charts.js";
 import { card, h, replace, scroller } from "./dom.js";
 import { measure, number, plain } from "./format.js";
-import { graphPanel, textPanel } from "./graph.js";
 import { objectiveWords, progressOf, resultHead, studyChip } from "./head.js";
 
 const ROWS = 200;
@@ -47,16 +46,5 @@ function drawInsight(main, told) {
       told.tables.map(({ name, head, rows, open }) => card(name, { wide: true }, h("details", { open }, h("summary", {}, `${rows.length} rows`), tableOf(head, rows, name))))));
 }
 
-// A module: its graph and its text, each a way to the other.
-async function drawModule(main, told) {
-  const text = textPanel({ text: told.text, settings, toGraph: (line) => graph.find(line).then(() => graph.element.scrollIntoView()) });
-  const graph = await graphOf(told, { toText: (line) => { text.find(line); text.element.scrollIntoView(); } });
-  replace(main, h("div", { class: "head" }, h("h1", {}, told.title), told.head?.state ? studyChip(told.head) : null), told.head ? resultHead(told.head, null) : null, h("div", { class: "rows" }, graph.element, text.element));
-}
-
-function graphOf(told, more = {}) {
-  return graphPanel({ title: "Graph", groups: told.groups, load: async (name) => told.graphs[name], settings, ...more });
-}
-
 const told = JSON.parse(document.getElementById("data").textContent);
-(told.study ? drawStudy : told.text ? drawModule : drawInsight)(document.getElementById("main"), told);
+(told.study ? drawStudy : drawInsight)(document.getElementById("main"), told);

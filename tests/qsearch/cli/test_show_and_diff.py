@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import numpy as np
@@ -106,25 +105,22 @@ def test_a_pass_that_is_made_of_passes_runs_them_all(tmp_path: Path, capfd: Outp
     assert "multiply(%0" not in shown
 
 
-@pytest.mark.parametrize("format", ["svg", "html", "dot"])
+@pytest.mark.parametrize("format", ["json", "dot"])
 def test_a_drawing_goes_to_a_file(format: str, tmp_path: Path, capfd: Output) -> None:
     path = tmp_path / f"m.{format}"
     assert run(["show", "digits", "--format", format, "-o", str(path)]) == 0
     assert capfd.readouterr().out == ""
-    text = path.read_text("utf-8")
-    assert "nn.conv2d" in text
-    if format == "svg":
-        ET.fromstring(text)
+    assert "nn.conv2d" in path.read_text("utf-8")
 
 
 def test_an_unknown_format_is_bad_input(capfd: Output) -> None:
-    assert run(["show", "digits", "--format", "svgz"]) == 2
-    assert "did you mean 'svg'" in capfd.readouterr().err
+    assert run(["show", "digits", "--format", "html"]) == 2
+    assert "legal: dot, json, text" in capfd.readouterr().err
 
 
 def test_a_place_that_cannot_be_written_is_bad_input(tmp_path: Path, capfd: Output) -> None:
-    path = tmp_path / "missing" / "m.svg"
-    assert run(["show", "digits", "--format", "svg", "-o", str(path)]) == 2
+    path = tmp_path / "missing" / "m.dot"
+    assert run(["show", "digits", "--format", "dot", "-o", str(path)]) == 2
     assert "cannot be written" in capfd.readouterr().err
 
 

@@ -79,26 +79,6 @@ def test_the_report_says_whether_the_module_is_proved(tmp_path: Path) -> None:
     assert data_of(report(folder, out))["study"]["proof"] is None
 
 
-def test_the_page_of_a_module_begins_with_the_result_of_its_search(tmp_path: Path) -> None:
-    folder = written_runs(tmp_path) / "digits"
-    winner, alone, page = folder / "best.qmod", tmp_path / "alone.qmod", tmp_path / "m.html"
-
-    def head_of(path: Path, *words: str) -> Any:
-        assert run(["show", str(path), "--format", "html", "-o", str(page), *words]) == 0
-        return data_of(page)["head"]
-
-    qsearch.quantize("digits").save(winner)
-    told = data_of(report(folder, tmp_path / "r.html"))["study"]
-    assert head_of(winner) == head_of(folder) == told
-    assert told["proof"] == "proved"
-    assert told["best"] is not None
-    alone.write_bytes(winner.read_bytes())
-    found = head_of(alone)
-    assert (found["proof"], found["verdict"]) == ("proved", None)
-    assert found["best"]["score"] == {"file_bytes": alone.stat().st_size}
-    assert head_of(alone, "--after", "FuseOps") is None
-
-
 def test_hostile_names_are_data(tmp_path: Path) -> None:
     run_folder = tmp_path / "x"
     run_folder.mkdir()

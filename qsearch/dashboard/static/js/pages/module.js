@@ -4,7 +4,7 @@ import { get, query } from "../api.js";
 import { card, h, link, problem, replace, scroller } from "../../web/dom.js";
 import { bytes, number, plain } from "../../web/format.js";
 import { resultHead, studyChip } from "../../web/head.js";
-import { graphPanel, textPanel } from "../../web/graph.js";
+import { graphPanel, textPanel } from "../graph.js";
 import { asked, keep } from "../router.js";
 import { downloadsOf } from "./study.js";
 
@@ -60,7 +60,7 @@ const address = { get: (name) => asked(name, null), set: (name, value, step) => 
 async function drawGraph(key, study, choose) {
   const path = `/studies/${key}/module`;
   const best = study.best?.number;
-  const panel = await graphPanel({
+  return graphPanel({
     title: "Partitions", groups: GROUPS, settings: address,
     load: (groups) => get(`${path}/graph?${query({ groups })}`),
     toText: (line) => choose("text", { find: line }),
@@ -71,7 +71,6 @@ async function drawGraph(key, study, choose) {
         load: async () => byName((await get(`${path}/times`)).layers, "layer", "us") },
     ],
   });
-  return panel.element;
 }
 
 function byName(rows, name, value) {
@@ -81,7 +80,7 @@ function byName(rows, name, value) {
 
 async function drawText(key, study, choose) {
   const found = await get(`/studies/${key}/module/text`);
-  return textPanel({ ...found, settings: address, toGraph: (find) => choose("graph", { groups: "none", find }) }).element;
+  return textPanel({ ...found, settings: address, toGraph: (find) => choose("graph", { groups: "none", find }) });
 }
 
 async function drawProof(key) {

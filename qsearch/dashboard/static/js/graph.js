@@ -1,8 +1,8 @@
 // A module as boxes that already have places: one cluster per function, from the float inputs down
 // to the float outputs. Wheel and drag move it; find goes to a hit; a map shows where one is.
 
-import { card, h, problem, replace, s, select } from "./dom.js";
-import { number } from "./format.js";
+import { card, h, problem, replace, s, select } from "../web/dom.js";
+import { number } from "../web/format.js";
 
 const KINDS = [["float", "float"], ["simulated", "simulated quantization"], ["quantized", "8 bits or fewer"], ["accumulator", "16 or 32 bits"], ["input", "inputs"], ["other", "64 bits, indices, bool"]];
 const WORDS = { text: "IR", type: "Type", range: "Integer range", source: "ONNX node", at: "Line", role: "Role", scale: "Scale", loops: "Loops", attributes: "Attributes", constants: "Constants" };
@@ -363,17 +363,7 @@ export async function graphPanel({ title, groups, load, measures = [], settings,
       h("button", { class: "tiny", "aria-label": "Smaller", onclick: () => view?.scale(0.8) }, "−"),
       h("button", { class: "tiny", "aria-label": "Larger", onclick: () => view?.scale(1.25) }, "+"), h("button", { class: "tiny", onclick: () => view?.fit(LEAST) }, "Fit"))].filter(Boolean);
   await draw(group);
-  return {
-    element: h("div", { class: "split" }, card(title, { acts }, canvas, legend, scale), h("div", { class: "side" }, card("Operator", {}, side))),
-    // The box of a line of the IR text.
-    async find(words) {
-      input.value = words;
-      if (group !== "none") {
-        acts.find((each) => each.ariaLabel === "Grouping").value = "none";
-        await draw("none");
-      } else search(0);
-    },
-  };
+  return h("div", { class: "split" }, card(title, { acts }, canvas, legend, scale), h("div", { class: "side" }, card("Operator", {}, side)));
 }
 
 // What a box with several nodes counts: their sum of costs, the worst of their losses.
@@ -424,11 +414,5 @@ export function textPanel({ text, cut = false, settings, toGraph }) {
     onkeydown: (event) => { if (event.key === "Enter") next(event.shiftKey ? -1 : 1); } });
   const acts = [count, input, h("button", { "aria-label": "Next match", onclick: () => next(1) }, "Next"), h("button", { onclick: () => here >= 0 && shown(hits[here].textContent) }, "Show in the graph")];
   if (input.value) setTimeout(search);
-  return {
-    element: card("IR text", { acts }, cut || written.length > MAX_LINES ? h("p", { class: "notice" }, "The text is longer than a page can show; its end is missing.") : null, code),
-    find(words) {
-      input.value = words;
-      search();
-    },
-  };
+  return card("IR text", { acts }, cut || written.length > MAX_LINES ? h("p", { class: "notice" }, "The text is longer than a page can show; its end is missing.") : null, code);
 }
