@@ -25,7 +25,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from compiler.errors import OnnxExportError, OnnxImportError, legal_names
 from compiler.export.to_onnx.interface import declared
-from compiler.frontend.cut_graph import LEARNED, PRODUCTS, Graph
+from compiler.frontend.cut_graph import PRODUCTS, Graph
 from compiler.frontend.from_onnx.branches import renamed_node, renamed_tensor
 from compiler.frontend.from_onnx.model_file import read_model
 from compiler.frontend.from_onnx.opsets import STANDARD_DOMAINS
@@ -180,9 +180,6 @@ def cut_around(graph: Graph, left_out: Collection[str], from_: Sequence[str] = (
         None where no product would be left.
     """
     bad = {place for place in graph.places(left_out) if graph.live[place]}
-    # Of trees it is what they compare that is computed in floats.
-    learned = {place for place in bad if graph.nodes[place].op_type in LEARNED}
-    bad = (bad - learned) | {w for place in learned for w in graph.writers(place)}
     if not bad:
         return None
     products = graph.products()

@@ -203,7 +203,6 @@ _INTEGER_TABLE: Final = Case(
     high=7,
 )
 
-_MODES = ("LEQ", "LEAF", "GT", "LEAF", "LEAF", "LEQ", "LEAF", "LEAF")
 
 CASES: Final[dict[str, Case]] = {
     **{op: unary(op) for op in _TABLE},
@@ -645,32 +644,6 @@ CASES: Final[dict[str, Case]] = {
             node("Conv", ["b", "w0"], ["y"]),
         ],
         {"w0": weights(4, 4, 1, 1), "s": ints(0), "e": np.zeros((0, 4, 6, 6), np.float32)},
-    ),
-    "Trees": Case(
-        [
-            node(
-                "TreeEnsembleClassifier",
-                ["x"],
-                ["label", "y"],
-                domain="ai.onnx.ml",
-                nodes_treeids=[0, 0, 0, 0, 0, 1, 1, 1],
-                nodes_nodeids=[0, 1, 2, 3, 4, 0, 1, 2],
-                nodes_featureids=[0, 0, 1, 0, 0, 5, 0, 0],
-                nodes_values=[0.1, 0.0, -0.3, 0.0, 0.0, 0.2, 0.0, 0.0],
-                nodes_modes=[f"BRANCH_{m}" if m != "LEAF" else m for m in _MODES],
-                nodes_truenodeids=[1, 0, 3, 0, 0, 1, 0, 0],
-                nodes_falsenodeids=[2, 0, 4, 0, 0, 2, 0, 0],
-                class_treeids=[0, 0, 0, 1, 1],
-                class_nodeids=[1, 3, 4, 1, 2],
-                class_ids=[0, 1, 2, 0, 1],
-                class_weights=[0.3, 0.5, -0.2, 0.4, 0.7],
-                classlabels_int64s=[3, 5, 7],
-                post_transform="SOFTMAX",
-            )
-        ],
-        {},
-        inputs={"x": ((1, 6), "float32")},
-        outputs=("label", "y"),
     ),
     "LSTM": after(
         node("Reshape", ["a", "by_step"], ["s"]),

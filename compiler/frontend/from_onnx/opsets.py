@@ -85,6 +85,7 @@ _MICROSOFT = "com.microsoft"
 _QUANTIZED = ("Quant", "MatMulInteger", "Bnb4")
 
 _SIZED_BY_DATA = ("NonMaxSuppression", "Unique")
+_COMPARISONS = ("TreeEnsemble", "SVM")
 
 
 def sized_by_data(name: str) -> str:
@@ -114,6 +115,8 @@ def _instead_of_one(domain: str, name: str) -> str:
         )
     if not domain and name in _SIZED_BY_DATA:
         return sized_by_data(name)
+    if domain == "ai.onnx.ml" and name.startswith(_COMPARISONS):
+        return f"{name} has no integer form: keep a file that is nothing else as it is"
     close = nearest(name, supported_operators())
     like = f" (nearest names that are read: {', '.join(close)})" if close else ""
     if domain == _MICROSOFT:

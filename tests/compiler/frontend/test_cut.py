@@ -145,35 +145,6 @@ def test_columns_are_scaled_in_front_where_they_are_prepared_there() -> None:
     assert [node.op_type for node in onnx.load_from_string(parts.core).graph.node] == ["MatMul"]
 
 
-def test_of_trees_what_they_compare_is_left_out() -> None:
-    attributes = {
-        "nodes_treeids": [0, 0, 0], "nodes_nodeids": [0, 1, 2], "nodes_featureids": [1, 0, 0],
-        "nodes_values": [0.5, 0.0, 0.0], "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"],
-        "nodes_truenodeids": [1, 0, 0], "nodes_falsenodeids": [2, 0, 0], "target_treeids": [0, 0],
-        "target_nodeids": [1, 2], "target_ids": [0, 0], "target_weights": [1.0, 2.0],
-        "n_targets": 1,
-    }  # fmt: skip
-    nodes = [
-        onnx.helper.make_node("Sub", ["x", "one"], ["moved"]),
-        onnx.helper.make_node("Concat", ["moved", "x"], ["columns"], axis=1),
-        onnx.helper.make_node(
-            "TreeEnsembleRegressor", ["columns"], ["y"], "trees", domain="ai.onnx.ml", **attributes
-        ),
-    ]
-    info = onnx.helper.make_tensor_value_info
-    inputs, outputs = info("x", 1, ["batch", 1]), info("y", 1, ["batch", 1])
-    one = onnx.numpy_helper.from_array(np.ones(1, np.float32), "one")
-    graph = onnx.helper.make_graph(nodes, "table", [inputs], [outputs], [one])
-    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("ai.onnx.ml", 3)]
-    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
-    parts = cut_around(Graph(model), {"trees"})
-    assert parts is not None
-    assert parts.first == ("trees",)
-    x = np.linspace(0, 3, 20, dtype=np.float32)[:, None]
-    module = qsearch.quantize(model, x)
-    np.testing.assert_allclose(module.run([x])[0], OrtExecutor(model).run([x])[0], atol=1e-3)
-
-
 def test_a_part_in_front_that_joins_samples_runs_them_one_by_one() -> None:
     text = """
 <ir_version: 8, opset_import: ["" : 17]>

@@ -63,7 +63,6 @@ def launch(folder: Path, **options: Any) -> qsearch.SearchResult:
 def test_a_search_that_gives_layers_more_bits_is_not_predicted_to_repeat_compile(
     regression: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It gains 25 dB on trees of a table: their comparisons read single columns."""
     result = launch(regression, metric="sqnr", progress=True)
     assert any(name.endswith("nbit_input") for name in result.trials[0].params)
     told = capsys.readouterr().err
