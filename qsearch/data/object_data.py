@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from compiler.errors import raised_as
 from compiler.runtime.files import replaced
 from qsearch.errors import DataError, system_errors
-from workers.datasets.protocol import LABEL_NAMES, InputSpec
+from workers.datasets.npz import LABEL_ARRAYS
+from workers.datasets.protocol import InputSpec, same_for_all
 
 LABELS = "labels"
 _CHUNK = 1 << 20
@@ -150,6 +151,13 @@ def _named(item: Any, inputs: tuple[InputSpec, ...]) -> dict[str, NDArray[Any]]:
     ):  # one run of a model whose first axes count no samples
         arrays = {key: array[None] if key in shapes else array for key, array in arrays.items()}
     arrays = {key: np.atleast_1d(array) for key, array in arrays.items()}
+    shared = same_for_all({key: array.shape for key, array in arrays.items()}, inputs)
+    rows = max((len(array) for key, array in arrays.items() if key not in shared), default=0)
+    for key in shared:
+        arrays[key] = np.broadcast_to(arrays[key], (rows, *arrays[key].shape))
+    whole_rows = {spec.name for spec in inputs if shared and spec.shape[:1] == (1,)}
+    for key in whole_rows:
+        arrays[key] = arrays[key].reshape(rows, *shapes[key])
     counts = {key: len(array) for key, array in arrays.items()}
     if len(set(counts.values())) > 1:
         raise DataError(
@@ -181,8 +189,9 @@ def labelled(item: Any, count: int) -> tuple[Any, Any]:
 def _known_names(item: Mapping[str, Any], inputs: tuple[InputSpec, ...]) -> dict[str, Any]:
     """With the names of the model: ``label`` is ``labels``; a model's one input is the rest."""
     named = dict(item)
-    for name in LABEL_NAMES:
-        if name in named and LABELS not in named and name not in {i.name for i in inputs}:
+    for name in LABEL_ARRAYS:
+        free = name in named and name not in {i.name for i in inputs}
+        if free and LABELS not in named and len(named) > 1:
             named[LABELS] = named.pop(name)
     others = [name for name in named if name != LABELS]
     if len(inputs) == len(others) == 1:

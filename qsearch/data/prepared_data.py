@@ -358,6 +358,13 @@ def open_data(
     options = {"path": str(path.absolute())} | ({LABELS: of_labels} if of_labels else {})
     if kind != "npz":
         options["preprocess"] = preprocess
+    elif fields:
+        raise DataError(
+            f"{', '.join(fields)} in the preprocess file: arrays are taken as they are",
+            where=str(path),
+            fix="normalize the arrays before they are saved and leave the field out, or give a "
+            "folder of images",
+        )
     ref = DatasetRef(kind, options, contents.sha256)
     dataset = open_dataset(ref, inputs, contents)  # it checks the fields of preprocess
     sha256 = contents.sha256
@@ -460,6 +467,9 @@ def _checked(
             values = batch.inputs[name]
             low, high = ranges.get(name, (np.inf, -np.inf))
             ranges[name] = (min(low, float(values.min())), max(high, float(values.max())))
+    shared = getattr(dataset, "shared", ())
+    if shared:
+        described += f" ({', '.join(shared)}: no batch axis, the same for all samples)"
     return PreparedData(ref, count, label_kind, sha256, described, axes, is_whole(dataset), ranges)
 
 
@@ -505,7 +515,14 @@ def fit_labels(dataset: OpenDataset, judged: Judged | None, where: str) -> str:
         if wrong is None and outside.any():
             place = int(np.argmax(outside))
             wrong = (part * _SCAN + place // max(1, labels.size // len(found)), int(labels[place]))
-    if several and classes > 1 and not (hot and kind == CLASSES):
+    if hot and classes > 1 and judged.metric in ("", "top1"):
+        raise DataError(
+            f"the labels are one-hot: one 1 among {classes} numbers in each sample",
+            where=where,
+            fix="give the class of each sample (labels.argmax(1)), or --metric f1 or auc for "
+            "several labels of a sample",
+        )
+    if several and classes > 1:
         return SEVERAL
     if classes == 1 and (kind == NUMBERS or judged.metric not in ("", "top1")):
         return kind

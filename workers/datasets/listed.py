@@ -79,6 +79,8 @@ class CheckedDataset(ABC):
         part = self._labels[samples.start : samples.stop]
         if part.dtype.kind == "U":
             return part
+        if part.dtype.kind in "iu" and part.shape[1:] == (1,):  # a column of classes
+            part = part[:, 0]
         return np.asarray(part, np.float64 if part.dtype.kind == "f" else np.int64)
 
     def files(self, samples: range) -> Sequence[Path]:

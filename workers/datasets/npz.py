@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 from compiler.errors import raised_as
 from compiler.runtime.npy import read_header
 from workers.datasets.listed import CheckedDataset
-from workers.datasets.protocol import Dataset, InputSpec, fit_dtype
+from workers.datasets.protocol import LABEL_NAMES, Dataset, InputSpec, fit_dtype, same_for_all
 from workers.datasets.registry import datasets
 from workers.errors import DatasetError
 
 LABELS = "labels"
+LABEL_ARRAYS = (*LABEL_NAMES, "y")
+"""Names of arrays that are labels where no input has the name; the first that is there."""
 
 MAX_UNPACKED_BYTES = 2 << 30
 """Upper limit of the bytes of a file's compressed arrays, unpacked: they stay in memory of every
@@ -143,6 +145,9 @@ class ArrayDataset(CheckedDataset):
                 where=str(file),
                 fix="one class index (or number, or word) per sample",
             )
+        self.shared = sorted(same_for_all({n: a.shape for n, a in arrays.items()}, inputs))
+        """Inputs whose one value belongs to every sample."""
+        arrays = _repeated(arrays, self.shared)
         whole = any(
             spec.name in arrays and arrays[spec.name].shape[1:] == spec.shape for spec in inputs
         )
@@ -202,9 +207,42 @@ class ArrayDataset(CheckedDataset):
         return array
 
 
+def _repeated(arrays: Mapping[str, Samples], names: Sequence[str]) -> dict[str, Samples]:
+    """Return the arrays with those of ``names`` as views that have a sample axis in front."""
+    repeated = dict(arrays)
+    counts = [len(array) for name, array in arrays.items() if name not in names and array.ndim]
+    for name in names if counts else ():
+        value = arrays[name][:]
+        repeated[name] = np.broadcast_to(value, (counts[0], *value.shape))
+    return repeated
+
+
+def _named_as_inputs(
+    arrays: dict[str, Samples], inputs: Sequence[InputSpec]
+) -> tuple[dict[str, Samples], Samples | None]:
+    """Return the arrays of the model's inputs, and the labels; None without labels.
+
+    The array of a model's only input may have any name.
+    """
+    names = {spec.name for spec in inputs}
+    labels = None
+    if LABELS in arrays and LABELS not in names:
+        labels = arrays.pop(LABELS)
+    else:
+        given = [name for name in LABEL_ARRAYS if name in arrays and name not in names]
+        if given and len(arrays) > 1:
+            labels = arrays.pop(given[0])
+    if len(inputs) == len(arrays) == 1:
+        arrays = {inputs[0].name: next(iter(arrays.values()))}
+    return arrays, labels
+
+
 @datasets.register("npz")
 def open_npz(inputs: Sequence[InputSpec], path: Path) -> Dataset:
     """Options: ``path`` of an .npz (keys = input names, optional ``labels``) or .npy (one input).
+
+    Labels may also be named ``label``, ``target``, ``targets`` or ``y``, and the array of the only
+    input as one likes.
 
     .npy files and uncompressed .npz members are read sample by sample; compressed ones are loaded.
 
@@ -226,8 +264,8 @@ def open_npz(inputs: Sequence[InputSpec], path: Path) -> Dataset:
     fix = "write it with numpy.savez, uncompressed; object arrays (pickle) are not read"
     with raised_as(DatasetError, what, *_NOT_READABLE, where=str(path), fix=fix):
         arrays = {inputs[0].name: StoredArray.at(path, 0)} if alone else _npz_arrays(path)
-    labels = arrays.pop(LABELS, None) if LABELS not in {s.name for s in inputs} else None
-    return ArrayDataset(arrays, labels, inputs, path)
+    named, labels = _named_as_inputs(arrays, inputs)
+    return ArrayDataset(named, labels, inputs, path)
 
 
 def shapes_in(path: Path) -> dict[str, tuple[int, ...]]:

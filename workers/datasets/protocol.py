@@ -91,6 +91,7 @@ class WrappedDataset:
         self._dataset = dataset
         self.has_labels = dataset.has_labels
         self.whole = whole(dataset)
+        self.shared: Sequence[str] = getattr(dataset, "shared", ())
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -100,6 +101,22 @@ class WrappedDataset:
 
     def files(self, samples: range) -> Sequence[Path]:
         return self._dataset.files(samples)
+
+
+def same_for_all(shapes: Mapping[str, tuple[int, ...]], inputs: Sequence[InputSpec]) -> set[str]:
+    """Return the inputs without a batch axis whose array is one value, the same for all samples.
+
+    Another input counts samples: its batch is 1. An array of the very shape of an input that
+    counts none is no list of samples.
+
+    Args:
+        shapes: of the arrays, by name.
+        inputs: the model's inputs.
+    """
+    if all(spec.shape[:1] != (1,) for spec in inputs):
+        return set()
+    own = {spec.name: spec.shape for spec in inputs if spec.shape[:1] != (1,)}
+    return {name for name, shape in own.items() if shapes.get(name) == shape}
 
 
 def padded(rows: NDArray[Any], count: int) -> NDArray[Any]:

@@ -110,3 +110,10 @@ def test_folders_named_by_numbers_are_said_to_be_indices(tmp_path: Path) -> None
     spec, judged = InputSpec("x", (1, 3, 2, 2), "float32"), Judged((2,), "float32")
     with pytest.raises(DataError, match=r"named by numbers are class indices(.|\n)*classes\.txt"):
         open_data(tmp_path / "d", [spec], name="eval", preprocess={"std": 255}, judged=judged)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float32])
+def test_one_hot_labels_are_said_to_be_one_hot(model: Path, dtype: Any) -> None:
+    with pytest.raises(DataError, match="the labels are one-hot") as caught:
+        dry(model, np.eye(3, dtype=dtype)[LABELS])
+    assert "argmax(1)" in str(caught.value.fix)

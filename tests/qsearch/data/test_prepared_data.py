@@ -59,7 +59,7 @@ def test_the_way_images_become_inputs_is_part_of_their_hash(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arrays", "says"),
     [
-        ({"y": GOOD}, ["'x'", "'y'"]),
+        ({"a": GOOD, "b": GOOD}, ["'x'", "'b'"]),
         ({"x": GOOD[:, :, :3]}, ["[5, 1, 3, 4]", "[1, 1, 4, 4]"]),
         ({"x": GOOD.astype(np.int64)}, ["int64", "float32"]),
         ({"x": GOOD[:0]}, ["empty"]),
@@ -155,3 +155,22 @@ def test_a_search_takes_sizes_from_its_data_and_what_is_given_goes_first(tmp_pat
     qsearch.launch(tmp_path / "m.onnx", out=tmp_path / "run", **asked)
     with pytest.raises(CompilerError, match=r"\[8, 2, 5, 6\] in the data"):
         qsearch.launch(tmp_path / "m.onnx", out=tmp_path / "other", dim={"W": 4}, **asked)
+
+
+@pytest.mark.parametrize("field", ["mean", "means", "std"])
+def test_fields_for_images_are_refused_beside_arrays(tmp_path: Path, field: str) -> None:
+    np.save(tmp_path / "d.npy", GOOD)
+    with pytest.raises(CompilerError, match=f"{field} in the preprocess file: arrays are taken"):
+        prepared(tmp_path / "d.npy", preprocess={field: 5})
+
+
+@pytest.mark.parametrize("given", ["npz", "mapping"])
+def test_an_input_without_batch_axis_belongs_to_every_sample(tmp_path: Path, given: str) -> None:
+    inputs = (InputSpec("x", (1, 4, 3), "float32"), InputSpec("pos", (4, 3), "float32"))
+    arrays = {"x": np.ones((7, 4, 3), np.float32), "pos": np.zeros((4, 3), np.float32)}
+    np.savez(tmp_path / "d.npz", **arrays)
+    data: Any = tmp_path / "d.npz" if given == "npz" else arrays
+    found = prepare_data(data, inputs, name="calib", objects_folder=tmp_path)
+    assert found.count == 7
+    if given == "npz":
+        assert "pos: no batch axis, the same for all samples" in found.described

@@ -79,7 +79,11 @@ def test_wider_and_narrower_floats_and_narrower_integers_fit(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("arrays", "message", "details"),
     [
-        ({"picture": np.zeros((2, 3, 4, 4), "f4")}, "no array 'image'", ["'picture'", "image: "]),
+        (
+            {"picture": np.zeros((2, 3, 4, 4), "f4"), "other": np.zeros((2, 1), "f4")},
+            "no array 'image'",
+            ["'picture'", "image: "],
+        ),
         (
             {"image": np.zeros((2, 4, 4, 3), "f4")},
             r"'image' is \[2, 4, 4, 3\] in the data and \[1, 3, 4, 4\] in the model",
@@ -275,3 +279,32 @@ def test_fortran_order_in_a_compressed_file_is_read_as_it_was_written(tmp_path: 
     np.savez_compressed(tmp_path / "d.npz", **arrays)
     batch = open_dataset(npz(tmp_path / "d.npz"), [IMAGE]).batch(range(6))
     np.testing.assert_array_equal(batch.inputs["image"], arrays["image"])
+
+
+def test_an_array_of_the_only_input_may_have_any_name(tmp_path: Path) -> None:
+    path = tmp_path / "d.npz"
+    np.savez(path, features=np.ones((3, 2), np.float32), y=np.array([0, 1, 0]))
+    dataset = open_dataset(npz(path), (InputSpec("input_1", (1, 2), "float32"),))
+    read = dataset.batch(range(3))
+    np.testing.assert_array_equal(read.inputs["input_1"], np.ones((3, 2)))
+    np.testing.assert_array_equal(read.labels, [0, 1, 0])
+
+
+def test_a_column_of_classes_is_one_class_a_sample(tmp_path: Path) -> None:
+    path = tmp_path / "d.npz"
+    np.savez(path, x=np.ones((3, 2), np.float32), labels=np.array([[2], [1], [0]], np.uint8))
+    dataset = open_dataset(npz(path), (InputSpec("x", (1, 2), "float32"),))
+    np.testing.assert_array_equal(dataset.labels(range(1, 3)), [1, 0])
+
+
+def test_an_input_without_a_batch_axis_is_the_same_for_all_samples(tmp_path: Path) -> None:
+    path = tmp_path / "d.npz"
+    x = np.arange(64 * 20 * 16, dtype=np.float32).reshape(64, 20, 16)
+    pos = np.arange(20 * 16, dtype=np.float32).reshape(20, 16)
+    np.savez(path, x=x, pos=pos)
+    inputs = (InputSpec("x", (1, 20, 16), "float32"), InputSpec("pos", (20, 16), "float32"))
+    dataset = open_dataset(npz(path), inputs)
+    assert len(dataset) == 64
+    read = dataset.batch(range(5, 7)).inputs
+    np.testing.assert_array_equal(read["x"], x[5:7, np.newaxis])
+    np.testing.assert_array_equal(read["pos"], [pos, pos])
