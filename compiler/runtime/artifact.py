@@ -20,7 +20,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, cast
 
 import numpy as np
@@ -128,6 +128,10 @@ class QModule:
     _pipelines: list[Pipeline] = field(default_factory=list, repr=False)
     _executors: dict[str, Chosen] = field(default_factory=dict, repr=False)
     _calls: dict[tuple[str, int], Call] = field(default_factory=dict, repr=False)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> QModule:
+        """Return a module of the same frozen records, without executors and sessions."""
+        return replace(self, _pipelines=[], _executors={}, _calls={})
 
     @property
     def functions(self) -> list[str]:

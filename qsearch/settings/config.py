@@ -238,9 +238,8 @@ def read_config_file(path: str | Path) -> dict[str, Any]:
         check_plain(value)
     # A number of 5,000 digits or a date that is none is a ValueError, deep nesting the other.
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        told = str(error).splitlines() or [type(error).__name__]
         raise SettingsError(
-            f"not valid {suffix[1:]}: {told[0][:200]}",
+            f"not valid {suffix[1:]}: {_problem(error)[:200]}",
             where=str(path),
             fix="correct the file; it is one flat mapping of option names to values",
         ) from error
@@ -253,6 +252,15 @@ def read_config_file(path: str | Path) -> dict[str, Any]:
             fix="write one option a line, for example `trials: 32`",
         )
     return value
+
+
+def _problem(error: Exception) -> str:
+    """Return the cause that a parser gives, with the line where YAML tells it."""
+    mark = getattr(error, "problem_mark", None)
+    if isinstance(error, yaml.MarkedYAMLError) and mark is not None:
+        return f"line {mark.line + 1}: {error.problem or error.context}"
+    lines = str(error).splitlines() or [type(error).__name__]
+    return lines[0]
 
 
 def check_plain(value: Any) -> None:

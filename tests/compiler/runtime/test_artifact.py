@@ -7,6 +7,7 @@ import json
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -553,3 +554,10 @@ def test_what_a_call_gave_stays_as_it_was_after_the_next(tmp_path: Path) -> None
     (second,) = call(rows[1])
     np.testing.assert_array_equal(first, kept)
     assert (first != second).any()
+
+
+def test_a_copy_of_a_module_that_ran_gives_the_same(saved: Path) -> None:
+    module = QModule.load(saved)
+    first = module.run(batch(1))
+    copy = deepcopy(module)
+    np.testing.assert_array_equal(copy.run(batch(1))[0], first[0])

@@ -92,6 +92,11 @@ def test_a_wrong_setting_is_named_with_what_is_legal(key: str, value: object, sa
     [
         ("c.yaml", "- 1\n", "mapping"),
         ("c.yaml", "a: [", "not valid yaml"),
+        (
+            "c.yaml",
+            'trials: 3\ncalib: "C:\\data\\c.npz"\n',
+            "line 2: found unknown escape character 'd'",
+        ),
         ("c.toml", "a = ", "not valid toml"),
         ("c.json", "{", "not valid json"),
         ("c.ini", "", ".yaml, .toml or .json"),
