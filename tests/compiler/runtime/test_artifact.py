@@ -557,7 +557,7 @@ def test_what_a_call_gave_stays_as_it_was_after_the_next(tmp_path: Path) -> None
 
 
 def test_a_copy_of_a_module_that_ran_gives_the_same(saved: Path) -> None:
-    module = QModule.load(saved)
+    module = load_qmod(saved)
     first = module.run(batch(1))
     copy = deepcopy(module)
     np.testing.assert_array_equal(copy.run(batch(1))[0], first[0])
