@@ -37,12 +37,14 @@ from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, as_scale
 from compiler.ops.rules.integer_calls import along_axis, worth
 from compiler.ops.rules.integer_calls import clip as clip_call
 from compiler.ops.rules.integer_calls import multiply as multiply_call
+from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.pass_through import partition_pass_through
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, integers, wide_bits
 from compiler.ops.rules.requantize import lost_by_truncation, requantize
 from compiler.ops.rules.simplify import FDefinition
+from compiler.ops.rules.zero_point import FQZeroPoint, centred
 from compiler.ops.tensor.unary import round_half_away
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
@@ -199,3 +201,7 @@ def simulated_quantize_definition(ref_call: Call, new_args: Args) -> Expr:
     units = op_call("divide", op_call("cast", data, dtype="float32"), scale)
     held = op_call("maximum", op_call("minimum", units, high), low)
     return op_call("multiply", op_call(attrs.rounding, held), scale)
+
+
+FQZeroPoint.register(simulated_quantize)(centred)
+FNeverNegative.register(simulated_quantize)(first_positive)

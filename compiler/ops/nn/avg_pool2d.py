@@ -60,6 +60,7 @@ from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of, unannotated,
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, chosen_scale
 from compiler.ops.rules.integer_calls import border, cast, multiply, scalar
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
+from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite, inner
 from compiler.ops.rules.pass_through import annotate_accumulating, annotate_pass_through
@@ -72,6 +73,7 @@ from compiler.ops.rules.realize import (
     require_fits,
 )
 from compiler.ops.rules.with_tables import Rule
+from compiler.ops.rules.zero_point import FQZeroPoint, centred
 from compiler.ops.tensor.integer_division import truncated_quotient
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
@@ -224,6 +226,8 @@ def counts_of(call: Call) -> Array:
 FQAnnotateRewrite.register(avg_pool2d)(annotate_average_pool)
 FQRealizeRewrite.register(avg_pool2d)(realize_average_pool(counts_of))
 FQDomScale.register(avg_pool2d)(average_pool_scale(counts_of))
+FQZeroPoint.register(avg_pool2d)(centred)
+FNeverNegative.register(avg_pool2d)(all_positive)
 
 
 def sum_dtype(dtype: str, terms: int) -> str:
@@ -339,6 +343,8 @@ def _image_size(call: Call) -> NDArray[Any]:
 
 FQRealizeRewrite.register(global_avg_pool2d)(realize_average_pool(_image_size))
 FQDomScale.register(global_avg_pool2d)(average_pool_scale(_image_size))
+FQZeroPoint.register(global_avg_pool2d)(centred)
+FNeverNegative.register(global_avg_pool2d)(all_positive)
 
 
 @FBody.register(global_avg_pool2d)

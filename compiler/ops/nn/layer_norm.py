@@ -20,6 +20,7 @@ from compiler.ops.rules.channel_factors import RESULT, Absorber, ChannelFactors,
 from compiler.ops.rules.integer_calls import scalar
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.simplify import FDefinition
+from compiler.ops.rules.zero_point import FQZeroPoint, centred
 from compiler.qtypes.context import QuantizeContext
 
 
@@ -114,3 +115,6 @@ def rms_norm_definition(ref_call: Call, new_args: Args) -> Expr:
     epsilon = scalar(attrs.epsilon, ref_call.tensor_type.dtype)
     root = op_call("sqrt", op_call("add", mean, epsilon, span=span), span=span)
     return op_call("divide", data, root, span=span)
+
+
+FQZeroPoint.register(layer_norm, rms_norm)(centred)

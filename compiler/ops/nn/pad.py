@@ -24,10 +24,12 @@ from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
 from compiler.ops.rules.integer_calls import scalar
 from compiler.ops.rules.layout import FConvertLayout, following
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
+from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.pass_through import annotate_pass_through, movable
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, integer_limits
 from compiler.ops.rules.with_tables import LEVEL
+from compiler.ops.rules.zero_point import FQZeroPoint, kept
 from compiler.qtypes.context import QuantizeContext
 
 
@@ -201,3 +203,5 @@ def pad_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None
 
 
 FQDomScale.register("nn.pad")(moved_scale)
+FQZeroPoint.register("nn.pad", level=LEVEL)(kept)
+FNeverNegative.register("nn.pad")(all_positive)

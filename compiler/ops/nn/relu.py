@@ -35,6 +35,7 @@ from compiler.ops.rules.integer_calls import (
     multiply,
     subtract,
 )
+from compiler.ops.rules.never_negative import FNeverNegative, always_positive
 from compiler.ops.rules.numpy_compute import FNumpyCompute, of_arrays
 from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.pass_through import (
@@ -51,6 +52,7 @@ from compiler.ops.rules.requantize import (
     within_contract,
 )
 from compiler.ops.rules.simplify import FDefinition
+from compiler.ops.rules.zero_point import FQZeroPoint, centred
 from compiler.ops.tensor.number_rel import number_rel
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
@@ -64,6 +66,8 @@ FQPartitionRewrite.register(relu)(partition_pass_through)
 FQAnnotateRewrite.register(relu)(annotate_pass_through)
 FQRealizeRewrite.register(relu)(realize_relu)
 FQDomScale.register(relu)(same_scale)
+FQZeroPoint.register(relu)(centred)
+FNeverNegative.register(relu)(always_positive)
 
 
 @FBody.register(relu)

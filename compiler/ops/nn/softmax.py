@@ -46,6 +46,7 @@ from compiler.ops.op_call import op_call
 from compiler.ops.rules import integer_calls
 from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, unannotated
 from compiler.ops.rules.dom_scale import DomScale, as_scale
+from compiler.ops.rules.never_negative import FNeverNegative, always_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.pass_through import annotate_tabulated
 from compiler.ops.rules.realize import (
@@ -60,6 +61,7 @@ from compiler.ops.rules.realize import (
 from compiler.ops.rules.requantize import multiplier_and_shift, to_fewer_bits, to_scalar
 from compiler.ops.rules.simplify import FDefinition
 from compiler.ops.rules.with_tables import tabulates
+from compiler.ops.rules.zero_point import FQZeroPoint, taken
 from compiler.ops.tensor.lookup import INDEX_DTYPES
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
@@ -447,3 +449,7 @@ def log_softmax_definition(ref_call: Call, new_args: Args) -> Expr:
     span = ref_call.span
     total = op_call("sum", op_call("exp", shifted, span=span), **_along(ref_call))
     return op_call("subtract", shifted, op_call("log", total, span=span), span=span)
+
+
+FQZeroPoint.register(softmax, log_softmax)(taken)
+FNeverNegative.register(softmax)(always_positive)

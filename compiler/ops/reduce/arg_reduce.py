@@ -36,6 +36,7 @@ from compiler.ops.rules.pass_through import in_integers, partition_inside
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, of_integers
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.unify_scales import stored
+from compiler.ops.rules.zero_point import FQZeroPoint, taken
 from compiler.qtypes.context import QuantizeContext
 
 
@@ -194,3 +195,6 @@ def argmin_body(step: Step, words: Words) -> Value:
     attrs = dict(step.attrs.items())
     turned = words.mirrored(data)
     return words.word("argmax", [turned], shape_of(result), result.type.dtype, **attrs)
+
+
+FQZeroPoint.register("argmax", "argmin")(taken)

@@ -58,6 +58,7 @@ from compiler.ops.rules.annotate import FQAnnotateRewrite, accumulating, kind_of
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, as_scale, moved_scale
 from compiler.ops.rules.integer_calls import cast, right_shift, scalar
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
+from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.pass_through import annotate_accumulating, partition_pass_through
@@ -70,6 +71,7 @@ from compiler.ops.rules.realize import (
 )
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.simplify import FDefinition
+from compiler.ops.rules.zero_point import FQZeroPoint, centred
 from compiler.ops.tensor.broadcast import broadcast_shape
 from compiler.ops.transform.row_major import reshaped
 from compiler.qtypes.context import QuantizeContext
@@ -388,3 +390,7 @@ def cumsum_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) 
         data = reshaped(data, (math.prod(data.shape),))
     given = {"axis": attrs.axis or 0, "exclusive": attrs.exclusive}
     return b.extern("cumsum", [data], [(out.concrete_shape, out.dtype)], given)
+
+
+FQZeroPoint.register("cumsum", "mean", "sum")(centred)
+FNeverNegative.register("cumsum", "mean", "sum")(all_positive)

@@ -19,6 +19,16 @@ same of theirs."""
 FNeverNegative: OpRule[SignRule] = OpRule("FNeverNegative", asked_by="QuantizeCalibrate")
 
 
+def always_positive(call: Call, operands: tuple[bool, ...]) -> bool:
+    """No element is below 0, whatever the operands are."""
+    return True
+
+
+def any_positive(call: Call, operands: tuple[bool, ...]) -> bool:
+    """One operand >= 0 is enough."""
+    return any(operands)
+
+
 def all_positive(call: Call, operands: tuple[bool, ...]) -> bool:
     """Sums, products, means and maxima of values >= 0."""
     return all(operands)
@@ -27,26 +37,6 @@ def all_positive(call: Call, operands: tuple[bool, ...]) -> bool:
 def first_positive(call: Call, operands: tuple[bool, ...]) -> bool:
     """Return the answer of the first operand, whose elements the call moves or picks."""
     return operands[0]
-
-
-_SUMS_AND_PRODUCTS = (
-    "add",
-    "cumsum",
-    "divide",
-    "mean",
-    "multiply",
-    "power",
-    "sum",
-    "nn.avg_pool2d",
-    "nn.global_avg_pool2d",
-)
-_ALWAYS = ("abs", "exp", "nn.relu", "nn.softmax", "sigmoid", "sqrt")
-FNeverNegative.register(*_ALWAYS)(lambda call, operands: True)
-FNeverNegative.register(*_SUMS_AND_PRODUCTS, "concatenate", "minimum", "nn.pad")(all_positive)
-FNeverNegative.register("maximum")(lambda call, operands: any(operands))
-FNeverNegative.register("relay.op.annotation.simulated_quantize", "scan.step", "split")(
-    first_positive
-)
 
 
 def never_negative(nodes: Sequence[Expr]) -> frozenset[Expr]:

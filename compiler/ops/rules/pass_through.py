@@ -46,7 +46,7 @@ from compiler.ops.rules.realize import (
 )
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.with_tables import LEVEL, Rule, tabulates
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
+from compiler.ops.rules.zero_point import FQZeroPoint, kept
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.layer_choices import WIDE_BITS
 from compiler.qtypes.qconfig import QAnnotateKind
@@ -197,7 +197,7 @@ def keeps_integers(
 ) -> None:
     """State that results are integers of the first operand, at its scale by this rule."""
     FQDomScale.register(*ops)(scale)
-    FQZeroPoint.register(*ops, level=level)(always(ZeroPoint.KEEPS))
+    FQZeroPoint.register(*ops, level=level)(kept)
     FNeverNegative.register(*ops)(first_positive)
 
 

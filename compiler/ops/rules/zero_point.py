@@ -18,7 +18,6 @@ from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, Op, Tuple, TupleGetItem
 from compiler.ir.op import OpRule
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr
-from compiler.ops.rules.with_tables import LEVEL
 from compiler.qtypes.qconfig import QConfig
 
 
@@ -41,47 +40,24 @@ FQZeroPoint: OpRule[ZeroPointRule] = OpRule(
 )
 
 
-def always(answer: ZeroPoint) -> ZeroPointRule:
-    """The rule of an operator that treats every operand alike."""
-    return lambda call, place: answer
+def centred(call: Call, place: int) -> ZeroPoint:
+    """Every operand is centred in front of the operator."""
+    return ZeroPoint.CENTRES
 
 
-_CENTRED = (
-    "clip",
-    "cumsum",
-    "mean",
-    "multiply",
-    "nn.avg_pool2d",
-    "nn.global_avg_pool2d",
-    "nn.relu",
-    "nn.layer_norm",
-    "nn.rms_norm",
-    "relay.op.annotation.simulated_quantize",
-    "sqrt",
-    "sum",
-    "equal",
-    "not_equal",
-    "less",
-    "less_equal",
-    "greater",
-    "greater_equal",
-)
-_TAKEN = (
-    "argmax",
-    "argmin",
-    "concatenate",
-    "maximum",
-    "minimum",
-    "nn.log_softmax",
-    "nn.softmax",
-    "subtract",
-    "topk",
-    "unary_formula",
-)
-FQZeroPoint.register("add")(always(ZeroPoint.FOLDS))
-FQZeroPoint.register(*_CENTRED)(always(ZeroPoint.CENTRES))
-FQZeroPoint.register(*_TAKEN)(always(ZeroPoint.TAKES))
-FQZeroPoint.register("nn.pad", "split", level=LEVEL)(always(ZeroPoint.KEEPS))
+def taken(call: Call, place: int) -> ZeroPoint:
+    """The realize rule accounts for the zero point of every operand."""
+    return ZeroPoint.TAKES
+
+
+def folded(call: Call, place: int) -> ZeroPoint:
+    """The realize rule accounts for the zero points of operands and accumulators."""
+    return ZeroPoint.FOLDS
+
+
+def kept(call: Call, place: int) -> ZeroPoint:
+    """The result has the zero point of the operand."""
+    return ZeroPoint.KEEPS
 
 
 def zero_point_answer(call: Call, place: int) -> ZeroPoint | None:

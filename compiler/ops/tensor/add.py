@@ -29,6 +29,7 @@ from compiler.ops.rules.annotate import (
 )
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales
 from compiler.ops.rules.integer_calls import add as add_call
+from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.partition import (
     FQPartitionRewrite,
     QPartitionExpr,
@@ -44,6 +45,7 @@ from compiler.ops.rules.realize import (
     require_fits,
 )
 from compiler.ops.rules.unify_scales import unify_for_add
+from compiler.ops.rules.zero_point import FQZeroPoint, folded, taken
 from compiler.ops.tensor.broadcast import binary_op
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
@@ -215,3 +217,8 @@ def squared_difference_body(step: Step, words: Words) -> Value:
     """The difference times itself."""
     difference = words.subtract(*step.args)
     return words.multiply(difference, difference)
+
+
+FQZeroPoint.register(add)(folded)
+FQZeroPoint.register(subtract)(taken)
+FNeverNegative.register(add)(all_positive)

@@ -31,6 +31,7 @@ from compiler.ops.rules.realize import (
     integer_limits,
     of_integers,
 )
+from compiler.ops.rules.zero_point import FQZeroPoint, centred
 from compiler.ops.tensor.number_rel import number_rel
 from compiler.qtypes.context import QuantizeContext
 
@@ -70,6 +71,7 @@ def clip_numpy(attrs: ClipAttrs, args: Arrays, out_type: Type) -> list[Any]:
 FQPartitionRewrite.register(clip)(partition_pass_through)
 FQAnnotateRewrite.register(clip)(annotate_pass_through)
 FQDomScale.register(clip)(same_scale)
+FQZeroPoint.register(clip)(centred)
 
 
 @FQRealizeRewrite.register(clip)

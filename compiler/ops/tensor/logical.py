@@ -48,6 +48,7 @@ from compiler.ops.rules.realize import (
 )
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.unify_scales import unify_for_add
+from compiler.ops.rules.zero_point import FQZeroPoint, centred
 from compiler.ops.tensor.broadcast import binary_op, broadcast_shape, check_numbers
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind
@@ -342,3 +343,6 @@ def where_body(step: Step, words: Words) -> Value | None:
     if condition.type.dtype == "bool":
         return None
     return words.where(words.cast(condition, "bool"), a, b)
+
+
+FQZeroPoint.register(*_OPS)(centred)

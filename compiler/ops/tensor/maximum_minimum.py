@@ -12,6 +12,7 @@ from compiler.ops.annotation.attach_simulated_quantize import is_quantized_const
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
 from compiler.ops.rules.dom_scale import FINEST
 from compiler.ops.rules.integer_calls import cast, clip, multiply, scalar
+from compiler.ops.rules.never_negative import FNeverNegative, all_positive, any_positive
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,
@@ -20,6 +21,7 @@ from compiler.ops.rules.realize import (
     integers,
 )
 from compiler.ops.rules.unify_scales import unify_for_add, unify_for_concatenate
+from compiler.ops.rules.zero_point import FQZeroPoint, taken
 from compiler.ops.tensor.add import add_annotate
 from compiler.ops.tensor.broadcast import binary_op
 from compiler.qtypes.context import QuantizeContext
@@ -59,3 +61,8 @@ def _within(
         return value
     sign = cast(clip(value.data, -1, 1), acc)
     return integers(multiply(sign, scalar(beyond, acc)), other.scale, acc, other.bounds_of)
+
+
+FQZeroPoint.register(*OPS)(taken)
+FNeverNegative.register("minimum")(all_positive)
+FNeverNegative.register("maximum")(any_positive)

@@ -29,6 +29,7 @@ from compiler.ops.rules.annotate import (
 )
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, product_scale
 from compiler.ops.rules.lower import elementwise
+from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.partition import (
     FQPartitionRewrite,
     QPartitionExpr,
@@ -39,7 +40,7 @@ from compiler.ops.rules.partition import (
 from compiler.ops.rules.realize import FQRealizeRewrite, both_realized, integers, require_fits
 from compiler.ops.rules.requantize import to_scalar, within_accumulator
 from compiler.ops.rules.with_tables import tabulates
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, centred
 from compiler.ops.tensor.broadcast import binary_op
 from compiler.ops.tensor.integer_division import truncated_quotient
 from compiler.ops.tensor.scale_change import (
@@ -169,3 +170,7 @@ def divide_zero_point(call: Call, place: int) -> ZeroPoint:
 
 
 FQDomScale.register(divide)(changed_scale)
+
+
+FQZeroPoint.register(multiply)(centred)
+FNeverNegative.register(multiply, divide)(all_positive)

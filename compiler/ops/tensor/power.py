@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from compiler.lir.routines import intrinsics
 from compiler.lir.scalars import Intrin, Scalar
 from compiler.ops.rules.lower import elementwise
+from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.tensor.broadcast import binary_op
 
 
@@ -36,3 +37,6 @@ def power_lower(attrs: Any, a: Scalar, b: Scalar) -> Scalar:
 
 
 power = binary_op("power", _power, power_lower)
+
+
+FNeverNegative.register("power")(all_positive)

@@ -23,8 +23,10 @@ from compiler.ops.number_format import Array
 from compiler.ops.rules.annotate import FQAnnotateRewrite, accumulating, kind_of, with_args
 from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.lower import FLower, elementwise, like_first
+from compiler.ops.rules.never_negative import FNeverNegative, always_positive
 from compiler.ops.rules.numpy_compute import FNumpyCompute, of_arrays
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, of_integers
+from compiler.ops.rules.zero_point import FQZeroPoint, centred
 from compiler.ops.tensor.number_rel import number_rel
 from compiler.qtypes.context import QuantizeContext
 
@@ -217,3 +219,7 @@ def negative_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext
 
 
 FQDomScale.register("negative")(same_scale)
+
+
+FQZeroPoint.register("sqrt")(centred)
+FNeverNegative.register("abs", "exp", "sigmoid", "sqrt")(always_positive)

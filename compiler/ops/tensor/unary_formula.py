@@ -35,6 +35,7 @@ from compiler.ops.rules.requantize import to_fewer_bits, to_scalar
 from compiler.ops.rules.simplify import FDefinition
 from compiler.ops.rules.table import RealTable
 from compiler.ops.rules.with_tables import tabulates
+from compiler.ops.rules.zero_point import FQZeroPoint, taken
 from compiler.ops.tensor.formula import evaluate, reduce_words, words
 from compiler.qtypes.context import QuantizeContext
 
@@ -127,3 +128,6 @@ def unary_formula_definition(ref_call: Call, new_args: Args) -> Expr:
         lambda word, *given: op_call(word, *given, span=span),
     )
     return found
+
+
+FQZeroPoint.register(unary_formula)(taken)

@@ -42,11 +42,13 @@ from compiler.ops.rules.annotate import (
 )
 from compiler.ops.rules.dom_scale import DomScale
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
+from compiler.ops.rules.never_negative import FNeverNegative, all_positive, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.pass_through import movable, moved_operand
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, of_integers
 from compiler.ops.rules.unify_scales import unify_for_concatenate
 from compiler.ops.rules.with_tables import LEVEL
+from compiler.ops.rules.zero_point import FQZeroPoint, kept, taken
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind
 
@@ -294,3 +296,9 @@ def split_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -
         held = {"dom_scale": Constant(scale.values), "trailing": scale.trailing}
         found.append(data.like(piece, **held))
     return Tuple(tuple(found), span=ref_call.span)
+
+
+FQZeroPoint.register(concatenate)(taken)
+FQZeroPoint.register("split", level=LEVEL)(kept)
+FNeverNegative.register(concatenate)(all_positive)
+FNeverNegative.register("split")(first_positive)

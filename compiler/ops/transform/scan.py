@@ -43,6 +43,7 @@ from compiler.ops.rules.annotate import (
 )
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
 from compiler.ops.rules.integer_calls import cast
+from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite, QPartitionExpr, inner
 from compiler.ops.rules.pass_through import in_integers, movable
@@ -337,3 +338,4 @@ def _fields_of(group: Expr) -> tuple[Expr, ...]:
 
 
 FQDomScale.register(scan_state, scan_step)(moved_scale)
+FNeverNegative.register(scan_step)(first_positive)

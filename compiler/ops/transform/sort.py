@@ -19,6 +19,7 @@ from compiler.ops.number_format import storage_dtype
 from compiler.ops.op_attrs import OpAttrs, Size
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views, library_routine
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.zero_point import FQZeroPoint, taken
 
 
 class ArgsortAttrs(OpAttrs):
@@ -166,3 +167,6 @@ def topk_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) ->
     if few and attrs.ret_type == "indices" and inputs[0].dtype in _WIDER:
         return None
     return _ROUTINE(call, inputs, out_types, b)
+
+
+FQZeroPoint.register("topk")(taken)

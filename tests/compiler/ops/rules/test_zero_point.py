@@ -18,7 +18,6 @@ from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr
 from compiler.ops.rules.zero_point import (
     FQZeroPoint,
     ZeroPoint,
-    always,
     may_have_zero_point,
     plainly,
     zero_point_answer,
@@ -114,11 +113,6 @@ def test_a_zero_point_answer_does_not_hold_for_a_users_realize_rule() -> None:
         assert zero_point_answer(call, 0) is None
     finally:
         FQRealizeRewrite._rules = held
-
-
-def test_always_gives_one_answer_for_all_operands() -> None:
-    rule = always(ZeroPoint.CENTRES)
-    assert {rule(Call(Op.get("add"), ()), place) for place in range(3)} == {ZeroPoint.CENTRES}
 
 
 def test_integers_in_a_tuple_are_centred_however_deep_it_is_nested() -> None:
