@@ -1,8 +1,6 @@
 """Flags of doubtful quantization points, derived from their measurements.
 
 constant         one value is left of several
-few values       far fewer values are left than 8 bits have, where the float tensor has many
-saturates        more values than an outlier's share lie beyond the ends
 noisy            far noisier than its bits allow, or than the same levels over all values are
 """
 
@@ -11,15 +9,15 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from compiler.insight.audit.measure import SATURATED, Audit, PointAudit
+from compiler.insight.audit.measure import Audit, PointAudit
 from compiler.ops.annotation.wide_point import wide_headroom
 
 LOST: Final = "lost in front"
 INTEGERS: Final = "integers"
+DOUBTS_OF_VALUES: Final = frozenset(("constant", "noisy"))
+"""Flags of points that another range or more bits may mend."""
 _APART_DB: Final = 15.0
 """Below it a value of integers is not the one that is simulated."""
-_FEW: Final = 24
-_MANY: Final = 64
 _NOISY_DB: Final = 28.0
 """Tensors of trained and of drawn networks have 33 to 45 dB on 8 bits by themselves."""
 _BESIDE_EVEN_DB: Final = 7.0
@@ -36,8 +34,6 @@ def flags_of(point: PointAudit) -> tuple[str, ...]:
     expected = max(_NOISY_DB, even - _BESIDE_EVEN_DB - room_db)
     doubts = {
         "constant": levels == 1 < values,
-        "few values": levels < _FEW and values > max(_MANY, 4 * levels),
-        "saturates": sums.saturated > SATURATED,
         "noisy": own < expected,
         INTEGERS: point.integer_db is not None and point.integer_db < _APART_DB,
         LOST: point.lost_db > _LOST_DB and total < own - _LOST_DB,

@@ -1,16 +1,14 @@
-"""repaired: other ranges and bits for doubtful points, where that is measured to help.
+"""repaired: other ranges and bits for single points, kept where the outputs gain.
 
-    0. outputs that are far from the float ones are tried with smoothing, or without it
-    1. halves of the points are quantized alone, then halves of the half by which the outputs lose
-       more: these runs find the few points that cost most, wherever they stand
-    2. each of these is left exact in the simulation, and so are those to come: what the outputs
-       gain is what a repair can gain
-    3. where that is much: ranges are tried, then more bits, cheapest first
-    4. the module is built with all that helped, its weights rounded once, and runs on samples that
-       nothing was chosen on; it is taken if its integers are closer to the float outputs there, or
-       much closer on all samples
+    propose    smoothing, or none, for outputs that are far from the float ones; other ranges and
+               more bits for doubtful points, and for those whose error the network adds up
+    measure    the outputs of the simulation with the proposal for a point: points behind it are
+               exact, because one of two in a row hides what the other loses
+    keep       a proposal if the outputs gain by it; then the module is built with all that was
+               kept, and taken if its integers are closer to the float outputs, on the samples that
+               nothing was chosen on as well
 
-The grids of the points are inputs of one simulated network, so a try is a run and no build.
+The grids of the points are inputs of one simulated network, so a measurement is a run and no build.
 """
 
 from __future__ import annotations
@@ -26,10 +24,10 @@ from typing import Any, Final
 import numpy as np
 
 from compiler.errors import CompilerError
-from compiler.insight.audit.flags import INTEGERS, LOST, flagged, worst_point
-from compiler.insight.audit.measure import Audit, measure
+from compiler.insight.audit.flags import DOUBTS_OF_VALUES, flagged, worst_point
+from compiler.insight.audit.measure import Audit, PointAudit, measure
 from compiler.insight.measuring import OutputSums
-from compiler.insight.network import Outputs, compared, run_on
+from compiler.insight.network import compared, run_on
 from compiler.ir.analysis import free_vars
 from compiler.ir.expr import Call, Expr, Function, Var
 from compiler.ir.inference.infer_type import infer_module
@@ -43,7 +41,7 @@ from compiler.ops.rules.dom_scale import SMALLEST_RANGE, chosen_scale
 from compiler.qtypes.layer_choices import POINT, SCORES, TABLES, WIDE_BITS
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize import Calibration, Candidate, measured_points, point_names, takes_bits
-from compiler.quantize.bits.point_bits import Readers, chosen_bits, own_bits, point_readers
+from compiler.quantize.bits.point_bits import Readers, point_readers
 from compiler.quantize.bits.wide_inputs import TABLE_BITS
 from compiler.quantize.calibration.collect_stats import Batch, float_executor
 from compiler.quantize.choice import SMOOTH_ALPHA
@@ -55,38 +53,35 @@ from compiler.runtime.executor import Executor
 _log = logging.getLogger("compiler.insight.audit")
 
 SAMPLES: Final = 8
-"""Runs that repairs are chosen on, and as many that they are judged on."""
-_SUSPECTS: Final = 8
-_WORTH_DB: Final = 0.5
-"""Less is within what other samples would give."""
-_SHARE: Final = 0.2
-"""A part of the points is divided while it adds this share of the noise at the outputs."""
-_HEARD: Final = 2
-"""Runs that the points with most noise are found on."""
-_MUCH_DB: Final = 3.0
-"""Gain over all samples that decides where those on which nothing was chosen tell little."""
+"""Runs that repairs are chosen on, and as many that they are judged on as well."""
+BITS: Final = frozenset(("layers", "nbit_input", "dtype_input", "requantization"))
+"""Fields that say how wide values are: a configuration that sets one gets no other bits."""
+_GAIN_DB: Final = 0.5
+"""Gain of the outputs from which a proposal is kept: less is within what other samples give."""
 _ENOUGH_DB: Final = 50.0
 """Outputs that are so near to the float ones are left as they are."""
-_FAR_FROM_FLOAT_DB: Final = 20.0
-"""Below it smoothing is tried, or its opposite: the prediction that decides on it may be wrong."""
-_WHOLE: Final = 1.15
-"""Room for values larger than calibration has seen; ranges fitted to layers have as much."""
-_PARTS: Final = (_WHOLE, 2.0)
-"""Multiples of the calibrated extremes that are tried as ranges. What a range cuts, few samples do
-not show: parts of the extremes that gain on 8 lost up to 6 dB on others."""
-BITS: Final = frozenset(("layers", "nbit_input", "dtype_input", "requantization"))
-"""Fields that say how wide values are: who gives one gets no other bits."""
-_USUAL: Final = 8
-_BITS: Final = (_USUAL, TABLE_BITS, 15)
-_AMPLIFIED: Final = "amplified"
+_FAR_DB: Final = 20.0
+"""Below it the other choice of smoothing is proposed: the prediction that decides may be wrong."""
+_SUSPECTS: Final = 8
+"""Points that get proposals, at most."""
+_SCREENING_SAMPLES: Final = 2
+"""Samples that the points with most noise are found on."""
+_SHARE: Final = 0.2
+"""Share of the noise at the outputs, from which some of the points are looked at one by one."""
 _AMPLIFIED_DB: Final = 6.0
-"""Outputs that lose so much more by a point than the point does add its error up."""
-_TABULATED: Final = frozenset((TABLES, SCORES))
+"""Outputs that lose so much more by a point than the point itself does add its error up."""
+_ROOM: Final = 1.15
+"""Range of a point over the largest value that calibration has seen: ranges fitted to layers have
+as much. Smaller ranges gained on 8 samples and lost up to 6 dB on others."""
+_MORE_BITS: Final = (8, TABLE_BITS, 15)
+_AMPLIFIED: Final = "amplified"
 _PERFECT_DB: Final = 120.0
 _FINE: Final = 2.0**-20
+"""Step of an exact grid over its range."""
 
 Grid = tuple[float, float, float]
 """Scale, lowest and highest integer."""
+Bounds = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +101,9 @@ class Repair:
     gain_db: float | None = None
 
     def __str__(self) -> str:
-        told = ", ".join(f"{name}={value}" for name, value in self.choice.items())
-        gained = "" if self.gain_db is None else f", {self.gain_db:+.1f} dB"
-        return f"{self.point} ({', '.join(self.flags)}): {told}{gained}"
+        choice = ", ".join(f"{name}={value}" for name, value in self.choice.items())
+        gain = "" if self.gain_db is None else f", {self.gain_db:+.1f} dB"
+        return f"{self.point} ({', '.join(self.flags)}): {choice}{gain}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +115,7 @@ class Repaired:
         candidate: what it makes.
         audit: of the module in front of the repairs; None where nothing was measured.
         repairs: that were taken.
-        before_db, after_db: of its integers on samples that nothing was chosen on, or on all where
-            those tell little; None: not run.
+        before_db, after_db: of its integers on all samples; None: nothing was proposed.
     """
 
     qconfig: QConfig
@@ -134,9 +128,7 @@ class Repaired:
     @property
     def db(self) -> float:
         """SQNR of the audited outputs."""
-        if self.audit is None:
-            return _PERFECT_DB
-        return _db(self.audit.output_db)
+        return _PERFECT_DB if self.audit is None else _db(self.audit.output_db)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields of a stored record, as plain JSON values."""
@@ -147,7 +139,7 @@ class Repaired:
             "samples": len(self.audit.samples),
             "worst": None if worst is None else worst.name,
             "doubts": {name: list(flags) for name, flags in flagged(self.audit).items()},
-            "repairs": [str(one) for one in self.repairs],
+            "repairs": [str(repair) for repair in self.repairs],
             "before_db": self.before_db,
             "after_db": self.after_db,
         }
@@ -165,58 +157,49 @@ def repaired(
     Args:
         calibration: of the module; nothing is measured anew.
         candidate: of ``qconfig``.
-        samples: one run each. Every second one judges what is chosen on the others; with one
+        samples: one run each. Repairs are chosen on every second one and judged on all; with one
             sample nothing is mended.
         fixed: fields of the configuration that stay; those of ``BITS`` keep the bits of points too.
     Raises:
         CalibrationError: no sample.
     """
-    chosen = samples[::2]
-    fresh = samples[1::2]
-    found = Repaired(qconfig, candidate, measure(candidate, chosen))
-    if not fresh or found.db >= _ENOUGH_DB:
-        return found
-    if found.db < _FAR_FROM_FLOAT_DB and "smooth_alpha" not in fixed:
+    chosen, fresh = samples[::2], samples[1::2]
+    state = Repaired(qconfig, candidate, measure(candidate, chosen))
+    if not fresh or state.db >= _ENOUGH_DB:
+        return state
+    if state.db < _FAR_DB and "smooth_alpha" not in fixed:
         alpha = SMOOTH_ALPHA if qconfig.smooth_alpha is None else None
-        other = Repair("smooth_alpha", ("far from float",), {"smooth_alpha": alpha})
-        found = _taken(calibration, found, [other], fresh)
-        if found.repairs:
-            found = replace(found, audit=measure(found.candidate, chosen))
-    return _taken(calibration, found, _tried(calibration, found, BITS.isdisjoint(fixed)), fresh)
+        smoothing = Repair("smooth_alpha", ("far from float",), {"smooth_alpha": alpha})
+        state = _judged(calibration, state, [smoothing], fresh)
+        if state.repairs:
+            state = replace(state, audit=measure(state.candidate, chosen))
+    repairs = _repairs_of_points(calibration, state, BITS.isdisjoint(fixed))
+    return _judged(calibration, state, repairs, fresh)
 
 
-def _taken(
-    calibration: Calibration,
-    found: Repaired,
-    repairs: Sequence[Repair],
-    fresh: Sequence[Batch],
+def _judged(
+    calibration: Calibration, state: Repaired, repairs: Sequence[Repair], fresh: Sequence[Batch]
 ) -> Repaired:
-    """With repairs where its integers are closer to the float outputs on fresh samples."""
-    built = _built(calibration, found.qconfig, repairs)
-    if built is None or found.audit is None:
-        return found
-    some, qconfig, candidate = built
-    exact = found.audit.network.run_with(())
-    audit = found.audit
-    reference = [run_on(exact, batch) for batch in fresh]
-
-    def dbs(data: Sequence[Batch], wanted: Outputs) -> list[float]:
-        both = found.candidate, candidate
-        return [_db(compared(_shipped(one), data, wanted).output_db) for one in both]
-
-    was, now = dbs(fresh, reference)
-    worth = _WORTH_DB * max(SAMPLES / len(fresh), 1)  # few samples say less
-    if now - was < worth:  # one that the repairs were chosen on may hold the only large error
-        was, now = dbs([*audit.samples, *fresh], [*audit.reference, *reference])
-        worth = _MUCH_DB
-    before = was if found.before_db is None else found.before_db
-    if now - was < worth:
-        return replace(found, before_db=before, after_db=max(was, now))
+    """Return the module with repairs if its integers are closer to the float outputs."""
+    built = _built(calibration, state.qconfig, repairs)
+    if built is None or state.audit is None:
+        return state
+    taken, qconfig, candidate = built
+    exact = state.audit.network.run_with(())
+    reference = [*state.audit.reference, *(run_on(exact, batch) for batch in fresh)]
+    samples = [*state.audit.samples, *fresh]
+    was, now = (
+        _db(compared(_shipped(one), samples, reference).output_db)
+        for one in (state.candidate, candidate)
+    )
+    before = was if state.before_db is None else state.before_db
+    if now < was + _GAIN_DB:
+        return replace(state, before_db=before, after_db=was)
     return replace(
-        found,
+        state,
         qconfig=qconfig,
         candidate=candidate,
-        repairs=(*found.repairs, *some),
+        repairs=(*state.repairs, *taken),
         before_db=before,
         after_db=now,
     )
@@ -226,20 +209,18 @@ def _built(
     calibration: Calibration, qconfig: QConfig, repairs: Sequence[Repair]
 ) -> tuple[Sequence[Repair], QConfig, Candidate] | None:
     """The configuration with repairs and its module; without more bits where these do not fit."""
-    for some in (repairs, [one for one in repairs if "nbit_input" not in one.choice]):
+    for taken in (repairs, [one for one in repairs if "nbit_input" not in one.choice]):
         fields: dict[str, Any] = {"layers": qconfig.layers.to_dict()}
-        for one in some:
-            if one.point.startswith(POINT):
-                fields["layers"][one.point] = dict(one.choice)
+        for repair in taken:
+            if repair.point.startswith(POINT):
+                fields["layers"][repair.point] = dict(repair.choice)
             else:
-                fields.update(one.choice)
+                fields.update(repair.choice)
         try:
             other = qconfig.with_overrides(**fields)
-            if some:
-                return (some, other, calibration.candidate(other))
-            return None
+            return (taken, other, calibration.candidate(other)) if taken else None
         except CompilerError as error:
-            _log.info("the repairs %s cannot be built: %s", list(map(str, some)), error.what)
+            _log.info("the repairs %s cannot be built: %s", list(map(str, taken)), error.what)
     return None
 
 
@@ -250,158 +231,190 @@ def _shipped(candidate: Candidate) -> Executor:
     return exact_executor(candidate.integer).executor
 
 
-def _tried(calibration: Calibration, found: Repaired, more_bits: bool) -> list[Repair]:
-    """Repairs of points that help the simulated outputs, one after the other."""
-    audit = found.audit
-    qconfig = found.qconfig
-    candidate = found.candidate
-    assert audit is not None
-    doubts = flagged(audit)
-    main = candidate.bound["main"]
-    calls = {row.name: point for row, point in zip(audit.points, audit.network.points)}
-    extremes = _extremes(calibration, qconfig, candidate, audit)
-    rows = [
-        row
-        for row in audit.points
-        if row.sums.kind != "weight"
-        and bound_grid(calls[row.name]) is not None
-        and max(map(abs, extremes[row.name])) <= INFINITE
-    ]
-    if not rows:
-        return []
-    names = [row.name for row in rows]
-    tries = _Tries(audit, [calls[name] for name in names])
-    usual = tries.grids
-    exact = [_exact(*extremes[name]) for name in names]
-    for place, db in islice(_loudest(tries, exact), _SUSPECTS):
-        if db < _db(rows[place].sums.local.db) - _AMPLIFIED_DB:
-            doubts.setdefault(names[place], (_AMPLIFIED,))
-    tries.grids = usual
-    places = {name: place for place, name in enumerate(names)}
-    suspects = [
-        places[name]
-        for name, flags in doubts.items()
-        if name in places and not {*flags} <= {INTEGERS, LOST}
-    ][:_SUSPECTS]
-    if not suspects:
-        return []
-    now = tries.db()
-    sided = Sidedness(nodes_of(main), qconfig)
-    readers = point_readers(main)
-    bits_of = chosen_bits(main, qconfig, readers)
-    # The points to come are exact: one of two in a row hides what the other loses.
-    tries.grids = [exact[n] if n in suspects else grid for n, grid in enumerate(usual)]
+def _repairs_of_points(calibration: Calibration, state: Repaired, more_bits: bool) -> list[Repair]:
+    """Return the repairs of points that help the simulated outputs, one after the other."""
+    points = _Points(calibration, state)
+    suspects = points.suspects()
     helped: list[Repair] = []
-    most = tries.db()
-    if most < now + _WORTH_DB:
+    if not suspects:
         return helped
-    for place in suspects:
-        name = names[place]
-        call = calls[names[place]]
-        low, high = extremes[name]
-        tries.grids[place] = usual[place]
-        start = tries.db()
-        best = start
-        taken = None
-        scale, first, last = usual[place]
-        # A range that reaches what calibration has seen is left to calibration.
-        fits = 0.75 < scale * max(-first, last) / max(-low, high, SMALLEST_RANGE) < 1.5
-        read_by = readers.get(call, ())
-        held = min(_bits(usual[place]), bits_of.get(call) or own_bits(call, qconfig))
-        for nbit in _bits_of(call, held, read_by, more_bits):
-            if best >= most - _WORTH_DB:
+    grids = [exact if at in suspects else points.usual[at] for at, exact in enumerate(points.exact)]
+    limit = points.db(grids)
+    for at, flags in suspects.items():
+        grids[at] = points.usual[at]
+        start = best = points.db(grids)
+        repair: Repair | None = None
+        for choice, grid in points.proposals(at, more_bits):
+            if best >= limit - _GAIN_DB:
                 break
-            wanted = nbit or held
-            room = wide_headroom(wanted, _USUAL, not _TABULATED.isdisjoint(read_by))
-            parts = (room, _WHOLE) if room > 1 else _PARTS
-            for part in parts:
-                ends = part * low, part * high
-                grid = _grid(sided, call, ends, wanted)
-                reached = tries.db(place, grid)
-                # More bits than usual have to be worth it.
-                if reached > best + (0.0 if taken is None else _WORTH_DB):
-                    best = reached
-                    taken = (nbit, ends, grid, part == parts[0])
-        most = start
-        if taken is not None and best >= start + _WORTH_DB:
-            most = best
-            nbit, ends, tries.grids[place], whole = taken
-            choice: dict[str, Any] = {} if nbit is None else {"nbit_input": nbit}
-            if nbit is None or not (fits and whole):
-                choice["range"] = list(ends)
-            helped.append(Repair(name, doubts[name], choice, best - start))
+            reached = points.db([*grids[:at], grid, *grids[at + 1 :]])
+            if reached >= best + _GAIN_DB:
+                best, grids[at] = reached, grid
+                repair = Repair(points.rows[at].name, flags, choice, reached - start)
+        limit = best
+        if repair is not None:
+            helped.append(repair)
     return helped
 
 
-def _loudest(tries: _Tries, exact: Sequence[Grid]) -> Iterator[tuple[int, float]]:
-    """Yield the places of the points by which the outputs lose most, and their SQNR with only this
-    point quantized; O(log points) runs.
+class _Points:
+    """Points whose grids may change, and the simulation with these grids as inputs.
 
-    The half that adds more noise is halved next, until no part that is left has the share of a gain
-    worth taking. A flag sees the noise at a point; this sees what the network makes of it, such as
-    a sum along time of one error, or an exponential that makes absolute errors relative ones.
+    Weights and biases are those of the float network: what shipped has made up for the very points
+    that are doubtful.
+
+    Attributes:
+        rows: their measurements.
+        usual: their grids in the module.
+        exact: grids whose step is negligible.
     """
-    usual = tries.grids
-    waiting = list[tuple[float, int, int]]()
 
-    def wait(first: int, last: int) -> None:
-        tries.grids = [*exact[:first], *usual[first:last], *exact[last:]]
-        heappush(waiting, (-(10.0 ** (-tries.db(samples=_HEARD) / 10)), first, last))
+    def __init__(self, calibration: Calibration, state: Repaired) -> None:
+        audit = state.audit
+        assert audit is not None
+        self._audit = audit
+        main = state.candidate.bound["main"]
+        bounds = _bounds(calibration, state.qconfig, state.candidate, audit)
+        self._points: list[Call] = []
+        self.rows: list[PointAudit] = []
+        self.usual: list[Grid] = []
+        for row, point in zip(audit.points, audit.network.points, strict=True):
+            grid = bound_grid(point)
+            masked = max(map(abs, bounds[row.name])) > INFINITE
+            if row.sums.kind != "weight" and grid is not None and not masked:
+                self._points.append(point)
+                self.rows.append(row)
+                self.usual.append(grid)
+        self._bounds = [bounds[row.name] for row in self.rows]
+        self.exact = [_exact(*ends) for ends in self._bounds]
+        self._sided = Sidedness(nodes_of(main), state.qconfig)
+        self._readers = point_readers(main)
+        self._inputs = [_inputs_of(at) for at in range(len(self.rows))]
+        self._run = self._with_inputs()
 
-    wait(0, len(usual))
-    while waiting and waiting[0][0] <= _SHARE * sum(noise for noise, _, _ in waiting):
-        noise, first, last = heappop(waiting)
-        middle = (first + last) // 2
-        if middle == first:
-            yield first, -10 * math.log10(-noise)
-        else:
-            wait(first, middle)
-            wait(middle, last)
+    def _with_inputs(self) -> Executor:
+        main = self._audit.network.main
+        floats = self._audit.network.floats
+        inputs: dict[Expr, list[Var]] = dict(zip(self._points, self._inputs))
+
+        def changed(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
+            if not isinstance(node, Call) or node not in inputs:
+                return floats.get(node)
+            return node.with_fields(args=(new[node.args[0]], *inputs[node]))
+
+        body = rebuilt(nodes_of(main), changed)[main.body]
+        used = set(free_vars(body))
+        data = (param for param in main.params if param in used)
+        function = Function((*data, *chain(*self._inputs)), body)
+        return float_executor(infer_module(IRModule.from_expr(function)))
+
+    def db(self, grids: Sequence[Grid], samples: int | None = None) -> float:
+        """SQNR of the outputs with these grids, on the first samples or all."""
+        values = {
+            variable.name_hint: np.asarray(value, np.float32)
+            for variable, value in zip(chain(*self._inputs), chain(*grids), strict=True)
+        }
+        sums = OutputSums()
+        pairs = zip(self._audit.samples, self._audit.reference, strict=True)
+        for batch, reference in islice(pairs, samples):
+            sums.add(reference, run_on(self._run, {**batch, **values}))
+        return _db(sums.result().output_db)
+
+    def suspects(self) -> dict[int, tuple[str, ...]]:
+        """Return the indices of doubtful points, and of those whose error is amplified."""
+        index = {row.name: at for at, row in enumerate(self.rows)}
+        if not self.rows:
+            return {}
+        doubts = flagged(self._audit)
+        found = {
+            index[name]: flags
+            for name, flags in doubts.items()
+            if name in index and not DOUBTS_OF_VALUES.isdisjoint(flags)
+        }
+        for at, db in islice(self._loudest(), _SUSPECTS):
+            if db < _db(self.rows[at].sums.local.db) - _AMPLIFIED_DB:
+                found.setdefault(at, (_AMPLIFIED,))
+        return dict(islice(found.items(), _SUSPECTS))
+
+    def _loudest(self) -> Iterator[tuple[int, float]]:
+        """Yield the points by which the outputs lose most, and their SQNR with only this point
+        quantized; O(log points) runs each.
+
+        The half that adds more noise is halved next, while it adds a share of all noise. A flag
+        sees the noise at a point; this sees what the network makes of it, such as a sum along time
+        of one error, or an exponential that makes absolute errors relative ones.
+        """
+        waiting: list[tuple[float, int, int]] = []
+
+        def wait(first: int, last: int) -> None:
+            grids = [*self.exact[:first], *self.usual[first:last], *self.exact[last:]]
+            noise = 10.0 ** (-self.db(grids, _SCREENING_SAMPLES) / 10)
+            heappush(waiting, (-noise, first, last))
+
+        wait(0, len(self.rows))
+        while waiting and waiting[0][0] <= _SHARE * sum(noise for noise, _, _ in waiting):
+            noise, first, last = heappop(waiting)
+            middle = (first + last) // 2
+            if middle == first:
+                yield first, -10 * math.log10(-noise)
+            else:
+                wait(first, middle)
+                wait(middle, last)
+
+    def proposals(self, at: int, more_bits: bool) -> Iterator[tuple[dict[str, Any], Grid]]:
+        """Yield choices for a point and their grids: ranges, then more bits, cheapest first."""
+        point = self._points[at]
+        low, high = self._bounds[at]
+        readers = self._readers.get(point, ())
+        own = math.ceil(math.log2(self.usual[at][2] - self.usual[at][1] + 1))
+        for nbit in (None, *(_more_bits(point, own, readers) if more_bits else ())):
+            tabulated = not {TABLES, SCORES}.isdisjoint(readers)
+            room = wide_headroom(nbit or own, tabulated=tabulated)
+            for factor in dict.fromkeys((max(room, _ROOM), _ROOM)):
+                bounds = factor * low, factor * high
+                choice: dict[str, Any] = {"range": list(bounds)}
+                if nbit is not None:
+                    choice["nbit_input"] = nbit
+                yield choice, _grid(self._sided, point, bounds, nbit or own)
 
 
-def _extremes(
+def _inputs_of(at: int) -> list[Var]:
+    return [Var(f"<{at}>{name}", SCALAR) for name in PARAMETERS]
+
+
+def _bounds(
     calibration: Calibration, qconfig: QConfig, candidate: Candidate, audit: Audit
-) -> dict[str, tuple[float, float]]:
+) -> dict[str, Bounds]:
     """Lowest and highest value of each tensor over all calibration data, 0 among them."""
     names = point_names(candidate.annotated)
     measured = measured_points(candidate.annotated)
-    found = {row.name: (row.sums.minimum, row.sums.maximum) for row in audit.points}
+    bounds = {row.name: (row.sums.minimum, row.sums.maximum) for row in audit.points}
     stats = calibration.stats_for(qconfig)
     if len(stats.point_tensor) == len(measured):  # no reader has a point of its own
-        for point, tensor in zip(measured, stats.point_tensor):
-            one = stats.tensors[tensor]
-            found[names[point]] = float(one.minimum), float(one.maximum)
-    return {name: (min(low, 0.0), max(high, 0.0)) for name, (low, high) in found.items()}
+        for point, index in zip(measured, stats.point_tensor):
+            tensor = stats.tensors[index]
+            bounds[names[point]] = float(tensor.minimum), float(tensor.maximum)
+    return {name: (min(low, 0.0), max(high, 0.0)) for name, (low, high) in bounds.items()}
 
 
-def _bits_of(point: Call, held: int, readers: Readers, more_bits: bool) -> tuple[int | None, ...]:
-    """The bits that are tried: those that the point has, where these are not few, then more."""
-    if not takes_bits(point) or not more_bits:
-        return (None,)
+def _more_bits(point: Call, own: int, readers: Readers) -> Iterator[int]:
+    """Yield the bits that a point of ``own`` bits may have instead, fewest first."""
+    if not takes_bits(point):
+        return
+    options: tuple[int, ...] = _MORE_BITS
     if quantize_kind(point) != QAnnotateKind.INPUT:
-        if held < WIDE_BITS:
-            return (WIDE_BITS,)
-        return (None,)
-    most = TABLE_BITS if SCORES in readers else max(_BITS)
-    more = tuple(nbit for nbit in _BITS if held < nbit <= most)
-    if held < _USUAL:
-        return more
-    return (None, *more)
+        options = (WIDE_BITS,)
+    most = TABLE_BITS if SCORES in readers else WIDE_BITS
+    yield from (nbit for nbit in options if own < nbit <= most)
 
 
-def _bits(grid: Grid) -> int:
-    """Return the bits of the integers of a grid."""
-    return math.ceil(math.log2(grid[2] - grid[1] + 1))
-
-
-def _grid(sided: Sidedness, point: Call, ends: tuple[float, float], nbit: int) -> Grid:
+def _grid(sided: Sidedness, point: Call, bounds: Bounds, nbit: int) -> Grid:
     """Return the grid that ``bind_scales`` gives a point with a chosen range."""
-    low, high = ends
+    low, high = bounds
     reach = max(-low, high, SMALLEST_RANGE)
     uneven = sided.grid(point, reach, low, high, nbit)
     if uneven is not None:
-        first, last = uneven.ends
-        return float(uneven.step), first, last
+        return float(uneven.step), *uneven.ends
     limit = 2.0 ** (nbit - 1)
     return float(chosen_scale(reach / limit, sided.qconfig)), 1 - limit, limit - 1
 
@@ -411,54 +424,8 @@ def _exact(low: float, high: float) -> Grid:
     return max(-low, high, SMALLEST_RANGE) * _FINE, -(_FINE**-2), _FINE**-2
 
 
-def _db(found: float | None) -> float:
-    if found is None:
+def _db(value: float | None) -> float:
+    """Return dB of an SQNR; None is that of equal outputs."""
+    if value is None:
         return _PERFECT_DB
-    return found
-
-
-class _Tries:
-    """The simulation with the grids of some points as inputs, on the samples of an audit.
-
-    Weights and biases are those of the float network: what shipped has made up for the very points
-    that are doubtful.
-
-    Attributes:
-        grids: of these points, as they are so far.
-    """
-
-    def __init__(self, audit: Audit, points: Sequence[Call]) -> None:
-        main = audit.network.main
-        floats = audit.network.floats
-        self._audit = audit
-        self.grids = [grid for grid in map(bound_grid, points) if grid is not None]
-        given: dict[Expr, list[Var]] = {
-            point: [Var(f"<{place}>{each}", SCALAR) for each in PARAMETERS]
-            for place, point in enumerate(points)
-        }
-
-        def made(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
-            if not isinstance(node, Call) or node not in given:
-                return floats.get(node)
-            return node.with_fields(args=(new[node.args[0]], *given[node]))
-
-        body = rebuilt(nodes_of(main), made)[main.body]
-        self._names = [[each.name_hint for each in own] for own in given.values()]
-        used = free_vars(body)
-        params = (*(p for p in main.params if p in set(used)), *chain(*given.values()))
-        self._run = float_executor(infer_module(IRModule.from_expr(Function(params, body))))
-
-    def db(self, place: int = 0, grid: Grid | None = None, samples: int | None = None) -> float:
-        """SQNR of the outputs, with another grid at one place, on the first samples or all."""
-        grids = list(self.grids)
-        grids[place] = grids[place] if grid is None else grid
-        given = {
-            name: np.asarray(value, np.float32)
-            for names, values in zip(self._names, grids, strict=True)
-            for name, value in zip(names, values, strict=True)
-        }
-        sums = OutputSums()
-        pairs = zip(self._audit.samples, self._audit.reference, strict=True)
-        for batch, wanted in islice(pairs, samples):
-            sums.add(wanted, run_on(self._run, {**batch, **given}))
-        return _db(sums.result().output_db)
+    return value
