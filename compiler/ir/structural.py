@@ -1,4 +1,4 @@
-"""Structural equality with the path of the first difference, and the hash that goes with it.
+"""Structural hash, and the equality that goes with it: equal hashes.
 
 Graph nodes are compared one to one, so that a shared node differs from two equal ones; variables
 are compared by the place that binds them. Source: Relay v0.10 node/structural_equal.cc.
@@ -14,10 +14,8 @@ from __future__ import annotations
 import itertools
 import struct
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
-
-import numpy as np
 
 from compiler.ir.adt import (
     Clause,
@@ -68,7 +66,6 @@ __all__ = ["assert_structural_equal", "structural_equal", "structural_hash"]
 Subject = Expr | Type | IRModule | Any
 
 
-@collector_rests
 def structural_equal(a: Subject, b: Subject, map_free_vars: bool = False) -> bool:
     """True when the two are the same up to names of local variables, spans and checked types.
 
@@ -77,21 +74,71 @@ def structural_equal(a: Subject, b: Subject, map_free_vars: bool = False) -> boo
         b: the other one.
         map_free_vars: free variables may stand for each other one to one (same annotation).
     """
-    return Comparison(map_free_vars).first_difference(a, b) is None
+    same = structural_hash(a, map_free_vars) == structural_hash(b, map_free_vars)
+    return same and _external_modules(a) == _external_modules(b)
+
+
+def _external_modules(subject: Subject) -> list[int]:
+    """Runtime modules have no content to compare: both sides hold the very objects."""
+    if not isinstance(subject, IRModule):
+        return []
+    return [id(module) for module in subject.attrs.get("external_mods", ())]
 
 
 def assert_structural_equal(a: Subject, b: Subject, map_free_vars: bool = False) -> None:
     """Raise unless structurally equal.
 
     Raises:
-        AssertionError: with the access path of the first mismatch and both texts there.
+        AssertionError: with the path of the first node that differs, and both texts there.
     """
-    found = Comparison(map_free_vars).first_difference(a, b)
-    if found is not None:
-        raise AssertionError(
-            f"not structurally equal at {found.path or 'the root'}: {found.why}\n"
-            f"  left:  {_short(found.left)}\n  right: {_short(found.right)}"
+    if structural_equal(a, b, map_free_vars):
+        return
+    path = ""
+    if isinstance(a, IRModule) and isinstance(b, IRModule):
+        path, a, b = _differing_part(a, b)
+    left, right = (_Digest(map_free_vars) for _ in range(2))
+    left.of(a)
+    right.of(b)
+    for (mine, record), (theirs, other) in zip(left.records, right.records):
+        if record != other:
+            path += _path_to(mine, a)
+            a, b = mine, theirs
+            break
+    raise AssertionError(
+        f"not structurally equal at {path.removeprefix('.') or 'the root'}\n"
+        f"  left:  {_short(a)}\n  right: {_short(b)}"
+    )
+
+
+def _differing_part(a: IRModule, b: IRModule) -> tuple[str, Any, Any]:
+    """Return the path of the first part of two modules that differs, and the parts."""
+    for name in ("type_definitions", "functions"):
+        left, right = (
+            {key.name_hint: value for key, value in getattr(mod, name).items()} for mod in (a, b)
         )
+        if left.keys() != right.keys():
+            return name, sorted(left), sorted(right)
+        for key in left:
+            if not structural_equal(left[key], right[key]):
+                return f'{name}["{key}"]', left[key], right[key]
+    return "attrs", a.attrs, b.attrs
+
+
+def _path_to(part: Any, root: Any) -> str:
+    """Return the fields that lead from a node to a part of it."""
+    waiting = [(root, "")]
+    seen: set[int] = set()
+    while waiting:
+        value, path = waiting.pop()
+        if value is part:
+            return path
+        if isinstance(value, tuple):
+            waiting += [(item, f"{path}[{index}]") for index, item in enumerate(value)]
+        elif type(value) in _FIELDS and id(value) not in seen:
+            seen.add(id(value))
+            names = (field.rstrip("!") for field in _FIELDS[type(value)])
+            waiting += [(getattr(value, name), f"{path}.{name}") for name in names]
+    return ""
 
 
 def _short(value: Any, limit: int = 400) -> str:
@@ -102,46 +149,6 @@ def _short(value: Any, limit: int = 400) -> str:
         return shown
     return shown[: limit - 1] + "…"
 
-
-# The walk -----------------------------------------------------------------------------------------
-
-
-class Mismatch(NamedTuple):
-    """First difference: access path, reason, and the two values there."""
-
-    path: str
-    why: str
-    left: Any
-    right: Any
-
-
-class _Path(NamedTuple):
-    """Access path as a linked list: rendered only when a difference is found."""
-
-    parent: _Path | None
-    step: str
-
-    def __str__(self) -> str:
-        steps: list[str] = []
-        at: _Path | None = self
-        while at is not None:
-            steps.append(at.step)
-            at = at.parent
-        return "".join(reversed(steps)).removeprefix(".")
-
-
-class _Pair(NamedTuple):
-    left: Any
-    right: Any
-    path: _Path | None
-    phase: int
-
-
-COMPARE = 0
-ENTER_MAP = 1
-DEFINE = 2
-
-_GRAPH_KINDS = (Var, Call, Let, If, Function, Match, RefCreate, RefRead, RefWrite)
 
 # Fields in comparison order; a name ending in "!" is a place that defines variables.
 _FIELDS: dict[type, tuple[str, ...]] = {
@@ -170,214 +177,6 @@ _FIELDS: dict[type, tuple[str, ...]] = {
     PatternWildcard: (),
     Clause: ("lhs", "rhs"),
 }
-
-
-class Comparison:
-    """One comparison: the one-to-one maps between left and right objects, and the work stack."""
-
-    def __init__(self, map_free_vars: bool) -> None:
-        self._map_free_vars = map_free_vars
-        self._to_right: dict[Any, Any] = {}
-        self._to_left: dict[Any, Any] = {}
-        self._stack: list[_Pair] = []
-
-    def first_difference(self, a: Any, b: Any) -> Mismatch | None:
-        """The first mismatch in comparison order, or None."""
-        if isinstance(a, IRModule) and isinstance(b, IRModule):
-            return self._modules(a, b)
-        return self._run(a, b, None)
-
-    def _modules(self, a: IRModule, b: IRModule) -> Mismatch | None:
-        for name in ("type_definitions", "functions"):
-            left, right = (
-                {key.name_hint: value for key, value in getattr(side, name).items()}
-                for side in (a, b)
-            )
-            if left.keys() != right.keys():
-                return Mismatch(name, "different names", sorted(left), sorted(right))
-            for key in left:
-                # Each definition has maps of its own: sharing between functions has no meaning.
-                self._to_right = {}
-                self._to_left = {}
-                path = _Path(None, f'{name}["{key}"]')
-                found = self._run(left[key], right[key], path)
-                if found is not None:
-                    return found
-        return self._run(a.attrs, b.attrs, _Path(None, "attrs"))
-
-    def _run(self, a: Any, b: Any, path: _Path | None) -> Mismatch | None:
-        stack = self._stack = [_Pair(a, b, path, COMPARE)]
-        while stack:
-            pair = stack.pop()
-            if pair.phase == ENTER_MAP:
-                self._map(pair.left, pair.right)
-                continue
-            why = self._compare(pair)
-            if why is not None:
-                where = "" if pair.path is None else str(pair.path)
-                return Mismatch(where, why, pair.left, pair.right)
-        return None
-
-    def _map(self, left: Any, right: Any) -> None:
-        self._to_right[left] = right
-        self._to_left[right] = left
-
-    def _compare(self, pair: _Pair) -> str | None:
-        """Reason of a difference at this very pair; parts of it are pushed."""
-        left = pair.left
-        right = pair.right
-        cls = type(left)
-        if cls is not type(right):
-            return f"{cls.__name__} against {type(right).__name__}"
-        if cls is TensorType:
-            if left == right:
-                return None
-            return "different types"
-        if cls is Var or cls is TypeVar:
-            return self._variables(pair)
-        if isinstance(left, _GRAPH_KINDS) or (cls is Tuple and left.fields):
-            mapped = self._to_right.get(left)
-            if mapped is not None or right in self._to_left:
-                if mapped is right:
-                    return None
-                return "shared on one side only"
-            self._stack.append(pair._replace(phase=ENTER_MAP))
-            self._push_fields(pair)
-            return None
-        if cls is Constant:
-            return _constants(left, right)
-        if cls is GlobalVar:
-            if left.name_hint == right.name_hint:
-                return None
-            return "different global names"
-        if cls is Op or cls is IncompleteType:
-            if left is right:
-                return None
-            return f"{left} against {right}"
-        if cls in _FIELDS:
-            self._push_fields(pair)
-            if cls is TypeData:
-                # A constructor's inputs are part of the definition, not of every place it is named.
-                inputs = [tuple(c.inputs for c in side.constructors) for side in (left, right)]
-                step = _Path(pair.path, ".inputs")
-                self._stack.insert(0, _Pair(inputs[0], inputs[1], step, COMPARE))
-            return None
-        return self._values(pair)
-
-    def _push_fields(self, pair: _Pair) -> None:
-        left, right, path, _ = pair
-        todo = []
-        for field in _FIELDS[type(left)]:
-            name = field.rstrip("!")
-            if name == "type_args" and _ignores_type_args(left, right):
-                continue
-            phase = COMPARE if name == field else DEFINE
-            mine = getattr(left, name)
-            theirs = getattr(right, name)
-            if mine is None and theirs is None:
-                continue
-            todo.append(_Pair(mine, theirs, _Path(path, "." + name), phase))
-        self._stack.extend(reversed(todo))
-
-    def _variables(self, pair: _Pair) -> str | None:
-        left, right, path, phase = pair
-        mapped = self._to_right.get(left)
-        if mapped is not None or right in self._to_left:
-            if mapped is right:
-                return None
-            return "different variables"
-        if phase != DEFINE and not self._map_free_vars:
-            if left is right:
-                return None
-            return "different free variables"
-        if isinstance(left, TypeVar):
-            if left.kind != right.kind:
-                return "type variables of different kind"
-        else:
-            if left.virtual_device != right.virtual_device:
-                return "variables on different virtual devices"
-            annotations = left.type_annotation, right.type_annotation
-            self._stack.append(_Pair(*annotations, _Path(path, ".type_annotation"), COMPARE))
-        self._map(left, right)
-        return None
-
-    def _values(self, pair: _Pair) -> str | None:
-        left, right, path, phase = pair
-        if isinstance(left, (tuple, list)):
-            if len(left) != len(right):
-                return f"{len(left)} items against {len(right)}"
-            self._stack.extend(
-                _Pair(left[i], right[i], _Path(path, f"[{i}]"), phase)
-                for i in reversed(range(len(left)))
-            )
-            return None
-        if isinstance(left, (dict, DictAttrs)):
-            left = by_name(left)
-            right = by_name(right)
-            if set(left) != set(right):
-                return f"keys {sorted(left)} against {sorted(right)}"
-            self._stack.extend(
-                _same_object_pair(left[k], right[k], _Path(path, f'["{k}"]'), k)
-                for k in sorted(left, reverse=True)
-            )
-            return None
-        if isinstance(left, Attrs):
-            theirs = dict(right.items())
-            self._stack.extend(
-                _Pair(value, theirs[name], _Path(path, "." + name), COMPARE)
-                for name, value in reversed(list(left.items()))
-            )
-            return None
-        if isinstance(left, float):
-            same = struct.pack("<d", left) == struct.pack("<d", right)
-            if same:
-                return None
-            return f"{left!r} against {right!r}"
-        if isinstance(left, LoweredFunction):
-            if left.digest() == right.digest():
-                return None
-            return "different lowered functions"
-        if isinstance(left, (Expr, Type)):
-            if left is right:
-                return None
-            return "different objects of a kind without content"
-        if left == right:
-            return None
-        return f"{left!r} against {right!r}"
-
-
-def _same_object_pair(left: Any, right: Any, path: _Path, key: str) -> _Pair:
-    # Runtime modules have no content to compare: both sides hold the very objects.
-    if key == "external_mods" and left is not right:
-        return _Pair(tuple(map(id, left)), tuple(map(id, right)), path, COMPARE)
-    return _Pair(left, right, path, COMPARE)
-
-
-def _ignores_type_args(left: Call, right: Call) -> bool:
-    op = left.op
-    return isinstance(op, Op) or (
-        isinstance(op, Function)
-        and isinstance(right.op, Function)
-        and op.has_nonzero_attr("Primitive")
-    )
-
-
-def _constants(left: Constant, right: Constant) -> str | None:
-    a = left.data
-    b = right.data
-    if a is b:
-        return None
-    if a.dtype != b.dtype or a.shape != b.shape:
-        return f"{a.dtype}{list(a.shape)} against {b.dtype}{list(b.shape)}"
-    # Bits, not values: -0.0 is not 0.0, and NaN is NaN.
-    flat_a = np.ascontiguousarray(a).reshape(-1).view(np.uint8)
-    flat_b = np.ascontiguousarray(b).reshape(-1).view(np.uint8)
-    if np.array_equal(flat_a, flat_b):
-        return None
-    return "different values"
-
-
-# ---- the hash ------------------------------------------------------------------------------------
 
 
 LOCAL = "local:"
@@ -428,13 +227,17 @@ def _module_hash(mod: IRModule) -> str:
 
 
 class _Digest:
-    """One hash in progress."""
+    """One hash in progress.
+
+    Attributes:
+        records: graph nodes and variables with their bytes, operands before users.
+    """
 
     def __init__(self, map_free_vars: bool) -> None:
         self._map_free_vars = map_free_vars
         self._state = blake2b(digest_size=16)
+        self.records: list[tuple[Any, bytes]] = []
         self._ref: dict[Any, bytes] = {}
-        self._count = 0
         self._local = False
 
     def of(self, subject: Any) -> str:
@@ -471,15 +274,15 @@ class _Digest:
     def _define(self, var: Var | TypeVar) -> None:
         if var not in self._ref:
             what = self._annotation(var) if isinstance(var, Var) else var.kind.encode()
-            self._ref[var] = self._number(b"V" + what)
+            self._ref[var] = self._number(var, b"V" + what)
 
     def _annotation(self, var: Var) -> bytes:
         return self._value(var.type_annotation) + repr(var.virtual_device).encode()
 
-    def _number(self, record: bytes) -> bytes:
+    def _number(self, node: Any, record: bytes) -> bytes:
         self._state.update(b"%d:%b;" % (len(record), record))
-        self._count += 1
-        return b"#%d" % self._count
+        self.records.append((node, record))
+        return b"#%d" % len(self.records)
 
     def _record(self, node: Expr) -> bytes:
         ref = self._ref
@@ -488,7 +291,7 @@ class _Digest:
             record += self._value(node.attrs)
             if not isinstance(node.op, (Op, Function)):
                 record += self._value(node.type_args)
-            return self._number(record)
+            return self._number(node, record)
         if isinstance(node, Constant):
             return b"K" + constant_digest(node)
         if isinstance(node, Op):
@@ -498,7 +301,7 @@ class _Digest:
         if isinstance(node, Tuple):
             fields = b"T(%b)" % b",".join([ref[f] for f in node.fields])
             if node.fields:
-                return self._number(fields)
+                return self._number(node, fields)
             return fields
         if isinstance(node, Var):
             return self._free(node)
@@ -507,7 +310,7 @@ class _Digest:
         if isinstance(node, Constructor):
             return self._fields(node)
         if type(node) in _FIELDS:
-            return self._number(self._fields(node))
+            return self._number(node, self._fields(node))
         self._local = True
         return b"X%d" % _local_number(node)
 
@@ -525,7 +328,7 @@ class _Digest:
 
     def _free(self, var: Var) -> bytes:
         if self._map_free_vars:
-            return self._number(b"V" + self._annotation(var))
+            return self._number(var, b"V" + self._annotation(var))
         self._local = True
         return b"X%d" % _local_number(var)
 

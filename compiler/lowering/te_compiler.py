@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from compiler.errors import CompilerError, LoweringError, nearest
 from compiler.ir.expr import Call, Function, GlobalVar, Op, describe
 from compiler.ir.module import IRModule
-from compiler.ir.structural import structural_equal, structural_hash
+from compiler.ir.structural import structural_hash
 from compiler.ir.ty import tensor_fields
 from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice
 from compiler.ir.walk import nodes_of, post_order
@@ -84,7 +84,7 @@ class TECompiler:
         self._config = config
         self._names = {gv.name_hint for gv in mod} if mod is not None else set()
         self._next: dict[str, int] = {}
-        self._by_hash: dict[str, list[CachedFunc]] = {}
+        self._by_hash: dict[str, CachedFunc] = {}
         self._order: list[CachedFunc] = []
         self._device_contexts: dict[GlobalVar, str] = {}
 
@@ -98,13 +98,12 @@ class TECompiler:
         """
         digest = structural_hash(key.source, map_free_vars=True)
         full = f"{digest} {key.target} {key.virtual_device}"
-        for held in self._by_hash.get(full, ()):
-            if structural_equal(held.key.source, key.source, map_free_vars=True):
-                held.use_count += 1
-                return held
+        if full in self._by_hash:
+            self._by_hash[full].use_count += 1
+            return self._by_hash[full]
         compiler = key.source.get_attr("Compiler")
         made = self._lower_kernel(key) if compiler is None else self._note(key, str(compiler))
-        self._by_hash.setdefault(full, []).append(made)
+        self._by_hash[full] = made
         self._order.append(made)
         return made
 
@@ -197,8 +196,9 @@ class TECompiler:
                 )
             found.append(made)
         self._order = [entry for entry in self._order if entry.compiler is None]
-        for entries in self._by_hash.values():
-            entries[:] = [entry for entry in entries if entry.compiler is None]
+        self._by_hash = {
+            key: entry for key, entry in self._by_hash.items() if entry.compiler is None
+        }
         return found
 
     def get_device_contexts(self) -> dict[GlobalVar, str]:
