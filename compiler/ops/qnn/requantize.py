@@ -292,7 +292,7 @@ def finished(x: Value, attrs: RequantizeAttrs, words: Words) -> Value:
         low, high = map(float, limits)
         x = words.word("clip", [x], shape_of(x), x.type.dtype, a_min=low, a_max=high)
     if attrs.zero_point:
-        x = words.add(x, attrs.zero_point)
+        x = words.add(words.cast(x, attrs.compute_dtype), attrs.zero_point)
     x = words.cast(x, attrs.out_dtype)
     if attrs.stored:
         x = words.word("annotation.stop_fusion", [x], shape_of(x), x.type.dtype)
@@ -306,7 +306,8 @@ def requantize_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
 
 
 def scaled_sum(x: Value, factors: Factors, attrs: RequantizeAttrs, words: Words) -> Value:
-    """The fixed-point product in ``compute_dtype``, of powers of two a shift."""
+    """The fixed-point product in ``compute_dtype``, of powers of two a shift; int32 where it was
+    rounded away from zero or to even."""
     x = words.cast(x, attrs.compute_dtype)
     multiplier, shift, _ = factors
     dtype = x.type.dtype
@@ -352,7 +353,7 @@ def scaled_sum(x: Value, factors: Factors, attrs: RequantizeAttrs, words: Words)
         result = words.binary("right_shift", summed, along(right, "int64"))
     else:
         result = shifted_down(product, right, attrs.rounding, words)
-    return words.cast(words.cast(result, "int32"), dtype)
+    return words.cast(result, "int32")
 
 
 def _product(x: Value, multiplier: Array, shift: Array, axis: int, words: Words) -> Value:

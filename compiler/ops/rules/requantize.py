@@ -378,6 +378,8 @@ class _Step:
             multiplier = np.full_like(shift, POWER_OF_TWO)
         trailing = self.value.trailing
         scales = (self.value.scale, self.out)
+        if self.qconfig.is_relay and self.shifts is None and self._ties != "up":
+            work = "int32"  # Relay's product to the nearest ends in a cast, which the clip follows
         made = requantized(
             data,
             multiplier,

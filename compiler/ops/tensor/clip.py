@@ -77,15 +77,17 @@ FQZeroPoint.register(clip)(centred)
 @FQRealizeRewrite.register(clip)
 @of_integers
 def clip_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
-    """Bounds in units of the integers, rounded to the nearest; per channel where scales are."""
+    """Bounds in units of the integers, per channel where scales are: rounded to the nearest, under
+    Relay's QConfig truncated as its kernels do."""
     attrs = ClipAttrs.of(ref_call)
     if data.dtype == "float32":  # as wide as the bounds may lie
         acc = ctx.qconfig.dtype_activation
         data = data.like(data.in_dtype(acc), dtype=acc)
     scale = data.dom_scale.data.astype(np.float64)
     limits = integer_limits(data.dtype)
-    floor = np.rint(np.clip(attrs.a_min / scale, *limits)).astype(np.int64)
-    ceiling = np.rint(np.clip(attrs.a_max / scale, *limits)).astype(np.int64)
+    whole = np.trunc if ctx.qconfig.is_relay else np.rint
+    floor = whole(np.clip(attrs.a_min / scale, *limits)).astype(np.int64)
+    ceiling = whole(np.clip(attrs.a_max / scale, *limits)).astype(np.int64)
     if data.trailing is None:
         return data.like(integer_calls.clip(data.data, int(floor), int(ceiling)))
     upper = integer_calls.along_axis(ceiling, data.trailing, data.dtype)

@@ -15,7 +15,7 @@ import pytest
 
 from compiler import assert_structural_equal, evaluate, relay, text
 from compiler.ir.analysis import post_order
-from compiler.ir.expr import Call, Constant, Expr, TempExpr
+from compiler.ir.expr import Call, Constant, Expr, TempExpr, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.op import get_op
 from compiler.ops.rules.realize import FQRealizeRewrite
@@ -156,9 +156,23 @@ def test_rounding_to_nearest_is_spelled_out_in_int64(run: Any, folded: Any) -> N
     shown = text(result, show_types=False, show_meta=False)
     assert "fixed_point_multiply" not in shown
     assert shown.count("where(") == 2
+    dtypes = re.findall(r"right_shift.*\n.*dtype=(.*)\);\n.*clip.*\n.*dtype=(.*)\);", shown)
+    assert dtypes == [('"int32"', '"int8"')] * 2, "clipped in the int32 that the product ends in"
     # A rescaled bias folds to one int32 constant in this mode too.
     assert "meta[relay.Constant][1]" in shown
     assert shown.count("add(") == 3
+
+
+def test_bounds_of_a_clip_are_truncated_as_relays_kernels_do() -> None:
+    r = np.random.default_rng(75)
+    weight = relay.const(r.uniform(-0.5, 0.5, (3, 2, 1, 1)).astype("float32"))
+    data = r.normal(0.0, 4, (1, 2, 4, 4)).astype("float32")
+    conv = relay.op.nn.conv2d(relay.var("x", (1, 2, 4, 4)), weight)
+    mod = relay.module(relay.op.clip(conv, a_min=0, a_max=2.2))  # 10401.59 steps
+    config = QConfig(skip_conv_layers=[], weight_scale="max")
+    result = quantize(mod, dataset=[{"x": data}], qconfig=config)
+    clips = [n for n in post_order(result["main"]) if is_op_call(n, "clip")]
+    assert [clip.attrs.a_max for clip in clips] == [127.0, 10401.0, 127.0]  # type: ignore[attr-defined]
 
 
 def test_a_residual_sum_is_clipped_before_it_is_narrowed(run: Any, folded: Any) -> None:
