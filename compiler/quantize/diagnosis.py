@@ -18,7 +18,9 @@ from compiler.ir.module import IRModule
 from compiler.ir.ty import holds_float
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import is_given, quantize_kind
+from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.never_negative import never_negative
+from compiler.ops.rules.simplify import FCanonicalize
 from compiler.ops.rules.zero_point import may_have_zero_point
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.layer_choices import REST
@@ -299,6 +301,8 @@ def _skipped_layer(record: CallRecord, _pass: str, qconfig: QConfig) -> str:
 
 
 def _no_rule(record: CallRecord, pass_name: str, qconfig: QConfig) -> str:
+    if record.op in FCanonicalize and record.op not in FQAnnotateRewrite:
+        return f"CanonicalizeOps writes {record.op} otherwise: set prerequisite_level=3"
     tables = "" if qconfig.integer_tables else "set integer_tables=True; if that is not enough, "
     return (
         f"{tables}{record.op} has no rule in {pass_name}: replace it in the model, register a rule "

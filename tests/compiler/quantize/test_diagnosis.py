@@ -62,6 +62,14 @@ def test_a_convolutional_network_is_integer_throughout() -> None:
     assert {operator.advice for operator in found.operators} == {""}
 
 
+def test_a_bias_add_at_level_two_is_told_the_level_that_it_needs() -> None:
+    bias = relay.const(np.ones(4, np.float32))
+    mod = prerequisite_optimize(*_around(lambda v: relay.op.nn.bias_add(v, bias)), 2)
+    (row, *_) = diagnose(mod, QConfig(skip_conv_layers=[])).causes()
+    assert row["op"] == "nn.bias_add"
+    assert row["advice"] == "CanonicalizeOps writes nn.bias_add otherwise: set prerequisite_level=3"
+
+
 @pytest.mark.parametrize(
     ("scheme", "says"),
     [
