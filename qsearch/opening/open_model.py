@@ -24,6 +24,7 @@ import onnx
 from onnx import numpy_helper
 
 from compiler.errors import OnnxImportError, raised_as
+from compiler.frontend.from_onnx.convert.normalization import training_note
 from compiler.frontend.from_onnx.model_file import read_model
 from compiler.ir.expr import Call, is_op_call
 from compiler.ir.module import IRModule
@@ -188,7 +189,8 @@ def open_model(
     _refuse_empty(mod, params)
     _refuse_infinite(mod, params)
     module = optimized(mod, params)
-    for note in (given_note(module), refusal_expected(module)):
+    training = training_note(read_model(source.original, kinds=()))
+    for note in (training, given_note(module), refusal_expected(module)):
         if note:
             log.warning("%s", note)
     return OpenedModel(cut, module, dims, at, folder)

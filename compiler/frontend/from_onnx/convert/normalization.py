@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import onnx
 
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
@@ -13,11 +14,10 @@ from compiler.ir.expr import Expr
 
 @from_onnx("BatchNormalization")
 def batch_normalization(node: OnnxNode) -> list[Expr]:
-    """With the stored statistics, or in training mode with the statistics of the batch. Before
-    opset 14 exporters may name four more outputs, which hold what is stored."""
+    """Normalize with the stored statistics, or in training mode with those of the batch."""
     mean = node.arg(3)
     variance = node.arg(4)
-    training = bool(node.attr("training_mode", 0))
+    training = trains(node.proto, node.opset)
     if training:
         mean, variance = _batch_statistics(node)
     normalized = node.call(
@@ -32,8 +32,32 @@ def batch_normalization(node: OnnxNode) -> list[Expr]:
     )
     result = node.field(normalized, 0)
     if not training:
-        return [result, mean, variance, mean, variance]
-    return [result, _running(node, node.arg(3), mean), _running(node, node.arg(4), variance)]
+        return [result]
+    running = [_running(node, node.arg(3), mean), _running(node, node.arg(4), variance)]
+    saved = [mean, variance] if node.opset < 14 else []
+    return [result, *running, *saved]
+
+
+def trains(proto: onnx.NodeProto, opset: int) -> bool:
+    """Return whether a BatchNormalization is in training mode.
+
+    From opset 14 an attribute says it; before, further outputs do.
+    """
+    if opset >= 14:
+        return any(a.name == "training_mode" and a.i for a in proto.attribute)
+    return any(proto.output[1:])
+
+
+def training_note(model: onnx.ModelProto) -> str:
+    """Return the sentence about nodes in training mode; "" where there are none."""
+    opset = max((o.version for o in model.opset_import if not o.domain), default=1)
+    nodes = [n for n in model.graph.node if n.op_type == "BatchNormalization" and trains(n, opset)]
+    if not nodes:
+        return ""
+    return (
+        f"BatchNormalization in training mode ({len(nodes)} nodes, first {nodes[0].name!r}): the "
+        "answer depends on the other samples of a run; export the model after model.eval()"
+    )
 
 
 def _batch_statistics(node: OnnxNode) -> tuple[Expr, ...]:
