@@ -1,12 +1,12 @@
-"""SelectByPlace: a sort or a topk becomes places, and the elements there.
+"""SelectByPlace: a topk becomes places, and the elements there.
 
     before                                        after
     %0 = topk(%x, k=3, axis=1);                   %0 = topk(%x, k=3, axis=1, ret_type="indices");
     (%0.0, %0.1)                                  (gather(%x, %0, axis=1), %0)
 
-sort and argsort are a topk of all elements. Values that are picked keep their scale, and places
-have none. Not handled: more than MOST elements, which integer modules do not order, and what is not
-computed. A one_hot of real numbers is one of truth values, times the difference of its numbers:
+Values that are picked keep their scale, and places have none. Not handled: more than MOST elements,
+which integer modules do not order, and what is not computed. A one_hot of real numbers is one of
+truth values, times the difference of its numbers:
 
     one_hot(%i, 2f, 0f, depth=4)      multiply(cast(one_hot(%i, True, False, depth=4), float32), 2f)
 """
@@ -28,8 +28,6 @@ from compiler.ops.op_call import op_call
 from compiler.ops.transform.sort import MOST
 from compiler.passes.recovered_calls import retyped
 
-_ORDERS = ("sort", "argsort", "topk")
-
 
 @register_pass("SelectByPlace", opt_level=0, required=("InferType",))
 class SelectByPlace(FunctionPass):
@@ -37,7 +35,7 @@ class SelectByPlace(FunctionPass):
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The function with places, itself where nothing is ordered."""
-        if not mentions(fn, (*_ORDERS, "one_hot")):
+        if not mentions(fn, ("topk", "one_hot")):
             return fn
         return retyped(fn, mod, _selected)
 
@@ -48,16 +46,15 @@ def _selected(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
         if isinstance(pair, Tuple):
             return pair.fields[node.index]
         return None
-    if not is_op_call(node, *_ORDERS, "one_hot"):
+    if not is_op_call(node, "topk", "one_hot"):
         return None
     attrs: Any = node.attrs
     if is_op_call(node, "one_hot"):
         return _chosen(node, attrs, new[node.args[0]])
-    wanted = "indices" if is_op_call(node, "argsort") else getattr(attrs, "ret_type", "values")
+    wanted = attrs.ret_type
     size = node.args[0].tensor_type.shape[attrs.axis]
-    count = getattr(attrs, "k", 0)
-    count = size if count < 1 else count
-    known = is_op_call(node, "topk") and wanted == "indices"
+    count = size if attrs.k < 1 else attrs.k
+    known = wanted == "indices"
     given = isinstance(behind(node.args[0], MOVES)[1], Var)
     if known or given or not isinstance(count, int) or count > MOST:
         return None

@@ -72,7 +72,7 @@ _STEP_CHARACTERS = 2000
 _UNITS = {
     4: (
         "add subtract multiply nn.bias_add maximum minimum clip nn.relu negative abs cast round "
-        "squared_difference equal not_equal less less_equal greater greater_equal bitwise_and "
+        "equal not_equal less less_equal greater greater_equal bitwise_and "
         "logical_and logical_or logical_xor logical_not zeros ones full arange reverse concatenate "
         "stack split strided_slice broadcast_to nn.pad one_hot max min "
         "prod cumsum nn.global_max_pool2d nn.depth_to_space"
@@ -81,7 +81,7 @@ _UNITS = {
     16: "where take gather scatter_nd",
     20: "fixed_point_multiply fixed_point_multiply_per_axis left_shift right_shift",
     60: "qnn.requantize",
-    48: "lookup sort argsort",
+    48: "lookup",
     110: "nn.integer_softmax nn.integer_standardize",
     # Nothing is computed: a view, or a copy at most.
     1: "reshape squeeze expand_dims nn.batch_flatten copy annotation.stop_fusion",
@@ -229,12 +229,6 @@ def _matmul(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
     return _product(out * terms, out, types, matrices)
 
 
-@FWork.register("einsum")
-def _einsum(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
-    macs = math.prod(_elements(ty) for ty in types)
-    return OpWork(macs, 50 * macs, 8 * out)
-
-
 @FWork.register("nn.max_pool2d", "nn.avg_pool2d")
 def _pool(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
     """Every tap of the window is a numpy operation, and two nodes that onnxruntime keeps alive.
@@ -246,12 +240,6 @@ def _pool(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
     units = 4 * taps * out + taps * (9000 + 17 * taps)
     found = OpWork(0, units, taps * (16 * out + _TAP_BYTES))
     return _with_image(found, _padded(types[0], attrs.layout, attrs.padding))
-
-
-@FWork.register("vision.non_max_suppression")
-def _boxes(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
-    pairs = sum(_elements(ty) for ty in types) ** 2
-    return OpWork(0, _OTHER_UNITS * pairs, 8 * pairs)
 
 
 _SPREADS = {"repeat": 16}

@@ -191,15 +191,14 @@ def combined(g: Growing) -> None:
     """Two values, or a value and numbers, by any operator of two operands."""
     x, ty = g.some()
     names = ["add", "subtract", "multiply", "maximum", "minimum", "less", "equal", "greater"]
-    names += ["bitwise_and", "bitwise_or", "bitwise_xor", "floor_divide", "trunc_divide"]
+    names += ["bitwise_and", "bitwise_or", "bitwise_xor", "floor_divide", "divide"]
     names += ["less_equal", "greater_equal", "not_equal", "add", "subtract", "multiply"]
-    names += ["squared_difference"]
     if ty.dtype == "bool":
         names = ["logical_and", "logical_or", "logical_xor", "equal", "bitwise_and", "maximum"]
     name = g.pick(*names)
     fit = [v for v, t in g.values if t.dtype == ty.dtype]
     if g.chance(0.4) or not fit:
-        small = name in ("multiply", "floor_divide", "trunc_divide")
+        small = name in ("multiply", "floor_divide", "divide")
         dtype = "int8" if small and ty.dtype != "bool" and ty.dtype[0] != "u" else ty.dtype
         other = g.constant(ty.dtype, g.spread(ty.concrete_shape), lambda: g.number(dtype) or 1)
     else:
@@ -365,7 +364,7 @@ def requantized(g: Growing, axis: int) -> None:
     count = ty.concrete_shape[axis]
     along = (count, *(1,) * (len(ty.shape) - 1 - axis))
     if g.chance(0.2):
-        name = g.pick("multiply", "floor_divide", "trunc_divide")
+        name = g.pick("multiply", "floor_divide", "divide")
         number = g.pick("int8", "int16", "int32")
         factor = g.constant(ty.dtype, g.pick((), (1,), along), lambda: g.number(number) or 1)
         g.add(lambda: getattr(op, name)(x, factor))
@@ -525,7 +524,7 @@ def moved(g: Growing) -> None:
         lambda: op.squeeze(x),
         lambda: op.nn.pad(x, fill, pad_width=padding),
         lambda: op.nn.pad(x, fill, pad_width=[[0, 0], [0, 0], [1, 2], [2, 0]]),
-        lambda: op.nn.mirror_pad(x, pad_width=padding, mode=g.pick("REFLECT", "SYMMETRIC")),
+        lambda: op.nn.pad(x, fill, pad_width=padding, pad_mode=g.pick("reflect", "edge")),
         lambda: op.strided_slice(x, begin=begins, end=lasts, strides=steps),
         lambda: op.reverse(x, axis=axis),
         lambda: op.tile(x, reps=[g.pick(1, 2) for _ in shape]),
@@ -547,8 +546,6 @@ def moved(g: Growing) -> None:
         ),
         lambda: op.layout_transform(x, src_layout="NCHW", dst_layout="NHWC"),
         lambda: op.nn.batch_flatten(x),
-        lambda: op.slice_like(x, g.pick(*others)),
-        lambda: op.broadcast_to_like(x, g.pick(*others)),
         lambda: op.reshape_like(x, g.pick(*others)),
     )
     g.add(g.pick(*makers))

@@ -40,7 +40,6 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "full": {"shape": (2,)},
     "fixed_point_multiply": {"multiplier": 1 << 30, "shift": 1},
     "unary_formula": {"formula": "x x sigmoid multiply"},
-    "einsum": {"equation": "ij,ij->ji"},
     "reshape": {"newshape": (-1,)},
     "expand_dims": {"axis": 0},
     "split": {"indices_or_sections": 1},
@@ -62,7 +61,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
 }
 SHAPES = ((), (1,), (2,), (3,), (2, 3), (3, 2), (1, 2, 3), (2, 3, 3), (1, 2, 3, 3), (2, 2, 1, 1))
 DTYPES = ("float32", "float16", "int8", "int32", "int64", "uint8", "bool")
-_TAKES_TUPLE = ("concatenate", "stack", "einsum")
+_TAKES_TUPLE = ("concatenate", "stack")
 _INTS = (-5, -2, -1, 0, 1, 2, 3, 4)
 _FLOATS = (0.0, 1.0, -1.0, 2.5, float("nan"), float("inf"))
 _WORDS = (

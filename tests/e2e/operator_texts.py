@@ -31,8 +31,6 @@ CORES: Final[dict[str, str]] = {
     "nn.bias_add": "nn.bias_add(%w, meta[relay.Constant][1])",
     "nn.matmul": "reshape(nn.matmul(reshape(%w, newshape=[24, 6]), meta[relay.Constant][2]), "
     "newshape=[1, 4, 6, 6])",
-    "nn.mirror_pad": "strided_slice(nn.mirror_pad(%w, pad_width=[[0, 0], [0, 0], [1, 1], [2, 0]], "
-    'mode="SYMMETRIC"), begin=[0, 0, 1, 0], end=[1, 4, 7, 6])',
     "nn.upsampling": "strided_slice(nn.upsampling(%w, scale_h=2f, scale_w=2f), "
     "begin=[0, 0, 1, 3], end=[1, 4, 7, 9])",
     "not_equal": "where(not_equal(%w, 3), %w, 5)",
@@ -51,18 +49,12 @@ CORES: Final[dict[str, str]] = {
     "bitwise_not": "bitwise_not(%w)",
     "bitwise_or": "bitwise_or(%w, right_shift(%w, 3))",
     "bitwise_xor": "bitwise_xor(%w, 77)",
-    "broadcast_to_like": "add(broadcast_to_like(sum(%w, axis=[2], keepdims=True), %w), %w)",
     "floor_divide": "floor_divide(%w, 7)",
     "isqrt": 'cast(isqrt(cast(abs(%w), dtype="int64")), dtype="int32")',
     "layout_transform": 'layout_transform(layout_transform(%w, src_layout="NCHW", '
     'dst_layout="NHWC"), src_layout="NHWC", dst_layout="NCHW")',
-    "scatter_elements": "add(scatter_elements(%w, meta[relay.Constant][3], %w, axis=2, "
-    'reduction="max"), %w)',
-    "slice_like": "slice_like(nn.pad(%w, 3, pad_width=[[0, 0], [0, 0], [0, 1], [0, 2]]), %w)",
-    "squared_difference": "squared_difference(%w, 5)",
     "floor_mod": "floor_mod(%w, 7)",
     "mod": "mod(%w, 7)",
-    "trunc_divide": "trunc_divide(%w, 7)",
     "trunc_mod": "trunc_mod(%w, 8)",
     "annotation.cast_hint": 'annotation.cast_hint(%w, dtype="int8")',
 }

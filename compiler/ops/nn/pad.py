@@ -1,4 +1,4 @@
-"""nn.pad(data, pad_value): (before, after) elements on every axis; nn.mirror_pad: by reflection."""
+"""nn.pad(data, pad_value): (before, after) elements on every axis."""
 
 from __future__ import annotations
 
@@ -40,15 +40,7 @@ class PadAttrs(OpAttrs):
     pad_mode: str = "constant"
 
 
-class MirrorPadAttrs(OpAttrs):
-    """Mode "SYMMETRIC" repeats the edge, "REFLECT" does not; (before, after) per axis."""
-
-    mode: str = "SYMMETRIC"
-    pad_width: tuple[Sizes, ...] = ()
-
-
 _MODES = ("constant", "edge", "reflect")
-_MIRROR_MODES = {"SYMMETRIC": "symmetric", "REFLECT": "reflect"}
 
 
 def _padded(op: str, data: TensorType, width: tuple[tuple[int, ...], ...], reflect: bool) -> Type:
@@ -103,34 +95,6 @@ def pad_numpy(attrs: PadAttrs, args: Arrays, out_type: Type) -> list[Any]:
     return [np.pad(data[crop], width, mode="edge" if attrs.pad_mode == "edge" else "reflect")]
 
 
-@define_op("nn.mirror_pad", pattern=OpPattern.INJECTIVE)
-def mirror_pad(types: Types, attrs: MirrorPadAttrs) -> Type:
-    """Every axis grows by its pair.
-
-    Raises:
-        TypeInferenceError: the mode is unknown, or a pair is negative.
-    """
-    data = tensor("nn.mirror_pad", types, 0, "data")
-    if attrs.mode not in _MIRROR_MODES:
-        raise TypeInferenceError(
-            f"nn.mirror_pad: mode {attrs.mode!r} is unknown",
-            fix=f"legal: {', '.join(_MIRROR_MODES)}",
-        )
-    if any(w < 0 for pair in attrs.pad_width for w in pair):
-        raise TypeInferenceError("nn.mirror_pad: pad_width has a negative value")
-    return _padded("nn.mirror_pad", data, attrs.pad_width, attrs.mode == "REFLECT")
-
-
-@FNumpyCompute.register(mirror_pad)
-def mirror_pad_numpy(attrs: MirrorPadAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """Pad with numpy; a scalar has nothing to pad."""
-    if not attrs.pad_width:
-        return [args[0]]
-    width = [(before, after) for before, after in attrs.pad_width]
-    mode: Any = _MIRROR_MODES[attrs.mode]
-    return [np.pad(args[0], width, mode)]
-
-
 def _padded_view(data: TensorView, width: Sequence[Sequence[int]], fill: Scalar) -> TensorView:
     shape = [n + low + high for n, (low, high) in zip(data.shape, width)]
 
@@ -154,18 +118,18 @@ def pad_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> 
     return [_padded_view(data, attrs.pad_width, value.at(()))]
 
 
-FConvertLayout.register("nn.pad", "nn.mirror_pad")(
+FConvertLayout.register("nn.pad")(
     following(lambda attrs, order: {"pad_width": tuple(attrs.pad_width[axis] for axis in order)})
 )
 
 
-@FBody.register("nn.pad", "nn.mirror_pad")
+@FBody.register("nn.pad")
 def pad_body(step: Step, words: Words) -> Value | None:
     """Cropped first; what repeats elements takes them axis by axis."""
     data = step.args[0]
     attrs = step.attrs
     width = attrs.pad_width
-    mode: Any = _MIRROR_MODES[attrs.mode] if step.name == "nn.mirror_pad" else attrs.pad_mode
+    mode: Any = attrs.pad_mode
     cropped = [(max(0, -before), max(0, -after)) for before, after in width]
     if mode == "constant" and not any(map(any, cropped)) and width:
         return None

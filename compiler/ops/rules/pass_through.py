@@ -208,7 +208,6 @@ MOVES = (
     "broadcast_to",
     "expand_dims",
     "nn.depth_to_space",
-    "nn.mirror_pad",
     "nn.space_to_depth",
     "repeat",
     "reverse",

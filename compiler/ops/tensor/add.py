@@ -1,14 +1,11 @@
 """add: out = lhs + rhs, broadcast; integers wrap.
 subtract: out = lhs - rhs, broadcast; integers wrap.
-squared_difference: out = (lhs - rhs) ** 2, broadcast, in the dtype of the operands.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from compiler.core.words import FBody, Words
-from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Args, Call, Expr, describe, is_op_call
 from compiler.ir.loops import STATE
 from compiler.ops.annotation.attach_simulated_quantize import (
@@ -201,22 +198,6 @@ def subtract_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr |
     (lhs, rhs), scale = unify_for_add(ref_call, pair, ctx.qconfig, ctx.reach_of(ref_call))
     difference = with_args(ref_call, (lhs.data, rhs.data))
     return integers(difference, scale, ctx.qconfig.dtype_activation, ctx.bounds_of)
-
-
-# ---- squared_difference ------------------------------------------------------------------------
-
-binary_op(
-    "squared_difference",
-    lambda lhs, rhs: np.square(lhs - rhs),
-    None,
-)
-
-
-@FBody.register("squared_difference")
-def squared_difference_body(step: Step, words: Words) -> Value:
-    """The difference times itself."""
-    difference = words.subtract(*step.args)
-    return words.multiply(difference, difference)
 
 
 FQZeroPoint.register(add)(folded)

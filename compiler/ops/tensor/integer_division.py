@@ -1,4 +1,4 @@
-"""floor_divide, floor_mod, mod, trunc_divide, trunc_mod: broadcast; an integer over 0 is 0."""
+"""floor_divide, floor_mod, mod, trunc_mod: broadcast; an integer over 0 is 0."""
 
 from __future__ import annotations
 
@@ -26,20 +26,8 @@ def truncated_quotient(lhs: Array, rhs: Array) -> Array:
     return np.asarray(floor + bump.astype(lhs.dtype))
 
 
-def _trunc_divide(lhs: Array, rhs: Array) -> Any:
-    if lhs.dtype.kind == "f":
-        return np.trunc(lhs / rhs)
-    return truncated_quotient(lhs, rhs)
-
-
 intrinsics.register("truncdiv")(truncated_quotient)
 intrinsics.register("fmod")(np.fmod)
-
-
-def _truncated(attrs: Any, a: Scalar, b: Scalar) -> Scalar:
-    if a.dtype.startswith("float"):
-        return Intrin("trunc", (Bin("/", a, b),))
-    return Bin("truncdiv", a, b)
 
 
 def _remainder(attrs: Any, a: Scalar, b: Scalar) -> Scalar:
@@ -52,7 +40,6 @@ def _remainder(attrs: Any, a: Scalar, b: Scalar) -> Scalar:
 
 binary_op("floor_divide", np.floor_divide, "floordiv")
 binary_op("floor_mod", np.mod, "floormod")
-binary_op("trunc_divide", _trunc_divide, elementwise(_truncated))
 # Relay's mod is C's: the sign of the dividend.
 binary_op("mod", np.fmod, elementwise(_remainder, reads=3))
 binary_op("trunc_mod", np.fmod, elementwise(_remainder, reads=3))
@@ -76,8 +63,8 @@ def _quotient(a: Value, b: Value, words: Words) -> Value:
     return words.add(floor, bump)
 
 
-@FBody.register("divide", "trunc_divide")
-def trunc_divide_body(step: Step, words: Words) -> Value | None:
+@FBody.register("divide")
+def divide_body(step: Step, words: Words) -> Value | None:
     """The quotient toward zero, of integers."""
     a, b = step.args
     if is_float(a.type.dtype):

@@ -1,4 +1,4 @@
-"""scatter_elements and scatter_nd: a copy of data with updates written at given places.
+"""scatter_nd: a copy of data with updates written at given places.
 
 The reduction (mode) says what happens to the old value: "update" replaces it, "add", "mul", "min"
 and "max" combine. Updates are applied in row-major order, so of several updates of one place
@@ -25,7 +25,7 @@ from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Dim, TensorType, Type
 from compiler.lir.builder import LirBuilder
 from compiler.ops.annotation.attach_simulated_quantize import as_input
-from compiler.ops.arg_types import Types, index_tensor, normalize_axis, same_dtype, tensor
+from compiler.ops.arg_types import Types, index_tensor, same_dtype, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import op_call
 from compiler.ops.reduce.sum import added_up
@@ -51,13 +51,6 @@ _COMBINE: dict[str, Any] = {"add": np.add, "mul": np.multiply, "min": np.minimum
 _MODES = ("update", *_COMBINE)
 
 
-class ScatterElementsAttrs(OpAttrs):
-    """The axis the indices count along, and the reduction."""
-
-    axis: int = 0
-    reduction: str = "update"
-
-
 class ScatterNDAttrs(OpAttrs):
     """The reduction."""
 
@@ -67,31 +60,6 @@ class ScatterNDAttrs(OpAttrs):
 def _check_mode(op: str, mode: str) -> None:
     if mode not in _MODES:
         raise TypeInferenceError(f"{op}: mode {mode!r} is unknown", fix=legal_names(mode, _MODES))
-
-
-@define_op("scatter_elements", arg_names=("data", "indices", "updates"), pattern=OpPattern.OPAQUE)
-def scatter_elements(types: Types, attrs: ScatterElementsAttrs) -> Type:
-    """Type of the data; indices and updates have one shape, of the data's rank.
-
-    Raises:
-        TypeInferenceError: the shapes do not fit, or the indices reach beyond the data.
-    """
-    op = "scatter_elements"
-    data = tensor(op, types, 0, "data")
-    indices = index_tensor(op, types, 1, "indices")
-    updates = tensor(op, types, 2, "updates")
-    same_dtype(op, data, updates)
-    axis = normalize_axis(op, attrs.axis, len(data.shape))
-    _check_mode(op, attrs.reduction)
-    if indices.shape != updates.shape or len(indices.shape) != len(data.shape):
-        raise TypeInferenceError(
-            f"{op}: indices {indices} and updates {updates} need one shape of that rank"
-        )
-    for k, (d, i) in enumerate(zip(data.shape, indices.shape)):
-        if k != axis and isinstance(d, int) and isinstance(i, int) and i > d:
-            raise TypeInferenceError(f"{op}: indices {indices} reach beyond data {data}")
-    _check_room(op, (data.shape[axis],), updates)
-    return data
 
 
 @define_op("scatter_nd", arg_names=("data", "indices", "updates"), pattern=OpPattern.OPAQUE)
@@ -128,18 +96,6 @@ def _write(out: NDArray[Any], index: tuple[Any, ...], updates: NDArray[Any], mod
         out[index] = updates
     else:
         _COMBINE[mode].at(out, index, updates)
-
-
-@FNumpyCompute.register(scatter_elements)
-def scatter_elements_numpy(attrs: ScatterElementsAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """Indices outside are clipped."""
-    data, indices, updates = args
-    axis = attrs.axis % data.ndim
-    index: list[Any] = list(np.indices(indices.shape, sparse=True))
-    index[axis] = kept_inside(indices, data.shape[axis], "clip")
-    out = data.copy()
-    _write(out, tuple(index), updates, attrs.reduction)
-    return [out]
 
 
 @FNumpyCompute.register(scatter_nd)
@@ -195,23 +151,6 @@ def scatter_nd_body(step: Step, words: Words) -> Value | None:
     named = shape[: tuples[0]]
     places = flat_places(words, indices, named)
     return _rows_scattered(words, data, math.prod(named), places, updates, step.attrs.mode)
-
-
-@FBody.register("scatter_elements")
-def scatter_elements_body(step: Step, words: Words) -> Value:
-    """Rows of one element."""
-    data, indices, updates = step.args
-    shape = shape_of(data)
-    axis = step.attrs.axis % len(shape_of(data))
-    sizes = [size if k == axis else 1 for k, size in enumerate(shape)]
-    strides = [math.prod(shape[k + 1 :]) for k in range(len(shape))]
-    starts: Any = 0
-    for k, number in enumerate(np.indices(shape_of(indices), sparse=True)):
-        starts = starts + (number * strides[k] if k != axis else 0)
-    inside = words.reshape(indices, (1, *shape_of(indices)))
-    places = words.multiply(flat_places(words, inside, (sizes[axis],)), strides[axis])
-    places = words.add(places, words.constant(starts, "int64"))
-    return _rows_scattered(words, data, math.prod(shape), places, updates, step.attrs.reduction)
 
 
 def _rows_scattered(

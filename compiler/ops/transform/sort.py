@@ -1,4 +1,4 @@
-"""sort, argsort and topk along one axis. Equal values keep their order; NaN is the largest."""
+"""topk along one axis. Equal values keep their order; NaN is the largest."""
 
 from __future__ import annotations
 
@@ -22,14 +22,6 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.zero_point import FQZeroPoint, taken
 
 
-class ArgsortAttrs(OpAttrs):
-    """Axis, direction and (argsort) the dtype of positions."""
-
-    axis: int = -1
-    is_ascend: bool = True
-    dtype: str = "int32"
-
-
 class TopKAttrs(OpAttrs):
     """Number of elements (below 1: all), and form of the result: "both", "values" or "indices"."""
 
@@ -38,22 +30,6 @@ class TopKAttrs(OpAttrs):
     ret_type: str = "both"
     is_ascend: bool = False
     dtype: str = "int32"
-
-
-@define_op("sort", pattern=OpPattern.OPAQUE)
-def sort(types: Types, attrs: ArgsortAttrs) -> Type:
-    """Type of the data."""
-    data = tensor("sort", types, 0, "data")
-    normalize_axis("sort", attrs.axis, len(data.shape))
-    return data
-
-
-@define_op("argsort", pattern=OpPattern.OPAQUE)
-def argsort(types: Types, attrs: ArgsortAttrs) -> Type:
-    """Shape of the data, dtype of the positions."""
-    data = tensor("argsort", types, 0, "data")
-    normalize_axis("argsort", attrs.axis, len(data.shape))
-    return TensorType(data.shape, check_integer_dtype("argsort", attrs.dtype))
 
 
 @define_op("topk", pattern=OpPattern.OPAQUE)
@@ -92,20 +68,6 @@ def ordering(data: NDArray[Any], axis: int, ascending: bool) -> NDArray[np.int64
     return np.asarray(data.shape[axis] - 1 - np.flip(turned, axis=axis))
 
 
-@FNumpyCompute.register(sort)
-def sort_numpy(attrs: ArgsortAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """A copy."""
-    order = ordering(args[0], attrs.axis, attrs.is_ascend)
-    return [np.take_along_axis(args[0], order, axis=attrs.axis)]
-
-
-@FNumpyCompute.register(argsort)
-def argsort_numpy(attrs: ArgsortAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """Positions."""
-    order = ordering(args[0], attrs.axis, attrs.is_ascend)
-    return [order.astype(storage_dtype(attrs.dtype))]
-
-
 @FNumpyCompute.register(topk)
 def topk_numpy(attrs: TopKAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """The first k of a full stable sort."""
@@ -119,10 +81,6 @@ def topk_numpy(attrs: TopKAttrs, args: Arrays, out_type: Type) -> list[Any]:
         return [values, indices]
     return [values if attrs.ret_type == "values" else indices]
 
-
-FLower.register(sort)(library_routine("sort", sort_numpy))
-
-FLower.register(argsort)(library_routine("argsort", argsort_numpy))
 
 MOST: Final = 64
 """Elements that an integer module puts in order: each is found by one walk over all of them."""

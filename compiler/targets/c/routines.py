@@ -1,6 +1,6 @@
 """Extern blocks: library routines on whole buffers, by symbol.
 
-``c_routines.register("sort")`` gives a routine its C form; one without is an error that names it.
+``c_routines.register("topk")`` gives a routine its C form; one without is an error that names it.
 """
 
 from __future__ import annotations

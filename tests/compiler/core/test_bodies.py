@@ -90,10 +90,10 @@ def var(name: str, array: Array) -> Var:
     return Var(name, TensorType(array.shape, str(array.dtype)))
 
 
-QUOTIENTS = ("divide", "trunc_divide", "floor_mod", "mod", "trunc_mod")
+QUOTIENTS = ("divide", "floor_mod", "mod", "trunc_mod")
 UNARY = ("negative", "abs", "copy", "floor", "ceil", "trunc", "round", "round_even", "bitwise_not")
 BINARY = (
-    *("not_equal", "less_equal", "greater", "greater_equal", "bitwise_xor", "squared_difference"),
+    *("not_equal", "less_equal", "greater", "greater_equal", "bitwise_xor"),
     *QUOTIENTS,
 )
 LOGICAL = ("logical_and", "logical_or", "logical_xor")
@@ -132,12 +132,9 @@ def test_moves_of_every_dtype(dtype: str) -> None:
     data = values(dtype, (2, 4, 6, 3))
     x = var("x", data)
     indices = np.random.default_rng(0).integers(-3, 8, (2, 4, 5, 3))
-    like = np.zeros((2, 4, 3, 3), dtype)
-    wide = np.zeros((3, 2, 4, 6, 3), dtype)
     cases = [
         op.squeeze(op.expand_dims(x, axis=1, num_newaxis=2)), op.nn.batch_flatten(x),
         op.reshape_like(x, relay.const(np.zeros((6, 24), dtype))),
-        op.slice_like(x, relay.const(like)), op.broadcast_to_like(x, relay.const(wide)),
         op.transpose(x), op.transpose(x, axes=(-1, 0, 2, 1)),
         op.layout_transform(x, src_layout="NCHW", dst_layout="NHWC"),
         op.stack(relay.Tuple((x, x)), axis=-2), op.reverse(x, axis=-2),
@@ -148,8 +145,10 @@ def test_moves_of_every_dtype(dtype: str) -> None:
         op.gather(x, relay.const(indices), axis=2),
         op.gather_nd(x, relay.const(indices.reshape(3, -1) - 1)),
         op.gather_nd(x, relay.const(indices.reshape(2, 2, -1)), batch_dims=1),
-        op.nn.mirror_pad(x, pad_width=((0, 0), (1, 2), (3, 0), (1, 1)), mode="SYMMETRIC"),
-        op.nn.mirror_pad(x, pad_width=((0, 0), (1, 2), (3, 0), (1, 1)), mode="REFLECT"),
+        op.nn.pad(
+            x, relay.const(np.array(1, dtype)), pad_width=((0, 0), (1, 2), (3, 0), (1, 1)),
+            pad_mode="reflect",
+        ),
         op.nn.pad(x, relay.const(np.array(1, dtype)), pad_width=((0, 1), (-1, 2), (2, -3), (0, 0))),
         op.nn.pad(x, relay.const(np.array(1, dtype)), pad_width=((0, 1),) * 4, pad_mode="edge"),
     ]  # fmt: skip

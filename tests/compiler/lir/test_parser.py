@@ -79,7 +79,7 @@ def test_reading_what_is_written_gives_the_same_function(seed: int) -> None:
 def test_names_of_any_kind_and_attributes_survive() -> None:
     p, o = Buffer("p0", (), "uint64", "param"), Buffer("o0", (), "uint64", "out")
     attrs = DictAttrs({"k": 5, "axis": -1, "mode": 'a "b"', "deep": ((1, 2), (), (True, 0.5))})
-    block = Extern("sort", (p,), (o,), attrs)
+    block = Extern("topk", (p,), (o,), attrs)
     func = PrimFunc('odd "name"', (p,), (o,), (), (), (block,))
     text = func.definition('"odd \\"name\\""', lambda array: "")
     again = parse_primfunc(text)

@@ -36,7 +36,7 @@ OPS = [
 ]
 
 # Their arguments differ too much for random types; they have tests of their own.
-RARELY_FIT = {"scatter_nd", "vision.non_max_suppression", "nn.fixed_point_softmax", "image.mix"}
+RARELY_FIT = {"scatter_nd", "nn.fixed_point_softmax", "image.mix"}
 UNCONDITIONAL = {
     "zeros",
     "ones",

@@ -104,7 +104,7 @@ def test_a_computed_weight_allows_none() -> None:
 
 def test_a_zero_point_answer_does_not_hold_for_a_users_realize_rule() -> None:
     """Whoever registers another rule has not promised to look at zero points."""
-    op = Op.get("nn.mirror_pad")
+    op = Op.get("squeeze")
     call = Call(op, (relay.var("x", (2, 2)),))
     assert zero_point_answer(call, 0) is ZeroPoint.KEEPS
     held = dict(FQRealizeRewrite._rules)

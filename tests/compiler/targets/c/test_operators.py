@@ -33,7 +33,7 @@ LOOPS = (FLower, FBody, FDefinition, FSimplifyInference)
 SMALL_VALUES_ONLY = {
     "fixed_point_multiply", "fixed_point_multiply_per_axis", "nn.integer_softmax",
     "nn.fixed_point_softmax",
-    "nn.integer_standardize", "power", "take", "gather", "gather_nd", "scatter_elements",
+    "nn.integer_standardize", "power", "take", "gather", "gather_nd",
     "scatter_nd", "one_hot", "isqrt",
 }  # fmt: skip
 

@@ -144,7 +144,12 @@ def _orders(x: Expr) -> list[Expr]:
         op.repeat(x, repeats=2, axis=2),
         op.reverse(x, axis=3),
         op.nn.upsampling(x, scale_h=2, scale_w=3, method="nearest_neighbor"),
-        op.nn.mirror_pad(x, pad_width=((0, 0), (0, 0), (1, 1), (0, 2))),
+        op.nn.pad(
+            x,
+            relay.const(np.int8(0)),
+            pad_width=((0, 0), (0, 0), (1, 1), (0, 2)),
+            pad_mode="edge",
+        ),
         op.nn.depth_to_space(x, block_size=2),
         op.strided_slice(x, begin=(0, 3), end=(2, 0), strides=(1, -2)),
         op.stack([x, x], axis=2),

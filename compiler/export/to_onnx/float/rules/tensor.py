@@ -256,15 +256,6 @@ def floor_divide(step: Step, e: Emitter) -> str:
     return e.node("Div", [e.node("Sub", [lhs, remainder]), rhs])
 
 
-@FToOnnx.register("trunc_divide")
-def trunc_divide(step: Step, e: Emitter) -> str:
-    """trunc(a / b)."""
-    quotient = e.node("Div", e.args(step))
-    if is_float(step.result.type.dtype):
-        return truncated(quotient, e)
-    return quotient
-
-
 @FToOnnx.register("zeros", "ones", "full")
 def full(step: Step, e: Emitter) -> str:
     """A constant where the value is known, else an Expand of it."""

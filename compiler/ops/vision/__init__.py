@@ -1,1 +1,0 @@
-"""Operators of Relay's vision namespace, an operator or family a file."""
