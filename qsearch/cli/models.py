@@ -347,7 +347,6 @@ def _show_layers(done: int, of: int) -> None:
 @options.dims
 @options.cuts
 @options.hardware
-@options.matcher
 @option(
     "--format",
     metavar="text|dot|json",
@@ -361,7 +360,6 @@ def _show_layers(done: int, of: int) -> None:
 def show_command(
     file: str,
     hw: str | None,
-    matcher: str | None,
     format: str,
     full: bool,
     out: str | None,
@@ -372,12 +370,9 @@ def show_command(
     Constants are abbreviated, types and sources left out; --full prints them.
     """
     from qsearch.commands.views import draw, show_hardware, show_text
-    from qsearch.errors import SettingsError
 
-    if matcher is not None and hw is None:
-        raise SettingsError("--matcher draws hardware groups", where="show", fix="add --hw opu_q")
     if hw is not None:
-        shown = show_hardware(file, hw, format, matcher=matcher, **prepared)
+        shown = show_hardware(file, hw, format, **prepared)
     elif format == TEXT:
         shown = show_text(file, brief=out is None and not full, **prepared)
     else:

@@ -199,7 +199,6 @@ def _export_format(format: str, given: Mapping[str, Any]) -> str | C | Qdq | Tfl
     "3 dB beside its module",
 )
 @options.hardware
-@options.matcher
 @options.output(
     metavar="PATH",
     help="output folder; for ONNX also a file, x.onnx; for tflite x.tflite, or x.cc, a C array "

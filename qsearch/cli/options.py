@@ -393,10 +393,6 @@ hardware: Decorator = option(
 )
 """An accelerator, by the name of a shipped description or a file of one's own."""
 
-matcher: Decorator = option(
-    "--matcher", metavar="greedy|optimal", help="how --hw draws groups (greedy)"
-)
-
 calib: Decorator = option("--calib", metavar="C", help="calibration data (synthetic)", panel=INPUT)
 preprocess: Decorator = option(
     "--preprocess", metavar="FILE", help="how an image becomes the input", panel=INPUT

@@ -116,11 +116,9 @@ class Commands:
 
     Attributes:
         hw: name of a shipped hardware description, or its file; it has to be given.
-        matcher: how its groups are drawn: "greedy" or "optimal".
     """
 
     hw: str = ""
-    matcher: str = "greedy"
 
 
 FORMATS: Final = {"c": C, "qdq": Qdq, "tflite": Tflite, "commands": Commands}
@@ -400,7 +398,7 @@ def export_commands(module: QModule, to: ExportTarget) -> ExportedFiles:
     from qsearch.commands.views import read_hardware
 
     assert isinstance(to.options, Commands)
-    made = program(module.module, read_hardware(to.options.hw), to.options.matcher)
+    made = program(module.module, read_hardware(to.options.hw))
     inputs, outputs = sample_of(module)
     found = made.run([inputs[name] for name in module.input_names])
     if [a.tobytes() for a in found] != [b.tobytes() for b in outputs]:

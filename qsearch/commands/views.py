@@ -111,7 +111,6 @@ def show_hardware(
     hw: str,
     format: str = "text",
     *,
-    matcher: str | None = None,
     after: str | None = None,
     dim: Sequence[str] = (),
     **cut: Sequence[str],
@@ -121,20 +120,18 @@ def show_hardware(
     Args:
         path: .onnx (norms are folded first), .qmod or .relay.
         hw: a shipped description (opu, opu_q, npu) or the path of a TOML or JSON file.
-        matcher: "greedy" (None) or "optimal".
         after: passes to run first, as text.
         cut: as for ``show_text``.
     Raises:
         CompilerError: the file or the description cannot be used.
     """
     hdfg = read_hardware(hw)
-    matcher = matcher or "greedy"
     module = _typed_module(Path(path), after, dim, CutAt(**cut))
     if format == "text":
-        return str(hw_report(module, hdfg, matcher))
+        return str(hw_report(module, hdfg))
     if format == "json":
-        return json.dumps(hw_report(module, hdfg, matcher).to_dict())
-    return _drawn(group_for_hardware(module, hdfg, matcher), format)
+        return json.dumps(hw_report(module, hdfg).to_dict())
+    return _drawn(group_for_hardware(module, hdfg), format)
 
 
 def _drawn(module: IRModule, format: str) -> str:
@@ -227,7 +224,7 @@ def report_without_data(module: IRModule, qconfig: QConfig, hw: str) -> Hardware
         candidate = calibration.candidate(plain)
     except NotFullyIntegralError:
         candidate = calibration.candidate(plain.uncut)
-    return hw_report(candidate.module, hdfg, "greedy")
+    return hw_report(candidate.module, hdfg)
 
 
 # Two modules on the same data -------------------------------------------------------------------

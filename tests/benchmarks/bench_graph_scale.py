@@ -215,8 +215,7 @@ def run_stages(models: Sequence[bytes], watch: Stopwatch) -> None:
         "DeadCodeElimination",
     ):
         watch.time(name, getattr(transform, name)(), optimized)
-    for matcher in ("greedy", "optimal"):
-        watch.time(f"FuseOpHW, {matcher}", transform.FuseOpHW("opu", matcher), optimized)
+    watch.time("FuseOpHW", transform.FuseOpHW("opu"), optimized)
     qconfig = QConfig.recommended()
     watch.time("mark", lambda m: mark(m, qconfig), optimized)
     optimized = optimized[:LONG_CHAINS]

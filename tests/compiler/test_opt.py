@@ -116,7 +116,7 @@ def test_the_list_names_every_pass_with_level_options_and_summary(
         if cls.__module__.startswith("compiler.")
     }
     assert published.items() <= head.items()
-    assert 'hdfg="opu",matcher="greedy"' in "\n".join(lines)
+    assert 'hdfg="opu"' in "\n".join(lines)
     assert all(len(line.split()) > 2 for line in lines if not line.startswith(" "))
 
 

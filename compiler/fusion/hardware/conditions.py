@@ -20,7 +20,7 @@ from typing import Any
 
 from compiler.errors import HDFGError, UnknownOpError, check_known, legal_names
 from compiler.fusion.hardware.dfg import Node
-from compiler.ir.expr import Constant, Expr, Op
+from compiler.ir.expr import Expr, Op
 from compiler.ir.op import RESHAPE
 from compiler.ir.pass_text import number_or_word
 from compiler.ir.ty import DTYPES, TensorType, Type, bits, is_dynamic, tensor_fields
@@ -318,18 +318,6 @@ def _as_value(value: Any) -> Any:
     return value
 
 
-@conditions.register("rank")
-def rank(args: Sequence[Any], op: Op) -> Test:
-    """The result has so many axes."""
-    wanted = _whole(args, "rank(4)")
-
-    def holds(node: Node) -> bool:
-        ty = tensor_of(node.ref)
-        return ty is not None and len(ty.shape) == wanted
-
-    return holds
-
-
 @conditions.register("dtype_in")
 def dtype_in(args: Sequence[Any], op: Op) -> Test:
     """Every tensor that the call reads or gives has one of these dtypes."""
@@ -351,21 +339,6 @@ def spatial_pad_only(node: Node) -> bool:
     width = getattr(node.call.attrs, "pad_width", ())
     padded = all(size >= 0 for pair in width for size in pair)
     return len(width) > 2 and padded and all(tuple(pair) == (0, 0) for pair in width[:2])
-
-
-@conditions.register("pad_value")
-def pad_value(args: Sequence[Any], op: Op) -> Test:
-    """Test that padding has this constant."""
-    _exactly(1, args, "pad_value(0)")
-    wanted = args[0]
-    if isinstance(wanted, bool) or not isinstance(wanted, (int, float)):
-        raise HDFGError(f"{wanted!r} is no number", fix="write pad_value(0)")
-
-    def holds(node: Node) -> bool:
-        value = node.preds[-1].ref if len(node.preds) > 1 else None
-        return isinstance(value, Constant) and value.is_scalar and value.data.item() == wanted
-
-    return holds
 
 
 @conditions.register("sole_consumer_in")

@@ -88,18 +88,17 @@ class HardwareCost:
         return {**self.totals(), "groups": [asdict(group) for group in self.groups]}
 
 
-def hardware_cost(mod: IRModule, hdfg: HDFG, matcher: str = "greedy") -> HardwareCost:
+def hardware_cost(mod: IRModule, hdfg: HDFG) -> HardwareCost:
     """Cost of a module; its groups are drawn first if it has none of this description.
 
     Args:
         mod: typed, or typable; an integer module, partitioned or not.
         hdfg: the accelerator.
-        matcher: how groups are drawn: "greedy" or "optimal".
 
     Raises:
         DynamicShapeError: a size is not known.
     """
-    mod = group_for_hardware(mod, hdfg, matcher)
+    mod = group_for_hardware(mod, hdfg)
     costs = tuple(_group_cost(function, hdfg) for function in group_functions(mod, hdfg.name))
     return HardwareCost(costs, sum(1 for _ in host_nodes(mod)))
 

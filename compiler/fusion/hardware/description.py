@@ -1,6 +1,6 @@
 """Hardware descriptions in files: TOML (or JSON with the same keys) to HDFG.
 
-Every mistake is told with file, line and the nearest legal name.
+An error names the file, the key and the nearest legal name.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any, Final
 from compiler.errors import HDFGError, legal_names
 from compiler.fusion.hardware.hdfg import HDFG
 from compiler.fusion.hardware.limits import LIMIT_NAMES, Limits
-from compiler.fusion.hardware.positions import Path, lines_of
 from compiler.fusion.hardware.stage import Stage
 
 UNBOUNDED = "unbounded"
+Path = tuple[str | int, ...]
 _REQUIRED: Final = object()
 
 Keys = Mapping[str, tuple[type, Any]]
@@ -57,7 +57,7 @@ def load_hdfg(source: str | os.PathLike[str]) -> HDFG:
 
     Raises:
         HDFGError: it is not there, is not TOML or JSON, or contradicts itself; the
-            message names file and line.
+            message names file and key.
     """
     text, name = read_description(source)
     return parse_hdfg(text, name)
@@ -102,11 +102,7 @@ def parse_hdfg(text: str, source_name: str = "<description>") -> HDFG:
     try:
         return hdfg_from(values)
     except HDFGError as error:
-        lines = lines_of(text, is_toml=is_toml)
-        key: Path = error.key
-        while key not in lines:
-            key = key[:-1]
-        place = f"{source_name}, line {lines[key]}"
+        place = f"{source_name}, {_shown(error.key)}"
         error.where = f"{place}, {error.where}" if error.where else place
         raise
 
@@ -169,9 +165,7 @@ def _read(table: Any, keys: Keys, path: Path) -> dict[str, Any]:
     found = {}
     for name, (kind, default) in keys.items():
         if name not in table and default is _REQUIRED:
-            raise HDFGError(
-                f"{name!r} is missing", key=path, where=_shown(path), fix=f"add {name} = …"
-            )
+            raise HDFGError(f"{name!r} is missing", key=path, fix=f"add {name} = …")
         value = table.get(name, default)
         if name in table and not _is_a(value, kind):
             raise _wrong(value, _KINDS[kind], (*path, name))

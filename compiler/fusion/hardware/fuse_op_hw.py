@@ -8,8 +8,8 @@
                                              %0(%x)
 
 A group is a chain: every call but the last feeds only the next one, so a value that two operators
-use always ends its group. The greedy matcher takes the calls in post-order and offers each to the
-latest group first. ``optimal`` plans whole chains (optimal.py).
+use always ends its group. The calls are taken in post-order, and each is offered to the latest
+group first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from itertools import count
 import compiler.fusion.hardware.command_list  # noqa: F401  (registers its code generators)
 from compiler.fusion.hardware.description import load_hdfg
 from compiler.fusion.hardware.dfg import scope_post_order
-from compiler.fusion.hardware.graph_match_fuser import matchers, partition
+from compiler.fusion.hardware.graph_match_fuser import partition
 from compiler.fusion.hardware.group_functions import group_function, with_group_calls
 from compiler.fusion.hardware.hdfg import HDFG
 from compiler.ir.analysis import post_order
@@ -40,20 +40,16 @@ class FuseOpHW(ModulePass):
 
     Args:
         hdfg: a description, or the name of a shipped one, or the path of a TOML or JSON file.
-        matcher: "greedy" or "optimal".
 
     Raises:
         HDFGError: the description is wrong or cannot be found.
-        CompilerError: unknown matcher.
         DynamicShapeError: a size is not known.
     """
 
     hdfg: HDFG | str = "opu"
-    matcher: str = "greedy"
 
     def run(self, mod: IRModule, ctx: PassContext) -> IRModule:
         hdfg = load_hdfg(self.hdfg) if isinstance(self.hdfg, str) else self.hdfg
-        matchers.require(self.matcher)
         mod = inlined_module(mod)
         symbols = _symbols(mod, hdfg.name)
         changed: dict[GlobalVar, Function] = {}
@@ -72,7 +68,7 @@ class FuseOpHW(ModulePass):
         """``function`` and the function literals inside it, innermost first."""
         literals: dict[Expr, Expr] = {}
         for scope in _scopes(function):
-            dfg, groups = partition(scope, hdfg, self.matcher)
+            dfg, groups = partition(scope, hdfg)
             inner = {e: literals[e] for e in dfg.node_of if e in literals}
             if groups or inner:
                 drawn = {g.root.ref: group_function(g, hdfg.name, next(symbols)) for g in groups}

@@ -54,17 +54,16 @@ BEFORE_GROUPS: tuple[Pass, ...] = (
 """Passes that ``group_for_hardware`` runs before FuseOpHW."""
 
 
-def group_for_hardware(mod: IRModule, hdfg: HDFG, matcher: str = "greedy") -> IRModule:
+def group_for_hardware(mod: IRModule, hdfg: HDFG) -> IRModule:
     """The module with its hardware groups drawn; ``mod`` itself if it has groups of ``hdfg``.
 
     Args:
         mod: typed, or typable; float or integer, partitioned or not. Values stay the same bits.
         hdfg: the accelerator.
-        matcher: how groups are drawn: "greedy" or "optimal".
 
     Raises:
-        CompilerError: unknown matcher; or the module is ill-typed.
+        CompilerError: the module is ill-typed.
     """
     if group_functions(mod, hdfg.name):
         return mod
-    return run_named(mod, (*BEFORE_GROUPS, FuseOpHW(hdfg, matcher)), "group for hardware")
+    return run_named(mod, (*BEFORE_GROUPS, FuseOpHW(hdfg)), "group for hardware")

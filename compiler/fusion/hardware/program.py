@@ -154,17 +154,16 @@ def _group_of(call: Call, grouped: IRModule, hdfg: HDFG) -> tuple[str, Sequence[
     return str(callee.get_attr("global_symbol")), call.args
 
 
-def program(mod: IRModule, hdfg: HDFG, matcher: str = "greedy") -> Program:
+def program(mod: IRModule, hdfg: HDFG) -> Program:
     """Prepare and group a module, and list what runs in which order.
 
     Args:
         mod: typed, or typable; static shapes.
         hdfg: the accelerator.
-        matcher: how groups are drawn: "greedy" or "optimal".
     Raises:
         CodegenError: main has branches, loops (scan, too), references or values of unknown size.
     """
-    grouped = group_for_hardware(mod, hdfg, matcher)
+    grouped = group_for_hardware(mod, hdfg)
     flow = flatten_function(
         grouped["main"], grouped, lambda call: _group_of(call, grouped, hdfg), _COMMANDS
     )

@@ -97,23 +97,20 @@ class HardwareReport:
         return [*lines, cost]
 
 
-def hw_report(
-    mod: IRModule, hdfg: HDFG | str | None = None, matcher: str = "greedy"
-) -> HardwareReport:
+def hw_report(mod: IRModule, hdfg: HDFG | str | None = None) -> HardwareReport:
     """Groups, what they read, and the operators on the host with the reason.
 
     Args:
         mod: after FuseOpHW, or before it (``group_for_hardware`` then draws them).
         hdfg: the description, its shipped name or its file; None finds the shipped one that the
             module's groups name.
-        matcher: how groups are drawn where there are none.
 
     Raises:
         HDFGError: no description was given and the module names none that ships.
         DynamicShapeError: a size is not known.
     """
     described = _described(mod, hdfg)
-    mod = group_for_hardware(mod, described, matcher)
+    mod = group_for_hardware(mod, described)
     host = tuple(
         HostLine(name, node.op_name or "", str(node.ref.span or ""), host_reason(described, node))
         for name, node in host_nodes(mod)

@@ -190,9 +190,7 @@ def test_commands_of_an_accelerator_are_files_for_its_driver(
     [
         (["--format", "commands"], "add --hw opu_q"),
         (["--format", "c", "--hw", "opu_q"], "choose --format commands"),
-        (["--format", "onnx", "--matcher", "optimal"], "choose --format commands"),
         (["--format", "commands", "--hw", "opuq"], "did you mean 'opu_q'"),
-        (["--format", "commands", "--hw", "opu_q", "--matcher", "best"], "unknown matcher 'best'"),
     ],
 )
 def test_commands_need_an_accelerator_and_other_formats_take_none(

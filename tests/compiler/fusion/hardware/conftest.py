@@ -1,5 +1,5 @@
 """Real models as integer modules, with ranges that need no data; and a checker of groups that
-shares no code with the matchers."""
+shares no code with the matcher."""
 
 from __future__ import annotations
 

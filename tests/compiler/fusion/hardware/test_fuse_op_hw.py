@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import pytest
 
 from compiler import evaluate, parse, relay, transform
 from compiler.fusion.hardware.conditions import Condition
@@ -186,10 +185,10 @@ def test_one_line_makes_the_pool_s_pad_unit_a_second_pad_unit(
 
 
 def test_the_pass_is_text_in_a_pipeline() -> None:
-    spec = create_pass("FuseOpHW{hdfg=opu_q,matcher=optimal}")
+    spec = create_pass("FuseOpHW{hdfg=opu_q}")
     assert isinstance(spec, FuseOpHW)
-    assert (spec.hdfg, spec.matcher) == ("opu_q", "optimal")
-    assert str(spec) == 'FuseOpHW{hdfg="opu_q",matcher="optimal"}'
+    assert spec.hdfg == "opu_q"
+    assert str(spec) == 'FuseOpHW{hdfg="opu_q"}'
     assert FuseOpHW is transform.FuseOpHW
 
 
@@ -200,18 +199,16 @@ def test_the_text_of_a_fused_module_reads_back() -> None:
     assert structural_equal(parse(text(mod)), mod)
 
 
-@pytest.mark.parametrize("matcher", ["greedy", "optimal"])
-def test_a_deep_graph_is_handled_without_recursion(matcher: str) -> None:
+def test_a_deep_graph_is_handled_without_recursion() -> None:
     value: Expr = x_var()
     for _ in range(3_000):
         value = nn.relu(value)
     mod = relay.module(value)
     with PassContext(verify=False):
-        assert len(hw_groups(FuseOpHW("opu", matcher)(mod), "opu")) == 3_000
+        assert len(hw_groups(FuseOpHW("opu")(mod), "opu")) == 3_000
 
 
-@pytest.mark.parametrize("matcher", ["greedy", "optimal"])
-def test_units_are_asked_equally_often_per_operator_in_large_graphs(matcher: str) -> None:
+def test_units_are_asked_equally_often_per_operator_in_large_graphs() -> None:
     def asked(count: int) -> int:
         questions = 0
 
@@ -232,7 +229,7 @@ def test_units_are_asked_equally_often_per_operator_in_large_graphs(matcher: str
             value = (conv, nn.relu, relay.op.sigmoid)[place % 3](value)
             if place % 5 == 0:
                 value = relay.op.add(value, nn.relu(value))
-        FuseOpHW(hdfg, matcher)(relay.module(value))
+        FuseOpHW(hdfg)(relay.module(value))
         return questions
 
     small, large = asked(150), asked(1500)

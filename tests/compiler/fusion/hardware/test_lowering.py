@@ -35,7 +35,7 @@ def renamed(hdfg: HDFG, name: str) -> HDFG:
 def test_a_lowered_module_with_groups_gives_the_same_integers(
     name: str, integers: IRModule
 ) -> None:
-    fused = transform.FuseOpHW(name, "optimal")(integers)
+    fused = transform.FuseOpHW(name)(integers)
     lowered = compiler.lower(fused, target="reference")
     modules = lowered.mod.attrs["external_mods"]
     assert all(isinstance(module, CommandListModule) for module in modules)

@@ -72,7 +72,7 @@ def test_prepared_groups_are_legal_and_keep_every_bit(
     description_text: Callable[[str], str],
 ) -> None:
     mod = integer_model(name)
-    new = group_for_hardware(mod, load_hdfg(hdfg), "optimal")
+    new = group_for_hardware(mod, load_hdfg(hdfg))
     if hdfg == "opu_q":
         assert check_groups(new, description_text(hdfg)) == len(hw_groups(new, hdfg)) > 0
     assert "annotation.stop_fusion" not in names_of_calls(new)

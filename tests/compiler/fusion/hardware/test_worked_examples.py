@@ -48,10 +48,10 @@ class Net:
         return nn.max_pool2d(data, pool_size=(2, 2), strides=(2, 2))
 
 
-def fused(result: Expr, hdfg: HDFG | str = "opu", matcher: str = "greedy") -> IRModule:
+def fused(result: Expr, hdfg: HDFG | str = "opu") -> IRModule:
     """The module after FuseOpHW, which must compute what it did before."""
     mod = relay.module(result)
-    new = transform.FuseOpHW(hdfg, matcher)(mod)
+    new = transform.FuseOpHW(hdfg)(mod)
     rng = np.random.default_rng(1)
     inputs = [
         rng.standard_normal(p.tensor_type.concrete_shape, "float32") for p in mod["main"].params
@@ -157,12 +157,11 @@ EXAMPLES: dict[str, tuple[Callable[[Net], Expr], Groups, list[str]]] = {
 
 
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES.keys())
-@pytest.mark.parametrize("matcher", ["greedy", "optimal"])
 def test_groups_are_those_of_the_specification(
-    example: tuple[Callable[[Net], Expr], Groups, list[str]], matcher: str
+    example: tuple[Callable[[Net], Expr], Groups, list[str]],
 ) -> None:
     build, expected, host = example
-    mod = fused(build(Net()), matcher=matcher)
+    mod = fused(build(Net()))
     assert [(units, params) for units, _, params in hw_groups(mod, "opu")] == expected
     assert hw_host_ops(mod) == host
 
