@@ -56,7 +56,7 @@ from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
 from qsearch.search.space_file import read_space
 from qsearch.settings.config import resolve
-from tests.benchmarks.bench_mutations import change, change_edge, change_word
+from tests.benchmarks.changed_members import change, change_edge, change_word
 from tests.benchmarks.honest_files import PREPROCESS, SETTINGS, Bases, silent
 from tests.benchmarks.hostile import (
     change_message,

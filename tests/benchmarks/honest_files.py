@@ -17,7 +17,7 @@ import qsearch
 from compiler.runtime.archive import read_archive
 from compiler.targets.engine.library import available_isas, load_library
 from qsearch.cli.main import run
-from tests.benchmarks.bench_mutations import CONFIGS
+from tests.benchmarks.changed_members import CONFIGS
 from tests.compiler.targets.engine.test_harness import SANITIZERS, build_harness
 from tests.e2e.operator_cases import CASES
 

@@ -10,12 +10,16 @@ import math
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 
 from compiler import relay
 from compiler.ir.expr import Expr, Function, Var
 from compiler.ir.module import IRModule
 
+CHANNELS = 4
+"""Channels of ``residual_chain``."""
 Params = dict[str, NDArray[Any]]
 Model = tuple[IRModule, Params]
 
@@ -143,3 +147,44 @@ def attention(tokens: int = 6, width: int = 8, seed: int = 0) -> Model:
     scores = relay.op.multiply(relay.op.nn.batch_matmul(q, k), 1 / math.sqrt(width))
     mixed = relay.op.nn.batch_matmul(relay.op.nn.softmax(scores), v, transpose_b=False)
     return net.model(relay.op.add(net.x, mixed))
+
+
+def residual_chain(operators: int, seed: int = 0) -> bytes:
+    """An ONNX model of ``operators`` nodes: x = x + relu(bn(conv(x))), again and again.
+
+    Weights are small enough that values stay finite however long the chain.
+    """
+    rng = np.random.default_rng(seed)
+    nodes: list[onnx.NodeProto] = []
+    weights: list[onnx.TensorProto] = []
+
+    def weight(name: str, value: Any) -> str:
+        weights.append(numpy_helper.from_array(np.asarray(value, np.float32), name))
+        return name
+
+    value = "x"
+    for i in range(operators // 4):
+        w = weight(f"w{i}", rng.normal(0, 1e-4, (CHANNELS, CHANNELS, 1, 1)))
+        bn = [
+            weight(f"gamma{i}", rng.uniform(0.9, 1.1, CHANNELS)),
+            weight(f"beta{i}", rng.normal(0, 0.01, CHANNELS)),
+            weight(f"mean{i}", rng.normal(0, 0.01, CHANNELS)),
+            weight(f"var{i}", rng.uniform(0.9, 1.1, CHANNELS)),
+        ]
+        nodes += [
+            helper.make_node("Conv", [value, w], [f"c{i}"], name=f"conv{i}"),
+            helper.make_node("BatchNormalization", [f"c{i}", *bn], [f"b{i}"], name=f"bn{i}"),
+            helper.make_node("Relu", [f"b{i}"], [f"r{i}"], name=f"relu{i}"),
+            helper.make_node("Add", [f"r{i}", value], [f"a{i}"], name=f"add{i}"),
+        ]
+        value = f"a{i}"
+    shape = [1, CHANNELS, 2, 2]
+    graph = helper.make_graph(
+        nodes,
+        "residual_chain",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(value, TensorProto.FLOAT, shape)],
+        weights,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return bytes(model.SerializeToString())

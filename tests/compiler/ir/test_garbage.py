@@ -19,7 +19,7 @@ from compiler.ir.garbage import collector_rests
 from compiler.proof.derive import derive_static
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, build_candidate, prerequisite_optimize
-from tests.benchmarks.bench_graph_scale import CHANNELS, residual_chain
+from tests.compiler.networks import CHANNELS, residual_chain
 
 
 @pytest.fixture(autouse=True)

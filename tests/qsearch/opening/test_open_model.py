@@ -13,7 +13,7 @@ from onnx import numpy_helper
 
 import qsearch
 from qsearch.cli.main import run
-from tests.benchmarks.bench_walks import Calls
+from tests.qsearch.opening.counted_calls import Calls
 
 RANKED = """
 <ir_version: 8, opset_import: ["" : 17]>

@@ -17,7 +17,7 @@ from compiler.quantize import mark, prerequisite_optimize
 from compiler.quantize.calibration.profile_function import profile_function
 from compiler.targets.ort.segments import SegmentedExecutor, segments
 from compiler.targets.ort.session import OrtExecutor
-from tests.benchmarks.bench_graph_scale import residual_chain
+from tests.compiler.networks import residual_chain
 from tests.each import each
 
 

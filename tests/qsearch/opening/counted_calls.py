@@ -1,24 +1,11 @@
-"""How often one ``qsearch launch`` asks for facts about a graph, and how often they are computed.
-
-    python -m tests.benchmarks.bench_walks [--model digits] [--trials N] [--callers N] [--json FILE]
-
-Rows: questions for the order of a function (``nodes_of``) and walks that answer them, other walks
-(``post_order``); requests for types (``infer_module``) and inferences that solve constraints;
-parses of module text; and what a command reads, cuts and diagnoses. The launch runs its trials in
-this process. ``--callers`` lists who asks most often. Goals: at most 120 walks, 60 inferences and 2
-parses of text for digits with 4 trials.
-"""
+"""Count how often facts about a graph are asked for, and how often they are computed."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import sys
-import tempfile
 import threading
 from collections import Counter
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
@@ -29,7 +16,6 @@ from compiler.ir.inference import infer_type
 from compiler.ir.text import parser
 from compiler.quantize import diagnosis
 from compiler.runtime import artifact
-from qsearch.cli.main import run
 
 COUNTED: dict[str, Any] = {
     "orders asked for": walk.nodes_of,
@@ -45,7 +31,6 @@ COUNTED: dict[str, Any] = {
 }
 _BETWEEN = {"operators_of", "post_order", "_infer_function", "<genexpr>", "<listcomp>"}
 """Functions that hand the question on."""
-GOALS = {"walks": 120, "inferences": 60, "parses of text": 2}
 
 
 class Calls:
@@ -92,32 +77,3 @@ def _code_of(function: Any) -> CodeType:
 def _wraps(code: CodeType) -> bool:
     """Return whether a frame stands between a decorated function and its caller."""
     return code.co_filename == contextlib.__file__ or code.co_name in _BETWEEN
-
-
-def main() -> int:
-    """Print a line for each count; 1 where a goal is missed."""
-    ask = argparse.ArgumentParser(description=__doc__)
-    ask.add_argument("--model", default="digits")
-    ask.add_argument("--trials", type=int, default=4)
-    ask.add_argument("--callers", type=int, default=0)
-    ask.add_argument("--json", type=Path)
-    args = ask.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        words = ["launch", "--model", args.model, "--trials", str(args.trials), "--pool", "inline"]
-        with Calls() as calls:
-            run([*words, "-q", "-o", f"{folder}/run"])
-    counts = {name: calls.by_caller(name) for name in COUNTED}
-    missed = 0
-    for name, callers in counts.items():
-        goal = GOALS.get(name)
-        missed += goal is not None and callers.total() > goal
-        print(f"{name:18s}{callers.total():6d}" + ("" if goal is None else f"   goal {goal}"))
-        for place, count in callers.most_common(args.callers):
-            print(f"    {count:6d}  {place}")
-    if args.json is not None:
-        args.json.write_text(json.dumps({name: found.total() for name, found in counts.items()}))
-    return int(missed > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
