@@ -52,7 +52,6 @@ from compiler.passes.recover_rms_norm import RecoverRmsNorm as RecoverRmsNorm
 from compiler.passes.select_by_place import SelectByPlace as SelectByPlace
 from compiler.passes.simplify_expr import SimplifyExpr as SimplifyExpr
 from compiler.passes.simplify_inference import SimplifyInference as SimplifyInference
-from compiler.passes.split_concat import SplitConcat as SplitConcat
 from compiler.quantize.quantize_annotate import QuantizeAnnotate as QuantizeAnnotate
 from compiler.quantize.quantize_calibrate import QuantizeCalibrate as QuantizeCalibrate
 from compiler.quantize.quantize_partition import QuantizePartition as QuantizePartition

@@ -17,8 +17,5 @@ from compiler.ir.functor.rewriter import post_order_rewrite as post_order_rewrit
 from compiler.ir.functor.rewriter import rewrite_until_stable as rewrite_until_stable
 from compiler.ir.functor.traversal import expand_anf as expand_anf
 from compiler.ir.functor.traversal import expand_dataflow as expand_dataflow
-from compiler.ir.functor.type_functor import TypeFunctor as TypeFunctor
-from compiler.ir.functor.type_functor import TypeMutator as TypeMutator
-from compiler.ir.functor.type_functor import TypeVisitor as TypeVisitor
 from compiler.ir.functor.visitor import ExprVisitor as ExprVisitor
 from compiler.ir.functor.visitor import UseVarVisitor as UseVarVisitor

@@ -15,10 +15,8 @@ from compiler.ir.functor import (
     MemoizedFunctor,
     PatternMutator,
     PatternVisitor,
-    TypeMutator,
-    TypeVisitor,
 )
-from compiler.ir.ty import FuncType, GlobalTypeVar, RefType, TensorType, TupleType, Type
+from compiler.ir.ty import GlobalTypeVar, TensorType
 
 
 class Names(ExprFunctor[str]):
@@ -58,32 +56,6 @@ def test_memoized_functor_asks_the_handler_once_per_node() -> None:
 
 
 SCALAR = TensorType((), "float32")
-NESTED = FuncType((TupleType((SCALAR, TensorType((2,), "int8"))),), RefType(SCALAR))
-
-
-def test_type_visitor_reaches_every_tensor_type_left_to_right() -> None:
-    class Tensors(TypeVisitor):
-        def __init__(self) -> None:
-            self.found: list[str] = []
-
-        def visit_tensor_type(self, ty: TensorType) -> None:
-            self.found.append(ty.dtype)
-
-    visitor = Tensors()
-    visitor.visit(NESTED)
-    assert visitor.found == ["float32", "int8", "float32"]
-
-
-def test_type_mutator_keeps_what_it_does_not_change() -> None:
-    class Widen(TypeMutator):
-        def visit_tensor_type(self, ty: TensorType) -> Type:
-            return TensorType(ty.shape, "int32") if ty.dtype == "int8" else ty
-
-    assert TypeMutator().visit(NESTED) is NESTED
-    new = Widen().visit(NESTED)
-    assert new == FuncType((TupleType((SCALAR, TensorType((2,), "int32"))),), RefType(SCALAR))
-    assert isinstance(new, FuncType)
-    assert new.ret_type is NESTED.ret_type
 
 
 def test_pattern_visitor_and_mutator_reach_bound_variables() -> None:
