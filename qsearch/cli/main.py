@@ -54,12 +54,11 @@ COMMANDS: Final = {
     "delete": (STUDIES, "studies", "delete a study"),
     "serve": (SERVER, "server", "run a server with a queue of studies"),
     "token": (SERVER, "server", "create or remove the token of a user of a server"),
-    "users": (SERVER, "server", "list the users of a server, their limits and what they use"),
     "submit": (SERVER, "queue", "queue a study on a server; run it again to resume"),
     "queue": (
         SERVER,
         "queue",
-        "list the queue of a server; cancel a study or change its priority",
+        "list the queue of a server; cancel a study",
     ),
     "skill": (SHELL, "main", "print how an agent uses qsearch, step by step"),
     "completion": (SHELL, "main", "print the completion script for bash, zsh or fish"),

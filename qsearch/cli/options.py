@@ -250,8 +250,6 @@ def option(
 
 count: Final = partial(option, metavar="N", type=click.IntRange(1))
 """An option that takes a number from 1 up."""
-priority: Final = partial(option, "--priority", metavar="N", type=click.IntRange(-10, 10))
-"""The priority of a study of a server."""
 output: Final = partial(option, "-o", "--out", "--output", metavar="FILE", panel=OUTPUT)
 """Option of the written file, as the parameter ``out``."""
 _collected: Final = partial(option, panel=INPUT, multiple=True, expose_value=False)

@@ -50,7 +50,6 @@ _server: Final = option(
 @options.model
 @options.dims
 @_server
-@options.priority(default=0, help="-10 to 10; greater runs first among your own (0)")
 @option("--wait", help="wait until the study ends")
 @options.output(help="wait, then download and verify the module: m.qmod")
 @options.stacked(*setting_options(without=_NOT_SENT))
@@ -58,7 +57,6 @@ _server: Final = option(
 @option("--json", "as_json", help="print the job as one JSON object", panel=OUTPUT)
 def submit_command(
     server: str,
-    priority: int,
     wait: bool,
     out: str | None,
     config: str | None,
@@ -82,7 +80,7 @@ def submit_command(
     model = options.named_model(told or None)
     study = flags.pop("study", None)
     client = Client(server)
-    job = client.submit(model, study=study, priority=priority, config=config, **flags)
+    job = client.submit(model, study=study, config=config, **flags)
     name = job["name"]
     if not (wait or out):
         print(json.dumps(job) if as_json else _submitted(client, job))
@@ -151,7 +149,6 @@ def _finish(client: Client, job: dict[str, Any], out: str | None, quiet: bool) -
 @argument("name", "NAME", "only this study (all)", required=False)
 @_server
 @option("--cancel", help="end the study; a running study writes the best module so far")
-@options.priority(help="set it: -10 to 10; greater runs first among your own")
 @option("--uploads", help="list the files that you uploaded instead")
 @option("--forget", metavar="UPLOAD", help="delete an upload that no unfinished study needs")
 @option("--json", "as_json", help="print one JSON array", panel=OUTPUT)
@@ -159,9 +156,8 @@ def queue_command(name: str | None, server: str, as_json: bool, **asked: Any) ->
     """List the studies of a server: running, waiting in their order, and recently ended."""
     from qsearch.server.client import Client
 
-    priority = asked["priority"]
     forget = asked["forget"]
-    if name is None and (asked["cancel"] or priority is not None):
+    if name is None and asked["cancel"]:
         raise SettingsError("which study?", where="queue", fix="qsearch queue NAME --cancel")
     client = Client(server)
     if forget is not None:
@@ -174,8 +170,6 @@ def queue_command(name: str | None, server: str, as_json: bool, **asked: Any) ->
         jobs = client.queue()
     elif asked["cancel"]:
         jobs = [client.cancel(name)]
-    elif priority is not None:
-        jobs = [client.set_priority(name, priority)]
     else:
         jobs = [client.job(name)]
     print(json.dumps(jobs) if as_json else table([row(job) for job in jobs]))
@@ -185,7 +179,7 @@ def queue_command(name: str | None, server: str, as_json: bool, **asked: Any) ->
 
 
 def _row(job: dict[str, Any]) -> dict[str, Any]:
-    shown = {name: job[name] for name in ("name", "owner", "state", "position", "priority")}
+    shown = {name: job[name] for name in ("name", "owner", "state", "position")}
     why = job["error"]
     note = "cancelling" if job["cancelled"] and job["state"] == "running" else None
     finished = job.get("finished")

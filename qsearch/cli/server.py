@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from functools import partial
@@ -15,7 +14,7 @@ from qsearch.cli import options
 from qsearch.cli.options import STUDY, Choice, Command, argument, option
 from qsearch.errors import SettingsError
 from qsearch.run.run_folder import RUNS
-from qsearch.server.tokens import TOKENS_FILE, May, Quota, Tokens, limits_of
+from qsearch.server.tokens import LIST, TOKENS_FILE, May, Tokens
 from qsearch.settings.launch_settings import POOLS, parse_bytes
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 SERVER: Final = "Server"
 SEARCHES: Final = "Searches"
-QUOTA: Final = "Quota"
 LEAST_MEMORY: Final = 512 << 20
 _DASHBOARD_STUDIES: Final = 4
 """Searches that a dashboard with --allow-launch runs at a time."""
@@ -67,7 +65,6 @@ def _bytes(size: str, where: str) -> int:
 
 _on_server: Final = partial(option, panel=SERVER)
 _on_searches: Final = partial(option, panel=SEARCHES)
-_on_quota: Final = partial(option, panel=QUOTA)
 
 listening: Final = options.stacked(
     _on_server("--host", metavar="H", default="127.0.0.1", help="listen address (127.0.0.1)"),
@@ -234,7 +231,7 @@ def _cores() -> int:
 
 
 @click.command(cls=Command)
-@argument("name", "NAME", "name of the user")
+@argument("name", "NAME", "name of the user; list: print all users")
 @argument("folder", "DIR", "folder of the server (runs)", required=False)
 @option("--tokens", metavar="FILE", help="file with the tokens (DIR/tokens.json)", panel=SERVER)
 @option(
@@ -243,10 +240,13 @@ def _cores() -> int:
     help="read: look at studies; submit: also submit studies and change your own (submit)",
 )
 @option("--remove", help="remove the token at once")
-@option("--keep-token", help="change --may and the quota only; the token stays valid")
-@_on_quota("--max-bytes", metavar="B", help="largest size of all uploads: 2G (no limit)")
-@_on_quota("--max-trials", metavar="N", help="trials in 24 hours (no limit)")
-@_on_quota("--max-seconds", metavar="N", help="running time in 24 hours (no limit)")
+@option("--keep-token", help="change --may and --max-studies only; the token stays valid")
+@option(
+    "--max-studies",
+    metavar="N",
+    type=click.IntRange(0),
+    help="studies that may wait or run at a time; 0: any number (0)",
+)
 def token_command(
     name: str,
     folder: str | None,
@@ -254,57 +254,31 @@ def token_command(
     may: May | None,
     remove: bool,
     keep_token: bool,
-    **given: Any,
+    max_studies: int | None,
 ) -> None:
     """Create the token of a user of a server and print it. The file keeps only its hash.
 
-    A running server reads the file at once. A user who has a token keeps the rights and limits that
-    are not given; `--max-trials none` removes a limit.
+    A running server reads the file at once. A user who has a token keeps the rights and the limit
+    that are not given. `qsearch token list` prints the users, their rights and limits.
     """
-    limits: dict[str, Any] = limits_of(given)
+    from qsearch.cli.output import table
+
     users = Tokens(Path(tokens) if tokens else Path(folder or RUNS) / TOKENS_FILE)
-    if remove:
+    known = users.users().get(name)
+    may = may or (known.may if known else "submit")
+    if max_studies is None and known is not None:
+        max_studies = known.max_studies
+    max_studies = max_studies or None  # 0 is any number
+    if name == LIST:
+        found = users.users().values()
+        print(table([{"user": u.name, "may": u.may, "max_studies": u.max_studies} for u in found]))
+    elif remove:
         users.remove(name)
         print(f"removed: {name}")
     elif keep_token:
-        print(f"{users.change(name, may, limits)}; the token is as it was")
+        print(f"{users.change(name, may, max_studies)}; the token is as it was")
     else:
-        known = users.users().get(name)
-        had, could = (known.quota, known.may) if known else (Quota(), "submit")
-        print(users.add(name, may or could, had.model_copy(update=limits)))
+        print(users.add(name, may, max_studies))
         earlier = "; the earlier token is invalid now" if known else ""
         told = f"{users.users()[name]}{earlier}; this is shown once. Written: {users.path}"
         print(f"{told}. For the client:\nexport QSEARCH_TOKEN=…", file=sys.stderr)
-
-
-@click.command(cls=Command)
-@argument("folder", "DIR", "folder of the server (runs)", required=False)
-@option("--tokens", metavar="FILE", help="file with the tokens (DIR/tokens.json)", panel=SERVER)
-@option("--storage", metavar="URL", help="storage of the server (QSEARCH_STORAGE)", panel=SERVER)
-@option("--json", "as_json", help="print one JSON array", panel=options.OUTPUT)
-def users_command(
-    folder: str | None, tokens: str | None, storage: str | None, as_json: bool
-) -> None:
-    """List the users of a server: rights, what each one uses, and limits.
-
-    Run it on the server's machine, also while the server runs. Trials and seconds are those of the
-    last 24 hours, bytes those of all uploads. Tokens are not shown; the server does not know them.
-    """
-    import time
-
-    from qsearch.cli.output import table
-    from qsearch.server.quota import list_users
-    from qsearch.server.submission import ServerOptions
-
-    root = Path(folder or RUNS)
-    file = Path(tokens) if tokens else root / TOKENS_FILE
-    if not root.is_dir() or (tokens and not file.is_file()):
-        missing, where = (file, "--tokens") if root.is_dir() else (root, "DIR")
-        fix = "name the folder of `qsearch serve DIR`, or its --tokens"
-        raise SettingsError(f"there is no {missing}", where=where, fix=fix)
-    known = ServerOptions(root, storage or os.environ.get("QSEARCH_STORAGE") or None)
-    rows = list_users(known, Tokens(file), time.time())
-    if not rows and not as_json:
-        print(f"no users yet: qsearch token NAME {root}", file=sys.stderr)
-    else:
-        print(json.dumps(rows) if as_json else table(rows))

@@ -78,8 +78,7 @@ def create_app(options: DashboardOptions) -> FastAPI:
     live = Live()
     uploaded = Inspection(options.inspection.memory_bytes, options.inspection.time_s)
     server = options.server
-    tokens = options.policy.tokens
-    queue = None if server is None else JobQueue(server, tokens)
+    queue = None if server is None else JobQueue(server)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -21,7 +21,7 @@ from qsearch.store.records import (
 from qsearch.store.view_queries import TrialPoint
 from workers.metrics.registry import Measure
 
-API_VERSION = "1.10"
+API_VERSION = "2.0"
 """Version of the API in OpenAPI: the first figure changes with what a client relies on."""
 _TAG = rf"^[^\s{HIDDEN}]{{1,40}}$"
 LARGEST_ID = 2**63 - 1

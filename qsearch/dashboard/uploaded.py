@@ -21,7 +21,7 @@ from compiler.frontend.from_onnx.model_file import within
 from compiler.runtime.npy import read_header
 from qsearch.errors import DataError, ModelFileError
 from qsearch.run.run_folder import is_device_name
-from qsearch.server.uploads import HIDDEN, blocks
+from qsearch.server.uploads import HIDDEN
 from workers.datasets.image_folder import IMAGE_SUFFIXES
 
 MAX_UNPACKED_BYTES: Final = 8 << 30
@@ -76,7 +76,7 @@ def _check_whole(model: Any) -> None:
 
 
 def about_npz(file: Path) -> dict[str, Any]:
-    """Names, shapes and dtypes of the arrays, from their headers alone, and bytes unpacked.
+    """Names, shapes and dtypes of the arrays, from their headers alone.
 
     Raises:
         DataError: no archive of plain arrays, or one that unpacks to too much.
@@ -90,7 +90,7 @@ def about_npz(file: Path) -> dict[str, Any]:
             with archive.open(info) as stream:
                 name = info.filename.removesuffix(".npy")
                 arrays.append(_header(stream, name, info.file_size))
-    return {"arrays": arrays, "unpacked": sum(blocks(info.file_size) for info in infos)}
+    return {"arrays": arrays}
 
 
 def about_npy(file: Path) -> dict[str, Any]:
@@ -111,11 +111,10 @@ def about_zip(file: Path) -> dict[str, Any]:
         DataError: as ``unpack_images``.
     """
     with _images_of(file) as (_archive, infos, names):
-        folders = {parent for name in names for parent in name.parents}
         return {
             "images": sum(name.name != _LISTING for name in names),
             "classes": len({name.parts[0] for name in names if len(name.parts) > 1}),
-            "unpacked": sum(blocks(info.file_size) for info in infos) + blocks(0) * len(folders),
+            "unpacked": sum(info.file_size for info in infos),
         }
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-API: Final = "1."
+API: Final = "2."
 """Prefix of the API versions that this client supports."""
 POLL_S: Final = 1.0
 AWAY_S: Final = 60.0
@@ -75,7 +75,7 @@ class Client:
         self.url = self._server.url
 
     def me(self) -> dict[str, Any]:
-        """The user of the token, the user's rights, and how much of the quota is used."""
+        """The user of the token, and the user's rights and limit."""
         found = self._server.ask("/me")
         if not str(found["api"]).startswith(API):
             raise UnreachableError(
@@ -95,7 +95,6 @@ class Client:
         eval: Any = None,
         trials: int | None = None,
         study: str | None = None,
-        priority: int = 0,
         config: PathLike | None = None,
         **settings: Any,
     ) -> dict[str, Any]:
@@ -106,7 +105,6 @@ class Client:
             calib, eval: a path (.npz, .npy, folder of images), or arrays as ``launch`` takes them.
             trials: of the study in total.
             study: its name on the server; None makes one from the model's.
-            priority: -10 to 10; among your own studies a greater one goes first.
             config: configuration file with the names of the flags.
             settings: further settings of ``qsearch.launch``; not those about places and own code.
         Returns:
@@ -143,7 +141,7 @@ class Client:
         names = {n: Path(p).name for n, p in data.items() if isinstance(p, str | os.PathLike)}
         names["model"] = Path(model).name if isinstance(model, str | os.PathLike) else file.name
         names = {n: re.sub(rf"[\\\t\n{HIDDEN}]", "_", name) for n, name in names.items()}
-        asked = {**wanted, "name": study, "stem": stem, "priority": priority, NAMES: names}
+        asked = {**wanted, "name": study, "stem": stem, NAMES: names}
         return self._server.ask("/studies", asked)
 
     def upload(self, path: PathLike) -> str:
@@ -170,7 +168,7 @@ class Client:
         return self._server.listed("/uploads")
 
     def forget_upload(self, sha256: str) -> None:
-        """Delete an upload that no unfinished study needs, and make room in the quota."""
+        """Delete an upload that no unfinished study needs."""
         self._server.ask(f"/uploads/{quote(sha256, safe='')}/delete", {})
 
     # Watching -------------------------------------------------------------------------------------
@@ -297,10 +295,6 @@ class Client:
         path = f"/studies/{self._key(name)}/tries"
         wish = {"trial": trial, "fields": dict(fields)}
         return int(self._server.ask(path, wish)["listening"])
-
-    def set_priority(self, name: str, priority: int) -> dict[str, Any]:
-        """Move a job that waits: -10 to 10; greater goes first."""
-        return self._server.ask(f"/jobs/{_quoted(name)}/priority", {"priority": priority})
 
     def download(self, name: str, path: PathLike) -> Verification:
         """Fetch the winner's module and verify it here; a file that is refuted is not kept.

@@ -41,8 +41,6 @@ from qsearch.store.records import Failure, Job
 from qsearch.store.repository import Repository
 from workers.errors import BrokenRunError
 
-COUNT_S: Final = 5.0
-"""Seconds between two additions of the time of running jobs to the use of their owners."""
 MOST_DEATHS: Final = 8
 """Drivers that may die one after the other before a job counts as failed."""
 STEADY_S: Final = 60.0
@@ -70,7 +68,6 @@ class _Running:
 
     process: subprocess.Popen[bytes] | None
     since: float
-    counted: float
     told_to_end: float | None = None
 
 
@@ -107,8 +104,7 @@ class Drivers:
                 pass_fds=(lock.fileno(),),
                 start_new_session=True,
             )
-        now = time.monotonic()
-        self._running[job.id] = _Running(process, now, now)
+        self._running[job.id] = _Running(process, time.monotonic())
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it died; the next step sees that
             # Not in the environment or on the command line: the storage may have a password.
@@ -124,32 +120,24 @@ class Drivers:
         with self._lock_path(job.id).open("a") as lock:
             lives = not try_lock(lock.fileno())
         if lives and known is None:
-            now = time.monotonic()
-            self._running[job.id] = _Running(None, now, now)
+            self._running[job.id] = _Running(None, time.monotonic())
         return lives
 
-    def watch(self, job: Job) -> bool:
-        """Count a driver's time, and end it if its job was cancelled; whether time was added."""
+    def watch(self, job: Job) -> None:
+        """End the driver of a cancelled job."""
+        if not job.cancelled or job.pid is None:
+            return
         known = self._running[job.id]
         now = time.monotonic()
-        counts = now - known.counted >= COUNT_S
-        if counts:
-            self.repository.add_seconds(job.id, now - known.counted)
-            known.counted = now
-        if job.cancelled and job.pid is not None:
-            first = known.told_to_end is None
-            if first or now - (known.told_to_end or now) >= KILL_S:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(job.pid, signal.SIGTERM if first else signal.SIGKILL)
-                known.told_to_end = now
-        return counts
+        first = known.told_to_end is None
+        if first or now - (known.told_to_end or now) >= KILL_S:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(job.pid, signal.SIGTERM if first else signal.SIGKILL)
+            known.told_to_end = now
 
     def reap(self, gone: Job) -> None:
         """Queue the job of a driver that ended again, unless the driver stored an outcome."""
         known = self._running.pop(gone.id, None)
-        now = time.monotonic()
-        if known is not None:
-            self.repository.add_seconds(gone.id, now - known.counted)
         # Read after the lock: a driver stores the outcome, then releases it.
         job = self.repository.job(gone.id)
         if job is None or job.state != "running":
@@ -158,7 +146,7 @@ class Drivers:
             self.repository.end_job(job.id, "cancelled")
             return
         self._take_back(job)
-        steady = known is not None and now - known.since >= STEADY_S
+        steady = known is not None and time.monotonic() - known.since >= STEADY_S
         deaths = 1 if steady else job.attempts + 1
         log.warning("the driver of %s died (%d in a row)", job.name, deaths)
         if deaths >= MOST_DEATHS:

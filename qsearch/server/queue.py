@@ -1,4 +1,4 @@
-"""The queue of a server: it takes submissions, checks quotas and decides which study runs next."""
+"""The queue of a server: it takes submissions and decides which study runs next."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from qsearch.errors import ConflictError, RunFolderError, SearchError, SettingsError, StoreError
 from qsearch.process import file_lock
 from qsearch.run.run_folder import RunFolder, is_folder_name
 from qsearch.server.driver import Drivers, note_study
-from qsearch.server.quota import DAY_S, Usage, counted_before, usage_of
-from qsearch.server.submission import BEFORE, FILES, GROWING, ServerOptions, checked
-from qsearch.server.tokens import Tokens, User
-from qsearch.server.uploads import QuotaError, Uploads, references
+from qsearch.server.submission import FILES, GROWING, ServerOptions, checked
+from qsearch.server.tokens import User
+from qsearch.server.uploads import Uploads, references
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.engine import RetryPolicy, open_engine, parse_url, require_folder
-from qsearch.store.records import Failure, Job, JobState, NewJob, Study
+from qsearch.store.records import Job, NewJob, Study
 from qsearch.store.repository import Repository
 
 POLL_S: Final = 0.25
@@ -42,6 +41,12 @@ class UnknownJobError(SearchError):
     http_status = 404
 
 
+class TooManyStudiesError(SearchError):
+    """A user, or all together, would have more studies in the queue than are allowed."""
+
+    http_status = 429
+
+
 class ForbiddenError(SearchError):
     """A user may not change a study of another user, or may only read."""
 
@@ -53,18 +58,15 @@ class JobQueue:
     """Takes submissions and runs a few at a time.
 
     Users take turns: the one with the fewest running studies goes first, then the one of whom none
-    has started for the longest time. A priority orders the studies of one user only; among equal
-    ones older submissions go first.
+    has started for the longest time. Of one user older submissions go first.
 
     Args:
         options: where studies lie and what they run on.
-        tokens: the users and their quotas; None where everybody is the operator.
         drivers: starts and watches the drivers of jobs.
         clock: UTC seconds since 1970.
     """
 
     options: ServerOptions
-    tokens: Tokens | None = None
     _: KW_ONLY
     drivers: Callable[[ServerOptions, Repository], Drivers] = Drivers
     clock: Callable[[], float] = time.time
@@ -142,7 +144,6 @@ class JobQueue:
         *,
         name: str | None = None,
         stem: str = "study",
-        priority: int = 0,
     ) -> Job:
         """Queue a study; an equal submission continues the study that is there.
 
@@ -152,7 +153,7 @@ class JobQueue:
         Raises:
             SettingsError: settings that cannot be used.
             ConflictError: the name is another study's.
-            QuotaError: the user's quota, or the queue, is used up.
+            TooManyStudiesError: the user's limit is reached, or the queue is full.
         """
         found = checked(settings, self.options)
         given = {key: value for key, value in settings.items() if value is not None}
@@ -163,14 +164,12 @@ class JobQueue:
             known = self._place_for(user, given, name, stem)
             if isinstance(known, Job) and not _goes_on(known, found.trials):
                 return known
+            self._check_room(user)
             if isinstance(known, Job):
-                before = counted_before(known, self.options, self.clock())
-                self._check_quota(user, found.trials, known, round(before.get("trials", 0)))
-                self.repository.reopen_job(known.id, {**given, BEFORE: before}, found.trials)
+                self.repository.reopen_job(known.id, given, found.trials)
                 return self.job(known.name)
-            self._check_quota(user, found.trials, known)
             return self.repository.add_job(
-                NewJob(self.server, known, user.name, priority, given, found.trials)
+                NewJob(self.server, known, user.name, given, found.trials)
             )
 
     def resume(self, folder: RunFolder, user: User) -> Job:
@@ -190,16 +189,13 @@ class JobQueue:
                         where="name",
                         fix="delete that one, or rename this run folder",
                     )
-                given = dict(known[0].settings)
-                if given:  # without any it goes on with those of its run folder
-                    given[BEFORE] = counted_before(known[0], self.options, self.clock())
-                self.repository.reopen_job(known[0].id, given, known[0].trials)
+                self.repository.reopen_job(known[0].id, known[0].settings, known[0].trials)
                 return self.job(name)
             if not user.operator:
                 raise ForbiddenError(
                     "only the server's operator goes on with this study", where=name
                 )
-            return self.repository.add_job(NewJob(self.server, name, user.name, 0, {}, 1))
+            return self.repository.add_job(NewJob(self.server, name, user.name, {}, 1))
 
     def job(self, name: str) -> Job:
         """The job of this name.
@@ -235,7 +231,7 @@ class JobQueue:
         return None
 
     def delete(self, job: Job | None, delete: Callable[[], object]) -> None:
-        """Delete a study; its owner's quota still counts what it used.
+        """Delete a study and the job that made it.
 
         Args:
             job: that made it, if one did.
@@ -250,10 +246,8 @@ class JobQueue:
                     f"study {now.name!r} is {now.state}", where="queue", fix="cancel it first"
                 )
             delete()
-            if now is not None and now.state != "deleted":
-                at = self.clock()
-                used = usage_of([now], 0, at)
-                self.repository.delete_job(now.id, (used.trials, used.seconds), at - DAY_S)
+            if now is not None:
+                self.repository.delete_job(now.id)
 
     def jobs(self) -> list[tuple[Job, int | None]]:
         """All jobs, oldest first, with the position of those that wait; 1 runs next."""
@@ -270,19 +264,6 @@ class JobQueue:
         job = self.job(name)
         require_owner(job, user)
         self.repository.cancel_job(job.id)
-        return self.job(name)
-
-    def set_priority(self, name: str, user: User, priority: int) -> Job:
-        """Give a job that waits another priority.
-
-        Raises:
-            ForbiddenError: it is another user's.
-            SettingsError: it does not wait.
-        """
-        job = self.job(name)
-        require_owner(job, user)
-        if not self.repository.set_priority(job.id, priority):
-            raise SettingsError(f"study {name!r} does not wait", where="priority", fix="leave it")
         return self.job(name)
 
     def forget_upload(self, user: User, sha256: str) -> None:
@@ -307,14 +288,6 @@ class JobQueue:
                     )
             self.uploads.forget(user, sha256)
 
-    def usage(self, user: User) -> Usage:
-        """Return the use of a user's quota."""
-        mine = [job for job in self._counted() if job.owner == user.name]
-        return usage_of(mine, self.uploads.used(user), self.clock())
-
-    def _counted(self) -> list[Job]:
-        return self.repository.jobs(self.server, states=get_args(JobState))
-
     def _place_for(
         self, user: User, settings: Mapping[str, Any], name: str | None, stem: str
     ) -> Job | str:
@@ -336,29 +309,20 @@ class JobQueue:
             return True
         return self.options.storage is not None and self.repository.find_study(name) is not None
 
-    def _check_quota(self, user: User, trials: int, place: Job | str, before: int = 0) -> None:
-        """Refuse what goes beyond the quota; a study that goes on counts once.
-
-        Args:
-            before: trials of the study that do not count any more.
-        """
-        jobs = [job for job in self._counted() if job != place]
+    def _check_room(self, user: User) -> None:
+        """Refuse one more study where the queue is full, or the user has as many as allowed."""
+        jobs = self.repository.jobs(self.server, states=["queued", "running"])
         if sum(job.state == "queued" for job in jobs) >= MOST_WAITING:
-            raise QuotaError(
+            raise TooManyStudiesError(
                 f"{MOST_WAITING} studies wait already", where="queue", fix="try again later"
             )
-        used = usage_of([job for job in jobs if job.owner == user.name], 0, self.clock())
-        most = user.quota
-        left = trials if most.max_trials is None else max(most.max_trials - used.trials, 0)
-        more = trials - before
-        if more > left:
-            raise QuotaError(
-                f"{more} trials are more than is left of your {most.max_trials} in 24 hours",
-                where=f"quota of trials, {used.trials} used",
-                fix=f"ask for {left + before} at most (--trials), or wait" if left else "wait",
+        mine = sum(job.owner == user.name for job in jobs)
+        if user.max_studies is not None and mine >= user.max_studies:
+            raise TooManyStudiesError(
+                f"{mine} of your studies wait or run, and {user.max_studies} are the most",
+                where="queue",
+                fix="wait until one ends, or cancel one",
             )
-        if most.max_seconds is not None and used.seconds >= most.max_seconds:
-            raise _out_of_time(most.max_seconds)
 
     # What the queue does --------------------------------------------------------------------------
 
@@ -385,8 +349,8 @@ class JobQueue:
                 note_study(self.repository, self.options, job)
             if not self._drivers.is_alive(job):
                 self._drivers.reap(job)
-            elif self._drivers.watch(job):
-                self._check_time(job)
+            else:
+                self._drivers.watch(job)
         free = self.options.max_studies - len(running)
         now = self.clock()
         ready = [job for job in jobs if job.state == "running" or (job.retry_at or 0) <= now]
@@ -398,23 +362,16 @@ class JobQueue:
         """The waiting jobs in the order in which they will start.
 
         Args:
-            jobs: those that wait and those that run, which decide between equal priorities.
+            jobs: those that wait, oldest first, and those that run.
         """
         ahead = Counter(job.owner for job in jobs if job.state == "running")
         waiting = [job for job in jobs if job.state == "queued"]
         started = self.repository.last_starts(self.server)
         turns = []
-        for job in sorted(waiting, key=lambda job: (-job.priority, job.id)):
+        for job in waiting:
             turns.append((ahead[job.owner], started.get(job.owner, 0.0), job.id, job))
             ahead[job.owner] += 1
         return [job for *_, job in sorted(turns, key=lambda turn: turn[:3])]
-
-    def _check_time(self, job: Job) -> None:
-        user = None if self.tokens is None else self.tokens.users().get(job.owner)
-        most = None if user is None else user.quota.max_seconds
-        if user is not None and most is not None and self.usage(user).seconds >= most:
-            why = _out_of_time(most)
-            self.repository.cancel_job(job.id, Failure(why.what, why.where, why.fix))
 
 
 def require_owner(job: Job, user: User) -> None:
@@ -440,14 +397,6 @@ def _changed(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Settings that make two studies of two submissions."""
     decide = (set(one) | set(other)) - set(GROWING)
     return sorted(name for name in decide if one.get(name) != other.get(name))
-
-
-def _out_of_time(most: float) -> QuotaError:
-    return QuotaError(
-        f"your studies ran for the {most:g} s of your quota in 24 hours",
-        where="quota of time",
-        fix="submit the same again tomorrow: finished trials are kept",
-    )
 
 
 def _identity(path: Path) -> str:

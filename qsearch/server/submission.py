@@ -31,8 +31,6 @@ FILES: Final = ("model", "calib", "eval")
 """Settings that name an upload; ``model`` may also be a shipped one."""
 NAMES: Final = "files"
 """Key of a submission: the user's names of the uploads, by setting, for messages."""
-BEFORE: Final = "counted_before"
-"""Key that the server adds to a job that goes on: what its owner's quota does not count again."""
 MAPPINGS: Final = ("space", "preprocess", "hw")
 """Settings that name a file for ``launch``, and hold its content here."""
 SUBMITTED: Final = (
@@ -70,7 +68,7 @@ PLACES: Final = frozenset(
 """Settings of ``launch`` that a client refuses where they are given to it."""
 PREPARED: Final = (*OF_IMAGES, STATES)
 """Fields of ``preprocess`` that a server takes: those of arrays and folders of images."""
-GROWING: Final = ("trials", "timeout", "patience", "workers", "pool", NAMES, BEFORE)
+GROWING: Final = ("trials", "timeout", "patience", "workers", "pool", NAMES)
 """Settings that may change when a study is continued: they do not change its results."""
 WORKER_CPUS: Final = 64
 STUDY_NAME: Final = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
@@ -188,7 +186,7 @@ def launch_settings(job: Job, options: ServerOptions) -> Resolved:
     if not job.settings:
         return resolve(flags, config_file=folder.config, environment={})
     flags |= {"study": job.name, "pool": options.pools[0], "workers": options.workers}
-    flags |= {name: value for name, value in job.settings.items() if name not in (NAMES, BEFORE)}
+    flags |= {name: value for name, value in job.settings.items() if name != NAMES}
     for name, path in _uploaded(job, options).items():
         if not path.exists():
             raise SettingsError(

@@ -1,6 +1,6 @@
-"""Users of a server: a token each, stored as hashes in one file, with what they may use.
+"""Users of a server: a token each, stored as hashes in one file, with their rights.
 
-    {"ann": {"may": "submit", "token": sha256, "session": sha256, "max_bytes": 2147483648}}
+    {"ann": {"may": "submit", "token": sha256, "session": sha256, "max_studies": 4}}
 
 A token is 32 random bytes, so one round of SHA-256 is enough: it cannot be guessed from its hash.
 The session is what a browser's cookie holds; it follows from the token, and not from the file.
@@ -24,84 +24,35 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from compiler.errors import legal_names
 from qsearch.errors import SettingsError
 from qsearch.process import file_lock
-from qsearch.settings.launch_settings import parse_bytes
 from qsearch.store.artifacts import write_atomically
 
 May = Literal["read", "submit"]
 TOKENS_FILE: Final = "tokens.json"
+LIST: Final = "list"
+"""Word in place of a user's name: ``qsearch token list``."""
 _PREFIX: Final = "qs_"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
 _MAX_BYTES: Final = 4 << 20
 _MODE: Final = 0o600
 
 
-class Quota(BaseModel):
-    """Quota of a user; None is any.
-
-    Attributes:
-        max_bytes: of all uploads that the user keeps.
-        max_trials: asked for in 24 hours.
-        max_seconds: of drivers in 24 hours.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    max_bytes: Annotated[int, Field(gt=0)] | None = None
-    max_trials: Annotated[int, Field(gt=0)] | None = None
-    max_seconds: Annotated[float, Field(gt=0)] | None = None
-
-    def __str__(self) -> str:
-        """The limits in words; empty without one."""
-        shown = {
-            "bytes of uploads": self.max_bytes,
-            "trials in 24 hours": self.max_trials,
-            "seconds in 24 hours": self.max_seconds,
-        }
-        told = [f"{most:,.15g} {what}" for what, most in shown.items() if most is not None]
-        if told:
-            return f"at most {', '.join(told)}"
-        return ""
-
-
-def limits_of(given: Mapping[str, str | None]) -> dict[str, float | None]:
-    """The limits of a command line as fields of ``Quota``; ``none`` removes a limit.
-
-    Args:
-        given: words by field; None: not given, which is left out.
-    Raises:
-        SettingsError: a word is no limit.
-    """
-    found: dict[str, float | None] = {}
-    for name, word in given.items():
-        try:
-            if word is not None:
-                parse = parse_bytes if name == "max_bytes" else _count
-                found[name] = None if word == "none" else parse(word)
-        except ValueError as error:
-            where = f"--{name.replace('_', '-')}"
-            fix = "a number from 1 up, or none for no limit; sizes as 256M, 2G too"
-            raise SettingsError(f"{word!r} is no limit: {error}", where=where, fix=fix) from error
-    return found
-
-
-def _count(word: str) -> int:
-    if not re.fullmatch("[1-9][0-9]{0,14}", word):
-        raise ValueError("expected a whole number >= 1")
-    return int(word)
-
-
 @dataclass(frozen=True, slots=True)
 class User:
-    """The user who sends a request; the operator may change studies of all users."""
+    """The user who sends a request; the operator may change studies of all users.
+
+    Attributes:
+        max_studies: studies of the user that may wait or run at a time; None is any number.
+    """
 
     name: str
     may: May
-    quota: Quota = field(default_factory=Quota)
+    max_studies: int | None = None
     operator: bool = False
 
     def __str__(self) -> str:
-        """Name, rights and limits in words."""
-        return f"{self.name} may {self.may}" + (f", {self.quota}" if str(self.quota) else "")
+        """Name, rights and limit in words."""
+        limit = f", at most {self.max_studies} studies at a time" if self.max_studies else ""
+        return f"{self.name} may {self.may}{limit}"
 
     @property
     def submits(self) -> bool:
@@ -117,15 +68,18 @@ OPERATOR: Final = User("operator", "submit", operator=True)
 """User that started the server, knows its own token, or needs none on the same machine."""
 
 
-class _Entry(Quota):
+class _Entry(BaseModel):
     """A user in the file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     may: May
     token: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     session: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    max_studies: Annotated[int, Field(gt=0)] | None = None
 
     def user(self, name: str) -> User:
-        return User(name, self.may, Quota(**self.model_dump(include=set(Quota.model_fields))))
+        return User(name, self.may, self.max_studies)
 
 
 _FILE: Final = TypeAdapter(dict[str, _Entry])
@@ -154,9 +108,11 @@ class Tokens:
                 found = entry.user(name)
         return found
 
-    def add(self, name: str, may: May, quota: Quota) -> str:
+    def add(self, name: str, may: May, max_studies: int | None = None) -> str:
         """Give a user a new token, which replaces an earlier one.
 
+        Args:
+            max_studies: as of ``User``.
         Returns:
             The token; the file keeps only its hash.
 
@@ -164,29 +120,25 @@ class Tokens:
             SettingsError: no name for a user, or the file cannot be read.
             RunFolderError: the file cannot be written.
         """
-        if not _NAME.fullmatch(name) or name == OPERATOR.name:
+        if not _NAME.fullmatch(name) or name in (OPERATOR.name, LIST):
             raise SettingsError(
                 f"{name!r} is no name for a user",
                 where="NAME",
-                fix="use up to 64 letters, digits and . _ @ -; not the server's own, operator",
+                fix=f"use up to 64 letters, digits and . _ @ -; but not {OPERATOR.name} or {LIST}",
             )
         token = _PREFIX + secrets.token_urlsafe(32)
         session = _hash(session_of(token))
-        entry = _Entry(may=may, token=_hash(token), session=session, **quota.model_dump())
+        entry = _Entry(may=may, token=_hash(token), session=session, max_studies=max_studies)
         self._change(lambda users: users.update({name: entry}))
         return token
 
-    def change(self, name: str, may: May | None, limits: Mapping[str, float | None]) -> User:
-        """Change rights and limits of a user; the token stays valid.
+    def change(self, name: str, may: May, max_studies: int | None) -> User:
+        """Change rights and limit of a user; the token stays valid.
 
-        Args:
-            may: None leaves the rights.
-            limits: by field of ``Quota``; a field that is not there stays.
         Raises:
             SettingsError: there is no such user.
         """
-        known = self._known(name)
-        entry = known.model_copy(update={"may": may or known.may, **limits})
+        entry = self._known(name).model_copy(update={"may": may, "max_studies": max_studies})
         self._change(lambda users: users.update({name: entry}))
         return entry.user(name)
 

@@ -1,4 +1,4 @@
-"""Uploads: each file is stored once under its sha256 and counted for every user who sent it."""
+"""Uploads: each file is stored once under its sha256 and listed for every user who sent it."""
 
 from __future__ import annotations
 
@@ -28,22 +28,10 @@ KINDS: Final = "|".join((*MODELS, *DATA))
 
 HIDDEN: Final = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 """Control characters and those that turn the direction of text, as part of a pattern."""
-BLOCK_BYTES: Final = 4096
-"""A file or folder counts as whole blocks, as on a disk: an empty one is not free."""
+LEAST_FREE_BYTES: Final = 2 << 30
+"""Bytes that stay free on the disk of the uploads: a server whose disk is full loses studies."""
 _REFERENCE: Final = re.compile(rf"[0-9a-f]{{64}}\.({KINDS})")
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-
-
-class QuotaError(SearchError):
-    """A user would use more than the quota allows."""
-
-    http_status = 429
-
-
-class SizeQuotaError(QuotaError):
-    """An upload beyond the quota of bytes."""
-
-    http_status = 413
 
 
 class DiskFullError(SearchError):
@@ -93,57 +81,34 @@ class Uploads:
                 "you have not uploaded this file", where=reference[:80], fix="upload it first"
             )
 
-    def used(self, user: User) -> int:
-        """Bytes of all that a user keeps here."""
-        return sum(one.bytes for one in self.repository.uploads_of(self.server, user.name))
+    def require_room(self, size: int) -> None:
+        """Refuse a file that would leave less than ``LEAST_FREE_BYTES`` on the disk.
 
-    def room(self, user: User, size: int) -> int | None:
-        """Bytes that a user may still send; None for any.
-
-        Args:
-            size: of what is to come, as far as it is known.
         Raises:
-            SizeQuotaError: that is more than the quota has left, or nothing is left.
+            DiskFullError: it would.
         """
-        most = user.quota.max_bytes
-        if most is None:
-            return None
-        left = most - self.used(user)
-        if left <= 0 or size > left:
-            raise _beyond(most)
-        return left
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if shutil.disk_usage(self.folder).free - size < LEAST_FREE_BYTES:
+            raise _full(self.folder)
 
-    async def receive(
-        self, chunks: AsyncIterator[bytes], user: User, room: int | None
-    ) -> tuple[Path, str]:
-        """Write a body to a file as it arrives, within the quota; the file and its sha256.
+    async def receive(self, chunks: AsyncIterator[bytes]) -> tuple[Path, str]:
+        """Write a body to a file as it arrives; the file and its sha256.
 
-        Args:
-            room: bytes that the user may still send; None for any.
         Raises:
-            SizeQuotaError: more than the user's quota allows; nothing is kept.
-            DiskFullError: no room.
+            DiskFullError: no room; nothing is kept.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         digest = hashlib.sha256()
-        arrived = 0
         handle, name = tempfile.mkstemp(dir=self.folder, prefix=".part-")
         try:
             with os.fdopen(handle, "wb") as stream:
                 async for chunk in chunks:
-                    arrived += len(chunk)
-                    if room is not None and arrived > room:
-                        raise _beyond(int(user.quota.max_bytes or 0))
                     digest.update(chunk)
                     stream.write(chunk)
         except BaseException as error:
             Path(name).unlink(missing_ok=True)
             if isinstance(error, OSError) and error.errno in _FULL:
-                raise DiskFullError(
-                    "the disk of the server is full",
-                    where=self.folder.name,
-                    fix="its operator has to free space; then send the same again",
-                ) from error
+                raise _full(self.folder) from error
             raise
         return Path(name), digest.hexdigest()
 
@@ -154,12 +119,10 @@ class Uploads:
         )
 
     def keep(self, user: User, found: Path, sha256: str, kind: str, size: int) -> Upload:
-        """Store a file or an unpacked folder that passed all checks; once more counts nothing.
+        """Store a file or an unpacked folder that passed all checks; once more changes nothing.
 
         Args:
-            size: bytes that count: of an archive what it unpacks to, all in whole blocks.
-        Raises:
-            SizeQuotaError: it is more than the quota allows; nothing is kept.
+            size: in bytes, of an archive unpacked.
         """
         place = place_of(self.folder, sha256, kind)
         upload = Upload(sha256, kind, size, time.time())
@@ -167,7 +130,6 @@ class Uploads:
             known = self.owned(user, sha256, kind)
             if known is not None:
                 return known
-            self.room(user, size)
             if not place.exists():
                 found.replace(place)
             self.repository.add_upload(self.server, user.name, upload)
@@ -199,14 +161,9 @@ def place_of(folder: Path, sha256: str, kind: str) -> Path:
     return folder / (f"{sha256}.images" if kind == "zip" else f"{sha256}.{kind}")
 
 
-def blocks(size: int) -> int:
-    """Bytes that a file or a folder of so many bytes counts."""
-    return max(-(-size // BLOCK_BYTES), 1) * BLOCK_BYTES
-
-
-def _beyond(most: int) -> SizeQuotaError:
-    return SizeQuotaError(
-        f"your uploads would be more than the {most} bytes of your quota",
-        where="quota of bytes",
-        fix="forget files that no study needs any more, or ask the server's operator for more",
+def _full(folder: Path) -> DiskFullError:
+    return DiskFullError(
+        "the disk of the server is full",
+        where=folder.name,
+        fix="its operator has to free space; then send the same again",
     )

@@ -37,7 +37,7 @@ BUSY_TIMEOUT_MS = 5_000
 """Milliseconds that SQLite waits for a lock in silence; ``RetryPolicy`` waits on, and says so."""
 CONNECT_TIMEOUT_S = 10
 
-SCHEMA: Final = "0004"
+SCHEMA: Final = "0005"
 """Schema that this version makes and reads; a change of the tables gives it another number."""
 
 # Any number that no other program uses for its advisory locks.

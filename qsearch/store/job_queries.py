@@ -24,9 +24,6 @@ from qsearch.store.tables import JOB, UPLOAD
 
 _UNFINISHED = ("queued", "running")
 
-Counted = tuple[int, float]
-"""Trials, and seconds of drivers."""
-
 
 class JobQueries(Database):
     """Queue, start and end jobs; store who uploaded which file.
@@ -45,7 +42,6 @@ class JobQueries(Database):
             **columns_of(job),
             state="queued",
             attempts=0,
-            seconds=0.0,
             cancelled=False,
             created_at=self.clock(),
         )
@@ -61,15 +57,12 @@ class JobQueries(Database):
     def jobs(
         self, server: str, *, name: str | None = None, states: Collection[JobState] | None = None
     ) -> list[Job]:
-        """Jobs of a server, oldest first: all, the one of a name, or those in some states.
-
-        Deleted ones are among them only where ``states`` says so.
-        """
+        """Jobs of a server, oldest first: all, the one of a name, or those in some states."""
         query = select(JOB).where(JOB.c.server == server)
         if name is not None:
             query = query.where(JOB.c.name == name)
-        chosen = JOB.c.state != "deleted" if states is None else JOB.c.state.in_(states)
-        query = query.where(chosen)
+        if states is not None:
+            query = query.where(JOB.c.state.in_(states))
         return self.records(Job, query.order_by(JOB.c.id))
 
     def last_starts(self, server: str) -> dict[str, float]:
@@ -80,7 +73,7 @@ class JobQueries(Database):
         return {owner: float(at) for owner, at in self.read(newest.group_by(JOB.c.owner))}
 
     def job(self, job_id: int) -> Job | None:
-        """The job of this id, if it was not deleted."""
+        """The job of this id; None where it was deleted."""
         return next(iter(self.records(Job, select(JOB).where(JOB.c.id == job_id))), None)
 
     def start_job(self, job_id: int) -> bool:
@@ -115,11 +108,10 @@ class JobQueries(Database):
         exit_code: int | None = None,
         failure: Failure | None = None,
     ) -> bool:
-        """Note how a job ended; False where it had ended. Why it was cancelled is kept."""
-        ended: dict[str, Any] = {"state": state, "exit_code": exit_code}
-        if state != "cancelled" or failure is not None:
-            ended |= failure_columns(failure)
-        return self._change(job_id, _UNFINISHED, **ended, finished_at=self.clock())
+        """Note how a job ended; False where it had ended."""
+        why = failure_columns(failure)
+        ended = {"state": state, "exit_code": exit_code, "finished_at": self.clock()}
+        return self._change(job_id, _UNFINISHED, **ended, **why)
 
     def reopen_job(self, job_id: int, settings: Mapping[str, Any], trials: int) -> bool:
         """Queue an ended job again; its study continues with the trials it has."""
@@ -130,42 +122,15 @@ class JobQueries(Database):
         again = changed.values(**fresh, **times, **asked, **failure_columns(None))
         return bool(self.execute(again))
 
-    def cancel_job(self, job_id: int, failure: Failure | None = None) -> bool:
-        """Note that a job shall end, and why; one that waits ends here. False where it had."""
-        why = {"cancelled": True, **failure_columns(failure)}
-        now = self.clock()
-        waited = self._change(job_id, ("queued",), state="cancelled", finished_at=now, **why)
-        return waited or self._change(job_id, ("running",), **why)
+    def cancel_job(self, job_id: int) -> bool:
+        """Note that a job shall end; one that waits ends here. False where it had."""
+        ended = {"state": "cancelled", "cancelled": True, "finished_at": self.clock()}
+        waited = self._change(job_id, ("queued",), **ended, **failure_columns(None))
+        return waited or self._change(job_id, ("running",), cancelled=True)
 
-    def set_priority(self, job_id: int, priority: int) -> bool:
-        """Move a job that waits; False where it does not."""
-        return self._change(job_id, ("queued",), priority=priority)
-
-    def add_seconds(self, job_id: int, seconds: float) -> None:
-        """Count the time that a driver ran."""
-        more = update(JOB).where(JOB.c.id == job_id)
-        self.execute(more.values(seconds=JOB.c.seconds + seconds))
-
-    def delete_job(self, job_id: int, counted: Counted, forget: float) -> None:
-        """Forget a job that ended, but for what the quota of its owner counts of it.
-
-        Args:
-            forget: UTC seconds; jobs that were deleted and ended before that count no more.
-        """
-        trials, seconds = counted
-        self.execute(
-            delete(JOB).where(JOB.c.state == "deleted", JOB.c.finished_at < forget),
-            update(JOB)
-            .where(JOB.c.id == job_id, JOB.c.state.not_in(_UNFINISHED))
-            .values(
-                name=f"/{job_id}",  # no study can have it
-                state="deleted",
-                settings={},
-                trials=trials,
-                seconds=seconds,
-                **failure_columns(None),
-            ),
-        )
+    def delete_job(self, job_id: int) -> None:
+        """Forget a job that ended."""
+        self.execute(delete(JOB).where(JOB.c.id == job_id, JOB.c.state.not_in(_UNFINISHED)))
 
     def _change(self, job_id: int, states: Collection[str], **values: Any) -> bool:
         mine = update(JOB).where(JOB.c.id == job_id, JOB.c.state.in_(states))
@@ -183,11 +148,6 @@ class JobQueries(Database):
         """List the uploads of a user, oldest first."""
         query = select(UPLOAD).where(UPLOAD.c.server == server, UPLOAD.c.owner == owner)
         return self.records(Upload, query.order_by(UPLOAD.c.id))
-
-    def bytes_by_owner(self, server: str) -> dict[str, int]:
-        """Bytes of the uploads that each user of a server keeps."""
-        query = select(UPLOAD.c.owner, func.sum(UPLOAD.c.bytes)).where(UPLOAD.c.server == server)
-        return {owner: int(total) for owner, total in self.read(query.group_by(UPLOAD.c.owner))}
 
     def forget_upload(self, server: str, owner: str, sha256: str) -> int:
         """Take an upload from a user's list; how many users still have the file."""

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeVar
 TrialState = Literal["waiting", "running", "complete", "pruned", "failed", "infeasible"]
 StudyState = Literal["running", "paused", "complete", "stopped", "failed"]
 CommandKind = Literal["pause", "resume", "stop", "try"]
-JobState = Literal["queued", "running", "done", "failed", "cancelled", "deleted"]
+JobState = Literal["queued", "running", "done", "failed", "cancelled"]
 
 UNFINISHED: Final[tuple[TrialState, ...]] = ("waiting", "running")
 FINISHED: Final[tuple[TrialState, ...]] = ("complete", "pruned", "failed", "infeasible")
@@ -330,7 +330,6 @@ class NewJob:
     server: str
     name: str
     owner: str
-    priority: int
     settings: Mapping[str, Any]
     trials: int
 
@@ -343,7 +342,6 @@ class Job(NewJob):
         attempts: drivers that died on it since one of them got on.
         pid: process of its driver, or of its last one.
         study_id: of the study that its driver made in a database of several studies.
-        seconds: how long its drivers ran, all attempts.
         cancelled: its owner wants no more of it; its driver may still write the best so far.
         exit_code: that ``qsearch launch`` would have ended with.
     """
@@ -353,7 +351,6 @@ class Job(NewJob):
     attempts: int
     pid: int | None
     study_id: int | None
-    seconds: float
     cancelled: bool
     exit_code: int | None
     failure: Failure | None

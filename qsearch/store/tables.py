@@ -125,8 +125,7 @@ COMMAND: Final = _table("command", records.Command, _NEWEST, of="study", kind=16
 # The end of a log that explains a failure: a worker's output, a traceback.
 LOG: Final = _table("log", records.LogExcerpt, sa.Index(None, "study_id", "trial"), of="study")
 
-# A study that a server runs for one of its users. A deleted job keeps what its owner's quota
-# counts. An id is never used again: files have it.
+# A study that a server runs for one of its users. An id is never used again: files have it.
 JOB: Final = _table(
     "job", records.Job, _unique("server", "name"), sa.Index(None, "server", "state"), name=64
 )

@@ -182,7 +182,7 @@ class Service:
         for n in range(studies):
             user = User(f"user{n % USERS}", "submit")
             settings = {"model": "digits", "trials": each}
-            self.queue.submit(user, settings, name=f"s{n}", priority=n % 5 - 2)
+            self.queue.submit(user, settings, name=f"s{n}")
         while True:
             self.queue.step()
             if all(place is None and job.state == "done" for job, place in self.queue.jobs()):
@@ -294,7 +294,7 @@ def simulate(
 
     Args:
         workers: CPUs of the cluster.
-        studies: of several users, of several priorities.
+        studies: of several users.
         trials: of all studies together.
         storage: a PostgreSQL database; None is SQLite.
         wanted: workers that studies ask for, in turn.

@@ -12,7 +12,7 @@ import qsearch
 from qsearch.dashboard.app import DashboardOptions
 from qsearch.dashboard.security import Policy
 from qsearch.server.submission import ServerOptions
-from qsearch.server.tokens import Quota, Tokens
+from qsearch.server.tokens import Tokens
 from qsearch.store.engine import open_engine
 from qsearch.store.records import Failure, Study
 from qsearch.store.repository import Repository
@@ -34,7 +34,7 @@ def tokens(tmp_path: Path) -> Tokens:
 def client(tokens: Tokens) -> Iterator[Client]:
     """A server of which everybody needs a token, and that starts nothing."""
     root = tokens.path.parent
-    tokens.add("bob", "submit", Quota())
+    tokens.add("bob", "submit")
     server = ServerOptions(root, max_studies=0, workers=2, pools=("process", "ray"))
     with served(DashboardOptions(root, policy=Policy(tokens=tokens), server=server)) as asking:
         yield asking
@@ -54,11 +54,11 @@ def study_of(tokens: Tokens, name: str, why: Failure | None = None) -> tuple[Rep
     return store, store.create_study(new_study(name, job.trials))
 
 
-def test_a_user_queues_moves_and_cancels_and_a_reader_sees_no_form(
+def test_a_user_queues_and_cancels_and_a_reader_sees_no_form(
     client: Client, tokens: Tokens, browser: Any
 ) -> None:
-    ann = tokens.add("ann", "submit", Quota(max_trials=1000))
-    qsearch.Client(str(client.base_url), token=tokens.add("bob", "submit", Quota())).submit(
+    ann = tokens.add("ann", "submit", 3)
+    qsearch.Client(str(client.base_url), token=tokens.add("bob", "submit")).submit(
         "digits", study="theirs"
     )
     page, errors = watched_page(browser)
@@ -75,27 +75,18 @@ def test_a_user_queues_moves_and_cancels_and_a_reader_sees_no_form(
     page.locator("#until").fill("gemm_0; conv_1")
     page.locator("#latency").fill("5")
     page.locator("#pool").select_option("ray")
-    page.locator("#priority").fill("2")
-    assert page.get_by_text("Used of your quota: 0 of 1000 trials").count() == 1
+    assert page.get_by_text("3 of your studies may wait or run").count() == 1
     assert flaws(page, "form") == []
     page.get_by_role("button", name="Queue the search").click()
     row = page.locator("[data-job=digits_cnn]")
     row.wait_for()
-    assert "2" in row.locator("td").first.inner_text(), "users take turns, whatever the priority"
+    assert "2" in row.locator("td").first.inner_text(), "users take turns"
     job = qsearch.Client(str(client.base_url), token=ann).job("digits_cnn")
     asked = {name: job["settings"][name] for name in ("minimize", "max_size", "at_most", "until")}
     limits = {"max_size": "300k", "at_most": {"latency": 5}}
     assert asked == {"minimize": ["size"], **limits, "until": ["gemm_0", "conv_1"]}
-    assert (job["priority"], job["settings"]["pool"], job["trials"]) == (2, "ray", 64)
+    assert (job["settings"]["pool"], job["trials"]) == ("ray", 64)
     assert page.locator("[data-job=theirs] button").count() == 0, "another user's"
-    for _ in range(3):
-        before = row.locator("td").nth(6).inner_text()
-        row.get_by_label("Move digits_cnn down").click()
-        page.wait_for_function(
-            "was => document.querySelector('[data-job=digits_cnn]').cells[6].innerText != was",
-            arg=before,
-        )
-    assert row.locator("td").first.inner_text() == "2"
     assert flaws(page, "queue") == []
     row.get_by_label("Cancel digits_cnn").click()
     page.get_by_role("button", name="Cancel the search").click()
@@ -117,7 +108,7 @@ def test_a_user_queues_moves_and_cancels_and_a_reader_sees_no_form(
     page.locator("tr[data-trial]").first.wait_for()
     assert errors == []
     reading, errors = watched_page(browser)
-    eve = tokens.add("eve", "read", Quota())
+    eve = tokens.add("eve", "read")
     reading.goto(f"{client.base_url}/launch#token={eve}")
     reading.get_by_text("Your token may read, and start nothing.").wait_for()
     assert reading.locator("form").count() == 0

@@ -226,7 +226,7 @@ def test_a_server_with_drivers_on_ray_and_here_loses_nothing_on_postgres(
     server = serving(postgres_url, *words)
     ann, bob = server.client("ann"), server.client("bob")
     submitted(ann, small, "one", pool="ray", workers=2)
-    submitted(bob, small, "three", priority=-1)
+    submitted(bob, small, "three")
     driver = until(lambda: server.held("one"))
     told(cluster, "kill")
     told(cluster, "add")

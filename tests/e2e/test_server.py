@@ -21,7 +21,7 @@ import pytest
 
 import qsearch
 from qsearch.server.connection import ServerError
-from qsearch.server.tokens import Quota, Tokens
+from qsearch.server.tokens import Tokens
 from qsearch.store.engine import open_reader
 from qsearch.store.repository import Repository
 from tests.e2e.holding import Hold
@@ -138,9 +138,9 @@ def serving(tmp_path: Path) -> Iterator[Callable[..., Server]]:
         server = Server(tmp_path / "served", words, storage)
         users = Tokens(server.root / "tokens.json")
         for name in ("ann", "bob"):
-            server.tokens[name] = users.add(name, "submit", Quota())
-        server.tokens["cat"] = users.add("cat", "submit", Quota(max_bytes=1000))
-        server.tokens["eve"] = users.add("eve", "read", Quota())
+            server.tokens[name] = users.add(name, "submit")
+        server.tokens["cat"] = users.add("cat", "submit", 1)
+        server.tokens["eve"] = users.add("eve", "read")
         server.start()
         servers.append(server)
         return server
@@ -219,7 +219,7 @@ def test_kills_lose_nothing_on_sqlite(
     ann, bob = server.client("ann"), server.client("bob")
     assert submitted(ann, small, "one")["owner"] == "ann"
     assert submitted(ann, small, "two")["position"] in (1, 2)
-    submitted(bob, small, "three", priority=-10)
+    submitted(bob, small, "three")
     assert [job["name"] for job in bob.queue() if job["position"]][-1] == "two"
     # Equal files are sent once by a user.
     assert sorted(each["kind"] for each in ann.uploads()) == ["npz", "npz", "onnx"]
@@ -233,7 +233,7 @@ def test_kills_lose_nothing_on_sqlite(
 
 
 def refusals(server: Server, small: Data) -> None:
-    """A reader submits nothing, a stranger sees nothing, and nobody goes beyond a quota."""
+    """A reader submits nothing, a stranger sees nothing, and nobody has too many studies."""
     eve, cat = server.client("eve"), server.client("cat")
     with pytest.raises(ServerError, match="may read, and submit nothing"):
         submitted(eve, small, "one")
@@ -243,10 +243,12 @@ def refusals(server: Server, small: Data) -> None:
         assert refused.value.status == 403
     with pytest.raises(ServerError, match="is ann's"):
         server.client("bob").cancel("one")
-    with pytest.raises(ServerError) as refused:
-        submitted(cat, small, "one")
-    assert refused.value.status == 413
+    cat.submit("digits", study="cats")
+    with pytest.raises(ServerError, match="1 are the most") as refused:
+        cat.submit("digits", study="more")
+    assert refused.value.status == 429
+    cat.cancel("cats")
     with pytest.raises(ServerError, match="token is wrong") as refused:
         qsearch.Client(server.url, token="qs_wrong").queue()
     assert refused.value.status == 401
-    assert {job["name"] for job in eve.queue()} == {"one", "two", "three"}
+    assert {job["name"] for job in eve.queue()} == {"one", "two", "three", "cats"}

@@ -1,9 +1,9 @@
-"""The queue: uploads, submissions, positions and quotas."""
+"""The queue: uploads, submissions and positions."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import time
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
@@ -11,15 +11,15 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from qsearch.dashboard.routes.artifacts import Sha256
-from qsearch.dashboard.schemas import API_VERSION, ErrorOut, In, Out
+from qsearch.dashboard.schemas import API_VERSION, ErrorOut, Out
 from qsearch.dashboard.security import SUBMIT_PATH, UPLOAD_PATH
 from qsearch.dashboard.sources import NotFoundError, study_key
 from qsearch.dashboard.state import Shared, SharedDep, UserDep
 from qsearch.errors import StoreError
 from qsearch.server.queue import ForbiddenError, JobQueue
-from qsearch.server.submission import BEFORE, FILES, NAMES, STUDY_NAME, ServerOptions
+from qsearch.server.submission import FILES, NAMES, STUDY_NAME, ServerOptions
 from qsearch.server.tokens import User
-from qsearch.server.uploads import DATA, HIDDEN, KINDS, blocks
+from qsearch.server.uploads import DATA, HIDDEN, KINDS
 from qsearch.store.records import Job, Upload
 from workers.metrics.registry import costs
 from workers.metrics.size import FORMS
@@ -52,8 +52,7 @@ class JobIn(BaseModel):
 
     ``model`` is a shipped one or an upload, ``SHA256.KIND``; so are ``calib`` and ``eval``.
     ``space``, ``preprocess`` and ``hw`` hold what their files hold. ``files`` are the user's names
-    of the uploads, for messages. Without a ``name`` the server makes one from ``stem``. Greater
-    priorities go first.
+    of the uploads, for messages. Without a ``name`` the server makes one from ``stem``.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -61,7 +60,6 @@ class JobIn(BaseModel):
     model: Annotated[str, Field(pattern=r"^([a-z0-9_]{1,40}|[0-9a-f]{64}(\.onnx)?)$")] = "digits"
     name: Annotated[str, Field(pattern=STUDY_NAME)] | None = None
     stem: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_.-]{0,55}$")] = "study"
-    priority: Annotated[int, Field(ge=-10, le=10)] = 0
     calib: Annotated[str, Field(pattern=_DATA)] | None = None
     eval: Annotated[str, Field(pattern=_DATA)] | None = None
     files: dict[Literal["model", "calib", "eval"], Annotated[str, Field(pattern=_FILE)]] = {}
@@ -78,16 +76,10 @@ class JobIn(BaseModel):
         return found
 
 
-class PriorityIn(In):
-    """A new priority; among the studies of a user a greater one goes first."""
-
-    priority: Annotated[int, Field(ge=-10, le=10)]
-
-
 class JobOut(
     Out,
     of=Job,
-    shows="name owner priority settings trials state attempts seconds cancelled exit_code "
+    shows="name owner settings trials state attempts cancelled exit_code "
     "created_at started_at finished_at retry_at",
 ):
     """A study in the queue: queued, running, done, failed or cancelled.
@@ -95,12 +87,14 @@ class JobOut(
     ``position`` 1 is next. ``study`` is the key of the study once it is there, and ``finished``
     counts those of its ``trials`` that ended. ``attempts`` counts
     drivers that died on it; ``retry_at`` is when the next one starts. ``exit_code`` is that of
-    ``qsearch launch``: 0, or 1 where no trial kept the limits. ``mine``: the user may change it.
+    ``qsearch launch``: 0, or 1 where no trial kept the limits. ``seconds`` is how long its last
+    driver ran. ``mine``: the user may change it.
     """
 
     mine: bool
     position: int | None
     finished: int | None
+    seconds: float
     study: str | None
     error: ErrorOut | None
 
@@ -117,26 +111,20 @@ class QueueOut(Out, of=ServerOptions, shows="max_studies workers pools"):
     max_upload_bytes: int
 
 
-class MeOut(Out, of=User, shows="name may"):
-    """User of the request. ``quota`` and ``used`` are of bytes now, trials and seconds in 24
-    hours."""
+class MeOut(Out, of=User, shows="name may max_studies"):
+    """User of the request; ``max_studies`` is how many studies may wait or run at a time."""
 
     api: str
-    quota: dict[str, float | None]
-    used: dict[str, float]
     queue: QueueOut | None
 
 
 @router.get("/api/v1/me")
 def get_me(found: SharedDep, user: UserDep) -> MeOut:
-    """The user, the user's rights, and how much of the quota is used."""
+    """The user, and the user's rights and limit."""
     queue = found.queue
-    used = None if queue is None else queue.usage(user)
     return MeOut.of(
         user,
         api=API_VERSION,
-        quota=user.quota.model_dump(),
-        used={} if used is None else asdict(used),
         queue=None
         if queue is None
         else QueueOut.of(
@@ -155,9 +143,8 @@ def get_me(found: SharedDep, user: UserDep) -> MeOut:
 async def upload(request: Request, found: SharedDep, user: UserDep, kind: Kind) -> UploadOut:
     """The bytes of a model or of data; kept if they can be read. A zip holds a folder of images."""
     queue = require_queue(found)
-    claimed = int(request.headers.get("content-length", 0))
-    room = await found.uploading(queue.uploads.room, user, claimed)
-    file, digest = await queue.uploads.receive(request.stream(), user, room)
+    await found.uploading(queue.uploads.require_room, found.policy.max_upload_bytes)
+    file, digest = await queue.uploads.receive(request.stream())
     try:
         about, kept = await found.uploading(_keep, found, queue, user, (file, digest, kind))
     finally:
@@ -197,9 +184,8 @@ def submit(asked: JobIn, found: SharedDep, user: UserDep) -> JobOut:
 
     The same submission once more goes on with the study that is there.
     """
-    job = require_queue(found).submit(
-        user, asked.settings, name=asked.name, stem=asked.stem, priority=asked.priority
-    )
+    queue = require_queue(found)
+    job = queue.submit(user, asked.settings, name=asked.name, stem=asked.stem)
     return _told(found, user, job)
 
 
@@ -229,12 +215,6 @@ def cancel_job(name: Name, found: SharedDep, user: UserDep) -> JobOut:
     return _told(found, user, require_queue(found).cancel(name, user))
 
 
-@router.post("/api/v1/jobs/{name}/priority")
-def set_priority(name: Name, asked: PriorityIn, found: SharedDep, user: UserDep) -> JobOut:
-    """Move a job that waits: greater goes first."""
-    return _told(found, user, require_queue(found).set_priority(name, user, asked.priority))
-
-
 def require_queue(found: Shared) -> JobQueue:
     """The queue of this server.
 
@@ -256,10 +236,10 @@ def _keep(
     """Read what was sent in a process of its own, then give it its name."""
     file, digest, kind = sent
     about = json.loads(found.uploaded.ask(kind, file))
-    size = max(blocks(file.stat().st_size), about.pop("unpacked", 0))
-    queue.uploads.room(user, size)  # before it is unpacked
+    size = about.pop("unpacked", file.stat().st_size)
     if kind != "zip":
         return about, queue.uploads.keep(user, file, digest, kind, size)
+    queue.uploads.require_room(size)
     with queue.uploads.unpacked() as name:
         folder = FilePath(name).absolute()
         about = json.loads(found.uploaded.ask("unpack", file, out=str(folder)))
@@ -275,18 +255,25 @@ def _told(found: Shared, user: User, job: Job) -> JobOut:
 def _job_out(found: Shared, user: User, job: Job, place: int | None) -> JobOut:
     key, finished = _study_of(found, job)
     mine = user.owns(job.owner)
-    left_out = {BEFORE}
+    left_out: set[str] = set()
     if not mine:  # an upload goes by its hash, and that is its owner's
-        left_out |= {n for n in FILES if len(str(job.settings.get(n))) > _SHA256}
+        left_out = {n for n in FILES if len(str(job.settings.get(n))) > _SHA256}
     return JobOut.of(
         job,
         settings={name: v for name, v in job.settings.items() if name not in left_out},
         mine=mine,
         position=place,
         finished=finished,
+        seconds=_ran_s(job),
         study=key,
         error=None if job.failure is None else ErrorOut.of(job.failure),
     )
+
+
+def _ran_s(job: Job) -> float:
+    if job.started_at is None or job.state == "queued":
+        return 0.0
+    return (job.finished_at or time.time()) - job.started_at
 
 
 def _study_of(found: Shared, job: Job) -> tuple[str | None, int | None]:

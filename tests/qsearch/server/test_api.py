@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -31,8 +32,8 @@ from qsearch.opening.model_file import find_model
 from qsearch.opening.open_model import DataSource, open_model
 from qsearch.server.connection import Connection, ServerError, UnreachableError
 from qsearch.server.submission import SUBMITTED, ServerOptions
-from qsearch.server.tokens import Quota, Tokens
-from qsearch.server.uploads import BLOCK_BYTES, Uploads
+from qsearch.server.tokens import Tokens
+from qsearch.server.uploads import LEAST_FREE_BYTES, Uploads
 from tests.qsearch.dashboard.server import Client as Http
 from tests.qsearch.dashboard.server import served
 
@@ -48,9 +49,9 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Tokens:
 @pytest.fixture(scope="module")
 def users(tokens: Tokens) -> dict[str, str]:
     return {
-        "ann": tokens.add("ann", "submit", Quota(max_trials=1000)),
-        "bob": tokens.add("bob", "submit", Quota(max_bytes=20_000)),
-        "eve": tokens.add("eve", "read", Quota()),
+        "ann": tokens.add("ann", "submit", 3),
+        "bob": tokens.add("bob", "submit"),
+        "eve": tokens.add("eve", "read"),
     }
 
 
@@ -109,7 +110,6 @@ def test_all_that_the_client_asks_and_gets_is_described(
 
     monkeypatch.setattr(Connection, "ask", recorded)
     job = ann.submit(MODELS / "digits_cnn.onnx", calib=MODELS / "digits_calib.npz", study="asked")
-    ann.set_priority("asked", 2)
     ann.queue(), ann.job("asked"), ann.uploads(), ann.me(), ann.studies()
     ann.cancel("asked")
     ann.forget_upload(job["settings"]["model"].partition(".")[0])
@@ -236,23 +236,14 @@ def test_an_archive_that_claims_too_much_is_refused_unread(
 def test_what_an_archive_unpacks_to_is_measured_before_it_is_unpacked(
     http: Http, users: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bombs = {
-        "zip": zipped(("0/a.png", b"\0" * (8 << 20))),
-        "npz": zipped(("x.npy", npy(8 << 20))),
-    }
-    empty = zipped(*((f"0/{n}.png", b"") for n in range(8)))
+    bomb = zipped(("0/a.png", b"\0" * (8 << 20)))
+    assert len(bomb) < 20_000
+    free = SimpleNamespace(free=LEAST_FREE_BYTES + (1 << 20))
+    monkeypatch.setattr("qsearch.server.uploads.shutil.disk_usage", lambda _: free)
     monkeypatch.setattr(Uploads, "unpacked", lambda _: pytest.fail("it was unpacked"))
-    for kind, data in (*bombs.items(), ("zip", empty)):
-        assert len(data) < 20_000
-        answer = sent(http, users["bob"], kind, data)
-        assert answer.status_code == 413, answer.text
-        assert "20000 bytes of your quota" in answer.json()["what"]
-
-
-def npy(size: int) -> bytes:
-    out = io.BytesIO()
-    np.save(out, np.zeros(size, np.uint8))
-    return out.getvalue()
+    answer = sent(http, users["bob"], "zip", bomb)
+    assert answer.status_code == 507, answer.text
+    assert answer.json()["what"] == "the disk of the server is full"
 
 
 def external(place: str) -> bytes:
@@ -311,13 +302,12 @@ def test_an_upload_is_imported_without_the_folder_that_it_lies_in(tmp_path: Path
 @pytest.mark.parametrize(
     ("path", "body", "what", "where", "fix"),
     [
-        ("/jobs/one/priority", {"priority": 99}, "not '99'", "body.priority", "give at most 10"),
-        ("/studies", {"priority": 11}, "not '11'", "body.priority", "give at most 10"),
-        ("/jobs/one/priority", {}, "required", "body.priority", "add priority"),
-        ("/jobs/one/priority", {"priority": 1, "x": 2}, "not permitted", "body.x", "leave out x"),
+        ("/studies", {"stem": "/"}, "not '/'", "body.stem", "give a text that matches"),
+        ("/session", {}, "required", "body.token", "add token"),
+        ("/session", {"token": "a", "x": 2}, "not permitted", "body.x", "leave out x"),
         ("/jobs?ended=5000", None, "not '5000'", "query.ended", "give at most 1000"),
     ],
-    ids=["too great", "too great at first", "missing", "unknown", "in the address"],
+    ids=["no name", "missing", "unknown", "in the address"],
 )
 def test_a_value_that_the_api_does_not_take_is_told_with_those_that_it_takes(
     ann: qsearch.Client, path: str, body: Any, what: str, where: str, fix: str
@@ -367,8 +357,7 @@ def test_a_folder_of_images_is_sent_once_and_counted_unpacked(
     job = ann.submit(MODELS / "digits_cnn.onnx", eval=tmp_path / "images", study="images")
     sha256, _, kind = job["settings"]["eval"].partition(".")
     (found,) = (each for each in ann.uploads() if each["upload"] == sha256)
-    in_blocks = 2 + 3  # the images; their folders, and the one around them
-    assert (kind, found["bytes"]) == ("zip", in_blocks * BLOCK_BYTES)
+    assert (kind, found["bytes"]) == ("zip", 2 * len(picture()))
     again = ann.submit(MODELS / "digits_cnn.onnx", eval=tmp_path / "images", study="images")
     assert again["created_at"] == job["created_at"]
     with pytest.raises(ServerError, match="needs this file"):
@@ -386,19 +375,6 @@ def test_arrays_and_a_model_in_memory_are_sent_as_launch_takes_them(ann: qsearch
     assert job["settings"]["eval"].endswith(".npz")
     assert job["settings"]["files"] == {"model": "model.onnx"}
     assert job["settings"]["space"] == {"fields": {"calibrate_mode": ["mse"]}}
-
-
-def test_a_quota_ends_an_upload_that_claims_no_length(http: Http, users: dict[str, str]) -> None:
-    headers = {
-        "Content-Type": "application/octet-stream",
-        "Authorization": f"Bearer {users['bob']}",
-    }
-    body = (b"x" * 10_000 for _ in range(4))
-    answer = http.post("/api/v1/uploads?kind=npz", content=body, headers=headers)
-    assert answer.status_code == 413
-    assert "20000 bytes of your quota" in answer.json()["what"]
-    claimed = sent(http, users["bob"], "onnx", b"x" * 30_000)
-    assert claimed.status_code == 413
 
 
 def test_a_full_disk_is_told_and_nothing_is_left(
@@ -429,7 +405,7 @@ def test_a_reader_sees_everything_and_changes_nothing(http: Http, users: dict[st
     assert http.get("/api/v1/jobs", headers=reading).status_code == 200
     page = http.get("/api/v1/studies", headers=reading).json()
     assert (page["allow_launch"], page["has_queue"]) == (False, True)
-    for path in ("studies", "jobs/x/cancel", "jobs/x/priority", f"uploads/{'0' * 64}/delete"):
+    for path in ("studies", "jobs/x/cancel", f"uploads/{'0' * 64}/delete"):
         answer = http.post(f"/api/v1/{path}", json={}, headers=reading)
         assert answer.status_code == 403, path
         assert answer.json()["what"] == "your token may read, and change nothing"
@@ -451,7 +427,7 @@ def test_a_server_for_others_needs_a_token_that_somebody_has(tmp_path: Path) -> 
     with pytest.raises(SettingsError, match="needs a token"):
         Policy(host="0.0.0.0", tokens=Tokens(tmp_path / "tokens.json"))
     tokens = Tokens(tmp_path / "tokens.json")
-    given = tokens.add("ann", "read", Quota())
+    given = tokens.add("ann", "read")
     policy = Policy(host="0.0.0.0", tokens=tokens)
     tokens.path.unlink()
     assert policy.asks_token

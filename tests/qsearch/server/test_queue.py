@@ -1,4 +1,4 @@
-"""The queue without drivers: who may submit what, in which order it runs, what it costs."""
+"""The queue without drivers: who may submit what, and in which order it runs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from sqlalchemy import text
 from qsearch.errors import ConflictError, DataError, SettingsError
 from qsearch.exit_codes import EXIT_SEARCH_FAILED
 from qsearch.server.driver import MOST_DEATHS, Drivers, delay_after, main, note_study
-from qsearch.server.queue import ForbiddenError, JobQueue
-from qsearch.server.quota import Usage
+from qsearch.server.queue import ForbiddenError, JobQueue, TooManyStudiesError
 from qsearch.server.submission import (
     OPTIONS,
     ServerOptions,
@@ -31,14 +30,13 @@ from qsearch.server.submission import (
     launch_settings,
     model_name,
 )
-from qsearch.server.tokens import OPERATOR, Quota, Tokens, User
-from qsearch.server.uploads import QuotaError
+from qsearch.server.tokens import OPERATOR, User
 from qsearch.store.engine import open_engine
-from qsearch.store.records import Ended, Failure, Job, NewStudy, NewTrial, Outcome, Upload
+from qsearch.store.records import Ended, NewStudy, NewTrial, Outcome, Upload
 from qsearch.store.repository import Repository
 from workers.errors import LostClusterError
 
-ANN, BOB = User("ann", "submit", Quota(max_trials=100)), User("bob", "submit")
+ANN, BOB = User("ann", "submit"), User("bob", "submit")
 DIGITS = {"model": "digits", "trials": 8}
 
 
@@ -69,14 +67,12 @@ def names(queue: JobQueue) -> list[str]:
     return [places[place] for place in sorted(places)]
 
 
-def test_users_take_turns_and_a_priority_orders_the_studies_of_one_user(queue: JobQueue) -> None:
+def test_users_take_turns_and_of_one_user_older_studies_go_first(queue: JobQueue) -> None:
     for name in ("a1", "a2", "a3"):
         queue.submit(ANN, DIGITS, name=name)
-    queue.submit(BOB, DIGITS, name="b1", priority=-10)
-    queue.submit(BOB, DIGITS, name="b2", priority=-9)
-    assert names(queue) == ["a1", "b2", "a2", "b1", "a3"]
-    queue.set_priority("a3", ANN, 10)
-    assert names(queue) == ["a3", "b2", "a1", "b1", "a2"]
+    queue.submit(BOB, DIGITS, name="b1")
+    queue.submit(BOB, DIGITS, name="b2")
+    assert names(queue) == ["a1", "b1", "a2", "b2", "a3"]
 
 
 def test_the_same_submission_is_the_same_job_and_another_gets_another_name(queue: JobQueue) -> None:
@@ -104,8 +100,6 @@ def test_users_change_their_own_jobs_and_the_operator_all(queue: JobQueue) -> No
     for who in (BOB, User("ann", "read")):
         with pytest.raises(ForbiddenError):
             queue.cancel("mine", who)
-        with pytest.raises(ForbiddenError):
-            queue.set_priority("mine", who, 1)
     assert queue.cancel("mine", OPERATOR).state == "cancelled"
 
 
@@ -113,8 +107,8 @@ def test_nobody_waits_for_the_many_studies_of_another_user(queue: JobQueue) -> N
     now = [1_000_000.0]
     queue._clock = queue.repository.clock = lambda: now[0]
     for n in range(4):
-        queue.submit(ANN, DIGITS, name=f"a{n}", priority=10)
-    queue.submit(BOB, DIGITS, name="patient", priority=-10)
+        queue.submit(ANN, DIGITS, name=f"a{n}")
+    queue.submit(BOB, DIGITS, name="patient")
     started = []
     for _ in range(5):
         now[0] += 1.0
@@ -123,45 +117,6 @@ def test_nobody_waits_for_the_many_studies_of_another_user(queue: JobQueue) -> N
         queue.repository.end_job(job.id, "done", 0)
         started.append(job.name)
     assert started == ["a0", "patient", "a1", "a2", "a3"]
-
-
-class Forever(Drivers):
-    """Drivers that do not end by themselves; each watch takes ten seconds."""
-
-    def start(self, job: Job) -> None:
-        """It runs at once."""
-
-    def is_alive(self, job: Job) -> bool:
-        """Until it is told to end."""
-        return not job.cancelled
-
-    def watch(self, job: Job) -> bool:
-        """Count its time."""
-        self.repository.add_seconds(job.id, 10.0)
-        return True
-
-
-def test_a_study_is_cancelled_when_the_time_of_its_owner_is_used_up(tmp_path: Path) -> None:
-    tokens = Tokens(tmp_path / "tokens.json")
-    tokens.add("ann", "submit", Quota(max_seconds=30.0))
-    tokens.add("bob", "submit", Quota())
-    options = ServerOptions(tmp_path / "runs", max_studies=2)
-    queue = JobQueue(options, tokens, drivers=Forever)
-    queue.open(serve=False)
-    try:
-        for user in (ANN, BOB):
-            queue.submit(user, DIGITS, name=user.name)
-        for _ in range(3):
-            queue.step()
-        assert [job.cancelled for job, _ in queue.jobs()] == [False, False]
-        for _ in range(3):
-            queue.step()
-        mine, theirs = (job for job, _ in queue.jobs())
-        assert (mine.state, theirs.state) == ("cancelled", "running")
-        assert mine.failure is not None
-        assert "30 s of your quota" in mine.failure.what
-    finally:
-        queue.close()
 
 
 def test_a_study_waits_for_a_lost_cluster_eight_times(
@@ -266,48 +221,19 @@ def test_a_server_says_that_its_studies_need_more_connections_than_there_are(
     assert "max_connections" in said
 
 
-def test_quotas_bound_trials_and_time(queue: JobQueue) -> None:
-    queue.submit(ANN, {**DIGITS, "trials": 60}, name="one")
-    with pytest.raises(QuotaError, match="more than is left of your 100"):
-        queue.submit(ANN, {**DIGITS, "trials": 60}, name="two")
-    with pytest.raises(QuotaError, match="ask for 40 at most"):
-        queue.submit(ANN, {**DIGITS, "trials": 41}, name="two")
-    job = queue.submit(ANN, {**DIGITS, "trials": 40}, name="two")
-    queue.repository.add_seconds(job.id, 50.0)
-    assert queue.usage(ANN).trials == 100
-    assert queue.usage(ANN).seconds == 50.0
-    tired = User("ann", "submit", Quota(max_seconds=50.0))
-    with pytest.raises(QuotaError, match="50 s of your quota"):
-        queue.submit(tired, DIGITS, name="three")
-
-
-def test_a_study_that_is_deleted_still_counts_for_a_day(
-    opened: Callable[..., JobQueue], storage_url: str
-) -> None:
-    now = [1e9]
-    shared = storage_url if storage_url.startswith("postgresql") else None
-    queue = opened(clock=lambda: now[0], storage=shared)
-    for name in ("one", "two"):
-        job = queue.submit(ANN, {**DIGITS, "trials": 50}, name=name)
-        queue.repository.start_job(job.id)
-        queue.repository.add_seconds(job.id, 20.0)
-        queue.repository.end_job(job.id, "done", 0)
-        queue.delete(job, lambda: None)
-    assert queue.usage(ANN) == Usage(0, 100, 40.0)
-    assert queue.jobs() == []
-    with pytest.raises(QuotaError, match="more than is left of your 100"):
-        queue.submit(ANN, DIGITS, name="one")
-    idle = queue.submit(BOB, DIGITS, name="one")
-    queue.cancel("one", BOB)
-    queue.delete(idle, lambda: None)
-    assert queue.usage(BOB) == Usage(0, 0, 0.0)
-    now[0] += 25 * 3600.0
-    assert queue.usage(ANN) == Usage(0, 0, 0.0)
-    last = queue.submit(ANN, {**DIGITS, "trials": 100}, name="one")
-    queue.cancel("one", ANN)
-    queue.delete(last, lambda: None)
-    kept = queue.repository.jobs(queue.server, states=["deleted"])
-    assert [job.id for job in kept] == [last.id], "what counts no more is forgotten"
+def test_a_user_has_so_many_studies_at_a_time(queue: JobQueue) -> None:
+    few = User("ann", "submit", max_studies=2)
+    jobs = [queue.submit(few, DIGITS, name=name) for name in ("one", "two")]
+    queue.repository.start_job(jobs[0].id)
+    with pytest.raises(TooManyStudiesError, match="2 of your studies wait or run, and 2 are"):
+        queue.submit(few, DIGITS, name="three")
+    assert queue.submit(few, DIGITS, name="two") == jobs[1], "it is there already"
+    queue.submit(BOB, DIGITS, name="three")
+    queue.repository.end_job(jobs[0].id, "done", 0)
+    more = {**DIGITS, "trials": 9}
+    assert queue.submit(few, more, name="one").state == "queued"
+    with pytest.raises(TooManyStudiesError):
+        queue.submit(few, DIGITS, name="four")
 
 
 def test_the_id_of_a_job_is_never_used_again(
@@ -374,47 +300,6 @@ def test_a_shared_database_tells_the_study_of_a_job_by_its_identity(
     assert owner.owner == "bob"
 
 
-def test_a_study_that_goes_on_counts_once_and_one_that_ran_no_trial_counts_nothing(
-    queue: JobQueue,
-) -> None:
-    job = queue.submit(ANN, {**DIGITS, "trials": 60}, name="one")
-    queue.repository.end_job(job.id, "done", 0)
-    assert queue.submit(ANN, {**DIGITS, "trials": 80}, name="one").trials == 80
-    queue.cancel("one", ANN)
-    assert queue.usage(ANN).trials == 0
-    wrong = queue.submit(ANN, {**DIGITS, "trials": 90}, name="wrong")
-    queue.repository.start_job(wrong.id)
-    assert queue.usage(ANN).trials == 90
-    queue.repository.end_job(wrong.id, "failed", 2, Failure("the data is empty"))
-    assert queue.usage(ANN).trials == 0
-
-
-def test_what_a_study_used_more_than_a_day_ago_does_not_count_again_when_it_goes_on(
-    opened: Callable[..., JobQueue], tmp_path: Path, storage_url: str
-) -> None:
-    now = [1e9]
-    shared = storage_url if storage_url.startswith("postgresql") else None
-    queue = opened(clock=lambda: now[0], storage=shared)
-    job = queue.submit(ANN, {**DIGITS, "trials": 60}, name="one")
-    finished(shared or f"sqlite:///{tmp_path / 'runs' / 'studies' / 'one' / 'study.db'}", "one", 60)
-    queue.repository.start_job(job.id)
-    queue.repository.add_seconds(job.id, 500.0)
-    queue.repository.end_job(job.id, "done", 0)
-    now[0] += 25 * 3600.0
-    assert queue.usage(ANN) == Usage(0, 0, 0.0)
-    with pytest.raises(QuotaError, match="ask for 160 at most"):
-        queue.submit(ANN, {**DIGITS, "trials": 161}, name="one")
-    for trials, seconds in ((80, 3.0), (90, 4.0)):
-        again = queue.submit(ANN, {**DIGITS, "trials": trials}, name="one")
-        queue.repository.start_job(again.id)
-        queue.repository.add_seconds(again.id, 1.0 if trials == 90 else 3.0)
-        queue.repository.end_job(again.id, "done", 0)
-        assert queue.usage(ANN) == Usage(0, trials - 60, seconds)
-        now[0] += 3600.0
-    assert launch_settings(queue.job("one"), queue.options).settings.trials == 90
-    assert [job.name for job, _ in queue.jobs()] == ["one"]
-
-
 def finished(storage: str, name: str, trials: int) -> None:
     """A study with so many finished trials."""
     if storage.startswith("sqlite"):
@@ -457,7 +342,6 @@ def finished(storage: str, name: str, trials: int) -> None:
         ({"address": "6.6.6.6:6379"}, "decides address itself"),
         ({"sign": "/root/key"}, "decides sign itself"),
         ({"fresh": True}, "decides fresh itself"),
-        ({"counted_before": {"trials": 3}}, "unknown setting 'counted_before'"),
         ({"trails": 3}, "unknown setting 'trails'"),
         ({"trials": 0}, "trials cannot be 0"),
         ({"sampler": "tpee"}, "sampler cannot be 'tpee'"),

@@ -19,7 +19,7 @@ import qsearch
 from qsearch.dashboard.app import DashboardOptions, create_app
 from qsearch.dashboard.security import Policy
 from qsearch.server.submission import ServerOptions
-from qsearch.server.tokens import Quota, Tokens
+from qsearch.server.tokens import Tokens
 from qsearch.store.engine import open_engine
 from qsearch.store.repository import Repository
 from tests.qsearch.dashboard.server import Client, served
@@ -48,7 +48,6 @@ ROUTES = {
     "GET /api/v1/jobs": EVERYBODY,
     "GET /api/v1/jobs/{name}": SEEN,
     "POST /api/v1/jobs/{name}/cancel": CHANGED,
-    "POST /api/v1/jobs/{name}/priority": CHANGED,
     "GET /api/v1/me": EVERYBODY,
     "POST /api/v1/session": EVERYBODY,
     "GET /api/v1/studies": EVERYBODY,
@@ -86,7 +85,6 @@ ROUTES = {
     "GET /readyz": EVERYBODY,
 }
 BODIES: dict[str, Any] = {
-    "priority": {"priority": 1},
     "session": {"token": OPERATOR_TOKEN},
     "studies": {"model": "digits", "trials": 1},
     "commands": {"kind": "pause"},
@@ -176,8 +174,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     artifact = store.artifacts_of(1)[0].sha256
     store.close()
     tokens = Tokens(root / "tokens.json")
-    given = {"eve": tokens.add("eve", "read", Quota()), "operator": OPERATOR_TOKEN}
-    given |= {name: tokens.add(name, "submit", Quota()) for name in ("ann", "bob")}
+    given = {"eve": tokens.add("eve", "read"), "operator": OPERATOR_TOKEN}
+    given |= {name: tokens.add(name, "submit") for name in ("ann", "bob")}
     options = ServerOptions(root, max_studies=0)
     policy = Policy(token=OPERATOR_TOKEN, tokens=tokens)
     with served(DashboardOptions(root, None, policy, options)) as http:

@@ -1,4 +1,4 @@
-"""Uploads of one server by several requests at a time: files, and what users may keep of them."""
+"""Uploads of one server by several requests at a time: files, and the users who sent them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +14,10 @@ import pytest
 from qsearch.errors import SettingsError
 from qsearch.server.queue import JobQueue
 from qsearch.server.submission import ServerOptions
-from qsearch.server.tokens import Quota, User
-from qsearch.server.uploads import SizeQuotaError
+from qsearch.server.tokens import User
+from qsearch.server.uploads import LEAST_FREE_BYTES, DiskFullError
 
-ANN, BOB = User("ann", "submit", Quota(max_bytes=1000)), User("bob", "submit")
+ANN, BOB = User("ann", "submit"), User("bob", "submit")
 SHA256, OTHER = "a" * 64, "b" * 64
 
 
@@ -52,23 +53,6 @@ def pausing(monkeypatch: pytest.MonkeyPatch, queue: JobQueue, name: str) -> None
     monkeypatch.setattr(queue.repository, name, ask)
 
 
-def test_two_uploads_at_a_time_stay_within_the_quota(
-    queue: JobQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pausing(monkeypatch, queue, "uploads_of")
-
-    def keep(sha256: str) -> bool:
-        try:
-            queue.uploads.keep(ANN, sent(queue), sha256, "npz", 600)
-        except SizeQuotaError:
-            return False
-        return True
-
-    with ThreadPoolExecutor(2) as pool:
-        assert sorted(pool.map(keep, (SHA256, OTHER))) == [False, True]
-    assert queue.uploads.used(ANN) == 600
-
-
 def test_a_file_that_one_user_forgets_stays_while_another_sends_it(
     queue: JobQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,8 +81,18 @@ def test_a_file_is_not_forgotten_while_a_study_with_it_is_submitted(
     assert (queue.uploads.owned(ANN, SHA256, "npz") is None) == (errors[0] is None)
 
 
-def test_a_file_that_is_sent_once_more_counts_once(queue: JobQueue) -> None:
+def test_a_file_that_is_sent_once_more_is_listed_once(queue: JobQueue) -> None:
     for _ in range(2):
         kept = queue.uploads.keep(ANN, sent(queue), SHA256, "npz", 600)
         assert (kept.sha256, kept.bytes) == (SHA256, 600)
-    assert queue.uploads.used(ANN) == 600
+    assert len(queue.repository.uploads_of(queue.server, "ann")) == 1
+
+
+def test_a_file_that_would_fill_the_disk_is_refused(
+    queue: JobQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = SimpleNamespace(free=LEAST_FREE_BYTES + 1000)
+    monkeypatch.setattr("qsearch.server.uploads.shutil.disk_usage", lambda _: free)
+    queue.uploads.require_room(1000)
+    with pytest.raises(DiskFullError, match="disk of the server is full"):
+        queue.uploads.require_room(1001)

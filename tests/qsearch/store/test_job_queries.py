@@ -23,7 +23,7 @@ def queue(storage_url: str) -> Iterator[Repository]:
 
 
 def new_job(name: str = "mine", server: str = HERE) -> NewJob:
-    return NewJob(server, name, "ann", 0, {"model": "digits", "trials": 8}, 8)
+    return NewJob(server, name, "ann", {"model": "digits", "trials": 8}, 8)
 
 
 def test_a_job_is_queued_run_and_ended_once(queue: Repository) -> None:
@@ -32,13 +32,11 @@ def test_a_job_is_queued_run_and_ended_once(queue: Repository) -> None:
     assert queue.start_job(job.id)
     assert not queue.start_job(job.id), "another server thread came first"
     queue.note_driver(job.id, 4711)
-    queue.add_seconds(job.id, 1.5)
-    queue.add_seconds(job.id, 2.0)
     assert queue.end_job(job.id, "failed", 2, Failure("no memory", "worker", "add some"))
     assert not queue.end_job(job.id, "done", 0)
     (ended,) = queue.jobs(HERE, states=["failed"])
     assert ended.failure == Failure("no memory", "worker", "add some")
-    assert (ended.pid, ended.seconds, ended.exit_code) == (4711, 3.5, 2)
+    assert (ended.pid, ended.exit_code) == (4711, 2)
 
 
 def test_a_name_belongs_to_one_job_of_a_server(queue: Repository) -> None:
@@ -79,19 +77,15 @@ def test_a_waiting_job_is_cancelled_at_once_and_a_running_one_is_marked(queue: R
     )
 
 
-def test_only_what_waits_is_moved_and_only_what_ended_is_deleted(queue: Repository) -> None:
+def test_only_what_ended_is_deleted(queue: Repository) -> None:
     job = queue.add_job(new_job())
-    assert queue.set_priority(job.id, 5)
+    queue.delete_job(job.id)
     queue.start_job(job.id)
-    assert not queue.set_priority(job.id, 9)
-    queue.delete_job(job.id, (8, 1.0), 0.0)
-    assert [found.priority for found in queue.jobs(HERE)] == [5]
+    queue.delete_job(job.id)
+    assert queue.jobs(HERE) != []
     queue.end_job(job.id, "done", 0)
-    queue.delete_job(job.id, (8, 1.0), 0.0)
+    queue.delete_job(job.id)
     assert queue.jobs(HERE) == []
-    (kept,) = queue.jobs(HERE, states=["deleted"])
-    assert (kept.id, kept.trials, kept.seconds, kept.settings) == (job.id, 8, 1.0, {})
-    queue.delete_job(0, (0, 0.0), 1e12)
     assert queue.job(job.id) is None
 
 

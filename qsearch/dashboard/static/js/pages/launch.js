@@ -44,7 +44,6 @@ export async function launchPage(page) {
   const latency = field("latency", "number", { min: 0, step: "any", placeholder: "any" });
   const pool = choice("pool", me.queue.pools.map((each) => [each, each]));
   const workers = field("workers", "number", { min: 1, max: me.queue.workers, value: me.queue.workers });
-  const priority = field("priority", "number", { min: -10, max: 10, value: 0 });
   const button = h("button", { class: "primary" }, "Queue the search");
 
   model.addEventListener("change", () => replace(about));
@@ -68,7 +67,7 @@ export async function launchPage(page) {
   }
 
   function wanted() {
-    const found = { for: shipped.value, trials: Number(trials.value), max_drop: drop.value, pool: pool.value, priority: Number(priority.value) };
+    const found = { for: shipped.value, trials: Number(trials.value), max_drop: drop.value, pool: pool.value };
     const least = costs.filter(([box]) => box.checked).map(([box]) => box.value);
     if (workers.value) found.workers = Number(workers.value);
     if (name.value) found.name = name.value;
@@ -106,7 +105,7 @@ export async function launchPage(page) {
 
   const form = (rows) => h("div", { class: "form" }, rows.map(([id, words, input]) => [h("label", { for: id }, words), input]));
   page.show(h("div", { class: "head" }, h("h1", {}, "New search")),
-    h("p", { class: "under" }, `Queued on this server (${me.queue.max_studies} at a time), and goes on when this page is closed.${usedOf(me)}`),
+    h("p", { class: "under" }, `Queued on this server (${me.queue.max_studies} at a time), and goes on when this page is closed.${limitOf(me)}`),
     h("form", { onsubmit: submit, class: "grid" },
       card("Model and data", { wide: true }, form([["model", "Model (.onnx; none: digits)", model], ["calib", "Calibration data (.npz, .npy, .zip of images)", calib],
         ["eval", "Evaluation data (the same)", evaluation], ...CUTS.map(([key, words], place) => [key, words, cuts[place]])]), about),
@@ -114,8 +113,7 @@ export async function launchPage(page) {
         ["least-size", "Minimise as well", h("span", { class: "chips" }, costs.map(([box, words]) => h("label", { class: "chips" }, box, words)))],
         ["for", "For a file, or for the C of a core", shipped], ["drop", "Accuracy that may be lost", drop], ["size", "Most bytes of constants", size], ["latency", "Most CPU time of a sample (ms)", latency],
         ["ram", "Most RAM of its C", ram], ["flash", "Most flash of its core", flash]])),
-      card("Search", { wide: true }, form([["name", "Name", name], ["trials", "Trials", trials], ["pool", "Workers run on", pool], ["workers", "Workers", workers],
-        ["priority", "Priority (10 is first)", priority]]), h("p", { class: "tools" }), button, told)));
+      card("Search", { wide: true }, form([["name", "Name", name], ["trials", "Trials", trials], ["pool", "Workers run on", pool], ["workers", "Workers", workers]]), h("p", { class: "tools" }), button, told)));
 }
 
 function stemOf(input) {
@@ -123,8 +121,6 @@ function stemOf(input) {
   return words || "model";
 }
 
-function usedOf(me) {
-  const parts = [["bytes", me.quota.max_bytes, bytes], ["trials", me.quota.max_trials, String], ["seconds", me.quota.max_seconds, (value) => `${Math.round(value)} s`]]
-    .filter(([, most]) => most !== null).map(([kind, most, words]) => `${words(me.used[kind])} of ${words(most)}${kind === "trials" ? " trials" : ""}`);
-  return parts.length ? ` Used of your quota: ${parts.join(", ")}.` : "";
+function limitOf(me) {
+  return me.max_studies ? ` ${me.max_studies} of your studies may wait or run at a time.` : "";
 }

@@ -1,11 +1,11 @@
-// Who runs, who waits in which order, who ended; owners move and cancel what is theirs.
+// Who runs, who waits in which order, who ended; owners cancel what is theirs.
 
 import { get, post } from "../api.js";
 import { ask, card, chip, failed, h, link, meter, replace, scroller } from "../../web/dom.js";
 import { ago, duration, number } from "../../web/format.js";
 
 const EVERY_MS = 2000;
-const COLUMNS = [["Place", "num"], ["Study"], ["Owner"], ["State"], ["Trials", "num"], ["Ran", "num extra"], ["Priority", "num"], [""]];
+const COLUMNS = [["Place", "num"], ["Study"], ["Owner"], ["State"], ["Trials", "num"], ["Ran", "num extra"], [""]];
 const CHIPS = { queued: "waiting", running: "running", done: "complete", failed: "failed", cancelled: "stopped" };
 
 export async function queuePage(page) {
@@ -15,34 +15,26 @@ export async function queuePage(page) {
   const empty = h("div", { class: "empty", hidden: true }, h("p", {}, "Nothing was queued yet."));
   let shown = "";
 
-  async function change(path, asked) {
+  async function cancel(job) {
+    const words = job.state === "running" ? `Cancel ${job.name}? The best so far is written first.` : `Take ${job.name} from the queue?`;
+    if (!(await ask(words, "Cancel the search"))) return;
     try {
-      await post(path, asked);
+      await post(`/jobs/${job.name}/cancel`, {});
       await refresh();
     } catch (error) {
       failed(error);
     }
   }
 
-  async function cancel(job) {
-    const words = job.state === "running" ? `Cancel ${job.name}? The best so far is written first.` : `Take ${job.name} from the queue?`;
-    if (await ask(words, "Cancel the search")) await change(`/jobs/${job.name}/cancel`, {});
-  }
-
   function row(job) {
     const open = job.mine && (job.state === "queued" || job.state === "running");
     const state = job.cancelled && job.state === "running" ? "cancelling" : job.state;
-    const move = (by) => () => change(`/jobs/${job.name}/priority`, { priority: job.priority + by });
     return h("tr", { "data-job": job.name }, h("td", { class: "num" }, job.position ?? ""),
       h("td", {}, job.study ? link(`/studies/${job.study}`, job.name) : job.name, job.error ? ["what", "where", "fix"].map((each) => job.error[each] ? h("div", { class: "small soft" }, job.error[each]) : null) : null),
       h("td", {}, job.owner), h("td", {}, chip(CHIPS[job.state], state), job.attempts ? h("div", { class: "small soft" }, `driver died ${job.attempts} ×`) : null),
       h("td", { class: "num" }, job.finished === null ? number(job.trials) : [`${number(job.finished)} / ${number(job.trials)}`, meter(job.finished, job.trials)]),
       h("td", { class: "num extra" }, job.seconds ? duration(job.seconds) : "–"),
-      h("td", { class: "num" }, job.priority),
-      h("td", {}, h("div", { class: "acts" }, open && job.state === "queued" ? [
-        h("button", { type: "button", class: "tiny", "aria-label": `Move ${job.name} up`, disabled: job.priority >= 10, onclick: move(1) }, "↑"),
-        h("button", { type: "button", class: "tiny", "aria-label": `Move ${job.name} down`, disabled: job.priority <= -10, onclick: move(-1) }, "↓")] : null,
-      open && !job.cancelled ? h("button", { type: "button", class: "tiny danger", "aria-label": `Cancel ${job.name}`, onclick: () => cancel(job) }, "Cancel")
+      h("td", {}, h("div", { class: "acts" }, open && !job.cancelled ? h("button", { type: "button", class: "tiny danger", "aria-label": `Cancel ${job.name}`, onclick: () => cancel(job) }, "Cancel")
         : job.finished_at ? h("span", { class: "small soft" }, ago(job.finished_at)) : null)));
   }
 
@@ -62,7 +54,7 @@ export async function queuePage(page) {
   await refresh();
   const head = h("tr", {}, COLUMNS.map(([words, kind]) => (words ? h("th", { scope: "col", class: kind ?? "" }, words) : h("td", {}))));
   page.show(h("div", { class: "head" }, h("h1", {}, "Queue"), count, h("div", { class: "acts" }, me.may === "submit" ? link("/launch", "New search", { class: "button primary" }) : null)),
-    h("p", { class: "under" }, `You are ${me.name}. Greater priorities go first; among equal ones, owners take turns.`),
+    h("p", { class: "under" }, `You are ${me.name}. Owners take turns; of one owner older studies go first.`),
     card("Studies", {}, scroller("Queue", h("table", {}, h("thead", {}, head), body)), empty));
   page.poll(refresh, EVERY_MS);
 }
