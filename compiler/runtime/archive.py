@@ -102,12 +102,11 @@ def json_bytes(value: Any) -> bytes:
     return (json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
-def read_archive(path: str | os.PathLike[str] | bytes, *, strict: bool = True) -> dict[str, bytes]:
+def read_archive(path: str | os.PathLike[str] | bytes) -> dict[str, bytes]:
     """Members of an archive whose hashes all hold, without the manifest.
 
     Args:
         path: the file, or its content.
-        strict: False also reads what another program packed anew from the same members.
     Raises:
         ArtifactError: missing, damaged, of another kind or version, too large, or not byte for byte
             what ``write_archive`` writes.
@@ -121,9 +120,9 @@ def read_archive(path: str | os.PathLike[str] | bytes, *, strict: bool = True) -
             io.BytesIO(path) if isinstance(path, bytes) else file.open("rb") as stream,
             zipfile.ZipFile(stream) as archive,
         ):
-            members = _read_members(archive, file, strict)
+            members = _read_members(archive, file)
             _check_manifest(members, file)
-            other = difference(stream, members) if strict else ""
+            other = _difference(stream, members)
     except _NO_ARCHIVE as error:
         fix = "copy it again, or write it anew"
         if file.suffix == ".onnx":
@@ -132,16 +131,14 @@ def read_archive(path: str | os.PathLike[str] | bytes, *, strict: bool = True) -
     except OSError as error:
         raise ArtifactError(f"{file} cannot be read: {error.strerror}") from error
     if other:
-        raise ArtifactError(
-            f"{file} is not byte for byte what qsearch writes: {other}", fix=_REPACK.format(file)
-        )
+        raise ArtifactError(f"{file} is not byte for byte what qsearch writes: {other}", fix=_ANEW)
     return members
 
 
-_REPACK = "`qsearch repack {}` writes the same members anew, if you trust where the file comes from"
+_ANEW = "another program packed it: copy the file that qsearch wrote, or compile the model again"
 
 
-def difference(stream: BinaryIO, members: Mapping[str, bytes]) -> str:
+def _difference(stream: BinaryIO, members: Mapping[str, bytes]) -> str:
     """Locate the first difference between a file and the output of ``write_archive`` for these
     members; "" where there is none."""
     stream.seek(0)
@@ -158,14 +155,13 @@ def difference(stream: BinaryIO, members: Mapping[str, bytes]) -> str:
     return ""
 
 
-def _read_members(archive: zipfile.ZipFile, file: Path, strict: bool) -> dict[str, bytes]:
+def _read_members(archive: zipfile.ZipFile, file: Path) -> dict[str, bytes]:
     """All members; the bound on their size is checked before anything is unpacked and while."""
-    infos = [info for info in archive.infolist() if strict or not info.is_dir()]
+    infos = archive.infolist()
     if len(infos) > MAX_MEMBERS or sum(info.file_size for info in infos) > MAX_TOTAL_BYTES:
         raise ArtifactError(
             f"{file} would unpack to more than {MAX_TOTAL_BYTES} bytes or {MAX_MEMBERS} members"
         )
-    methods = (zipfile.ZIP_STORED,) if strict else (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
     members: dict[str, bytes] = {}
     for info in infos:
         if not _MEMBER.fullmatch(info.filename) or info.filename in members:
@@ -173,10 +169,10 @@ def _read_members(archive: zipfile.ZipFile, file: Path, strict: bool) -> dict[st
                 f"{file} has a member {info.filename!r}, which no .qmod has",
                 fix="only open files written by qsearch",
             )
-        if info.flag_bits & _ENCRYPTED or info.compress_type not in methods:
+        if info.flag_bits & _ENCRYPTED or info.compress_type != zipfile.ZIP_STORED:
             raise ArtifactError(
                 f"{file}: member {info.filename!r} is packed or encrypted",
-                fix=_REPACK.format(file) if strict else "only open files written by qsearch",
+                fix=_ANEW,
             )
         with archive.open(info) as stream:
             data = stream.read(info.file_size + 1)

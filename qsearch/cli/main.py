@@ -41,7 +41,6 @@ COMMANDS: Final = {
     "verify": (MODELS, "modules", "prove that a .qmod cannot overflow; judge an int8 .onnx file"),
     "profile": (MODELS, "modules", "measure the CPU time of every layer of a .qmod"),
     "keygen": (MODELS, "modules", "make a pair of keys for signing modules"),
-    "repack": (MODELS, "modules", "write a .qmod anew that another program packed"),
     "export": (MODELS, "modules", "write a .qmod as C source, as ONNX, or as commands"),
     "status": (STUDIES, "studies", "list studies and their progress"),
     "dashboard": (STUDIES, "server", "show studies in a browser, live"),

@@ -255,22 +255,6 @@ def keygen_command(out: str) -> None:
 
 
 @click.command(cls=Command)
-@argument("module", "M.qmod", "a .qmod that qsearch refuses because another program packed it anew")
-@options.output(metavar="FILE", help="the .qmod to write (in the place of M.qmod)")
-def repack_command(module: str, out: str | None) -> None:
-    """Write the members of a .qmod in the one form that qsearch reads.
-
-    The members stay as they are, and so does a signature of them. A member that was changed is not
-    mended: its hash in the manifest does not match.
-    """
-    from qsearch.run.signing import repack
-
-    target = Path(out or module)
-    other = repack(Path(module), target)
-    print(f"{target}: {f'written anew; {module} differed at {other}' if other else 'as it was'}")
-
-
-@click.command(cls=Command)
 @argument("module", "FILE", "a .qmod, a run folder, or an int8 .onnx file of any author")
 @options.eval_data(
     "also score the module on data: .npz, .npy or a folder of images; an .onnx file is measured on "

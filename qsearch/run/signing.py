@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from compiler.errors import ArtifactError, raised_as
 from compiler.runtime.archive import (
-    difference,
     json_bytes,
     read_archive,
     read_json,
@@ -218,22 +217,6 @@ def _signature_bytes(public: bytes, signature: bytes) -> bytes:
     """The member ``signature.json``."""
     names = {"algorithm": _ALGORITHM, "public_key": public.hex(), "signature": signature.hex()}
     return json_bytes(names)
-
-
-def repack(path: Path, out: Path) -> str:
-    """Write the members of a .qmod as ``write_archive`` does; a signature of them stays valid.
-
-    Returns:
-        Where the file was not what qsearch writes; "" where it was.
-    Raises:
-        ArtifactError: the file is missing or damaged, or ``out`` cannot be written.
-    """
-    members = read_archive(path, strict=False)
-    with path.open("rb") as stream:
-        other = difference(stream, members)
-    if other or out != path:
-        write_archive(out, members)
-    return other
 
 
 def _cryptography() -> tuple[Any, Any]:

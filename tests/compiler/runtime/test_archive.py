@@ -171,17 +171,12 @@ def test_no_byte_can_be_changed_or_cut_off(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("how", ALTERED)
-def test_another_archive_of_the_same_members_is_refused_and_can_be_mended(
-    how: str, data: bytes, tmp_path: Path
-) -> None:
+def test_another_archive_of_the_same_members_is_refused(how: str, data: bytes) -> None:
     altered = ALTERED[how](data)
     assert altered != data
     with pytest.raises(ArtifactError, match=r"not byte for byte|packed") as caught:
         read_archive(altered)
-    assert "qsearch repack" in str(caught.value)
-    found = read_archive(altered, strict=False)
-    write_archive(tmp_path / "again.qmod", found)
-    assert (tmp_path / "again.qmod").read_bytes() == data
+    assert "copy the file that qsearch wrote" in str(caught.value)
 
 
 def test_what_differs_is_told(data: bytes) -> None:
@@ -196,6 +191,6 @@ def test_what_differs_is_told(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ["../a.json", "A.json", "a/b/c.json", "/a.json"])
-def test_members_that_no_module_has_are_not_mended(name: str, data: bytes) -> None:
+def test_members_that_no_module_has_are_refused(name: str, data: bytes) -> None:
     with pytest.raises(ArtifactError):
-        read_archive(zipped([*entries(data), (name, b"")]), strict=False)
+        read_archive(zipped([*entries(data), (name, b"")]))
