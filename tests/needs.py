@@ -22,7 +22,6 @@ PACKAGES: Final = {
     "arm-none-eabi-gcc": "apt-get install gcc-arm-none-eabi libnewlib-arm-none-eabi",
     "sshd": "apt-get install openssh-server",
     "Chromium": "apt-get install chromium-headless-shell, or chromium",
-    "kubectl": "apt-get install kubectl, from pkgs.k8s.io",
     "the Python packages of the tests": "pip install '.[test]'",
     "the onnx of the table": "pip install -c .ci/constraints.txt onnx",
 }

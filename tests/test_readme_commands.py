@@ -46,7 +46,6 @@ ELSEWHERE = {
     "cp": "needs the secrets of a user",
     "docker": "no daemon; tests/deploy/test_compose_by_hand.py starts the same processes",
     "kubectl": "no cluster; tests/deploy/test_manifests.py checks what would be sent",
-    "sbatch": "no SLURM; tests/deploy/test_slurm.py runs the script with stand-ins",
     "cc": "tests/compiler/targets/c/test_readme.py compiles and runs it",
     "./check_digits": "tests/compiler/targets/c/test_readme.py compiles and runs it",
 }
@@ -59,7 +58,7 @@ def commands(path: Path) -> list[str]:
     found = []
     for block in re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         found += block.replace("\\\n", " ").splitlines()
-    found += re.findall(r"^(?:\$| {3}) ((?:qsearch|sbatch|python -m) .*)$", text, re.MULTILINE)
+    found += re.findall(r"^(?:\$| {3}) ((?:qsearch|python -m) .*)$", text, re.MULTILINE)
     quoted = (" ".join(code.split()) for code in re.findall(r"`([^`]+)`", text))
     found += [c for c in quoted if re.match(r"(qsearch|python -m) [a-z.]", c)]
     return [line.strip() for line in found if line.strip() and not line.startswith("#")]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from functools import cache
@@ -16,33 +15,21 @@ import yaml
 
 from qsearch.cli.main import parse
 from tests.each import each
-from tests.needs import missing
 
 pytestmark = pytest.mark.slow
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-OVERLAYS = ("small", "large")
-BESIDE = ("loader", "server")
 POD_TEMPLATES = ("Deployment", "StatefulSet")
 
 
 @cache
-def rendered(overlay: str) -> list[dict[str, Any]]:
-    """What `kubectl apply -k` would send; without kubectl, the base that every overlay patches.
+def manifest() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((DEPLOY / "kuberay.yaml").read_text()))
 
-    ``loader`` and ``server`` stand beside them.
-    """
-    beside = overlay in BESIDE
-    folder = DEPLOY / "kuberay" / (overlay if beside else f"overlays/{overlay}")
-    if shutil.which("kubectl"):
-        done = subprocess.run(
-            ["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=True
-        )
-        return [item for item in yaml.safe_load_all(done.stdout) if item]
-    base = folder if beside else DEPLOY / "kuberay" / "base"
-    names = yaml.safe_load((base / "kustomization.yaml").read_text())["resources"]
-    texts = [(base / name).read_text() for name in names]
-    return [item for text in texts for item in yaml.safe_load_all(text) if item]
+
+def ray_job() -> dict[str, Any]:
+    (job,) = (item for item in manifest() if item["kind"] == "RayJob")
+    return job
 
 
 def pod_specs(items: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -102,9 +89,8 @@ def test_everything_that_serves_comes_back_after_a_crash() -> None:
     assert set(policies.values()) == {"unless-stopped"}
 
 
-@pytest.mark.parametrize("overlay", [*OVERLAYS, *BESIDE])
-def test_manifests_obey_the_schemas_of_kubernetes(overlay: str, tmp_path: Path) -> None:
-    items = rendered(overlay)
+def test_the_manifest_obeys_the_schemas_of_kubernetes(tmp_path: Path) -> None:
+    items = manifest()
     # KubeRay's own kinds have no schema in the release: their pods are checked as pods.
     pods = [
         {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": pod["spec"]}
@@ -123,9 +109,8 @@ def test_manifests_obey_the_schemas_of_kubernetes(overlay: str, tmp_path: Path) 
     assert "WARN" not in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("overlay", [*OVERLAYS, *BESIDE])
-def test_every_pod_is_bounded_and_without_privileges(overlay: str) -> None:
-    for name, pod in each(pod_specs(rendered(overlay)).items()):
+def test_every_pod_is_bounded_and_without_privileges() -> None:
+    for name, pod in each(pod_specs(manifest()).items()):
         assert pod["spec"]["securityContext"]["runAsNonRoot"], name
         for container in each(pod["spec"]["containers"]):
             assert {"cpu", "memory"} <= set(container["resources"]["requests"]), name
@@ -134,7 +119,7 @@ def test_every_pod_is_bounded_and_without_privileges(overlay: str) -> None:
             assert container["securityContext"]["readOnlyRootFilesystem"], name
             assert not container["securityContext"]["allowPrivilegeEscalation"], name
             mounts = {mount["name"] for mount in container.get("volumeMounts", ())}
-            claims = item_claims(rendered(overlay))
+            claims = item_claims(manifest())
             assert mounts <= {v["name"] for v in pod["spec"].get("volumes", ())} | claims, name
             for variable in container.get("env", ()):
                 secret = any(word in variable["name"] for word in ("TOKEN", "PASSWORD", "STORAGE"))
@@ -147,44 +132,17 @@ def item_claims(items: list[dict[str, Any]]) -> set[str]:
     return {claim["metadata"]["name"] for s in sets for claim in s["spec"]["volumeClaimTemplates"]}
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_what_ray_writes_to_is_writable(overlay: str) -> None:
-    pods = pod_specs(rendered(overlay)).items()
+def test_what_ray_writes_to_is_writable() -> None:
+    pods = pod_specs(manifest()).items()
     for name, pod in each((name, pod) for name, pod in pods if name.startswith("RayJob")):
         (container,) = pod["spec"]["containers"]
         writable = {m["mountPath"] for m in container["volumeMounts"] if not m.get("readOnly")}
         assert {"/tmp", "/home/qsearch"} <= writable, name
 
 
-def test_images_have_one_place_and_no_digest_that_no_registry_told() -> None:
-    listed = yaml.safe_load((DEPLOY / "kuberay" / "images" / "kustomization.yaml").read_text())
-    images = {image["name"]: image for image in listed["images"]}
-    assert all(image["digest"] == "" and image["newTag"] for image in images.values())
-    for file in (DEPLOY / "kuberay").rglob("*.yaml"):
-        for name in re.findall(r"^\s*image: (\S+)$", file.read_text(), re.MULTILINE):
-            assert name in images, f"{file}: {name}"
-    assert "digest:" in (DEPLOY / "README.md").read_text()
-
-
-@pytest.mark.skipif(not shutil.which("kubectl"), reason=missing("kubectl"))
-def test_a_digest_that_is_filled_in_reaches_every_container(tmp_path: Path) -> None:
-    copy = shutil.copytree(DEPLOY / "kuberay", tmp_path / "kuberay")
-    file = copy / "images" / "kustomization.yaml"
-    digest = "sha256:" + "ab" * 32
-    file.write_text(file.read_text().replace('digest: ""', f"digest: {digest}"))
-    for folder in ("overlays/small", "loader"):
-        done = subprocess.run(
-            ["kubectl", "kustomize", str(copy / folder)], capture_output=True, text=True, check=True
-        )
-        names = re.findall(r"image: (\S+)", done.stdout)
-        assert names
-        assert all(name.endswith(f"@{digest}") for name in names), names
-
-
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_nothing_goes_out_that_no_policy_names(overlay: str) -> None:
+def test_nothing_goes_out_that_no_policy_names() -> None:
     policies = {
-        i["metadata"]["name"]: i["spec"] for i in rendered(overlay) if i["kind"] == "NetworkPolicy"
+        i["metadata"]["name"]: i["spec"] for i in manifest() if i["kind"] == "NetworkPolicy"
     }
     everything = policies["deny-all"]
     assert (everything["podSelector"], everything["policyTypes"]) == ({}, ["Ingress", "Egress"])
@@ -195,17 +153,6 @@ def test_nothing_goes_out_that_no_policy_names(overlay: str) -> None:
         assert all("to" in rule for rule in policies[name]["egress"]), name
 
 
-def test_a_server_works_alone_on_its_folder_and_reaches_its_database() -> None:
-    items = {(item["kind"], item["metadata"]["name"]): item for item in rendered("server")}
-    assert items["Deployment", "server"]["spec"]["strategy"] == {"type": "Recreate"}
-    labels = {"app.kubernetes.io/name": "qsearch-server"}
-    (rule,) = items["NetworkPolicy", "postgres-server"]["spec"]["ingress"]
-    assert rule["from"] == [{"podSelector": {"matchLabels": labels}}]
-    assert all("to" in rule for rule in items["NetworkPolicy", "server"]["spec"]["egress"])
-    served = {volume.partition(":")[0] for volume in compose()["services"]["server"]["volumes"]}
-    assert served <= {v.partition(":")[0] for v in compose()["services"]["worker"]["volumes"]}
-
-
 def test_compose_services_have_read_only_roots_and_no_capabilities() -> None:
     for name, service in each(compose()["services"].items()):
         assert service["read_only"], name
@@ -214,9 +161,8 @@ def test_compose_services_have_read_only_roots_and_no_capabilities() -> None:
         assert any(place.startswith("/tmp") for place in service["tmpfs"]), name
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_the_database_is_ready_only_when_it_can_be_connected_to(overlay: str) -> None:
-    (database,) = (item for item in rendered(overlay) if item["kind"] == "StatefulSet")
+def test_the_database_is_ready_only_when_it_can_be_connected_to() -> None:
+    (database,) = (item for item in manifest() if item["kind"] == "StatefulSet")
     (container,) = database["spec"]["template"]["spec"]["containers"]
     asked = [container[probe]["exec"]["command"] for probe in ("readinessProbe", "livenessProbe")]
     # The image answers on its socket, and only there, while it is still making the database.
@@ -227,13 +173,12 @@ def test_the_database_is_ready_only_when_it_can_be_connected_to(overlay: str) ->
 def test_the_files_that_the_readme_applies_are_there() -> None:
     named = re.findall(r"(?<![\w/])deploy/[\w./-]+", (DEPLOY / "README.md").read_text())
     made = {"deploy/.env"}  # by the reader
-    assert "deploy/kuberay/loader" in named
+    assert "deploy/kuberay.yaml" in named
     assert not [path for path in set(named) - made if not (DEPLOY.parent / path).exists()]
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_ray_job_is_what_the_operator_reads(overlay: str) -> None:
-    (job,) = (item for item in rendered(overlay) if item["kind"] == "RayJob")
+def test_ray_job_is_what_the_operator_reads() -> None:
+    job = ray_job()
     spec, cluster = job["spec"], job["spec"]["rayClusterSpec"]
     assert spec["shutdownAfterJobFinishes"] is True
     assert spec["backoffLimit"] > 0
@@ -241,8 +186,7 @@ def test_ray_job_is_what_the_operator_reads(overlay: str) -> None:
     assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
     containers = [pod["spec"]["containers"][0] for pod in pod_specs([job]).values()]
     assert [c["name"] for c in containers] == ["ray-job-submitter", "ray-head", "ray-worker"]
-    if shutil.which("kubectl"):
-        assert all(":" in c["image"] for c in containers), "kustomize gives every image its tag"
+    assert all(":" in container["image"] for container in containers)
     # The sidecar that the operator adds must pass the restricted standard as well.
     assert cluster["autoscalerOptions"]["securityContext"]["capabilities"]["drop"] == ["ALL"]
     for group in cluster["workerGroupSpecs"]:
@@ -252,22 +196,20 @@ def test_ray_job_is_what_the_operator_reads(overlay: str) -> None:
         assert worker["resources"]["requests"] == worker["resources"]["limits"]
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_only_rays_own_pods_reach_ray(overlay: str) -> None:
-    policies = {i["metadata"]["name"]: i for i in rendered(overlay) if i["kind"] == "NetworkPolicy"}
+def test_only_rays_own_pods_reach_ray() -> None:
+    policies = {i["metadata"]["name"]: i for i in manifest() if i["kind"] == "NetworkPolicy"}
     labels = {"app.kubernetes.io/name": "qsearch-ray"}
     ray = policies["ray"]["spec"]
     assert ray["podSelector"]["matchLabels"] == labels
     unbounded = [rule for rule in ray["ingress"] if "from" not in rule]
     assert not unbounded
-    pods = pod_specs(rendered(overlay))
+    pods = pod_specs(manifest())
     templates = [pod for name, pod in pods.items() if name.startswith("RayJob")]
     assert all(labels.items() <= pod["metadata"]["labels"].items() for pod in templates)
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_a_search_finds_room_for_the_workers_it_asks_for(overlay: str) -> None:
-    (job,) = (item for item in rendered(overlay) if item["kind"] == "RayJob")
+def test_a_search_finds_room_for_the_workers_it_asks_for() -> None:
+    job = ray_job()
     words = launch_words(job["spec"]["entrypoint"])
     asked = int(parse(words).params["workers"])
     groups = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
@@ -284,7 +226,7 @@ def test_every_node_that_reads_samples_has_them() -> None:
         for name, service in compose()["services"].items()
     }
     assert {"/calib", "/eval"} <= mounted["worker"] & mounted["job"]
-    (job,) = (item for item in rendered("small") if item["kind"] == "RayJob")
+    job = ray_job()
     for name, pod in pod_specs([job]).items():
         paths = {m["mountPath"] for m in pod["spec"]["containers"][0].get("volumeMounts", ())}
         assert "/data" in paths or name.endswith("submitter")
@@ -292,17 +234,14 @@ def test_every_node_that_reads_samples_has_them() -> None:
 
 def launch_commands() -> dict[str, str]:
     services = compose()["services"]
-    found = {"compose job": services["job"]["command"][-1]}
-    found["compose dashboard"] = services["dashboard"]["command"]
-    for overlay in OVERLAYS:
-        (job,) = (item for item in rendered(overlay) if item["kind"] == "RayJob")
-        found[overlay] = job["spec"]["entrypoint"]
-    found["compose server"] = services["server"]["command"][-1]
-    (served,) = (i for i in rendered("server") if i["kind"] == "Deployment")
-    found["server"] = shlex.join(served["spec"]["template"]["spec"]["containers"][0]["command"])
-    (web,) = (i for i in rendered("small") if i["kind"] == "Deployment")
-    found["dashboard"] = shlex.join(web["spec"]["template"]["spec"]["containers"][0]["command"])
-    return found
+    (web,) = (item for item in manifest() if item["kind"] == "Deployment")
+    return {
+        "compose job": services["job"]["command"][-1],
+        "compose dashboard": services["dashboard"]["command"],
+        "compose server": services["server"]["command"][-1],
+        "search": ray_job()["spec"]["entrypoint"],
+        "dashboard": shlex.join(web["spec"]["template"]["spec"]["containers"][0]["command"]),
+    }
 
 
 @pytest.mark.parametrize("where", sorted(launch_commands()))
@@ -317,11 +256,3 @@ def test_the_image_runs_as_nobody_special_and_holds_every_role() -> None:
     assert re.search(r"^USER 1000$", last, re.MULTILINE)
     assert "ray[default]" in last
     assert not re.search(r"(TOKEN|PASSWORD)=", text)
-
-
-def test_the_slurm_script_is_a_shell_script_with_a_token_of_its_own() -> None:
-    script = DEPLOY / "slurm" / "qsearch.sbatch"
-    subprocess.run(["bash", "-n", script], check=True)
-    text = script.read_text()
-    assert "secrets.token_hex" in text
-    assert "ray symmetric-run" in text

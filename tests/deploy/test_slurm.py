@@ -1,4 +1,4 @@
-"""The SLURM script with stand-ins for srun and scontrol: what starts where, with which token."""
+"""The SLURM script of the README: what starts where, with which token, by stand-ins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 from qsearch.cli.main import parse
 from tests.deploy.compose_file import DEPLOY
 
-SCRIPT = DEPLOY / "slurm" / "qsearch.sbatch"
+README = (DEPLOY / "README.md").read_text()
+SCRIPT = README[README.index("#!/usr/bin/env bash") :].partition("```")[0]
 
 # srun runs its command once per node of the allocation, as one task each.
 SRUN = """#!{python}
@@ -45,7 +46,9 @@ def told(tmp_path: Path) -> dict[str, object]:
         "SLURM_CPUS_PER_TASK": "8",
     }
     words = ["--model", "m.onnx", "--calib", "with space/", "--trials", "256"]
-    subprocess.run(["bash", SCRIPT, *words], cwd=tmp_path, env=environment, check=True)
+    script = tmp_path / "qsearch.sbatch"
+    script.write_text(SCRIPT)
+    subprocess.run(["bash", script, *words], cwd=tmp_path, env=environment, check=True)
     found: dict[str, object] = json.loads((tmp_path / "srun.json").read_text())
     return found
 
@@ -74,4 +77,4 @@ def test_the_token_is_fresh_and_on_no_command_line(told: dict[str, object]) -> N
     assert len(token) == 48
     assert token not in str(told["words"])
     assert told["mode"] == "token"
-    assert token not in SCRIPT.read_text()
+    assert token not in SCRIPT
