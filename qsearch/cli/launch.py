@@ -16,7 +16,6 @@ from typing import Any
 
 import click
 
-from compiler.targets.npu import NPUS
 from qsearch.cli import options
 from qsearch.cli.options import Command, Decorator, option
 from qsearch.cli.output import wrapped
@@ -179,7 +178,7 @@ def export_step(place: str, conversions: str, form: str = "c") -> str:
         conversions: its configuration's partition_conversions.
         form: that the search was for; a .qmod, and what a core runs, is exported as C.
     """
-    told = {n: f"qdq --for {n}" for n in (*NPUS, *QDQ)}
+    told = {n: f"qdq --for {n}" for n in QDQ}
     told |= {**dict.fromkeys(LITERT, "tflite"), "qdq": "qdq"}
     mixed = {"enabled": "onnx", "disabled": "float"}
     return f"qsearch export {place} --format {mixed.get(conversions) or told.get(form, 'c')}"

@@ -179,7 +179,7 @@ def _what_to_do(entry: Any) -> str:
 @_qconfig(
     "changes to the recommended configuration (lists: skip_conv_layers=[0,3]), or a "
     "qconfig.json; auto chooses from the calibration data and gives reasons, auto,nbit_weight=4 "
-    "changes what it chooses, auto,for=tflite (ryzenai, qnn) is for that form (auto)",
+    "changes what it chooses, auto,for=tflite (qdq) is for that form (auto)",
     default="auto",
 )
 @options.output(help="the .qmod to write (M.qmod, in the working directory)")

@@ -158,7 +158,7 @@ def _export_format(format: str, given: Mapping[str, Any]) -> str | C | Qdq | Tfl
     "--for",
     "runtime",
     metavar="RUNTIME",
-    help="with qdq: onnxruntime, openvino, tensorrt, or an NPU, ryzenai or qnn (onnxruntime)",
+    help="with qdq: onnxruntime, openvino or tensorrt (onnxruntime)",
 )
 @_in_export(
     "--reduce-range",

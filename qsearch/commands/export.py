@@ -69,8 +69,7 @@ class Qdq:
     """The format "qdq": a graph for the 8 bit kernels of a runtime.
 
     Attributes:
-        runtime: "onnxruntime", "openvino" or "tensorrt"; "ryzenai" or "qnn", an NPU, whose file
-            has one sample at a time, or ``batch``.
+        runtime: "onnxruntime", "openvino" or "tensorrt".
         reduce_range: weights of 7 bits, for processors without VNNI.
         wide_sums: residual sums and inputs of grouped convolutions of 16 bits stay float; else they
             are narrowed to 8 bits.
@@ -304,11 +303,8 @@ def export_integer_onnx(module: QModule, to: ExportTarget) -> ExportedFiles:
 def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
     """Quantize and dequantize nodes, which a runtime replaces by its 8 bit kernels."""
     from compiler.export.to_onnx.narrow_weights import initializer_bytes
-    from compiler.export.to_onnx.qdq.emitter import RUNTIMES
     from compiler.export.to_onnx.qdq.model import to_qdq_onnx
     from compiler.targets.engine.library import adds_pairs
-    from compiler.targets.npu.profiles import PROFILES
-    from compiler.targets.npu.rules import require
     from qsearch.commands.export_loss import Loss
 
     options = to.options if isinstance(to.options, Qdq) else Qdq()
@@ -321,10 +317,6 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
         maxima=module.channel_maxima,
         opset=options.opset,
     )
-    npu = PROFILES.get(options.runtime)
-    if npu is not None:
-        require(made.model, npu)
-        to = replace(to, batch=to.batch or 1)
     written = _written("qdq", made.model, module, to, exact=None)
     left = sum(macs for _, _, macs in made.float_products)
     share = left / made.macs if made.macs else 0.0
@@ -332,9 +324,7 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
         "for": options.runtime,
         "opset": made.model.opset_import[0].version,
         "constant_bytes": initializer_bytes(made.model),
-        f"in_{RUNTIMES[options.runtime].bits}_bits": (
-            f"{1 - share:.2%} of {made.macs:,} multiplications"
-        ),
+        "in_8_bits": f"{1 - share:.2%} of {made.macs:,} multiplications",
     }
     if made.float_products:
         facts["products_in_float"] = [
@@ -357,8 +347,6 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
         facts["accuracy"] = loss.told
     if options.runtime == "tensorrt":
         facts["checked"] = "types and shapes; TensorRT itself was not run"
-    elif npu is not None:
-        facts["checked"] = f"{', '.join(npu.rules)}; no NPU was run"
     elif not options.reduce_range and adds_pairs():
         facts["warning"] = (
             "the 8 bit kernels of this processor add pairs of products in 16 bits, which "

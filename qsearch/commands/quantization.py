@@ -197,7 +197,7 @@ def chosen_config(
 def changes_of_auto(given: QConfig | Mapping[str, Any] | str | None) -> dict[str, Any] | None:
     """The fields that differ from the automatic choice; None where it was not asked for.
 
-    ``auto,for=ryzenai`` are the fields of every module whose file that form is.
+    ``auto,for=qdq`` are the fields of every module whose file that form is.
 
     Raises:
         UnknownConfigKeyError, ConfigValueError: a field or value that QConfig does not have.

@@ -128,7 +128,7 @@ class Snapshot:
 
 
 def device_of(study: Study) -> str:
-    """The core, the NPU or the form that a search was for."""
+    """The core or the form that a search was for."""
     return str(study.spec.get("for", DEFAULT_FORM))
 
 

@@ -27,7 +27,6 @@ import yaml
 
 from compiler.errors import (
     CompilerError,
-    OnnxExportError,
     check_known,
     legal_names,
     raised_as,
@@ -55,7 +54,6 @@ from compiler.quantize.bits.wide_inputs import WideInputs, wide_inputs, with_roo
 from compiler.quantize.weight_rounding.sequential_rounding import MOST_SECONDS
 from compiler.quantize.weighted_calls import weighted_calls
 from compiler.targets.engine.library import is_available, load_library
-from compiler.targets.npu import NPUS
 from qsearch.errors import SettingsError
 from qsearch.search.layer_space import LayerSpace, choice_of, weighted_layers
 from qsearch.search.optuna_study import AUTO
@@ -75,7 +73,7 @@ from qsearch.search.space import (
 )
 from qsearch.settings.config import read_config_file
 from qsearch.settings.launch_settings import Settings
-from workers.metrics.size import QDQ, fields_of
+from workers.metrics.size import LITERT, QDQ, fields_of
 from workers.user_code import UserCode, imported_code
 
 MOST_CHOICES: Final = 1000
@@ -432,7 +430,7 @@ def searched_space(
         costs = {metric, *settings.minimize, *dict(settings.at_most)}
         counts = settings.max_size is not None or bool(costs.intersection(_OF_SIZE))
         of_form = _QDQ_BITS if settings.for_ in QDQ else () if fields else LAYER_BITS
-        # Files for TFLM and for NPUs hold bytes, and all values between operators have equal bits.
+        # Files for TFLM hold bytes, and all values between operators have equal bits.
         bits: tuple[int, ...] = of_form if counts else ()
         here = "latency" in costs and settings.measure is None
         if here and weighted and not bits and not fields:
@@ -509,11 +507,11 @@ def _for_qdq(asked: SpaceFile, form: str, fields: Mapping[str, Any]) -> SpaceFil
 def _refuse_without_file(
     start: QConfig, module: IRModule, form: str, fields: Mapping[str, Any]
 ) -> None:
-    """Refuse a model that has no LiteRT file, or none for an NPU, before a search for one.
+    """Refuse a model that has no LiteRT file, before a search for one.
 
     Raises:
         SettingsError: the space holds modules that are not for it.
-        TfliteExportError, OnnxExportError: an operator has no form there.
+        TfliteExportError: an operator has no form there.
     """
     held = start.to_dict()
     for name, value in fields.items():
@@ -523,21 +521,8 @@ def _refuse_without_file(
                 where=f"--space, with --for {form}",
                 fix=f"write {name}: [{value}] there, or leave --for out",
             )
-    if form in QDQ:
-        return  # what has no form there is written as integers
-    made = build_candidate(module, without_data(start), None).module
-    if form in NPUS:
-        from compiler.export.to_onnx.qdq.model import to_qdq_onnx
-
-        left = to_qdq_onnx(made, form).float_ops
-        if left:
-            raise OnnxExportError(
-                f"{', '.join(left)} would stay in float in a file for {form}",
-                where=f"--for {form}",
-                fix="cut the model in front of it with --until, or leave --for out",
-            )
-    else:
-        tflite_file(made)
+    if form in LITERT:  # what has no form in a QDQ file is written as integers
+        tflite_file(build_candidate(module, without_data(start), None).module)
 
 
 def faster_layers(module: IRModule) -> tuple[str, ...]:

@@ -6,7 +6,7 @@
 Networks are those of ``bench_bits`` and of ``tests/e2e/zoo``. Each is quantized in six ways, two of
 which are for LiteRT files, and run on fixed inputs: a sample, noise, the ends of ranges, 30 times
 beyond them, and numbers halfway between integers. Forms are the reference, the engine, the exact
-ONNX in onnxruntime, C, the QDQ files (those of NPUs too) and the LiteRT file. Random modules of
+ONNX in onnxruntime, C, the QDQ file and the LiteRT file. Random modules of
 ``tests/compiler/inner_limits.py`` run in the exact forms. With ``--against``, exit code 1 and one
 line for every hash that differs; ``--fast`` takes about a minute.
 
@@ -22,7 +22,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +55,6 @@ SEED = 0
 CALIBRATED = 4
 """Samples that a configuration is calibrated on, 2 of a large model."""
 LARGE = ("efficientnet_lite0",)
-QDQ_FILES = ("onnxruntime", "ryzenai", "qnn")
-"""Runtimes whose QDQ files differ; those of NPUs run in onnxruntime."""
 C_BYTES = 1 << 20
 """Constants of a module that is compiled as C."""
 FAST = ("digits_cnn", "fashion_mobilenet", "bc_resnet", "bert_like", "kws_lstm")
@@ -121,8 +118,8 @@ def forms_of(module: QModule, for_litert: bool) -> Iterator[tuple[str, Callable[
         made = kind(mod, **more)
         return lambda inputs: list(made.run([inputs[name] for name in names]))
 
-    def qdq(runtime: str) -> Run:
-        made = to_qdq_onnx(mod, runtime, maxima=module.channel_maxima).model.SerializeToString()
+    def qdq() -> Run:
+        made = to_qdq_onnx(mod, maxima=module.channel_maxima).model.SerializeToString()
         session = OrtExecutor(made)
         return lambda inputs: list(session.run([inputs[name] for name in names]))
 
@@ -135,8 +132,7 @@ def forms_of(module: QModule, for_litert: bool) -> Iterator[tuple[str, Callable[
     yield "onnx", lambda: executor(IntegerExecutor)
     if sum(array.nbytes for array in constants_of(mod)) <= C_BYTES:
         yield "c", lambda: executor(CExecutor, flags=REPLAY_FLAGS)
-    for runtime in QDQ_FILES:
-        yield f"qdq {runtime}", partial(qdq, runtime)
+    yield "qdq", qdq
     if for_litert:
         yield "litert", litert
 

@@ -28,7 +28,7 @@ def pixels(split: str, count: int) -> np.ndarray[Any, Any]:
 @pytest.fixture(scope="module")
 def modules() -> dict[str, QModule]:
     calib = [{"input": image} for image in pixels("calib", 16)]
-    asked = {"8 bits": None, "4 bits": "auto,nbit_weight=4", "an NPU": "auto,for=ryzenai"}
+    asked = {"8 bits": None, "4 bits": "auto,nbit_weight=4"}
     model = DIGITS / "digits_cnn.onnx"
     return {name: qsearch.quantize(model, calib, config) for name, config in asked.items()}
 
@@ -48,8 +48,6 @@ def written(module: QModule, to: Any, folder: Path) -> Path:
         ("8 bits", Qdq("tensorrt")),
         ("4 bits", Qdq("onnxruntime", opset=21)),
         ("4 bits", Qdq("tensorrt", opset=17)),
-        ("an NPU", Qdq("ryzenai")),
-        ("an NPU", Qdq("qnn")),
     ],
     ids=str,
 )

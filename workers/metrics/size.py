@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from compiler.targets.c.cores import CORES
-from compiler.targets.npu import NPUS
 from workers.metrics.registry import declare_cost
 
 if TYPE_CHECKING:
@@ -37,14 +36,10 @@ def _c(module: IRModule, _: Candidate) -> int:
 def _qdq(module: IRModule, candidate: Candidate, runtime: str = "onnxruntime") -> int:
     from compiler.export.to_onnx.narrow_weights import initializer_bytes
     from compiler.export.to_onnx.qdq.model import to_qdq_onnx
-    from compiler.targets.npu.profiles import PROFILES
-    from compiler.targets.npu.rules import require
 
     qconfig = candidate.context.qconfig
     maxima = candidate.channel_maxima
     model = to_qdq_onnx(module, runtime, qconfig=qconfig, maxima=maxima).model
-    if runtime in PROFILES:
-        require(model, PROFILES[runtime])  # a candidate without such a file is none
     return initializer_bytes(model)
 
 
@@ -76,14 +71,13 @@ FORMS: Final[dict[str, Callable[[IRModule, Candidate], int]]] = {
     "c": _c,
     **{form: partial(_qdq, runtime=runtime) for form, runtime in QDQ.items()},
     **dict.fromkeys(LITERT, _tflite),
-    **{npu: partial(_qdq, runtime=npu) for npu in NPUS},
     **dict.fromkeys(CORES, _c),
 }
 """Bytes of the constants of a candidate's module, by the form, or the core, that holds them."""
 
 
 DEFAULT_FORM: Final = "qmod"
-RESTRICTED: Final = (*LITERT, *NPUS, *QDQ)
+RESTRICTED: Final = (*LITERT, *QDQ)
 """Forms that ask for fields of every module."""
 
 
@@ -94,11 +88,7 @@ def fields_of(form: str) -> Mapping[str, Any]:
     if form in QDQ:
         scheme = {"activation_scheme": "symmetric"} if QDQ[form] == "tensorrt" else {}
         return {**LITERT["tflite"], **scheme, "layers": {"<sums>": {"nbit_input": 8}}}
-    if form not in NPUS:
-        return {}
-    from compiler.targets.npu.profiles import PROFILES
-
-    return PROFILES[form].fields
+    return {}
 
 
 def size_figures(candidate: Candidate, form: str = DEFAULT_FORM) -> dict[str, float]:

@@ -305,29 +305,6 @@ def test_options_of_another_format_are_refused(
     assert said in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(("npu", "opset"), [("ryzenai", 17), ("qnn", 21)])
-def test_a_file_for_an_npu_has_one_sample_and_says_what_was_checked(
-    npu: str, opset: int, digits: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    module, target = tmp_path / "m.qmod", tmp_path / "m.onnx"
-    words = ["compile", "--model", "digits", "--qconfig", f"auto,for={npu}", "-o", str(module)]
-    assert run(words) == 0
-    words = ["export", str(module), "--format", "qdq", "--for", npu, "-o", str(target), "--json"]
-    assert run(words) == 0
-    facts = json.loads(capfd.readouterr().out.splitlines()[-1])
-    assert facts["opset"] == opset
-    assert "one scale" in facts["checked"]
-    assert "no NPU was run" in facts["checked"]
-    assert facts["inputs"] == ["input: float32[1, 1, 8, 8]"]
-    assert facts["sqnr_to_the_module_db"] > 20
-    assert "accuracy" not in facts
-    words = ["export", str(digits), "--format", "qdq", "--for", npu, "-o", str(target)]
-    assert run(words) == 2
-    said = capfd.readouterr().err
-    assert f"what {npu} takes" in said
-    assert f"auto,for={npu}" in said
-
-
 @pytest.fixture(scope="module")
 def for_tflm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for package in ("ai_edge_litert", "tflite_micro"):

@@ -131,7 +131,7 @@ def test_compile_prints_next_commands_on_stderr(
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize(("form", "told"), [("tflite", "tflite"), ("ryzenai", "qdq --for ryzenai")])
+@pytest.mark.parametrize(("form", "told"), [("tflite", "tflite"), ("qdq", "qdq")])
 def test_compile_for_a_form_ends_with_the_export_of_that_form(
     form: str, told: str, tmp_path: Path, capfd: Output
 ) -> None:

@@ -12,12 +12,11 @@ import yaml
 
 import qsearch
 from compiler import relay
-from compiler.errors import OnnxExportError, TfliteExportError
+from compiler.errors import TfliteExportError
 from compiler.export.to_onnx.float.model import to_onnx
 from compiler.qtypes.layer_choices import OTHERS, SUMS, TABLES, layer_choices
 from compiler.qtypes.qconfig import QConfig
 from compiler.targets.engine.library import load_library
-from compiler.targets.npu.profiles import PROFILES
 from qsearch.errors import SettingsError
 from qsearch.opening.model_file import find_model
 from qsearch.search.preparation import prepare_study
@@ -279,22 +278,6 @@ def test_products_of_two_tensors_of_16_bits_start_with_as_many_as_their_sums_hol
     start = prepare_study(settings, find_model(str(tmp_path / "m.onnx"))).start
     (asked,) = (one for name, one in start.layers.items() if name not in (TABLES, SUMS, OTHERS))
     assert (start.nbit_input, asked.nbit_input) == (16, 13)
-
-
-@pytest.mark.parametrize("npu", ["ryzenai", "qnn"])
-def test_a_search_for_an_npu_holds_only_what_it_takes(npu: str, tmp_path: Path) -> None:
-    study = prepare_study(resolve({"for": npu, "minimize": "size"}).settings, find_model("digits"))
-    fields = PROFILES[npu].fields
-    for name, value in fields.items():
-        assert study.start.to_dict()[name] == value
-    found = {p.name: p.choices for p in study.space.parameters}
-    assert all(found[name] == (value,) for name, value in fields.items() if name != "layers")
-    x = relay.var("x", (1, 4, 5, 5))
-    weight = relay.const(np.ones((4, 4, 1, 1), "float32"))
-    made = relay.op.exp(relay.op.nn.conv2d(x, weight))
-    onnx.save(to_onnx(relay.module(relay.Function([x], made))), str(tmp_path / "m.onnx"))
-    with pytest.raises(OnnxExportError, match=f"lookup would stay in float in a file for {npu}"):
-        prepare_study(resolve({"for": npu}).settings, find_model(str(tmp_path / "m.onnx")))
 
 
 def test_a_model_without_a_litert_file_is_refused_before_a_search_for_one(

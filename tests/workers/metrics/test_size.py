@@ -17,8 +17,6 @@ from compiler.quantize import Calibration, QConfig
 from compiler.runtime.archive import read_archive
 from compiler.runtime.artifact import TENSORS, QModule
 from compiler.runtime.packed import member_bytes, unpack
-from compiler.targets.npu import NPUS
-from compiler.targets.npu.profiles import PROFILES
 from tests.needs import missing
 from workers.metrics.costs import device_figures
 from workers.metrics.size import FORMS, RESTRICTED, fields_of, size_figures
@@ -74,21 +72,6 @@ def test_size_is_what_the_constants_take_in_each_form(
     written = qsearch.export(file, "qdq", tmp_path / "m.onnx")
     graph = onnx.load(written.files[0]).graph
     assert sizes["qdq"] == sum(len(one.raw_data) for one in graph.initializer)
-
-
-@pytest.mark.parametrize("npu", NPUS)
-def test_the_size_for_an_npu_is_that_of_the_constants_of_its_file(npu: str, tmp_path: Path) -> None:
-    x = relay.var("x", (1, 8, 6, 6))
-    mod = relay.module(relay.Function([x], relay.op.nn.relu(_conv(x))))
-    config = QConfig.recommended(**PROFILES[npu].fields)
-    candidate = Calibration(mod, DATA).candidate(config)
-    samples = [(DATA[0], QModule(candidate.module).run(DATA[0]))]
-    QModule(candidate.module, samples=samples).save(tmp_path / "m.qmod")
-    written = qsearch.export(tmp_path / "m.qmod", qsearch.Qdq(npu), tmp_path / "m.onnx")
-    graph = onnx.load(written.files[0]).graph
-    assert [dim.dim_value for dim in graph.input[0].type.tensor_type.shape.dim] == [1, 8, 6, 6]
-    held = sum(len(one.raw_data) for one in graph.initializer)
-    assert size_figures(candidate, npu)["model_bytes"] == held
 
 
 @pytest.mark.parametrize("form", ["tflite", "tflite-16x8"])

@@ -3,8 +3,7 @@ requantization.
 
 A QDQ graph computes in float between DequantizeLinear and QuantizeLinear, and a runtime replaces
 such groups by 8 bit kernels. The unit of every tensor is the module's own integer: a tensor of 8
-bits is dequantized with scale 1, and a requantization multiplies the scales of the weights. Files
-for NPUs hold one scale for a tensor: the one that its value carries.
+bits is dequantized with scale 1, and a requantization multiplies the scales of the weights.
 """
 
 from __future__ import annotations
@@ -53,9 +52,6 @@ class Runtime:
             product in front of it to a kernel; else a Clip of floats.
         averages: averages of windows have a fast 8 bit kernel; else they are convolutions.
         moves: integers are moved as they are; else between DequantizeLinear and QuantizeLinear.
-        npu: a tensor has one scale, weights of one scale have it as one number, ties round as the
-            kernel rounds them, and nothing is narrowed.
-        bits: of activations; with 16 they are uint16.
         opset: the newest that it takes.
     """
 
@@ -64,8 +60,6 @@ class Runtime:
     integer_clip: bool = True
     averages: bool = True
     moves: bool = False
-    npu: bool = False
-    bits: int = 8
     opset: int = OPSET
 
 
@@ -73,8 +67,6 @@ RUNTIMES = {
     "onnxruntime": Runtime(averages=False, moves=True, opset=NEWEST_OPSET),
     "openvino": Runtime(),
     "tensorrt": Runtime(symmetric=True, integer_bias=False, integer_clip=False),
-    "ryzenai": Runtime(symmetric=True, integer_clip=False, npu=True),
-    "qnn": Runtime(integer_clip=False, npu=True, bits=16, opset=21),
 }
 """Runtimes by the names of ``--for``."""
 
@@ -89,15 +81,6 @@ class Quantized:
     dtype: str
     residual: bool = False
     """The module has 16 bits there."""
-    level: float = 0.0
-    """The scale in the file for all readers; 0 where each of them has its own."""
-
-    @property
-    def unit(self) -> float:
-        """Return the number in the file for the integer 1."""
-        if self.level:
-            return self.level / self.scale
-        return 1.0
 
     @property
     def range(self) -> tuple[float, float]:
@@ -107,7 +90,7 @@ class Quantized:
 
     def moved(self, addend: Floats) -> Quantized | None:
         """The same elements for the integers with a constant added; None where no zero point is."""
-        if addend.size != 1 or self.level:
+        if addend.size != 1:
             return None
         zero = self.zero_point - float(addend.reshape(())) / self.scale
         least, most = integer_range(self.dtype)
@@ -258,22 +241,13 @@ class QdqEmitter:
         low, high = self.words.ends(value)
         if real is None or max(-low, high) > EXACT:
             return None
-        unit = self.unit(value)
-        name = replace(real, clip=None, written={}).emit(self, np.asarray(unit))
+        name = replace(real, clip=None, written={}).emit(self, np.ones(()))
         self.products.pop(name, None)  # kernels of 8 bits take a product that is quantized
-        name = scaled(name, np.ones(()), None, self, unit)
         held = real.tensor
-        if held is None or held.scale != 1 or unit != 1 or np.any(real.scale != 1):
+        if held is None or held.scale != 1 or np.any(real.scale != 1):
             name = self.node("Round", [name])
             name = self.node("Clip", [name, self.float_constant(low), self.float_constant(high)])
         return self.writer.cast(name, value.type.dtype)
-
-    def unit(self, value: Value) -> float:
-        """Number of a file for NPUs for the integer 1: the scale that a value carries, or 1."""
-        quant = value.quant.of_tensor if value.quant is not None and self.runtime.npu else None
-        if quant is not None:
-            return quant[0]
-        return 1.0
 
     def whole(self, value: Value) -> Real:
         """An integer value as it is, in float32."""
@@ -306,19 +280,17 @@ class QdqEmitter:
         if real.depth < _WIDENED and (len(value.users) < 2 or narrow):
             return real
         name: list[str] = []
-        unit = self.unit(value)
 
         def write(scale: Floats, addend: Floats | None) -> str:
             if not name:
-                name.append(real.emit(self, np.asarray(unit)))
-            return scaled(name[0], scale, addend, self, unit)
+                name.append(real.emit(self, np.ones(())))
+            return scaled(name[0], scale, addend, self)
 
         return Real.of(write)
 
     def is_held(self, value: Value) -> bool:
-        """Return whether an integer value is an 8 bit tensor, or one of ``bits``."""
-        wide = self.runtime.bits == 16 and value.type.dtype in ("int16", "uint16")
-        return wide or value.type.dtype in _NARROW
+        """Return whether an integer value is an 8 bit tensor."""
+        return value.type.dtype in _NARROW
 
     def settle(self, value: Value) -> None:
         """An 8 bit value becomes an 8 bit tensor, which its readers dequantize."""
@@ -326,7 +298,7 @@ class QdqEmitter:
         low, high = self.words.ends(value)
         made = real.settled.get((low, high))
         if made is None:
-            made = real.settled[low, high] = self._quantize(real, low, high, self.unit(value))
+            made = real.settled[low, high] = self._quantize(real, low, high)
         self.set_quantized(value, made)
 
     def set_quantized(self, value: Value, made: Quantized) -> None:
@@ -346,7 +318,7 @@ class QdqEmitter:
             ):
                 scale = np.asarray(scale.mean())
             if scale.size > 1 or moved is None:
-                return scaled(self.dequantized(made, made.unit), scale, addend, self, made.unit)
+                return scaled(self.dequantized(made, 1.0), scale, addend, self)
             return self.dequantized(moved, float(scale.reshape(())))
 
         return replace(Real.of(write), tensor=made, scale=np.ones(()))
@@ -392,15 +364,13 @@ class QdqEmitter:
         return self.node("Conv", [name, weight], group=units.size, **attrs)
 
     def of_constants(self, levels: Array, units: Floats, axis: int) -> str:
-        """DequantizeLinear of constants, of one scale for each channel; NPUs have one number where
-        it is one."""
-        held = units.max() if self.runtime.npu and np.ptp(units) == 0 else units
+        """DequantizeLinear of constants, of one scale for each channel."""
         inputs = [
             self.writer.constant(levels),
-            self.float_constant(held),
-            self.writer.constant(np.zeros(held.shape, levels.dtype)),
+            self.float_constant(units),
+            self.writer.constant(np.zeros(units.shape, levels.dtype)),
         ]
-        return self.node("DequantizeLinear", inputs, axis=axis if held.shape else None)
+        return self.node("DequantizeLinear", inputs, axis=axis)
 
     def spread(self, real: Real, low: float, high: float) -> Quantized:
         """The 8 bit tensor of a real within [low, high], which holds 0."""
@@ -415,25 +385,21 @@ class QdqEmitter:
         levels = Quantized("", zero, unit, dtype, residual=True)
         return self.quantize(real.emit(self, np.ones(())), levels)
 
-    def _quantize(self, real: Real, low: int, high: int, unit: float) -> Quantized:
+    def _quantize(self, real: Real, low: int, high: int) -> Quantized:
         held = real.tensor
         if held is not None and real.scale.size == 1:
             # Rounding again would lose levels: the readers take the tensor with another scale.
             return replace(held, scale=held.scale * float(real.scale.reshape(())))
         levels = self.levels(low, high)
-        one = np.asarray(unit)
-        if self.runtime.npu:
-            levels = replace(levels, level=levels.scale * unit)
+        one = np.ones(())
         if real.like is not None:
             levels = replace(real.like, residual=False)
         saturates = self._saturates(levels, low, high)
-        if self.runtime.npu and real.source is not None:
-            real = replace(real, clip=None)  # nothing is computed in front of a model's input
         clip = real.clip
         if clip is not None and (saturates or self.runtime.integer_clip):
             real = replace(real, clip=None, written={})
             if not saturates:
-                return self._limited(self._quantize(real, low, high, unit), clip)
+                return self._limited(self._quantize(real, low, high), clip)
         if levels.dtype == "int8" and low == 0 and saturates and clip is not None and clip[0] >= 0:
             # Symmetric int8 has levels below 0, which a clip at 0 must not give.
             return self.quantize(self.node("Relu", [real.emit(self, one)]), levels)
@@ -441,8 +407,7 @@ class QdqEmitter:
         if real.source is not None and real.clip is None and real.addend is None:
             name = real.source
             step = levels.scale / float(real.scale)
-            written = replace(written, scale=step, level=0.0)
-            levels = replace(levels, level=step if self.runtime.npu else 0.0)
+            written = replace(written, scale=step)
         else:
             name = real.emit(self, one)
         return replace(levels, name=self.quantize(name, written).name)
@@ -473,7 +438,7 @@ class QdqEmitter:
     def quantize(self, name: str, levels: Quantized) -> Quantized:
         """QuantizeLinear of a float tensor, to the zero point, scale and dtype of ``levels``."""
         zero = self.writer.constant(np.asarray(levels.zero_point, levels.dtype))
-        inputs = [name, self.float_constant(levels.level or levels.scale), zero]
+        inputs = [name, self.float_constant(levels.scale), zero]
         return replace(levels, name=self.node("QuantizeLinear", inputs))
 
     def levels(self, low: int, high: int) -> Quantized:
@@ -482,8 +447,6 @@ class QdqEmitter:
             reach = max(-low, high)
             scale = 1.0 if reach <= _SIGNED_TOP + (low < 0) else reach / _SIGNED_TOP
             return Quantized("", 0, scale, "int8")
-        if self.runtime.bits == 16:
-            return Quantized("", 0 if low >= 0 else 1 << 15, 1.0, "uint16")
         if low >= 0:
             return Quantized("", 0, 1.0, "uint8")
         return Quantized("", LEVELS // 2 if high <= _SIGNED_TOP else -low, 1.0, "uint8")
@@ -497,23 +460,18 @@ class QdqEmitter:
 
     def dequantized(self, tensor: Quantized, factor: float) -> str:
         """DequantizeLinear, of the integers times ``factor``; equal ones are shared."""
-        key = (tensor.name, tensor.level or tensor.scale * factor, tensor.zero_point)
+        key = (tensor.name, tensor.scale * factor, tensor.zero_point)
         if key not in self._dequantized:
             zero = self.writer.constant(np.asarray(tensor.zero_point, tensor.dtype))
             scale = self.float_constant(key[1])
             self._dequantized[key] = self.node("DequantizeLinear", [tensor.name, scale, zero])
-        if not tensor.level:
-            return self._dequantized[key]
-        return scaled(self._dequantized[key], np.asarray(factor), None, self, tensor.unit)
+        return self._dequantized[key]
 
 
-def scaled(
-    name: str, scale: Floats, addend: Floats | None, graph: QdqEmitter, unit: float = 1.0
-) -> str:
-    """(tensor / unit + addend) * scale; one number where the two differ by the rounding only."""
-    apart = _ONE_NUMBER if graph.runtime.npu else 0.0
-    if np.any(np.abs(scale / unit - 1) > apart):
-        name = graph.node("Mul", [name, graph.float_constant(scale / unit)])
+def scaled(name: str, scale: Floats, addend: Floats | None, graph: QdqEmitter) -> str:
+    """(tensor + addend) * scale."""
+    if np.any(scale != 1):
+        name = graph.node("Mul", [name, graph.float_constant(scale)])
     if addend is not None:
         name = graph.node("Add", [name, graph.float_constant(addend * scale)])
     return name

@@ -28,7 +28,7 @@ from compiler.errors import OnnxExportError, legal_names
 from compiler.export.to_onnx.emitter import ONNX
 from compiler.export.to_onnx.float.model import write_outputs
 from compiler.export.to_onnx.graph_writer import OPSET, GraphWriter
-from compiler.export.to_onnx.narrow_weights import at_opset, narrowed
+from compiler.export.to_onnx.narrow_weights import narrowed
 from compiler.export.to_onnx.qdq.emitter import RUNTIMES, FToQdq, QdqEmitter
 from compiler.export.to_onnx.qdq.rules.elementwise import move
 from compiler.export.to_onnx.qdq.sums import (
@@ -103,7 +103,7 @@ def to_qdq_onnx(
         raise OnnxExportError(f"unknown runtime {runtime!r}", fix=legal_names(runtime, RUNTIMES))
     to = RUNTIMES[runtime]
     searched = qconfig is not None and qconfig.layers.narrow_sums
-    as_it_is = wide_sums or searched or to.npu
+    as_it_is = wide_sums or searched
     flow = dataflow(mod, "main", ONNX)
     carry_scales(flow)
     ranges = ranges_of(flow)
@@ -114,7 +114,7 @@ def to_qdq_onnx(
         levels = None if as_it_is else narrow_levels(step, ranges, maxima or {}, last)
         if levels is not None:
             narrow[step] = levels
-        clips.update(needless_clips(step, to.bits) if levels is None else levels.clips)
+        clips.update(needless_clips(step) if levels is None else levels.clips)
     for found in ranges.findings:
         if found.bound is not None:
             raise OnnxExportError(
@@ -135,8 +135,6 @@ def to_qdq_onnx(
     write_outputs(flow, graph.words)
     made = _reported(graph.writer.finish(), flow.steps, graph)
     newest = opset or to.opset
-    if to.npu:
-        return replace(made, model=at_opset(made.model, newest))
     if newest <= OPSET:
         return made
     return replace(made, model=narrowed(made.model, newest))
@@ -154,8 +152,6 @@ def _emit(
             wanted = step.result.type.dtype
             held = name if wanted == "float32" else graph.writer.cast(name, wanted)
             graph.words.bind(step.result, held)
-        elif graph.runtime.npu and (name := _as_reals(step, graph)):
-            graph.words.bind(step.result, name)
         elif not is_integral(step):
             for value in filter(is_whole, step.args):
                 graph.native(value)
@@ -176,16 +172,6 @@ def _emit(
                 graph.set_quantized(value, source)
             else:
                 graph.settle(value)
-
-
-def _as_reals(step: Step, graph: QdqEmitter) -> str:
-    """Integers times one constant, as the tensor is dequantized; "" for other steps."""
-    factor = step.args[1].data if step.name == "multiply" else None
-    cast = None if factor is None or factor.size != 1 else step.args[0].producer
-    real = graph.real(cast.args[0]) if cast is not None and cast.name == "cast" else None
-    if real is None or factor is None:
-        return ""
-    return real.emit(graph, factor.reshape(()).astype(np.float64))
 
 
 def _reported(model: onnx.ModelProto, steps: tuple[Step, ...], graph: QdqEmitter) -> QdqExport:

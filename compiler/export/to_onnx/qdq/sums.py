@@ -237,10 +237,10 @@ def _of_groups(product: Step, maxima: ChannelMaxima) -> Floats | None:
     return np.repeat(rows.max(axis=1), rows.shape[1])
 
 
-def needless_clips(step: Step, bits: int = 8) -> tuple[Step, ...]:
-    """Clips of channels in front of a clip to ``bits`` of the same limits, but for a level."""
+def needless_clips(step: Step) -> tuple[Step, ...]:
+    """Clips of channels in front of a clip to 8 bits of the same limits, but for a level."""
     limits = limits_in(step)
-    if limits is None or limits[1] - limits[0] >= 1 << bits:
+    if limits is None or limits[1] - limits[0] >= LEVELS:
         return ()
     origin = _Origin.of(step)
     low, high = origin.ends

@@ -158,11 +158,10 @@ def _short(constant: Floats, value: Value) -> Floats:
 def _free(value: Value, graph: QdqEmitter, real: Real | None = None) -> Real | None:
     """The real of a value, or another in its place, without a limit that waits."""
     real = real or graph.real(value)
-    unit = graph.unit(value)
     if real is None or real.clip is None:
         return real
-    one = np.asarray(unit)
-    return Real.of(lambda s, c: scaled(real.emit(graph, one), s, c, graph, unit), real.depth)
+    one = np.ones(())
+    return Real.of(lambda s, c: scaled(real.emit(graph, one), s, c, graph), real.depth)
 
 
 @FToQdq.register("multiply")
@@ -180,10 +179,9 @@ def multiply(step: Step, graph: QdqEmitter) -> Real | None:
     if factor.min() > 0:
         return real.times(factor)
     one = np.ones(())
-    unit = graph.unit(lhs)
 
     def write(scale: Floats, addend: Floats | None) -> str:
-        name = scaled(real.emit(graph, np.asarray(unit)), scale * factor, None, graph, unit)
+        name = scaled(real.emit(graph, one), scale * factor, None, graph)
         return scaled(name, one, None if addend is None else addend * scale, graph)
 
     return Real.of(write, real.depth)
@@ -192,12 +190,11 @@ def multiply(step: Step, graph: QdqEmitter) -> Real | None:
 def _of_two(lhs: Value, rhs: Value, graph: QdqEmitter) -> Real | None:
     a = _free(lhs, graph)
     b = _free(rhs, graph)
-    unit = np.asarray(graph.unit(rhs))
     if a is None or b is None or a.tensor is None or b.tensor is None:
         return None
 
     def write(factor: Floats) -> str:
-        return graph.node("Mul", [a.emit(graph, factor / unit), b.emit(graph, unit)])
+        return graph.node("Mul", [a.emit(graph, factor), b.emit(graph, np.ones(()))])
 
     return of_operand(write, graph)
 
@@ -286,7 +283,7 @@ def mix(step: Step, graph: QdqEmitter) -> Real | None:
         for axis, places, weights in zip(step.attrs.axes, taps[::2], taps[1::2])
     }
     how = coordinates_of(matrices.values())
-    if how is None and (graph.runtime.npu or min(matrices) < -2):
+    if how is None and min(matrices) < -2:
         words, (made,) = words_of(step)
         for word in words:
             real = (FToQdq.get(word.op) or move)(word, graph)
@@ -355,17 +352,16 @@ def split(step: Step, graph: QdqEmitter) -> None:
     """Parts of a float tensor, each multiplied behind."""
     real = _free(step.args[0], graph)
     parts = list[str]()
-    unit = graph.unit(step.args[0])
     if real is None:
         return
 
     def write(place: int, scale: Floats, addend: Floats | None) -> str:
         if not parts:
             inner = Emitter(graph.writer)
-            inner.bind(step.args[0], real.emit(graph, np.asarray(unit)))
+            inner.bind(step.args[0], real.emit(graph, np.ones(())))
             emit_step(step, inner)
             parts.extend(map(inner.name, step.results))
-        return scaled(parts[place], scale, addend, graph, unit)
+        return scaled(parts[place], scale, addend, graph)
 
     for place, value in enumerate(step.results):
         graph.set_real(value, Real.of(partial(write, place)))

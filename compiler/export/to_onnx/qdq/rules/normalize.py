@@ -42,7 +42,7 @@ def integer_standardize(step: Step, graph: QdqEmitter) -> Real | None:
 
     def write(scale: Floats, addend: Floats | None) -> str:
         # The variance of wide integers is large, so the unit is made small: about 1.
-        unit = graph.unit(step.args[0]) if graph.runtime.npu else 2.0**-10
+        unit = 2.0**-10
         per_token = [part for part in (scale, addend) if part is not None and part.ndim > 1]
         gamma = np.broadcast_to(1.0 if per_token else scale, count)
         inputs = [source.emit(graph, np.asarray(unit)), graph.float_constant(gamma)]

@@ -109,7 +109,6 @@ def _product(
     tensor = tensor or graph.quantized(step.args[0])
     wide = graph.real(step.args[0]) if step.args[0].type.dtype == WIDE_INPUT else None
     read: Floats = np.ones(())
-    unit = graph.unit(step.args[0]) if tensor is None else tensor.unit
     if wide is not None and wide.channels is not None and weight is not None:
         tensor, units = wide.channels
         groups = units.reshape(step.attrs.groups, -1)  # the channels of a group have one factor
@@ -118,9 +117,9 @@ def _product(
         tensor = wide.tensor
     data: Callable[[], str]
     if tensor is not None:
-        data = partial(graph.dequantized, tensor, unit)
+        data = partial(graph.dequantized, tensor, 1.0)
     elif wide is not None:
-        data = partial(wide.emit, graph, np.asarray(unit))
+        data = partial(wide.emit, graph, np.ones(()))
     else:
         return None
     if weight is None or weight.min(initial=0) < -128 or weight.max(initial=0) > 127:
@@ -135,23 +134,22 @@ def _product(
         made = graph.node("MatMul", [data(), graph.of_constants(rows, np.ones(len(rows)), 0)])
         return scaled(made, scale, addend, graph)
 
-    if tensor is None and turned and not graph.runtime.npu:
+    if tensor is None and turned:
         return Real.of(of_floats)
 
     def write(scale: Floats, addend: Floats | None) -> str:
         if not _per_channel(scale, shape):
             return scaled(write(np.ones(()), None), scale, addend, graph)
         factors = np.broadcast_to(scale, shape).reshape(channels)
-        held, units = _weights(levels, factors * read / unit, graph)
+        held, units = _weights(levels, factors * read, graph)
         held = np.ascontiguousarray(held.T) if turned else held
         inputs = [data(), graph.of_constants(held, units, int(turned))]
         joined = addend is not None and _per_channel(addend, shape)
         if addend is not None and joined:
             bias = np.broadcast_to(addend, shape).reshape(channels)
             held_step = 1.0 if tensor is None else tensor.scale
-            step_of_data = held_step * unit
             plain = tensor is None or turned
-            inputs.append(_bias(bias * factors, units * step_of_data, graph, plain))
+            inputs.append(_bias(bias * factors, units * held_step, graph, plain))
         name = node(inputs)
         if tensor is not None:
             graph.products[name] = step
@@ -200,13 +198,13 @@ def _of_activations(
             return graph.dequantized(tensor, factor)
         # The runtime takes a product whose operands are dequantized by the node in front of it.
         rank = len(step.args[0].type.shape)
-        name = graph.dequantized(tensor, tensor.unit)
+        name = graph.dequantized(tensor, 1.0)
         moved = graph.node("Transpose", [name], perm=[*range(rank - 2), rank - 1, rank - 2])
         return graph.dequantized(graph.quantize(moved, tensor), factor)
 
     def write(scale: Floats, addend: Floats | None) -> str:
         factor = float(scale.reshape(())) if scale.size == 1 else 1.0
-        sides = [turned(lhs, factor / rhs.unit, transpose_a), turned(rhs, rhs.unit, transpose_b)]
+        sides = [turned(lhs, factor, transpose_a), turned(rhs, 1.0, transpose_b)]
         name = graph.node("MatMul", sides)
         graph.products[name] = step
         return scaled(name, scale / factor, None if addend is None else addend * factor, graph)
