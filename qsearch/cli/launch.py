@@ -178,8 +178,7 @@ def export_step(place: str, conversions: str, form: str = "c") -> str:
         conversions: its configuration's partition_conversions.
         form: that the search was for; a .qmod, and what a core runs, is exported as C.
     """
-    told = {n: f"qdq --for {n}" for n in QDQ}
-    told |= {**dict.fromkeys(LITERT, "tflite"), "qdq": "qdq"}
+    told = {**dict.fromkeys(LITERT, "tflite"), QDQ: QDQ}
     mixed = {"enabled": "onnx", "disabled": "float"}
     return f"qsearch export {place} --format {mixed.get(conversions) or told.get(form, 'c')}"
 

@@ -150,15 +150,9 @@ def _export_format(format: str, given: Mapping[str, Any]) -> str | C | Qdq | Tfl
     metavar="c|onnx|qdq|tflite|float|commands",
     default="c",
     help="c: C99 source with a self check; onnx: exact integers in their own dtypes; qdq: for "
-    "the 8 bit kernels of --for; tflite: a LiteRT file with the integers of a module of "
+    "8 bit kernels; tflite: a LiteRT file with the integers of a module of "
     "requantization=tflite, for TFLM; float: a module that is not on integers; commands: what "
     "the accelerator --hw and its host run, in order (c)",
-)
-@_in_export(
-    "--for",
-    "runtime",
-    metavar="RUNTIME",
-    help="with qdq: onnxruntime, openvino or tensorrt (onnxruntime)",
 )
 @_in_export(
     "--reduce-range",
@@ -173,7 +167,7 @@ def _export_format(format: str, given: Mapping[str, Any]) -> str | C | Qdq | Tfl
     metavar="17|21|25",
     type=click.IntRange(17, 25),
     help="with qdq: the newest that the runtime takes; weights of up to 2 bits take 2 from "
-    "opset 25 on, of up to 4 bits 4 from 21 on (25; 17 for openvino and tensorrt)",
+    "opset 25 on, of up to 4 bits 4 from 21 on (25)",
 )
 @_in_export(
     "--unpack",

@@ -66,17 +66,15 @@ class ExportedFiles:
 
 @dataclass(frozen=True, slots=True)
 class Qdq:
-    """The format "qdq": a graph for the 8 bit kernels of a runtime.
+    """The format "qdq": a graph for onnxruntime's 8 bit kernels.
 
     Attributes:
-        runtime: "onnxruntime", "openvino" or "tensorrt".
         reduce_range: weights of 7 bits, for processors without VNNI.
         wide_sums: residual sums and inputs of grouped convolutions of 16 bits stay float; else they
             are narrowed to 8 bits.
         opset: as of ``to_qdq_onnx``.
     """
 
-    runtime: str = "onnxruntime"
     reduce_range: bool = False
     wide_sums: bool = False
     opset: int | None = None
@@ -163,7 +161,7 @@ def export(
     Args:
         path: a .qmod, or a run folder that holds one.
         format: "c" or ``C(unpack)``, C99 source whose main.c checks itself; "onnx", exact
-            integers; "qdq" or ``Qdq(...)``, a graph for the 8 bit kernels of a runtime; "float", a
+            integers; "qdq" or ``Qdq(...)``, a graph for 8 bit kernels; "float", a
             module that is not on integers; "tflite" or ``Tflite(…)``, a LiteRT file that gives the
             integers of a module of requantization "tflite"; ``Commands(hw)``, what an accelerator
             and its host run, in order.
@@ -174,7 +172,7 @@ def export(
         name: base of the file names and C symbols; that of the module without it.
         batch: samples that an ONNX model takes at a time; None takes any number of them.
     Raises:
-        SettingsError: unknown format or runtime; a batch where the format has none.
+        SettingsError: unknown format; a batch where the format has none.
         HDFGError: the hardware description is wrong or not there.
         CodegenError: something in the module has no C form.
         OnnxExportError: something in the module has no such ONNX form.
@@ -195,9 +193,7 @@ def export(
         )
     found = module_at(Path(path))
     module = load_qmod(found)
-    runtime = options.runtime if isinstance(options, Qdq) else "onnxruntime"
-    part = form if runtime == "onnxruntime" else runtime
-    folder, base = _place(found, form, part, None if out is None else Path(out))
+    folder, base = _place(found, form, None if out is None else Path(out))
     what = f"{folder} cannot be made"
     with system_errors(RunFolderError, what, where="-o", fix="name another folder"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -205,14 +201,14 @@ def export(
     return exporter(module, ExportTarget(name or base, folder, found, batch, options, as_array))
 
 
-def _place(module: Path, format: str, form: str, out: Path | None) -> tuple[Path, str]:
-    """Folder of the files, and the base of their names, in which ``form`` stands."""
+def _place(module: Path, format: str, out: Path | None) -> tuple[Path, str]:
+    """Folder of the files, and the base of their names."""
     onnx_file = format in ONNX_FORMATS
     endings = (".onnx",) if onnx_file else TFLITE_FILES if format == "tflite" else ()
     if out is None:
         folder = module.parent
         if onnx_file:
-            return folder, f"{module.stem}.{'integer' if form == 'onnx' else form}"
+            return folder, f"{module.stem}.{'integer' if format == 'onnx' else format}"
         return (folder if endings else folder / f"{module.stem}_{format}"), module.stem
     if out.suffix not in (".onnx", *TFLITE_FILES) or out.is_dir():
         return out, module.stem
@@ -310,7 +306,6 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
     options = to.options if isinstance(to.options, Qdq) else Qdq()
     made = to_qdq_onnx(
         module.module,
-        options.runtime,
         options.reduce_range,
         qconfig=module.qconfig,
         wide_sums=options.wide_sums,
@@ -321,7 +316,6 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
     left = sum(macs for _, _, macs in made.float_products)
     share = left / made.macs if made.macs else 0.0
     facts: dict[str, Any] = {
-        "for": options.runtime,
         "opset": made.model.opset_import[0].version,
         "constant_bytes": initializer_bytes(made.model),
         "in_8_bits": f"{1 - share:.2%} of {made.macs:,} multiplications",
@@ -341,13 +335,10 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
     sqnr = written.facts["sqnr_to_the_module_db"]
     loss = Loss()
     if sqnr is not None:
-        form = "qdq" if options.runtime == "onnxruntime" else options.runtime
-        loss = Loss.of(made.model, module, to.module, sqnr, f"search with --for {form}")
+        loss = Loss.of(made.model, module, to.module, sqnr, "search with --for qdq")
     if loss.told:
         facts["accuracy"] = loss.told
-    if options.runtime == "tensorrt":
-        facts["checked"] = "types and shapes; TensorRT itself was not run"
-    elif not options.reduce_range and adds_pairs():
+    if not options.reduce_range and adds_pairs():
         facts["warning"] = (
             "the 8 bit kernels of this processor add pairs of products in 16 bits, which "
             "saturates: add --reduce-range if the file is for such a processor"

@@ -424,12 +424,12 @@ def searched_space(
         fields |= {"nbit_input": roomy.nbit_input, "layers": roomy.layers.to_dict()}
     if settings.space is not None:
         asked = read_space(settings.space, names)
-        if settings.for_ in QDQ:
-            asked = _for_qdq(asked, settings.for_, fields)
+        if settings.for_ == QDQ:
+            asked = _for_qdq(asked, fields)
     else:
         costs = {metric, *settings.minimize, *dict(settings.at_most)}
         counts = settings.max_size is not None or bool(costs.intersection(_OF_SIZE))
-        of_form = _QDQ_BITS if settings.for_ in QDQ else () if fields else LAYER_BITS
+        of_form = _QDQ_BITS if settings.for_ == QDQ else () if fields else LAYER_BITS
         # Files for TFLM hold bytes, and all values between operators have equal bits.
         bits: tuple[int, ...] = of_form if counts else ()
         here = "latency" in costs and settings.measure is None
@@ -461,7 +461,7 @@ def searched_space(
         asked = SpaceFile(space, bits, names, layer_choices("layers", own))
     start = fitting_start(asked.space, recommended if fully_integral else _mixed(asked.space))
     start = start.with_overrides(layers=asked.inputs)
-    if fields and settings.for_ in QDQ:
+    if settings.for_ == QDQ:
         del fields["layers"]  # those of the file have been looked at
     if fields:
         _refuse_without_file(start, module, settings.for_, fields)
@@ -482,7 +482,7 @@ def searched_space(
     return SearchedSpace(whole, fitting_start(whole, start), layers)
 
 
-def _for_qdq(asked: SpaceFile, form: str, fields: Mapping[str, Any]) -> SpaceFile:
+def _for_qdq(asked: SpaceFile, fields: Mapping[str, Any]) -> SpaceFile:
     """Return the content of a user's file with the values that all QDQ files have: 8 bits.
 
     Raises:
@@ -497,7 +497,7 @@ def _for_qdq(asked: SpaceFile, form: str, fields: Mapping[str, Any]) -> SpaceFil
         where, legal = ("nbit_weight", _QDQ_BITS) if odd else ("nbit_input", _QDQ_BITS[-1:])
         raise SettingsError(
             f"a QDQ file has no {bits} bits",
-            where=f"layers.{where} of --space, with --for {form}",
+            where=f"layers.{where} of --space, with --for {QDQ}",
             fix=f"choose among {', '.join(map(str, legal))}, or leave --for out",
         )
     layers = {**asked.inputs.to_dict(), **fields["layers"]}

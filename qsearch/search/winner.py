@@ -269,12 +269,10 @@ class Winner:
             equal = equal_fraction(found.outputs, again.outputs)
             cpu_s += again.cpu_s
         file = None
-        if (form := prepared.settings.for_) in QDQ:
+        if prepared.settings.for_ == QDQ:
             from compiler.export.to_onnx.qdq.model import to_qdq_onnx
 
-            made = to_qdq_onnx(
-                module.module, QDQ[form], qconfig=module.qconfig, maxima=module.channel_maxima
-            )
+            made = to_qdq_onnx(module.module, qconfig=module.qconfig, maxima=module.channel_maxima)
             handle = pool.put(made.model.SerializeToString())
             build = replace(written, module=handle, evaluator="onnxruntime")
             ran = run(build, "QDQ file")

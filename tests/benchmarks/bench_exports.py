@@ -1,16 +1,15 @@
 """Every way out of qsearch: how fast, how exact, beside onnxruntime float and quantize_static.
 
     python -m tests.benchmarks.bench_exports [--data DIR] [--models NAME …] [--samples N]
-                                             [--openvino PYTHON] [--json FILE] [--residual-bits 16]
+                                             [--json FILE] [--residual-bits 16]
 
 A model is quantized once with the recommended configuration (``--residual-bits 16``: but for that)
 and leaves in every form. Columns of
 the table: CPU time of one thread per image at batch 1, in turns in one process, over that of
 onnxruntime float; outputs that differ in any bit from the reference executor, at batch 1 and 32;
 top-1; answers that agree with the float model. ONNX files are opened with default session options
-(but one thread). With ``--openvino``, the Python of an environment that has openvino and numpy, the
-file for OpenVINO runs there at batch 1 and 32. The instruction set is named, as figures of 8 bit
-kernels mean little without it. Exit code 1: an exact form has another bit; QDQ is more than a point
+(but one thread). The instruction set is named, as figures of 8 bit kernels mean little without it.
+Exit code 1: an exact form has another bit; QDQ is more than a point
 (0.3 where there are 2,000 samples) from the module's top-1, agrees with it on less than 98 %, or
 costs more than 1.05 times quantize_static's file.
 """
@@ -19,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -36,7 +34,6 @@ from compiler.qtypes.layer_choices import LayerChoices
 from compiler.runtime.artifact import QModule
 from compiler.runtime.exact_executor import EXECUTOR_FACTORIES
 from compiler.targets.c.toolchain import find_compiler
-from qsearch.commands.export import Qdq
 from tests.benchmarks import onnxruntime_peers as peers
 from tests.benchmarks.machine import alternated_ms, machine
 from tests.benchmarks.real_models import DATA, MODELS, Split, read_split
@@ -52,36 +49,6 @@ TURN_MS = 10.0
 PEER = peers.Peer("MinMax", per_channel=True, unsigned=True)
 LEAST_AGREEMENT = 0.98
 MOST_LATENCY = 1.05
-
-OPENVINO = """
-import json, sys, time
-import numpy as np, openvino
-model, data = sys.argv[1:]
-x = np.load(data)
-made = openvino.Core().compile_model(model, "CPU", {"INFERENCE_NUM_THREADS": 1})
-def run(batch):
-    return np.concatenate([made([x[i:i + batch]])[0] for i in range(0, len(x), batch)])
-one, many = run(1), run(32)
-begin = time.process_time()
-for _ in range(20):
-    made([x[:1]])
-ms = 1e3 * (time.process_time() - begin) / 20
-facts = [op.get_rt_info() for op in made.get_runtime_model().get_ops()]
-products = ("Convolution", "FullyConnected", "MatMul")
-kinds = [
-    str(info["runtimePrecision"].astype(str))
-    for info in facts
-    if info["layerType"].astype(str) in products
-]
-told = {
-    "classes": one.argmax(1).tolist(),
-    "batches_agree": float((one.argmax(1) == many.argmax(1)).mean()),
-    "ms": ms,
-    "products_in_8_bits": sum(kind in ("u8", "i8") for kind in kinds),
-    "products": len(kinds),
-}
-print(json.dumps(told))
-"""
 
 
 def session(path: Path) -> Run:
@@ -195,17 +162,6 @@ def agreement(a: Array, b: Array) -> float:
     return float((a.argmax(1) == b.argmax(1)).mean())
 
 
-def in_openvino(python: Path, model: str, data: Path, folder: Path) -> dict[str, Any]:
-    """The file for OpenVINO at batch 1 and 32."""
-    made = qsearch.export(folder / f"{model}.qmod", Qdq("openvino"), folder / "ov.onnx")
-    dev = read_split(data, model, "dev", 64)
-    np.save(folder / "x.npy", dev.images)
-    command = [str(python), "-c", OPENVINO, str(made.files[0]), str(folder / "x.npy")]
-    told = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
-    classes = np.asarray(told.pop("classes"))
-    return {**told, "top1": float((classes == dev.labels).mean()), "samples": len(dev)}
-
-
 def complaints(model: str, found: dict[str, Any]) -> list[str]:
     """What is not as it must be."""
     said = []
@@ -246,7 +202,6 @@ def main() -> int:
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument("--samples", type=int)
     parser.add_argument("--wide-sums", action="store_true")
-    parser.add_argument("--openvino", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     report: dict[str, Any] = {"machine": machine(), "models": {}}
@@ -255,10 +210,6 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as scratch:
             wide = options.wide_sums
             found = figures(model, options.data, Path(scratch), options.samples, wide)
-            if options.openvino is not None:
-                found["openvino"] = in_openvino(
-                    options.openvino, model, options.data, Path(scratch)
-                )
         report["models"][model] = found
         said += complaints(model, found)
         print(table(model, found), file=sys.stderr, flush=True)

@@ -8,7 +8,6 @@ C package, the initializers of its QDQ file, or its LiteRT file.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from compiler.targets.c.cores import CORES
@@ -33,13 +32,13 @@ def _c(module: IRModule, _: Candidate) -> int:
     return c_bytes(fuse_for_c(module))
 
 
-def _qdq(module: IRModule, candidate: Candidate, runtime: str = "onnxruntime") -> int:
+def _qdq(module: IRModule, candidate: Candidate) -> int:
     from compiler.export.to_onnx.narrow_weights import initializer_bytes
     from compiler.export.to_onnx.qdq.model import to_qdq_onnx
 
     qconfig = candidate.context.qconfig
     maxima = candidate.channel_maxima
-    model = to_qdq_onnx(module, runtime, qconfig=qconfig, maxima=maxima).model
+    model = to_qdq_onnx(module, qconfig=qconfig, maxima=maxima).model
     return initializer_bytes(model)
 
 
@@ -60,16 +59,13 @@ LITERT: Final[dict[str, Mapping[str, Any]]] = {
 }
 """Kinds of LiteRT files, and fields of their own: 8 bits, or 16 with weights of 8."""
 
-QDQ: Final[dict[str, str]] = {
-    "qdq": "onnxruntime",
-    **{name: name for name in ("onnxruntime", "openvino", "tensorrt")},
-}
-"""Forms that are QDQ files of CPUs and GPUs, with their runtimes."""
+QDQ: Final = "qdq"
+"""The form of a QDQ file."""
 
 FORMS: Final[dict[str, Callable[[IRModule, Candidate], int]]] = {
     "qmod": _qmod,
     "c": _c,
-    **{form: partial(_qdq, runtime=runtime) for form, runtime in QDQ.items()},
+    QDQ: _qdq,
     **dict.fromkeys(LITERT, _tflite),
     **dict.fromkeys(CORES, _c),
 }
@@ -77,7 +73,7 @@ FORMS: Final[dict[str, Callable[[IRModule, Candidate], int]]] = {
 
 
 DEFAULT_FORM: Final = "qmod"
-RESTRICTED: Final = (*LITERT, *QDQ)
+RESTRICTED: Final = (*LITERT, QDQ)
 """Forms that ask for fields of every module."""
 
 
@@ -85,9 +81,8 @@ def fields_of(form: str) -> Mapping[str, Any]:
     """Fields of a QConfig that every module has whose file is of this form; most ask for none."""
     if form in LITERT:
         return {"requantization": "tflite", **LITERT[form]}
-    if form in QDQ:
-        scheme = {"activation_scheme": "symmetric"} if QDQ[form] == "tensorrt" else {}
-        return {**LITERT["tflite"], **scheme, "layers": {"<sums>": {"nbit_input": 8}}}
+    if form == QDQ:
+        return {**LITERT["tflite"], "layers": {"<sums>": {"nbit_input": 8}}}
     return {}
 
 

@@ -285,15 +285,11 @@ def test_qdq_is_scored_as_the_module_is(
         scored.append(json.loads(capfd.readouterr().out))
     assert [one["n"] for one in scored] == [400, 400]
     assert abs(scored[0]["top1"] - scored[1]["top1"]) <= 0.01
-    assert run([*words, "--for", "tensorrt", "--anyway", "-o", str(tmp_path / "t.onnx")]) == 0
-    assert "not run" in json.loads(capfd.readouterr().out)["checked"]
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--format", "qdq", "--for", "openvin"], "openvino"),
-        (["--format", "onnx", "--for", "openvino"], "--format qdq"),
         (["--reduce-range"], "--format qdq"),
         (["--wide-sums"], "--format qdq"),
     ],

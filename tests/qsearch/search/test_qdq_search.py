@@ -16,7 +16,6 @@ from qsearch.errors import SettingsError
 from qsearch.opening.model_file import find_model
 from qsearch.search.preparation import prepare_study
 from qsearch.settings.config import resolve
-from workers.metrics.size import QDQ
 
 DATA = {"x": np.random.default_rng(7).standard_normal((64, 4, 8, 8)).astype("float32")}
 
@@ -60,20 +59,15 @@ def launched(folder: Path, **options: Any) -> qsearch.SearchResult:
     )
 
 
-@pytest.mark.parametrize("form", ["qdq", "tensorrt"])
-def test_the_file_of_a_search_for_qdq_has_the_accuracy_of_its_score(
-    form: str, tmp_path: Path
-) -> None:
-    scheme = "symmetric" if form == "tensorrt" else "asymmetric"
-    space = {"fields": {"calibrate_mode": ["mse", "max"], "activation_scheme": [scheme]}}
-    result = launched(tmp_path, for_=form, trials=2, metric="sqnr", space=space)
+def test_the_file_of_a_search_for_qdq_has_the_accuracy_of_its_score(tmp_path: Path) -> None:
+    space = {"fields": {"calibrate_mode": ["mse", "max"], "activation_scheme": ["asymmetric"]}}
+    result = launched(tmp_path, for_="qdq", trials=2, metric="sqnr", space=space)
     emitted, config = result.summary["emitted"], result.best_module().qconfig
     assert config is not None
     assert config.layers == {"<sums>": {"nbit_input": 8}}
     assert emitted["file"]["sqnr_db"] > emitted["sqnr_db"] - 0.3
     assert "its QDQ file in onnxruntime: " in result.text()
-    options = qsearch.Qdq(QDQ[form])
-    facts = qsearch.export(tmp_path / "r", options, tmp_path / "q.onnx").facts
+    facts = qsearch.export(tmp_path / "r", "qdq", tmp_path / "q.onnx").facts
     assert facts["in_8_bits"].startswith("100.00%")
     assert "narrowed" not in facts
 
@@ -82,12 +76,12 @@ def test_what_compile_makes_for_qdq_is_what_its_file_computes(tmp_path: Path) ->
     # The last product of 16 bits stays in float in a file, and sums are rounded once more.
     path = residual(tmp_path)
     shares = {}
-    for chosen in ("auto", "auto,for=onnxruntime"):
+    for chosen in ("auto", "auto,for=qdq"):
         qsearch.quantize(path, DATA, qconfig=chosen).save(tmp_path / "m.qmod")
         facts = qsearch.export(tmp_path / "m.qmod", "qdq", tmp_path / "m.onnx").facts
         shares[chosen] = facts["in_8_bits"], facts["sqnr_to_the_module_db"] or 200.0
-    assert shares["auto,for=onnxruntime"][0].startswith("100.00%")
-    assert shares["auto,for=onnxruntime"][1] > shares["auto"][1] + 3
+    assert shares["auto,for=qdq"][0].startswith("100.00%")
+    assert shares["auto,for=qdq"][1] > shares["auto"][1] + 3
 
 
 @pytest.mark.parametrize(
@@ -103,7 +97,7 @@ def test_bits_that_a_qdq_file_has_not_are_refused_before_the_search(
     asked: Mapping[str, Any],
 ) -> None:
     space = {"fields": {"weight_scale": ["mse"]}, **asked}
-    settings = resolve({"for": "openvino", "space": space}).settings
+    settings = resolve({"for": "qdq", "space": space}).settings
     with pytest.raises(SettingsError, match=r"a QDQ file has no (16|12|5) bits"):
         prepare_study(settings, find_model("digits"))
 

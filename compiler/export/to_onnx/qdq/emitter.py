@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.export.to_onnx.graph_writer import OPSET, GraphWriter
+from compiler.export.to_onnx.graph_writer import GraphWriter
 from compiler.export.to_onnx.integer.emitter import IntegerEmitter
-from compiler.export.to_onnx.narrow_weights import NEWEST_OPSET
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
 from compiler.ir.ty import integer_range
@@ -39,36 +38,6 @@ _ONE = 64
 """Weight of a product by 1, of 7 bits."""
 _WIDENED = 32
 """Sums of sums before one of them becomes a tensor: the text of a chain is written once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Runtime:
-    """Operators and forms that a runtime takes.
-
-    Attributes:
-        symmetric: activations are int8 with zero point 0; else uint8 with any.
-        integer_bias: biases are int32 with the scales of the products; else float.
-        integer_clip: limits of fewer than 8 bits are a Clip of the 8 bit tensor, which leaves the
-            product in front of it to a kernel; else a Clip of floats.
-        averages: averages of windows have a fast 8 bit kernel; else they are convolutions.
-        moves: integers are moved as they are; else between DequantizeLinear and QuantizeLinear.
-        opset: the newest that it takes.
-    """
-
-    symmetric: bool = False
-    integer_bias: bool = True
-    integer_clip: bool = True
-    averages: bool = True
-    moves: bool = False
-    opset: int = OPSET
-
-
-RUNTIMES = {
-    "onnxruntime": Runtime(averages=False, moves=True, opset=NEWEST_OPSET),
-    "openvino": Runtime(),
-    "tensorrt": Runtime(symmetric=True, integer_bias=False, integer_clip=False),
-}
-"""Runtimes by the names of ``--for``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,7 +157,6 @@ class QdqEmitter:
     Args:
         writer: receives the nodes.
         ranges: bounds of every integer.
-        runtime: what the file is for.
         reduce_range: weights have 7 bits, for kernels that add pairs of products in 16 bits.
         wide_sums: what ``narrow_levels`` narrows stays float; else it has 8 bits.
     """
@@ -197,14 +165,12 @@ class QdqEmitter:
         self,
         writer: GraphWriter,
         ranges: RangeContext,
-        runtime: Runtime,
         reduce_range: bool = False,
         wide_sums: bool = False,
     ) -> None:
         self.writer = writer
         self.node = writer.node
         self.words = IntegerEmitter(writer, ranges)
-        self.runtime = runtime
         self.reduce_range = reduce_range
         self.wide_sums = wide_sums
         self.narrowed: list[Step] = []
@@ -340,7 +306,6 @@ class QdqEmitter:
         held = self.levels(low, high)
         held = replace(held, scale=held.scale / float(least), residual=True)
         name = replace(real, clip=None, written={}).emit(self, factor / least)
-        name = self.node("Relu", [name]) if held.dtype == "int8" and low >= 0 else name
         made = self.quantize(name, held)
         self._reals[step.result] = self.of_tensor(made)
         if factor.size > 1:
@@ -375,14 +340,8 @@ class QdqEmitter:
     def spread(self, real: Real, low: float, high: float) -> Quantized:
         """The 8 bit tensor of a real within [low, high], which holds 0."""
         low, high = min(low, 0.0), max(high, 0.0)
-        zero = 0
-        unit = max(-low, high) / _SIGNED_TOP
-        dtype = "int8"
-        if not self.runtime.symmetric:
-            unit = (high - low) / (LEVELS - 1)
-            dtype = "uint8"
-            zero = round(-low / unit)
-        levels = Quantized("", zero, unit, dtype, residual=True)
+        unit = (high - low) / (LEVELS - 1)
+        levels = Quantized("", round(-low / unit), unit, "uint8", residual=True)
         return self.quantize(real.emit(self, np.ones(())), levels)
 
     def _quantize(self, real: Real, low: int, high: int) -> Quantized:
@@ -396,13 +355,10 @@ class QdqEmitter:
             levels = replace(real.like, residual=False)
         saturates = self._saturates(levels, low, high)
         clip = real.clip
-        if clip is not None and (saturates or self.runtime.integer_clip):
+        if clip is not None:
             real = replace(real, clip=None, written={})
             if not saturates:
                 return self._limited(self._quantize(real, low, high), clip)
-        if levels.dtype == "int8" and low == 0 and saturates and clip is not None and clip[0] >= 0:
-            # Symmetric int8 has levels below 0, which a clip at 0 must not give.
-            return self.quantize(self.node("Relu", [real.emit(self, one)]), levels)
         real, written = self._moved(real, levels) or (real, levels)
         if real.source is not None and real.clip is None and real.addend is None:
             name = real.source
@@ -414,7 +370,7 @@ class QdqEmitter:
 
     def _moved(self, real: Real, levels: Quantized) -> tuple[Real, Quantized] | None:
         """Without its addend, and the levels that add it: kernels take sums of tensors."""
-        if real.addend is None or real.clip is not None or self.runtime.symmetric:
+        if real.addend is None or real.clip is not None:
             return None
         addends = real.addend * real.scale / levels.scale
         whole = round(float(addends.reshape(-1)[0]))
@@ -443,10 +399,6 @@ class QdqEmitter:
 
     def levels(self, low: int, high: int) -> Quantized:
         """Zero point, scale and dtype of 8 bit integers within [low, high]."""
-        if self.runtime.symmetric:
-            reach = max(-low, high)
-            scale = 1.0 if reach <= _SIGNED_TOP + (low < 0) else reach / _SIGNED_TOP
-            return Quantized("", 0, scale, "int8")
         if low >= 0:
             return Quantized("", 0, 1.0, "uint8")
         return Quantized("", LEVELS // 2 if high <= _SIGNED_TOP else -low, 1.0, "uint8")
@@ -454,9 +406,7 @@ class QdqEmitter:
     def _saturates(self, levels: Quantized, low: int, high: int) -> bool:
         """Return whether 8 bits limit to [low, high] themselves, but for one level."""
         least, most = levels.range
-        # A Relu stands before int8 that has no level for a limit at 0.
-        below = low - 1 <= least or (low == 0 and levels.dtype == "int8")
-        return below and most <= high + levels.scale
+        return low - 1 <= least and most <= high + levels.scale
 
     def dequantized(self, tensor: Quantized, factor: float) -> str:
         """DequantizeLinear, of the integers times ``factor``; equal ones are shared."""

@@ -24,12 +24,12 @@ import compiler.export.to_onnx.float.rules
 import compiler.export.to_onnx.integer.rules
 import compiler.export.to_onnx.qdq.rules  # noqa: F401  (fills the table)
 from compiler.core.legalize import is_integral, is_whole
-from compiler.errors import OnnxExportError, legal_names
+from compiler.errors import OnnxExportError
 from compiler.export.to_onnx.emitter import ONNX
 from compiler.export.to_onnx.float.model import write_outputs
 from compiler.export.to_onnx.graph_writer import OPSET, GraphWriter
-from compiler.export.to_onnx.narrow_weights import narrowed
-from compiler.export.to_onnx.qdq.emitter import RUNTIMES, FToQdq, QdqEmitter
+from compiler.export.to_onnx.narrow_weights import NEWEST_OPSET, narrowed
+from compiler.export.to_onnx.qdq.emitter import FToQdq, QdqEmitter
 from compiler.export.to_onnx.qdq.rules.elementwise import move
 from compiler.export.to_onnx.qdq.sums import (
     ChannelMaxima,
@@ -73,7 +73,6 @@ class QdqExport:
 @collector_rests
 def to_qdq_onnx(
     mod: IRModule,
-    runtime: str = "onnxruntime",
     reduce_range: bool = False,
     *,
     qconfig: QConfig | None = None,
@@ -81,11 +80,10 @@ def to_qdq_onnx(
     maxima: ChannelMaxima | None = None,
     opset: int | None = None,
 ) -> QdqExport:
-    """Export a realised module for a runtime with 8 bit kernels.
+    """Export a realised module for onnxruntime's 8 bit kernels.
 
     Args:
         mod: a typed module after QuantizeRealize.
-        runtime: key of ``emitter.RUNTIMES``.
         reduce_range: weights of 7 bits, for processors whose 8 bit kernels add pairs of products in
             16 bits (AVX2 and AVX512 without VNNI).
         qconfig: of the module; where it rounds what sums join to 8 bits, it was searched as such a
@@ -95,13 +93,10 @@ def to_qdq_onnx(
         maxima: how large the channels become that grouped convolutions read in more than 8 bits;
             without them, and for others, their narrowed inputs have one range for all channels.
         opset: the newest that may be used; weights of up to 2 bits take 2 from opset 25 on, those
-            of up to 4 bits take 4 from 21 on. None: the newest of the runtime.
+            of up to 4 bits take 4 from 21 on. None: the newest that onnxruntime takes.
     Raises:
-        OnnxExportError: an unknown runtime; integers that may wrap; an operator without a form.
+        OnnxExportError: integers that may wrap; an operator without a form.
     """
-    if runtime not in RUNTIMES:
-        raise OnnxExportError(f"unknown runtime {runtime!r}", fix=legal_names(runtime, RUNTIMES))
-    to = RUNTIMES[runtime]
     searched = qconfig is not None and qconfig.layers.narrow_sums
     as_it_is = wide_sums or searched
     flow = dataflow(mod, "main", ONNX)
@@ -122,7 +117,7 @@ def to_qdq_onnx(
                 where=found.node,
                 fix="QDQ has no wrapping arithmetic; requantize before this operator",
             )
-    graph = QdqEmitter(GraphWriter("main"), ranges, to, reduce_range, not narrow)
+    graph = QdqEmitter(GraphWriter("main"), ranges, reduce_range, not narrow)
     for value in flow.inputs:
         graph.words.bind(value, graph.writer.input(value.name, value.type))
         if graph.is_held(value):
@@ -134,7 +129,7 @@ def to_qdq_onnx(
             graph.native(value)
     write_outputs(flow, graph.words)
     made = _reported(graph.writer.finish(), flow.steps, graph)
-    newest = opset or to.opset
+    newest = opset or NEWEST_OPSET
     if newest <= OPSET:
         return made
     return replace(made, model=narrowed(made.model, newest))

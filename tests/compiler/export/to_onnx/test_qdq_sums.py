@@ -27,14 +27,11 @@ from tests.compiler.export.to_onnx.qdq_graphs import (
     sqnr_db,
 )
 
-RUNTIMES = ("onnxruntime", "openvino", "tensorrt")
 
-
-@pytest.mark.parametrize("runtime", RUNTIMES)
-def test_residual_sums_of_16_bits_are_narrowed(runtime: str) -> None:
+def test_residual_sums_of_16_bits_are_narrowed() -> None:
     module, data = residual_network()
-    narrow = to_qdq_onnx(module.module, runtime)
-    wide = to_qdq_onnx(module.module, runtime, wide_sums=True)
+    narrow = to_qdq_onnx(module.module)
+    wide = to_qdq_onnx(module.module, wide_sums=True)
     onnx.checker.check_model(narrow.model, full_check=True)
     assert narrow.narrowed > 0 == wide.narrowed
     wanted, near, far = (
@@ -124,23 +121,21 @@ def test_last_layers_that_read_16_bits_are_computed_in_float_but_for_many_weight
         calibrate_mode="max",
     )
     module = QModule(Calibration(mod, data).candidate(asked).module)
-    for runtime in RUNTIMES:
-        made = to_qdq_onnx(module.module, runtime)
-        onnx.checker.check_model(made.model, full_check=True)
-        assert [name for name, _, _ in made.float_products] == ["nn.dense"] * (classes == 5)
-        assert onnx.TensorProto.DOUBLE not in {
-            attribute.i for node in made.model.graph.node for attribute in node.attribute
-        } | {one.data_type for one in made.model.graph.initializer}
-        wanted, found = (
-            np.concatenate([run([batch["x"]])[0] for batch in data])
-            for run in (module.run, of_file(made.model).run)
-        )
-        # All 8 bits are steps of what was seen: there is no room for others, nor for a sign.
-        assert sqnr_db(found, wanted) > 45
+    made = to_qdq_onnx(module.module)
+    onnx.checker.check_model(made.model, full_check=True)
+    assert [name for name, _, _ in made.float_products] == ["nn.dense"] * (classes == 5)
+    assert onnx.TensorProto.DOUBLE not in {
+        attribute.i for node in made.model.graph.node for attribute in node.attribute
+    } | {one.data_type for one in made.model.graph.initializer}
+    wanted, found = (
+        np.concatenate([run([batch["x"]])[0] for batch in data])
+        for run in (module.run, of_file(made.model).run)
+    )
+    # All 8 bits are steps of what was seen: there is no room for others, nor for a sign.
+    assert sqnr_db(found, wanted) > 45
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-def test_tables_of_12_bits_read_8(runtime: str, tmp_path: Path) -> None:
+def test_tables_of_12_bits_read_8(tmp_path: Path) -> None:
     from compiler import relay
     from compiler.quantize import Calibration, QConfig
 
@@ -161,20 +156,19 @@ def test_tables_of_12_bits_read_8(runtime: str, tmp_path: Path) -> None:
         layers = {TABLES: {"nbit_input": bits}}
         asked = QConfig.recommended(calibrate_mode="mse", layers=layers)
         module = QModule(calibration.candidate(asked).module)
-        made = to_qdq_onnx(module.module, runtime)
+        made = to_qdq_onnx(module.module)
         onnx.checker.check_model(made.model, full_check=True)
         # Of 12 bits what the first convolution computes stays as it is.
         floats = [str(span) for _, span, _ in made.float_products]
         assert (len(floats), made.narrowed) == ((0, 0) if bits == 8 else (1, 2))
-        if runtime == "onnxruntime":
-            assert kernels(made.model, tmp_path)["QLinearConv"] == (3 if bits == 8 else 2)
+        assert kernels(made.model, tmp_path)["QLinearConv"] == (3 if bits == 8 else 2)
         wanted, got = (
             np.concatenate([run([batch["x"]])[0] for batch in data])
             for run in (module.run, of_file(made.model).run)
         )
         (real,) = zip(*(evaluate(mod, batch) for batch in data))
         found[bits] = sqnr_db(got, np.concatenate(real)), sqnr_db(wanted, np.concatenate(real))
-        exact = to_qdq_onnx(module.module, runtime, wide_sums=True)
+        exact = to_qdq_onnx(module.module, wide_sums=True)
         assert (exact.narrowed, len(exact.float_products)) == (0, 0 if bits == 8 else 3)
     assert found[12][0] > found[8][0] - 1
     assert found[12][1] > found[8][1]
@@ -218,19 +212,17 @@ def test_inner_layers_that_read_16_bits_are_computed_in_8(
     data = [{"x": rng.normal(0, 1, (1, 4, 6, 6)).astype("float32")} for _ in range(6)]
     asked = QConfig.recommended(layers={"conv2d_1": {"nbit_input": 16}})
     module = QModule(Calibration(mod, data).candidate(asked).module)
-    for runtime in RUNTIMES:
-        made = to_qdq_onnx(module.module, runtime)
-        onnx.checker.check_model(made.model, full_check=True)
-        assert (made.float_products, made.narrowed) == ((), 1)
-        wide = to_qdq_onnx(module.module, runtime, wide_sums=True)
-        assert wide.float_products
-        if runtime == "onnxruntime":
-            assert kernels(made.model, tmp_path)["QLinearConv"] == 2
-        wanted, found = (
-            np.concatenate([run([batch["x"]])[0] for batch in data])
-            for run in (module.run, of_file(made.model).run)
-        )
-        assert sqnr_db(found, wanted) > 30
+    made = to_qdq_onnx(module.module)
+    onnx.checker.check_model(made.model, full_check=True)
+    assert (made.float_products, made.narrowed) == ((), 1)
+    wide = to_qdq_onnx(module.module, wide_sums=True)
+    assert wide.float_products
+    assert kernels(made.model, tmp_path)["QLinearConv"] == 2
+    wanted, found = (
+        np.concatenate([run([batch["x"]])[0] for batch in data])
+        for run in (module.run, of_file(made.model).run)
+    )
+    assert sqnr_db(found, wanted) > 30
 
 
 @functools.cache
@@ -275,14 +267,13 @@ def mobile_block(
 
 @pytest.mark.parametrize("multiplier", [1, 2])
 @pytest.mark.parametrize("joined", [False, True])
-@pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("reduced", [False, True])
 def test_narrowed_channels_have_ranges_of_their_own(
-    runtime: str, joined: bool, multiplier: int, reduced: bool
+    joined: bool, multiplier: int, reduced: bool
 ) -> None:
     module, maxima, data = mobile_block(joined, multiplier)
     made, plain, wide = (
-        to_qdq_onnx(module.module, runtime, reduced, maxima=known, wide_sums=sums)
+        to_qdq_onnx(module.module, reduced, maxima=known, wide_sums=sums)
         for known, sums in ((maxima, False), (None, False), (None, True))
     )
     onnx.checker.check_model(made.model, full_check=True)
@@ -399,7 +390,6 @@ def test_positions_behind_a_layer_norm_have_a_number_for_each_token() -> None:
     module = QModule(Calibration(mod, data).candidate(QConfig.recommended()).module)
     assert "nn.integer_standardize" in str(module.module)
     wanted = outputs_of(module.run, data)
-    for runtime in ("onnxruntime", "openvino", "tensorrt"):
-        made = to_qdq_onnx(module.module, runtime).model
-        onnx.checker.check_model(made, full_check=True)
-        assert sqnr_db(outputs_of(of_file(made).run, data), wanted) > 20
+    made = to_qdq_onnx(module.module).model
+    onnx.checker.check_model(made, full_check=True)
+    assert sqnr_db(outputs_of(of_file(made).run, data), wanted) > 20

@@ -336,7 +336,7 @@ def _stored(
     tensors = [graph.quantized(value) for value in moved]
     held = [one for one in tensors if one is not None]
     grids = {(one.scale, one.zero_point, one.dtype) for one in held}
-    if not graph.runtime.moves or len(held) < len(tensors) or len(grids) != 1:
+    if len(held) < len(tensors) or len(grids) != 1:
         return None
     inner = Emitter(graph.writer)
     for value, tensor in zip(moved, held, strict=True):

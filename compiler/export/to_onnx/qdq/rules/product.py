@@ -181,7 +181,7 @@ def _weights(weight: Array, factors: Floats, graph: QdqEmitter) -> tuple[Array, 
 def _bias(bias: Floats, units: Floats, graph: QdqEmitter, plain: bool) -> str:
     """A float bias, or int32 in the units of the sums, which kernels take for granted."""
     whole = np.rint(bias / units)
-    if plain or not graph.runtime.integer_bias or np.abs(whole).max(initial=0) > _INT32:
+    if plain or np.abs(whole).max(initial=0) > _INT32:
         return graph.float_constant(bias)
     return graph.of_constants(whole.astype("int32"), units, 0)
 

@@ -36,7 +36,7 @@ def _of_bytes(step: Step, graph: QdqEmitter) -> Real | None:
     table = step.args[1].data
     if data is None or data.scale != 1 or data.residual or table is None:
         return None
-    if not graph.runtime.moves or not graph.is_held(step.result):
+    if not graph.is_held(step.result):
         return None
     made = graph.levels(*graph.words.ends(step.result))
     entries = _entries(step, table, data, 1.0, 0).astype(np.int64) + made.zero_point

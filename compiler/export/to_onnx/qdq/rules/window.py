@@ -34,7 +34,7 @@ def avg_pool2d(step: Step, graph: QdqEmitter) -> Real | None:
     del window["dilations"]
     real = graph.real(step.args[0])
     border = any(attrs.padding) and not attrs.count_include_pad
-    if border or graph.runtime.averages or real is None or real.tensor is None:
+    if border or real is None or real.tensor is None:
         padded = int(attrs.count_include_pad)
         return _pooled(step, graph, "AveragePool", count_include_pad=padded, **window)
     if real.clip is not None or attrs.layout != "NCHW":
