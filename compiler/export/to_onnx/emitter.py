@@ -7,12 +7,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from compiler.core.legalize import forget, words_of
+from compiler.core.legalize import forget, is_integral, words_of
 from compiler.errors import OnnxExportError
 from compiler.export.to_onnx.graph_writer import GraphWriter
-from compiler.ir.dataflow import Dataflow, Form, Step, Value
+from compiler.ir.dataflow import Dataflow, Form, Step, Value, flatten_function
+from compiler.ir.module import IRModule
 from compiler.ir.op import OpRule
 from compiler.ir.ty import TensorType
+from compiler.ops.evaluate import definition_of
+from compiler.ops.rules.simplify import FDefinition, FSimplifyInference
 
 ONNX: Final = Form("ONNX", OnnxExportError)
 
@@ -112,7 +115,7 @@ class _InSingle(Emitter):
 
 ToOnnx = Callable[[Step, Emitter], str | Sequence[str] | None]
 """``rule(step, emitter)`` writes nodes and gives one tensor name per result. An operator without a
-rule, and a step that its rule gives None for, is written in words."""
+rule, and a step that its rule gives None for, is written by its definition or in words."""
 
 FToOnnx: OpRule[ToOnnx] = OpRule(
     "FToOnnx", asked_by="export.to_onnx", defined_in="compiler/export/to_onnx/float/rules"
@@ -169,9 +172,26 @@ def emit_step(step: Step, emitter: Emitter) -> None:
         names: Sequence[str] = [emitter.writer.cast(single, "float16")]
     else:
         made = None if rule is None else rule(step, emitter)
-        names = [made] if isinstance(made, str) else made or _in_words(step, emitter)
+        if made is None:
+            made = _by_definition(step, emitter) or _in_words(step, emitter)
+        names = [made] if isinstance(made, str) else made
     for value, name in zip(step.results, names, strict=True):
         emitter.bind(value, name)
+
+
+def _by_definition(step: Step, emitter: Emitter) -> Sequence[str]:
+    """Write the operators that a composite of floats stands for; none of other operators."""
+    rule = FDefinition.get(step.op) or FSimplifyInference.get(step.op)
+    if rule is None or is_integral(step):
+        return ()
+    types = [arg.type for arg in step.args]
+    function = definition_of(rule, step.op, step.attrs, types, step.span)
+    flow = flatten_function(function, IRModule())
+    for value, arg in zip(flow.inputs, step.args, strict=True):
+        emitter.bind(value, emitter.name(arg))
+    for part in flow.steps:
+        emit_step(part, emitter)
+    return [emitter.name(value) for value in flow.outputs]
 
 
 def _in_words(step: Step, emitter: Emitter) -> Sequence[str]:

@@ -119,15 +119,19 @@ def unary_formula_realize(
 
 @FDefinition.register(unary_formula)
 def unary_formula_definition(ref_call: Call, new_args: Args) -> Expr:
-    """Operator by operator."""
-    (data,), dtype, span = new_args, ref_call.tensor_type.dtype, ref_call.span
-    found: Expr = reduce_words(
-        UnaryFormulaAttrs.of(ref_call).formula,
-        data,
-        lambda number: Constant(np.array(number, dtype)),
+    """Operator by operator; a constant function is spread over the shape of the data."""
+    ty = ref_call.tensor_type
+    span = ref_call.span
+    formula = UnaryFormulaAttrs.of(ref_call).formula
+    result: Expr = reduce_words(
+        formula,
+        new_args[0],
+        lambda number: Constant(np.array(number, ty.dtype)),
         lambda word, *given: op_call(word, *given, span=span),
     )
-    return found
+    if "x" in formula.split():
+        return result
+    return op_call("broadcast_to", result, shape=ty.concrete_shape, span=span)
 
 
 FQZeroPoint.register(unary_formula)(taken)

@@ -78,6 +78,11 @@ UNARY = {
     "layer_norm last": lambda x: op.nn.layer_norm(x, vector(4), vector(4, 2), axis=-1),
     "rms_norm": lambda x: op.nn.rms_norm(x, axis=1, epsilon=1e-3),
     "layer_norm inner": lambda x: op.nn.layer_norm(x, vector(6), vector(6, 2), axis=1),
+    "instance_norm": lambda x: op.nn.instance_norm(x, vector(6), vector(6, 2)),
+    "group_norm": lambda x: op.nn.group_norm(x, vector(6), vector(6, 2), num_groups=2),
+    "group_norm last": lambda x: op.nn.group_norm(x, vector(4), vector(4), num_groups=2, axis=3),
+    "lrn inner": lambda x: op.nn.lrn(x, size=3, axis=2),
+    "constant function": lambda x: op.unary_formula(x, formula="2.0 3.0 add"),
     "batch_norm": lambda x: relay.TupleGetItem(
         op.nn.batch_norm(x, vector(6), vector(6, 2), vector(6, 3), vector(6, 4)), 0
     ),
@@ -98,6 +103,9 @@ UNARY = {
     "mean without two axes": lambda x: op.mean(x, axis=(0, 1), exclude=True),
     "sum": lambda x: op.sum(x, axis=(1,)),
     "variance": lambda x: op.variance(x, op.mean(x, axis=(1,), keepdims=True), axis=(1,)),
+    "variance unbiased": lambda x: op.variance(
+        x, op.mean(x, axis=(1,), keepdims=True), axis=(1,), unbiased=True
+    ),
     "where": lambda x: op.where(op.greater(x, relay.const(np.float32(0))), x, op.negative(x)),
     "power": lambda x: op.power(op.exp(x), relay.const(np.float32(1.5))),
     "cast": lambda x: op.cast(op.cast(op.floor(x), dtype="int32"), dtype="float32"),

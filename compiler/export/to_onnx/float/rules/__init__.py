@@ -4,7 +4,6 @@
 
 from compiler.export.to_onnx.float.rules import (
     annotation,
-    formula,
     indexing,
     nn,
     normalization,

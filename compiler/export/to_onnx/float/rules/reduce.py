@@ -57,24 +57,6 @@ def extremum_in(step: Step, e: Emitter, dtype: str) -> str:
     return extreme_along(e, largest, e.name(data), shape, axes, keepdims, dtype)
 
 
-@FToOnnx.register("variance")
-def variance(step: Step, e: Emitter) -> str:
-    """Mean of (x - mean)², with n - 1 below it when unbiased."""
-    data, mean = step.args
-    axes = axes_of(step)
-    if not axes:
-        raise e.refuse(step, "no axis is reduced")
-    centered = e.node("Sub", [e.name(data), e.name(mean)])
-    square = e.node("Mul", [centered, centered])
-    result = e.node("ReduceMean", [square], axes=axes, keepdims=int(step.attrs.keepdims))
-    if not step.attrs.unbiased:
-        return result
-    count = math.prod(data.type.concrete_shape[axis] for axis in axes)
-    if count == 1:
-        raise e.refuse(step, "an unbiased variance of one element")
-    return e.node("Mul", [result, e.like(count / (count - 1), data)])
-
-
 @FToOnnx.register("argmax", "argmin")
 def arg_reduce(step: Step, e: Emitter) -> str:
     """ArgMax or ArgMin of one axis; of all axes after flattening."""
