@@ -32,8 +32,8 @@ class Option:
         measured: whether it decides which tensors calibration measures.
         ranged: whether it decides the ranges of activations beside what is measured.
         searched: its values in the default space, the first choice of a grid first.
-        when: a field, and the values of that field with which this one has an effect.
-        has_effect: whether it changes anything that a module computes.
+        when: a field, and the values of that field with which this one has an effect; none of
+            them for a field that changes nothing that a module computes.
     """
 
     default: Any
@@ -43,7 +43,6 @@ class Option:
     ranged: bool = False
     searched: tuple[Any, ...] = ()
     when: tuple[str, tuple[Any, ...]] | None = None
-    has_effect: bool = True
 
 
 def option(default: Any, check: Check, **said: Any) -> Any:

@@ -87,7 +87,7 @@ class RelayConfig:
     round_for_shift: bool = option(True, flag)
     debug_enabled_ops: ValueList[str] | None = option(None, op_names, measured=True)
     rounding: str = option("UPWARD", one_of("UPWARD", "TONEAREST", "TONEAREST_EVEN"))
-    calibrate_chunk_by: int = option(-1, chunk, has_effect=False)
+    calibrate_chunk_by: int = option(-1, chunk, when=("calibrate_mode", ()))
     partition_conversions: str = option(
         "disabled",
         one_of("disabled", "enabled", "fully_integral"),

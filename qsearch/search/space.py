@@ -373,7 +373,7 @@ def canonical_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _has_effect(name: str, fields: Mapping[str, Any]) -> bool:
     when = _OPTIONS[name].when
-    return _OPTIONS[name].has_effect and (when is None or fields[when[0]] in when[1])
+    return when is None or fields[when[0]] in when[1]
 
 
 def config_hash(fields: Mapping[str, Any]) -> str:
