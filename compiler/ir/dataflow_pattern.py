@@ -5,7 +5,7 @@
 >>> pattern = is_op("nn.relu")(is_op("add")(x, wildcard()))
 >>> a, b = Var("a"), Var("b")
 >>> found = match(pattern, call_op("nn.relu", call_op("add", a, b)))
->>> found[x] is a
+>>> found[x][0] is a
 True
 
 Matching recurses over the pattern, never over the graph. Source: Relay v0.10 dataflow_pattern.h.
@@ -14,7 +14,7 @@ Matching recurses over the pattern, never over the graph. Source: Relay v0.10 da
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from compiler.errors import RewriteLoopError
 from compiler.ir.analysis import post_order
@@ -26,6 +26,9 @@ from compiler.ir.structural import structural_equal
 from compiler.ir.ty import Type
 
 Bindings = dict["DFPattern", Expr]
+
+NodeMap = dict["DFPattern", list[Expr]]
+"""Pattern → the expression that it matched, in a list as Relay gives it."""
 
 
 class DFPattern:
@@ -61,6 +64,18 @@ class DFPattern:
     def optional(self, wrap: Callable[[DFPattern], DFPattern]) -> AltPattern:
         """``wrap(self)`` where it matches, else ``self``."""
         return wrap(self) | self
+
+    def match(self, expr: Expr) -> bool:
+        """Return whether the pattern matches ``expr``."""
+        return match(self, expr) is not None
+
+    def partition(self, expr: Expr, attrs: Mapping[str, Any] | None = None) -> Expr:
+        """``partition`` of this pattern."""
+        return partition(self, expr, attrs)
+
+    def dominates(self, parent: DFPattern, path: DFPattern | None = None) -> DominatorPattern:
+        """This pattern, all inputs of which come from ``parent`` through nodes of ``path``."""
+        return DominatorPattern(parent, path or WildcardPattern(), self)
 
     def fits(self, expr: Expr, found: Bindings) -> bool:
         """Match ``expr`` and note it in ``found``; the same pattern matches one object only."""
@@ -250,28 +265,31 @@ is_tuple_get_item = TupleGetItemPattern
 dominates = DominatorPattern
 
 
-def match(pattern: DFPattern, expr: Expr) -> Bindings | None:
+def match(pattern: DFPattern, expr: Expr) -> NodeMap | None:
     """Return the match of each pattern object, or None when ``expr`` does not match."""
     found: Bindings = {}
-    if pattern.fits(expr, found):
-        return found
-    return None
+    if not pattern.fits(expr, found):
+        return None
+    return {key: [value] for key, value in found.items()}
 
 
-class PatternCallback(Protocol):
-    """A rule of ``rewrite``."""
+class DFPatternCallback:
+    """A rule of ``rewrite``: a subclass sets ``pattern``, and defines ``callback``."""
 
-    @property
-    def pattern(self) -> DFPattern:
-        """Pattern that the rule applies to."""
+    pattern: DFPattern
 
-    def callback(self, pre: Expr, post: Expr, node_map: Bindings) -> Expr:
+    def callback(self, pre: Expr, post: Expr, node_map: NodeMap) -> Expr:
         """Return the replacement of the match ``pre``; ``post`` and ``node_map`` are rewritten
         already."""
+        raise NotImplementedError(f"{type(self).__name__} does not define callback")
+
+    def rewrite(self, expr: Expr) -> Expr:
+        """``rewrite`` by this rule."""
+        return rewrite(self, expr)
 
 
 class _PatternRewriter(MixedModeMutator):
-    def __init__(self, callbacks: Sequence[PatternCallback]) -> None:
+    def __init__(self, callbacks: Sequence[DFPatternCallback]) -> None:
         super().__init__()
         self.callbacks = callbacks
 
@@ -280,13 +298,13 @@ class _PatternRewriter(MixedModeMutator):
         for rule in self.callbacks:
             found = match(rule.pattern, expr)
             if found is not None:
-                rewritten = {p: self.memo.get(e, e) for p, e in found.items()}
-                rewritten[rule.pattern] = post
+                rewritten = {p: [self.memo.get(e, e)] for p, (e,) in found.items()}
+                rewritten[rule.pattern] = [post]
                 post = rule.callback(expr, post, rewritten)
         return post
 
 
-def rewrite(callbacks: PatternCallback | Sequence[PatternCallback], expr: Expr) -> Expr:
+def rewrite(callbacks: DFPatternCallback | Sequence[DFPatternCallback], expr: Expr) -> Expr:
     """Apply rules bottom-up, over and over until nothing changes.
 
     Only nodes of ``expr`` have types: ``has_type`` does not match nodes that a rule has made.
@@ -326,8 +344,8 @@ def partition(pattern: DFPattern, expr: Expr, attrs: Mapping[str, Any] | None = 
     taken: set[Expr] = set()
     cuts: dict[Expr, list[Expr]] = {}
     for node in reversed(nodes):
-        found = match(pattern, node) if node not in taken else None
-        if not found:
+        found: Bindings = {}
+        if node in taken or not pattern.fits(node, found):
             continue
         inputs, inside = _cut(node, found)
         escapes = any(u not in inside for n in inside if n is not node for u in users[n])

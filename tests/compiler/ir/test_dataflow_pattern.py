@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,8 @@ from compiler import relay
 from compiler.errors import RewriteLoopError, UnknownOpError
 from compiler.ir.dataflow_pattern import (
     DFPattern,
+    DFPatternCallback,
+    NodeMap,
     dominates,
     is_constant,
     is_op,
@@ -39,7 +40,7 @@ def test_a_call_pattern_binds_operator_and_arguments() -> None:
     expr = op.nn.relu(op.nn.dense(x, w))
     found = match(is_op("nn.relu")(dense), expr)
     assert found is not None
-    assert (found[data], found[kernel], found[dense]) == (x, w, expr.args[0])
+    assert (found[data], found[kernel], found[dense]) == ([x], [w], [expr.args[0]])
     assert match(dense, expr) is None
 
 
@@ -73,7 +74,7 @@ def test_alternatives_forget_what_the_failed_side_bound() -> None:
     right = is_op("add")(b, a)
     found = match(left | right, op.add(x, y))
     assert found is not None
-    assert (found[b], found[a]) == (x, y)
+    assert (found[b], found[a]) == ([x], [y])
 
 
 def test_optional_takes_the_longer_match_where_there_is_one() -> None:
@@ -132,20 +133,20 @@ def test_a_dominator_pattern_wants_one_parent_and_nothing_from_elsewhere() -> No
     assert match(dominator(), op.add(op.tanh(d), op.sum(d, axis=[0]))) is None
 
 
-class Rule:
+class Rule(DFPatternCallback):
     """pattern → what ``build`` makes of the bindings."""
 
     def __init__(self, pattern: DFPattern, build: Any) -> None:
         self.pattern = pattern
         self.build = build
 
-    def callback(self, pre: Expr, post: Expr, node_map: Mapping[DFPattern, Expr]) -> Expr:
+    def callback(self, pre: Expr, post: Expr, node_map: NodeMap) -> Expr:
         return self.build(post, node_map)  # type: ignore[no-any-return]
 
 
 def negations() -> Rule:
     a = wildcard()
-    return Rule(is_op("negative")(is_op("negative")(a)), lambda post, found: found[a])
+    return Rule(is_op("negative")(is_op("negative")(a)), lambda post, found: found[a][0])
 
 
 def test_rewriting_goes_on_until_nothing_changes() -> None:
@@ -159,7 +160,7 @@ def test_rewriting_goes_on_until_nothing_changes() -> None:
 def test_bindings_are_rewritten_before_the_callback_sees_them() -> None:
     a, b = wildcard(), wildcard()
     swap = Rule(
-        is_op("subtract")(a, b), lambda post, found: op.add(found[a], op.negative(found[b]))
+        is_op("subtract")(a, b), lambda post, found: op.add(found[a][0], op.negative(found[b][0]))
     )
     new = rewrite(swap, op.subtract(op.subtract(x, y), y))
     expected = op.add(op.add(x, op.negative(y)), op.negative(y))
@@ -183,7 +184,7 @@ def test_rewriting_a_deep_chain_does_not_recurse() -> None:
     for _ in range(5_000):
         z = op.tanh(z)
     a = wildcard()
-    new = rewrite(Rule(is_op("exp")(a), lambda post, found: op.tanh(found[a])), op.exp(z))
+    new = rewrite(Rule(is_op("exp")(a), lambda post, found: op.tanh(found[a][0])), op.exp(z))
     assert isinstance(new, Call)
     assert new.args[0] is z
 
@@ -224,6 +225,18 @@ def test_a_match_whose_inner_value_escapes_is_left_alone() -> None:
     d = op.nn.dense(x, w)
     expr = relay.Tuple((op.nn.relu(d), d))
     assert partition(dense_relu(), expr) is expr
+
+
+def test_patterns_have_relays_methods() -> None:
+    expr = op.nn.relu(op.nn.dense(x, w))
+    assert dense_relu().match(expr)
+    assert not dense_relu().match(x)
+    assert isinstance(dense_relu().partition(expr).op, Function)  # type: ignore[attr-defined]
+    shared = op.nn.dense(x, w)
+    child = is_op("add")(wildcard(), wildcard())
+    joined = child.dominates(is_op("nn.dense")(wildcard(), wildcard()))
+    assert joined.match(op.add(op.tanh(shared), op.exp(shared)))
+    assert compiler.structural_equal(negations().rewrite(op.negative(op.negative(x))), x)
 
 
 def test_two_separate_matches_become_two_functions() -> None:
