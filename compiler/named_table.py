@@ -44,6 +44,10 @@ class NamedTable(Generic[T]):
 
         return add
 
+    def discard(self, name: str) -> None:
+        """Forget the entry of this name, if there is one."""
+        self._entries.pop(name, None)
+
     def require(self, name: str) -> T:
         """The entry of this name.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib
 import sys
 import warnings
 from collections.abc import Sequence
@@ -67,6 +68,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; returns the exit code, 2 for input that is wrong."""
     parser = argument_parser()
     options = parser.parse_args(arguments)
+    try:
+        for word in options.imports:
+            import_code(word)
+    except ImportError as error:
+        print(error, file=sys.stderr)
+        return EXIT_BAD_INPUT
     if options.list:
         show(pass_table())
         return 0
@@ -95,6 +102,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.stats:
         print(statistics(timing, counting), file=sys.stderr)
     return 0
+
+
+def import_code(word: str) -> None:
+    """Import a ``.py`` file, or a module by its dotted name.
+
+    Raises:
+        ImportError: there is none, or it imports what is not there.
+    """
+    path = Path(word)
+    if path.suffix != ".py":
+        importlib.import_module(word)
+        return
+    sys.path.insert(0, str(path.resolve().parent))
+    importlib.import_module(path.stem)
 
 
 def statistics(timing: TimingInstrument, counting: NodeCountInstrument) -> str:
@@ -147,6 +168,14 @@ def argument_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("file", nargs="?", help="a .relay file, or - for standard input")
     parser.add_argument("-p", "--passes", default="", help="such as InferType,FoldConstant")
+    parser.add_argument(
+        "--import",
+        dest="imports",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="run a .py file or module first, such as one with passes of your own",
+    )
     parser.add_argument("--opt-level", type=int, metavar="N", help="leave out passes above level N")
     parser.add_argument("--list", action="store_true", help="print every pass, then stop")
     parser.add_argument("--types", action="store_true", help="print inferred types as comments")

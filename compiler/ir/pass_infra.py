@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar, overload
 
 from compiler.errors import CompilerError, PassError, WellFormedError, legal_names
 from compiler.ir.expr import Function, GlobalVar
@@ -27,6 +27,7 @@ from compiler.named_table import NamedTable
 SKIPPED = ("Compiler", "Extern", "SkipOptimization")
 
 _PASSES: NamedTable[type[Pass]] = NamedTable("pass")
+_LOCAL: Final = "_Local"
 
 
 @contextmanager
@@ -288,29 +289,93 @@ def run_named(mod: IRModule, passes: Sequence[Pass | str], name: str = "named") 
         return Sequential(steps, name=name)(mod)
 
 
+OnFunction = Callable[[Function, IRModule, PassContext], Function]
+OnModule = Callable[[IRModule, PassContext], IRModule]
+_TYPED: Final = ("InferType",)
+
+
+@overload
 def function_pass(
-    opt_level: int = 0, name: str | None = None, required: tuple[str, ...] = ("InferType",)
-) -> Callable[[Callable[[Function, IRModule, PassContext], Function]], FunctionPass]:
-    """Decorator: a pass object from ``fn(function, module, ctx) -> function``; not registered."""
-    return _local_pass(FunctionPass, opt_level, name, required)
+    pass_func: OnFunction,
+    opt_level: int = 0,
+    name: str | None = None,
+    required: tuple[str, ...] = _TYPED,
+) -> FunctionPass: ...
+@overload
+def function_pass(
+    pass_func: None = None,
+    opt_level: int = 0,
+    name: str | None = None,
+    required: tuple[str, ...] = _TYPED,
+) -> Callable[[OnFunction], FunctionPass]: ...
+def function_pass(
+    pass_func: OnFunction | None = None,
+    opt_level: int = 0,
+    name: str | None = None,
+    required: tuple[str, ...] = _TYPED,
+) -> FunctionPass | Callable[[OnFunction], FunctionPass]:
+    """A pass object from ``fn(function, module, ctx) -> function``; without one, a decorator.
+
+    Pipelines know it by ``name`` where that is given.
+    """
+    make = _local_pass(FunctionPass, opt_level, name, required)
+    return make if pass_func is None else make(pass_func)
 
 
+@overload
 def module_pass(
-    opt_level: int = 0, name: str | None = None, required: tuple[str, ...] = ()
-) -> Callable[[Callable[[IRModule, PassContext], IRModule]], ModulePass]:
-    """Decorator: a pass object from ``fn(module, ctx) -> module``; not registered."""
-    return _local_pass(ModulePass, opt_level, name, required)
+    pass_func: OnModule,
+    opt_level: int = 0,
+    name: str | None = None,
+    required: tuple[str, ...] = (),
+) -> ModulePass: ...
+@overload
+def module_pass(
+    pass_func: None = None,
+    opt_level: int = 0,
+    name: str | None = None,
+    required: tuple[str, ...] = (),
+) -> Callable[[OnModule], ModulePass]: ...
+def module_pass(
+    pass_func: OnModule | None = None,
+    opt_level: int = 0,
+    name: str | None = None,
+    required: tuple[str, ...] = (),
+) -> ModulePass | Callable[[OnModule], ModulePass]:
+    """A pass object from ``fn(module, ctx) -> module``; without one, a decorator.
+
+    Pipelines know it by ``name`` where that is given.
+    """
+    make = _local_pass(ModulePass, opt_level, name, required)
+    return make if pass_func is None else make(pass_func)
 
 
 def _local_pass(
     base: type[L], opt_level: int, name: str | None, required: tuple[str, ...]
 ) -> Callable[[Callable[..., Any]], L]:
-    """Decorator: a pass of the kind ``base`` that runs a function."""
+    """Decorator: a pass of the kind ``base`` that runs a function; a pass as it is.
+
+    A cell of a notebook may run again: a local pass takes the place of another of its name.
+
+    Raises:
+        CompilerError: a registered class of passes has the name.
+    """
 
     def make(fn: Callable[..., Any]) -> L:
-        info = PassInfo(name or fn.__name__, opt_level, required)
-        local: L = type("_Local", (base,), {"info": info, "run": staticmethod(fn)})()
-        return local
+        if isinstance(fn, base):
+            return fn
+        members = {
+            "info": PassInfo(name or fn.__name__, opt_level, required),
+            "run": staticmethod(fn),
+            "__module__": fn.__module__,
+            "__doc__": fn.__doc__ or f"A pass of {fn.__module__}.",
+        }
+        local: type[L] = type(_LOCAL, (base,), members)
+        if name is not None:
+            if name in _PASSES and _PASSES.require(name).__name__ == _LOCAL:
+                _PASSES.discard(name)
+            _PASSES.register(name)(local)
+        return local()
 
     return make
 

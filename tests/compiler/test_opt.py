@@ -132,6 +132,25 @@ def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "nowhere.relay" in capsys.readouterr().err
 
 
+def test_passes_of_ones_own_are_imported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "own_opt_pass.py").write_text(
+        "from compiler.transform import module_pass\n"
+        "@module_pass(name='OwnOptPass')\n"
+        "def own(mod, ctx):\n"
+        "    return mod.without('main')\n"
+    )
+    path = tmp_path / "f.relay"
+    path.write_text(SOURCE)
+    assert main(["-p", "OwnOptPass", str(path)]) == 2
+    assert main(["--import", str(tmp_path / "own_opt_pass.py"), "-p", "OwnOptPass", str(path)]) == 0
+    assert "@main" not in capsys.readouterr().out
+    assert main(["--import", "nowhere.at_all", str(path)]) == 2
+    assert "nowhere" in capsys.readouterr().err
+
+
 def test_dumped_modules_are_numbered_and_parse(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

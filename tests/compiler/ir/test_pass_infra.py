@@ -165,6 +165,28 @@ class TestSequential:
             run_named(mod, [nine])
         assert ran == ["Nine"]
 
+    def test_a_pass_of_a_function_is_known_by_the_name_that_it_is_given(self) -> None:
+        for count in (1, 2):  # a cell of a notebook that runs twice
+
+            @function_pass(name="TanhOnTop")
+            def tanh_on_top(
+                fn: Function, mod: IRModule, ctx: PassContext, count: int = count
+            ) -> Function:
+                body = fn.body
+                for _ in range(count):
+                    body = call_op("tanh", body)
+                return fn.with_fields(body=body)
+
+            before = shown(module()).count("tanh")
+            assert shown(create_pass("TanhOnTop")(module())).count("tanh") == before + count
+        with pytest.raises(CompilerError, match="'InferType' is registered twice"):
+            function_pass(name="InferType")(lambda fn, mod, ctx: fn)
+
+    def test_a_function_may_be_given_at_once(self) -> None:
+        same = module_pass(lambda mod, ctx: mod, opt_level=1)
+        assert same.info.opt_level == 1
+        assert module_pass(same) is same
+
     def test_unknown_passes_and_options_list_the_legal_ones(self) -> None:
         with pytest.raises(CompilerError, match="did you mean 'TestWrap'"):
             create_pass("TestWarp")
