@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from compiler.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from compiler import ir as ir
     from compiler import opt as opt
     from compiler import quantize as quantize
     from compiler import relay as relay

@@ -9,29 +9,34 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 
-def lazy_names(package: str) -> tuple[Callable[[str], Any], list[str]]:
+def lazy_names(
+    package: str, elsewhere: Mapping[str, str] | None = None
+) -> tuple[Callable[[str], Any], list[str]]:
     """The ``__getattr__`` and the ``__all__`` of a package.
 
     Args:
         package: its ``__name__``.
+        elsewhere: names of Relay that the package lacks → what to write instead.
     """
+    cures = elsewhere or {}
     homes = _published(package)
 
     def load(name: str) -> Any:
         if name not in homes:
+            if name in cures:  # no AttributeError: ``from package import name`` would drop the text
+                raise ImportError(f"{package} has no {name!r}: {cures[name]}")
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         home = homes[name]
-        own_module = home == package
-        value = (
-            import_module(f"{home}.{name}") if own_module else getattr(import_module(home), name)
-        )
+        module = import_module(home)
+        is_module = home == package or not hasattr(module, name)
+        value = import_module(f"{home}.{name}") if is_module else getattr(module, name)
         setattr(sys.modules[package], name, value)
         return value
 

@@ -6,12 +6,14 @@ x = relay.var("x", (1, 3, 8, 8))
 w = relay.var("w", (4, 3, 3, 3))
 y = relay.op.nn.relu(relay.op.nn.conv2d(x, w, padding=1))
 mod = relay.module(relay.Function((x, w), y))
+
+Operators are names of the module too, as in Relay: ``relay.add``, ``relay.nn.relu``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -36,6 +38,7 @@ from compiler.ir.expr import GlobalVar as GlobalVar
 from compiler.ir.expr import If as If
 from compiler.ir.expr import Let as Let
 from compiler.ir.expr import Op, as_expr
+from compiler.ir.expr import TempExpr as TempExpr
 from compiler.ir.expr import Tuple as Tuple
 from compiler.ir.expr import TupleGetItem as TupleGetItem
 from compiler.ir.expr import Var as Var
@@ -51,7 +54,14 @@ from compiler.ir.ty import TupleType as TupleType
 from compiler.ir.ty import Type as Type
 from compiler.ir.ty import TypeCall as TypeCall
 from compiler.ir.ty import TypeVar as TypeVar
+from compiler.lazy_names import lazy_names
 from compiler.ops.op_call import op_call
+
+if TYPE_CHECKING:
+    from compiler import quantize as quantize
+    from compiler import transform as transform
+    from compiler.ir import analysis as analysis
+    from compiler.ir import dataflow_pattern as dataflow_pattern
 
 AnyDim = _AnyDim
 """A dimension whose size is not known."""
@@ -153,11 +163,28 @@ class _Builder:
         self.__name__ = name
         self.__doc__ = Op.get(name).doc or f"A call of {name}; see ``compiler.relay.call``."
 
-    def __call__(self, *args: Any, **attrs: Any) -> Call:
-        return call(self.__name__, *args, **attrs)
+    def __call__(self, *args: Any, **attrs: Any) -> Expr:
+        made = call(self.__name__, *args, **attrs)
+        # As Relay's builder: the mask is of no use at inference.
+        return made[0] if self.__name__ == "nn.dropout" else made
 
 
 op = OpNamespace()
+
+_load, _ = lazy_names(
+    __name__,
+    {
+        "build": 'write compiler.lower(mod, target="c")',
+        "build_module": "write compiler.lower(compiler.quantize.bind_params(mod, params))",
+        "create_executor": "write compiler.evaluate(mod, inputs)",
+        "frontend": "compiler.frontend.from_onnx.load.load(path) gives module and parameters",
+    },
+)
+
+
+def __getattr__(name: str) -> Any:
+    """``relay.add``, ``relay.nn.conv2d``: operators as in ``op``."""
+    return getattr(op, name) if name in dir(op) else _load(name)
 
 
 def module(

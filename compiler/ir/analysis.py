@@ -87,6 +87,10 @@ def is_constant_expr(expr: Expr) -> bool:
     return not any(isinstance(node, Var) for node in post_order(expr))
 
 
+check_constant = is_constant_expr
+"""Relay's name."""
+
+
 def extract_calls(expr: Expr, op_name: str) -> list[Call]:
     """Every call of the operator ``op_name``, in post-order."""
     return [n for n in post_order(expr) if is_op_call(n, op_name) and isinstance(n, Call)]

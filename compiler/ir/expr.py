@@ -304,6 +304,12 @@ class Call(Expr):
     def operands(self) -> tuple[Expr, ...]:
         return (self.op, *self.args)
 
+    def __getitem__(self, index: int) -> TupleGetItem:
+        """Return field ``index`` of a call that gives a tuple, such as ``nn.batch_norm``."""
+        return TupleGetItem(self, index, span=self.span)
+
+    __iter__ = None  # the number of fields is known once types are inferred
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Function(Expr):

@@ -171,6 +171,10 @@ class IRModule:
         self._views.clear()
         return gv
 
+    def __setitem__(self, key: GlobalVar | str, function: BaseFunc) -> None:
+        """``add`` with ``update``: ``mod["main"] = function``."""
+        self.add(key, function, update=True)
+
     def _copy(self) -> IRModule:
         copy = IRModule.__new__(IRModule)
         copy._views = {}

@@ -214,15 +214,19 @@ def rule_tables() -> dict[str, OpRule[Any]]:
 
 
 def register_op_attr(
-    op_name: str, table: str, rule: Callable[..., Any], level: int = DEFAULT_LEVEL
-) -> None:
-    """Relay's spelling of ``<table>.register(op_name, level=level)(rule)``.
+    op_name: str, table: str, rule: Callable[..., Any] | None = None, level: int = DEFAULT_LEVEL
+) -> Callable[[R], R]:
+    """Relay's spelling of ``<table>.register(op_name, level=level)(rule)``; without a rule, a
+    decorator.
 
     Raises:
         UnknownOpError: no such operator.
         CompilerError: no such table, or the level is taken.
     """
-    _table(table).register(get_op(op_name), level=level)(rule)
+    add: Callable[[R], R] = _table(table).register(get_op(op_name), level=level)
+    if rule is not None:
+        add(rule)
+    return add
 
 
 def temp_op_attr(

@@ -101,4 +101,12 @@ if TYPE_CHECKING:
         sequential_seconds as sequential_seconds,
     )
 
-__getattr__, __all__ = lazy_names(__name__)
+__getattr__, __all__ = lazy_names(
+    __name__,
+    {
+        "quantize_context": "a run is no global state; rules get it as ctx, their third argument",
+        "partition_expr_check": "write is_partitioned(e), inner(e) of compiler.ops.rules.partition",
+        "_forward_op": "write with_args(ref_call, args) of compiler.ops.rules.annotate",
+        "_get_expr_kind": "write unannotated(e), kind_of(e) of compiler.ops.rules.annotate",
+    },
+)

@@ -17,18 +17,18 @@ R = TypeVar("R", bound=Callable[..., Any])
 def _register(
     table: OpRule[Any],
     op_name: str,
-    rule: Callable[..., Any] | None = None,
+    frewrite: Callable[..., Any] | None = None,
     level: int = DEFAULT_LEVEL,
 ) -> Callable[[R], R]:
-    """``register(op_name, rule, level)``; without a rule, a decorator.
+    """``register(op_name, frewrite, level)``; without a rule, a decorator.
 
     Raises:
         UnknownOpError: no such operator.
         CompilerError: it has a rule of this level already.
     """
     add = table.register(get_op(op_name), level=level)
-    if rule is not None:
-        add(rule)
+    if frewrite is not None:
+        add(frewrite)
     return add
 
 

@@ -90,6 +90,10 @@ class KindFunctor(Generic[R]):
         )
         return result
 
+    def __call__(self, item: Any, *args: Any) -> R:
+        """``visit``, as Relay calls a functor."""
+        return self.visit(item, *args)
+
     def visit_default(self, item: Any, *args: Any) -> R:
         """Return the result for a kind without a handler.
 

@@ -144,9 +144,18 @@ class UseVarVisitor(ExprVisitor):
     (True, False)
     """
 
+    def __init__(self, var: Var) -> None:
+        super().__init__()
+        self.var = var
+
+    @property
+    def used(self) -> bool:
+        """True when what was visited mentions the variable; parameters and let variables count."""
+        return self.var in self.visit_counter
+
     @staticmethod
     def use_var(var: Var, expr: Expr) -> bool:
-        """True when ``var`` occurs in ``expr``; parameters and let variables count."""
-        visitor = UseVarVisitor()
-        visitor.visit(expr)
-        return var in visitor.visit_counter
+        """True when ``var`` occurs in ``expr``."""
+        visitor = UseVarVisitor(var)
+        visitor(expr)
+        return visitor.used

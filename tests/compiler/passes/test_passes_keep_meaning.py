@@ -109,7 +109,7 @@ STEPS: dict[str, Any] = {
     "sum": lambda net, y: op.add(y, net.pick()),
     "product": lambda net, y: op.multiply(op.tanh(y), op.tanh(net.pick())),
     "batch_norm": batch_norm,
-    "dropout": lambda net, y: relay.TupleGetItem(op.nn.dropout(y), 0),
+    "dropout": lambda net, y: op.nn.dropout(y),
     "layer_norm": lambda net, y: op.nn.layer_norm(y, net.vector(5), net.vector(5)),
     "transposes": lambda net, y: op.transpose(
         op.transpose(y, axes=[0, 2, 3, 1]), axes=[0, 3, 1, 2]

@@ -109,7 +109,7 @@ UNARY = {
     "where": lambda x: op.where(op.greater(x, relay.const(np.float32(0))), x, op.negative(x)),
     "power": lambda x: op.power(op.exp(x), relay.const(np.float32(1.5))),
     "cast": lambda x: op.cast(op.cast(op.floor(x), dtype="int32"), dtype="float32"),
-    "dropout": lambda x: relay.TupleGetItem(op.nn.dropout(x), 0),
+    "dropout": lambda x: op.nn.dropout(x),
     "annotations": lambda x: op.annotation.stop_fusion(op.annotation.cast_hint(x, dtype="int8")),
 }
 
