@@ -106,6 +106,10 @@ class Expr:
         """For InferType only."""
         _set(self, "_checked_type", ty)
 
+    def set_span(self, span: AnySpan | None) -> None:
+        """For nodes that nobody else holds yet."""
+        _set(self, "span", span)
+
     @property
     def tensor_type(self) -> TensorType:
         """``checked_type`` of a tensor-valued expression."""

@@ -17,11 +17,12 @@ from compiler.errors import EvaluationError
 from compiler.ir.attrs import Attrs
 from compiler.ir.dataflow import Dataflow, Step, flatten_function
 from compiler.ir.dataflow import Value as FlowValue
-from compiler.ir.expr import Call, Function, Op, Var
+from compiler.ir.expr import Args, Call, Expr, Function, Op, Var
 from compiler.ir.inference.infer_type import infer_expr
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType, TupleType, Type, tensor_fields
 from compiler.ops.number_format import storage_dtype, working
+from compiler.ops.op_call import with_span
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute, NumpyCompute
 from compiler.ops.rules.simplify import SimplifyRule
 from compiler.span import AnySpan
@@ -120,12 +121,16 @@ def definition_of(
 
 
 def computes(*ops: Op) -> Callable[[SimplifyRule], SimplifyRule]:
-    """Decorator of a definition: operators compute what it does, with float16 widened inside."""
+    """Decorator of a definition: operators compute what it does, with float16 widened inside, and
+    its calls have the span of the call that they stand for."""
 
     def add(rule: SimplifyRule) -> SimplifyRule:
+        def defined(ref_call: Call, new_args: Args) -> Expr:
+            return with_span(rule(ref_call, new_args), ref_call, new_args)
+
         for op in ops:
-            FNumpyCompute.register(op)(_by_definition(rule, op))
-        return rule
+            FNumpyCompute.register(op)(_by_definition(defined, op))
+        return defined
 
     return add
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import AttrError
-from compiler.ir.expr import Call, Constant, Expr, Op, TupleGetItem, call_op, is_op_call
+from compiler.ir.expr import Args, Call, Constant, Expr, Op, TupleGetItem, call_op, is_op_call
 from compiler.ir.ty import TupleType
 from compiler.span import AnySpan
 
@@ -28,6 +28,19 @@ def op_call(name: str, *args: Expr, span: AnySpan | None = None, **attrs: Any) -
         raise AttrError(f"{name} has no attributes", where=f"given {list(attrs)}")
     record = None if attrs_type is None else attrs_type.make(**attrs)
     return call_op(name, *args, attrs=record, span=span)
+
+
+def with_span(made: Expr, call: Call, args: Args) -> Expr:
+    """Give the nodes that a rule has made from ``args`` the span of the call they stand for."""
+    known: set[Expr] = set(args)
+    waiting = [made]
+    while waiting:
+        node = waiting.pop()
+        if node.span is None and node not in known and not isinstance(node, Op):
+            known.add(node)
+            node.set_span(call.span)
+            waiting += node.operands()
+    return made
 
 
 def is_square(expr: Expr) -> bool:

@@ -11,7 +11,7 @@ from compiler.ir.op import OpPattern, register_op
 from compiler.ops.arg_types import check_no_bools, vectors_along_axis
 from compiler.ops.evaluate import computes
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.op_call import expand_to_axis, op_call
+from compiler.ops.op_call import expand_to_axis
 from compiler.ops.rules.simplify import FCanonicalize
 
 OP = "nn.bias_add"
@@ -39,8 +39,7 @@ def bias_add_as_add(ref_call: Call, new_args: tuple[Expr, ...]) -> Expr:
     data, bias = new_args
     attrs: Any = ref_call.attrs
     ndim = len(ref_call.args[0].tensor_type.shape)
-    expanded = expand_to_axis(bias, attrs.axis % ndim, ndim, ref_call.span)
-    return op_call("add", data, expanded, span=ref_call.span)
+    return data + expand_to_axis(bias, attrs.axis % ndim, ndim)
 
 
 @FBody.register("nn.bias_add")

@@ -108,13 +108,10 @@ def rms_norm_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr |
 def rms_norm_definition(ref_call: Call, new_args: Args) -> Expr:
     """The root of the mean square, then quotients."""
     attrs = RmsNormAttrs.of(ref_call)
-    span = ref_call.span
-    data = new_args[0]
-    square = op_call("multiply", data, data, span=span)
-    mean = op_call("mean", square, axis=(attrs.axis,), keepdims=True, span=span)
+    (data,) = new_args
+    mean = op_call("mean", data * data, axis=(attrs.axis,), keepdims=True)
     epsilon = scalar(attrs.epsilon, ref_call.tensor_type.dtype)
-    root = op_call("sqrt", op_call("add", mean, epsilon, span=span), span=span)
-    return op_call("divide", data, root, span=span)
+    return data / op_call("sqrt", mean + epsilon)
 
 
 FQZeroPoint.register(layer_norm, rms_norm)(centred)

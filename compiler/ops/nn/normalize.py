@@ -19,6 +19,8 @@ Source: Relay v0.10 transforms/simplify_inference.cc.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
+from operator import add
 from typing import Any
 
 from compiler.errors import DynamicShapeError, TypeInferenceError
@@ -40,7 +42,6 @@ from compiler.ops.evaluate import computes
 from compiler.ops.op_attrs import OpAttrs, Size
 from compiler.ops.op_call import expand_to_axis, op_call, scalar
 from compiler.ops.rules.simplify import FDefinition, FSimplifyInference
-from compiler.span import AnySpan
 
 Grouping = Callable[[Any, tuple[Any, ...]], tuple[tuple[Any, ...], tuple[int, ...]]]
 """``grouping(attrs, shape of the data) -> (shape, axes)``: the elements under another shape, and
@@ -87,42 +88,37 @@ def register_norm(
     def norm_arithmetic(ref_call: Call, new_args: Args) -> Expr:
         attrs: Any = ref_call.attrs
         ty = ref_call.args[0].tensor_type
-        span = ref_call.span
         data, gamma, beta = new_args
         shape, axes = grouping(attrs, ty.shape)
         if shape == ty.shape:
-            out: Expr = _standardized(data, axes, attrs.epsilon, ty.dtype, span)
+            out: Expr = _standardized(data, axes, attrs.epsilon, ty.dtype)
         else:
-            data = op_call("reshape", data, newshape=shape, allowzero=0 in shape, span=span)
-            out = _standardized(data, axes, attrs.epsilon, ty.dtype, span)
-            out = op_call("reshape", out, newshape=ty.shape, allowzero=0 in ty.shape, span=span)
+            data = op_call("reshape", data, newshape=shape, allowzero=0 in shape)
+            out = _standardized(data, axes, attrs.epsilon, ty.dtype)
+            out = op_call("reshape", out, newshape=ty.shape, allowzero=0 in ty.shape)
         rank = len(ty.shape)
         axis = attrs.axis % rank
         if attrs.scale:
-            out = op_call("multiply", out, expand_to_axis(gamma, axis, rank, span), span=span)
+            out = out * expand_to_axis(gamma, axis, rank)
         if attrs.center:
-            out = op_call("add", out, expand_to_axis(beta, axis, rank, span), span=span)
+            out = out + expand_to_axis(beta, axis, rank)
         return out
 
     return op
 
 
-def _standardized(
-    data: Expr, axes: tuple[int, ...], epsilon: float, dtype: str, span: AnySpan | None
-) -> Call:
+def _standardized(data: Expr, axes: tuple[int, ...], epsilon: float, dtype: str) -> Expr:
     """``standardize`` as calls."""
     if axes:
-        mean: Expr = op_call("mean", data, axis=axes, keepdims=True, span=span)
-        var = op_call("variance", data, mean, axis=axes, keepdims=True, span=span)
+        mean: Expr = op_call("mean", data, axis=axes, keepdims=True)
+        var = op_call("variance", data, mean, axis=axes, keepdims=True)
     else:
         # To reductions no axes are all axes; here every element is its own mean.
         mean = data
-        centred = op_call("subtract", data, data, span=span)
-        var = op_call("multiply", centred, centred, span=span)
-    eps = scalar(epsilon, dtype, span)
-    deviation = op_call("sqrt", op_call("add", var, eps, span=span), span=span)
-    centred = op_call("subtract", data, mean, span=span)
-    return op_call("divide", centred, deviation, span=span)
+        centred = data - data
+        var = centred * centred
+    deviation = op_call("sqrt", var + scalar(epsilon, dtype))
+    return (data - mean) / deviation
 
 
 class InstanceNormAttrs(NormAttrs):
@@ -272,22 +268,19 @@ def lrn(types: Types, attrs: LRNAttrs) -> Type:
 def batch_norm_definition(ref_call: Call, new_args: Args) -> Expr:
     """data * scale + shift, both per channel of ``axis``, and the statistics as they are."""
     attrs: Any = ref_call.attrs
-    span = ref_call.span
     data, gamma, beta, mean, var = new_args
     ty = ref_call.args[0].tensor_type
-    ndim = len(ty.shape)
-    axis = attrs.axis % ndim
-    eps = scalar(attrs.epsilon, ty.dtype, span)
-    deviation = op_call("sqrt", op_call("add", var, eps, span=span), span=span)
-    scale: Expr = op_call("divide", scalar(1.0, ty.dtype, span), deviation, span=span)
+    rank = len(ty.shape)
+    axis = attrs.axis % rank
+    deviation = op_call("sqrt", var + scalar(attrs.epsilon, ty.dtype))
+    scale: Expr = scalar(1.0, ty.dtype) / deviation
     if attrs.scale:
-        scale = op_call("multiply", scale, gamma, span=span)
-    shift = op_call("multiply", op_call("negative", mean, span=span), scale, span=span)
+        scale = scale * gamma
+    shift = -mean * scale
     if attrs.center:
-        shift = op_call("add", shift, beta, span=span)
-    scaled = op_call("multiply", data, expand_to_axis(scale, axis, ndim, span), span=span)
-    moved = op_call("add", scaled, expand_to_axis(shift, axis, ndim, span), span=span)
-    return Tuple((moved, mean, var))
+        shift = shift + beta
+    scaled = data * expand_to_axis(scale, axis, rank)
+    return Tuple((scaled + expand_to_axis(shift, axis, rank), mean, var))
 
 
 @FSimplifyInference.register(l2_normalize)
@@ -296,14 +289,10 @@ def simplify_l2_normalize(ref_call: Call, new_args: Args) -> Expr:
     """data / sqrt(max(sum(data * data), eps)); eps in the dtype of the data."""
     ty = ref_call.args[0].tensor_type
     attrs: Any = ref_call.attrs
-    span = ref_call.span
-    data = new_args[0]
+    (data,) = new_args
     axis = tuple(a % len(ty.shape) for a in attrs.axis)
-    square = op_call("multiply", data, data, span=span)
-    total = op_call("sum", square, axis=axis, keepdims=True, span=span)
-    eps = scalar(attrs.eps, ty.dtype, span)
-    norm = op_call("sqrt", op_call("maximum", total, eps, span=span), span=span)
-    return op_call("divide", data, norm, span=span)
+    total = op_call("sum", data * data, axis=axis, keepdims=True)
+    return data / op_call("sqrt", op_call("maximum", total, scalar(attrs.eps, ty.dtype)))
 
 
 @FSimplifyInference.register(lrn)
@@ -312,22 +301,17 @@ def simplify_lrn(ref_call: Call, new_args: Args) -> Expr:
     """data * (bias + alpha / size * squares of the neighbours) ** -beta."""
     ty = ref_call.args[0].tensor_type
     attrs: Any = ref_call.attrs
-    span = ref_call.span
-    data = new_args[0]
+    (data,) = new_args
     axis = attrs.axis % len(ty.shape)
     before = (attrs.size - 1) // 2
     width = [(0, 0)] * len(ty.shape)
     width[axis] = (before, attrs.size - 1 - before)
-    square = op_call("multiply", data, data, span=span)
-    padded = op_call("nn.pad", square, scalar(0.0, ty.dtype, span), pad_width=width, span=span)
+    padded = op_call("nn.pad", data * data, scalar(0.0, ty.dtype), pad_width=width)
     end = ty.shape[axis]
-    cuts = [{"begin": (k,), "end": (k + end,), "axes": (axis,)} for k in range(attrs.size)]
-    total: Expr = op_call("strided_slice", padded, strides=(1,), **cuts[0], span=span)
-    for cut in cuts[1:]:
-        part = op_call("strided_slice", padded, strides=(1,), **cut, span=span)
-        total = op_call("add", total, part, span=span)
-    share = scalar(attrs.alpha / attrs.size, ty.dtype, span)
-    base = op_call("multiply", total, share, span=span)
-    base = op_call("add", base, scalar(attrs.bias, ty.dtype, span), span=span)
-    factor = op_call("power", base, scalar(-attrs.beta, ty.dtype, span), span=span)
-    return op_call("multiply", data, factor, span=span)
+    squares: list[Expr] = [
+        op_call("strided_slice", padded, begin=(k,), end=(k + end,), strides=(1,), axes=(axis,))
+        for k in range(attrs.size)
+    ]
+    total = reduce(add, squares)
+    base = total * scalar(attrs.alpha / attrs.size, ty.dtype) + scalar(attrs.bias, ty.dtype)
+    return data * op_call("power", base, scalar(-attrs.beta, ty.dtype))

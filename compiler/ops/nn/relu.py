@@ -97,16 +97,13 @@ leaky_relu = register_op(
 @computes(leaky_relu)
 def leaky_relu_definition(ref_call: Call, new_args: Args) -> Expr:
     """Write one comparison."""
-    (data,), attrs, dtype = new_args, LeakyReluAttrs.of(ref_call), ref_call.tensor_type.dtype
-    return _with_slope(ref_call, data, scalar(attrs.alpha, dtype, ref_call.span))
+    dtype = ref_call.tensor_type.dtype
+    return _with_slope(new_args[0], scalar(LeakyReluAttrs.of(ref_call).alpha, dtype), dtype)
 
 
-def _with_slope(ref_call: Call, data: Expr, slope: Expr) -> Expr:
+def _with_slope(data: Expr, slope: Expr, dtype: str) -> Expr:
     """The data where they are above 0, else their product with a slope."""
-    zero = scalar(0, ref_call.tensor_type.dtype, ref_call.span)
-    span = ref_call.span
-    below = op_call("multiply", data, slope, span=span)
-    return op_call("where", op_call("greater", data, zero, span=span), data, below, span=span)
+    return op_call("where", op_call("greater", data, scalar(0, dtype)), data, data * slope)
 
 
 # ---- prelu ---------------------------------------------------------------------------------------
@@ -136,9 +133,11 @@ prelu = register_op(
 @computes(prelu)
 def prelu_definition(ref_call: Call, new_args: Args) -> Expr:
     """One comparison."""
-    (data, alpha), rank = new_args, len(ref_call.tensor_type.shape)
-    axis = PReluAttrs.of(ref_call).axis % rank
-    return _with_slope(ref_call, data, expand_to_axis(alpha, axis, rank, ref_call.span))
+    data, alpha = new_args
+    ty = ref_call.tensor_type
+    rank = len(ty.shape)
+    slope = expand_to_axis(alpha, PReluAttrs.of(ref_call).axis % rank, rank)
+    return _with_slope(data, slope, ty.dtype)
 
 
 @FQPartitionRewrite.register(OP, needs_tables=True)

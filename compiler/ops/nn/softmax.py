@@ -425,20 +425,20 @@ def log_softmax_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Exp
 
 def _along(call: Call) -> dict[str, Any]:
     """Return the attributes of reductions along the axis."""
-    return {"axis": (SoftmaxAttrs.of(call).axis,), "keepdims": True, "span": call.span}
+    return {"axis": (SoftmaxAttrs.of(call).axis,), "keepdims": True}
 
 
 def _shifted(call: Call, data: Expr) -> Call:
     """The data minus their maximum along the axis."""
-    return op_call("subtract", data, op_call("max", data, **_along(call)), span=call.span)
+    return data - op_call("max", data, **_along(call))
 
 
 @FDefinition.register(softmax)
 @computes(softmax)
 def softmax_definition(ref_call: Call, new_args: Args) -> Expr:
     """Maximum, exponentials, their sum, quotients."""
-    e = op_call("exp", _shifted(ref_call, new_args[0]), span=ref_call.span)
-    return op_call("divide", e, op_call("sum", e, **_along(ref_call)), span=ref_call.span)
+    e = op_call("exp", _shifted(ref_call, new_args[0]))
+    return e / op_call("sum", e, **_along(ref_call))
 
 
 @FDefinition.register(log_softmax)
@@ -446,9 +446,8 @@ def softmax_definition(ref_call: Call, new_args: Args) -> Expr:
 def log_softmax_definition(ref_call: Call, new_args: Args) -> Expr:
     """Maximum, logarithm of the sum of exponentials, difference."""
     shifted = _shifted(ref_call, new_args[0])
-    span = ref_call.span
-    total = op_call("sum", op_call("exp", shifted, span=span), **_along(ref_call))
-    return op_call("subtract", shifted, op_call("log", total, span=span), span=span)
+    total = op_call("sum", op_call("exp", shifted), **_along(ref_call))
+    return shifted - op_call("log", total)
 
 
 FQZeroPoint.register(softmax, log_softmax)(taken)

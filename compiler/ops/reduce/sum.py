@@ -180,15 +180,18 @@ logsumexp = reduction("logsumexp", floats_only=True)
 @computes(logsumexp)
 def logsumexp_definition(ref_call: Call, new_args: Args) -> Expr:
     """The maximum, then the sum of exponentials; an infinite maximum counts as 0."""
-    (data,), attrs, ty = new_args, ReduceAttrs.of(ref_call), ref_call.args[0].tensor_type
+    (data,) = new_args
+    attrs = ReduceAttrs.of(ref_call)
+    ty = ref_call.args[0].tensor_type
     axes = reduced_axes("logsumexp", len(ty.shape), attrs.axis, attrs.exclude)
     if not axes:
         return data
     top = op_call("max", data, axis=axes, keepdims=True)
     top = op_call("where", op_call("isfinite", top), top, scalar(0, ty.dtype))
-    terms = op_call("exp", op_call("subtract", data, top))
-    total = op_call("log", op_call("sum", terms, axis=axes, keepdims=attrs.keepdims))
-    return op_call("add", total, top if attrs.keepdims else op_call("squeeze", top, axis=axes))
+    total = op_call("sum", op_call("exp", data - top), axis=axes, keepdims=attrs.keepdims)
+    if not attrs.keepdims:
+        top = op_call("squeeze", top, axis=axes)
+    return op_call("log", total) + top
 
 
 # ---- mean ----------------------------------------------------------------------------------------
@@ -281,15 +284,15 @@ def variance(types: Types, attrs: VarianceAttrs) -> Type:
 def variance_definition(ref_call: Call, new_args: Args) -> Expr:
     """A sum of squares, divided."""
     attrs = VarianceAttrs.of(ref_call)
-    span = ref_call.span
+    data, mean = new_args
     ty = ref_call.args[0].tensor_type
     axes = reduced_axes("variance", len(ty.shape), attrs.axis, attrs.exclude)
-    distance = op_call("subtract", *new_args, span=span)
-    total = op_call("multiply", distance, distance, span=span)
+    distance = data - mean
+    total = distance * distance
     if axes:
-        total = op_call("sum", total, axis=axes, keepdims=attrs.keepdims, span=span)
+        total = op_call("sum", total, axis=axes, keepdims=attrs.keepdims)
     count = math.prod(ty.concrete_shape[k] for k in axes) - int(attrs.unbiased)
-    return op_call("divide", total, scalar(count, ty.dtype), span=span)
+    return total / scalar(count, ty.dtype)
 
 
 # ---- cumsum --------------------------------------------------------------------------------------
