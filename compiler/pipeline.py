@@ -16,11 +16,13 @@ from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import Pass, run_named
 from compiler.ir.ty import tensor_fields
 from compiler.lowering.lower_te import LowerTE
+from compiler.ops.rules.layout import Order
 from compiler.passes.convert_layout import ConvertLayout
 from compiler.passes.eta_expand import EtaExpand
 from compiler.passes.inline_requantize import InlineRequantize
 from compiler.passes.merge_requantize import MergeRequantize
 from compiler.runtime.lowered_module import LoweredModule
+from compiler.span import AnySpan
 from compiler.targets.compilation_config import CompilationConfig
 from compiler.targets.reference.executor import ReferenceExecutor
 from compiler.targets.target import Target
@@ -31,14 +33,14 @@ BEFORE_LOWERING: tuple[Pass, ...] = (InlineRequantize(), *BEFORE_FUSION, FuseOps
 """Passes that ``lower`` runs on the graph before PlanDevices and LowerTE."""
 
 BEFORE_C: tuple[Pass, ...] = (
-    ConvertLayout(),
     *BEFORE_FUSION,
     MergeRequantize(words=True),
     InlineRequantize(high_half=True),
     FuseOps(),
     EtaExpand(),
 )
-"""The same for target ``c``, whose loops are fastest over channels and over 32-bit numbers."""
+"""The same for target ``c`` behind ConvertLayout: its loops are fastest over channels and over
+32-bit numbers."""
 
 
 def evaluate(
@@ -99,9 +101,13 @@ def tflite_file(
     return to_tflite(laid, names, told, io, fully_connected)
 
 
-def fuse_for_c(mod: IRModule) -> IRModule:
-    """Run the passes of ``lower`` for target ``c`` up to the lowering of kernels."""
-    return run_named(lifted(infer_module(mod)), BEFORE_C, "lower")
+def fuse_for_c(mod: IRModule, orders: dict[AnySpan | None, Order] | None = None) -> IRModule:
+    """Run the passes of ``lower`` for target ``c`` up to the lowering of kernels.
+
+    Args:
+        orders: as ``ConvertLayout`` has them.
+    """
+    return run_named(lifted(infer_module(mod)), (ConvertLayout(orders), *BEFORE_C), "lower")
 
 
 def lower(

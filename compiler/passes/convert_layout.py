@@ -40,14 +40,21 @@ _LETTERS: dict[Order, str] = {(0, 3, 1, 2): "NHWC"}
 
 
 @register_pass("ConvertLayout", opt_level=3, required=("InferType",))
+@dataclass(frozen=True, slots=True)
 class ConvertLayout(FunctionPass):
-    """Give integer image operators the layout NHWC."""
+    """Give integer image operators the layout NHWC.
+
+    Attributes:
+        orders: takes the order of the axes of each new result, by the span of its call.
+    """
+
+    orders: dict[AnySpan | None, Order] | None = None
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The function in the new layout, or itself."""
         if fn.has_nonzero_attr("Primitive"):
             return fn
-        return fn.with_fields(body=ForwardRewriter(_Relayout().rewrite).rewrite_body(fn))
+        return fn.with_fields(body=ForwardRewriter(_Relayout(self.orders).rewrite).rewrite_body(fn))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -74,7 +81,8 @@ class _Laid(TempExpr):
 class _Relayout:
     """One run: every tensor is moved to an order at most once."""
 
-    def __init__(self) -> None:
+    def __init__(self, orders: dict[AnySpan | None, Order] | None) -> None:
+        self._orders = orders
         self._moved: dict[tuple[Expr, Order], Expr] = {}
 
     def rewrite(self, ref_call: Call, new_args: tuple[Expr, ...], ctx: Any) -> Expr | None:
@@ -99,6 +107,8 @@ class _Relayout:
             if isinstance(laid, _Laid) and laid.has_natural_memory:
                 return laid.realize()
             return laid
+        if self._orders is not None:
+            self._orders[ref_call.span] = found.out
         new = ref_call.fresh_copy(op=found.op or ref_call.op, args=tuple(args), attrs=found.attrs)
         made = ref_call.checked_type
         if not isinstance(made, TupleType):

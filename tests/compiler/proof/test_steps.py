@@ -86,22 +86,21 @@ def test_a_border_that_a_producer_leaves_out_is_found(monkeypatch: pytest.Monkey
 
 def test_every_form_is_compared_with_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a reference that computes something else, the step is found in each of them."""
-    names = ("qnn.requantize", "right_shift")  # C shifts, and casts what it has shifted
     mod = CASES["ties along an axis that is not the channels'"].mod
     tested, found = check_forms(mod, 2, 0, built_in_c(mod, QUICK_FLAGS))
     assert found == ()
     assert [one.form for one in tested] == ["engine", "integer ONNX", "generated C"]
-    assert [(one.steps, one.of) for one in tested] == [(4, 4), (4, 4), (10, 10)]
+    assert [(one.steps, one.of) for one in tested] == [(4, 4), (4, 4), (3, 3)]
 
     def shifted(step, args):  # type: ignore[no-untyped-def]
         (result,) = evaluate_step(step, args)
-        return [result + 1 if step.name in names else result]
+        return [result + 1 if step.name == "qnn.requantize" else result]
 
     monkeypatch.setattr(steps, "evaluate_step", shifted)
     found = check_forms(mod, 2, 0, built_in_c(mod, QUICK_FLAGS))[1]
     for form in ("engine", "integer ONNX", "generated C"):
         assert any(f"the {form} computes other numbers" in one.what for one in found), form
-    assert all(any(n in one.node for n in (*names, "cast")) for one in found)
+    assert all("qnn.requantize" in one.node or "cast" in one.node for one in found)
 
 
 def test_what_has_no_such_form_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
