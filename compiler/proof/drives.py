@@ -5,7 +5,8 @@
 
 What is interesting of a result is traced back through elementwise operators to their operands, so
 that ties are met in steps that compute several of them at once; ties behind a product are met by
-numbers in between only. Values are mixed element by element: one tensor holds many cases.
+numbers in between only. Numbers about some bits of a value (``x & 65535``, ``x >> 16``) are joined
+to numbers about all. Values are mixed element by element: one tensor holds many cases.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ _TABLE: Final = 1 << 16
 """Interesting numbers of a value, a column for each channel with points of its own."""
 _INT64: Final = (-(1 << 63) + 1, (1 << 63) - 1)
 _SAME: Final = frozenset(("cast", "nn.relu", "copy", "clip", "maximum", "minimum"))
+_EXACT: Final = ("add", "subtract", "left_shift", "nn.bias_add")
 _COMPARED: Final = ("clip", "maximum", "minimum", "equal", "not_equal", "less", "greater")
 """Prefixes of the names of comparisons."""
 
@@ -57,8 +59,10 @@ class Drives:
         self._bounds = bounds
         self._rng = rng
         self._points: dict[tuple[Value, int], list[Array]] = {}
+        self._fields: dict[Value, list[tuple[int, list[int]]]] = {}
         self._tables: dict[Value, tuple[Array, Array, Array]] = {}
         self._drawn: dict[Value, int] = {}
+        self._deciding: dict[Value, int] = {}
         with np.errstate(all="ignore"):
             # Bodies first: what is interesting in a turn is traced out of the loop.
             for step in (step for one in reversed(flow.flows()) for step in reversed(one.steps)):
@@ -95,9 +99,12 @@ class Drives:
 
     def _next(self, value: Value, count: int, size: int) -> Array:
         """Return so many numbers of a small tensor that every number has its turn."""
+        last = self._deciding[value]
         begun = self._drawn.get(value, 0)
         self._drawn[value] = begun + count
         order = np.random.default_rng([size, begun // size]).permutation(size)
+        # Numbers that decide something stand last in the table, and are the first to be drawn.
+        order = np.concatenate([order[order >= size - last], order[order < size - last]])
         return order[(begun + self._rng.permutation(count)) % size]
 
     def _tabled(self, value: Value) -> tuple[Array, Array, Array]:
@@ -108,10 +115,13 @@ class Drives:
         )
         known = [np.broadcast_to(np.int64(n), (1,) * (low.ndim + 1)) for n in (-1, 0, 1)]
         rows = [low[None], high[None], low[None] + (low < high), high[None] - (low < high)]
-        rows += [
-            *known,
-            *(p for kind in (TIES, LIMITS) for p in self._points.pop((value, kind), ())),
-        ]
+        limits = self._limits_behind(value)
+        rows += [*known, *self._points.pop((value, TIES), ())]
+        deciding = sum(map(len, limits))
+        # Few numbers decide something: they are a third of the table.
+        times = 1 if not deciding else max(1, sum(map(len, rows)) // (2 * deciding))
+        rows += limits * times
+        self._deciding[value] = deciding * times
         shape = np.broadcast_shapes(*(row.shape[1:] for row in rows))
         if int(np.prod(shape)) * sum(map(len, rows)) > 4 * _TABLE:
             low, high = (end.reshape((1,) * low.ndim) for end in (low.max(), high.min()))
@@ -120,12 +130,27 @@ class Drives:
             rows = [low[None], high[None], *known]
             rows = [np.asarray(row, np.int64) for row in rows]
             shape = low.shape
+            self._deciding[value] = 0
         table = np.concatenate([np.broadcast_to(row, (len(row), *shape)) for row in rows])
         stored = np.clip(table, low, high).astype(storage_dtype(value.type.dtype))
         self._tables[value] = low, high, stored
         return self._tables[value]
 
     # ---- points ------------------------------------------------------------------------------
+
+    def _limits_behind(self, value: Value) -> list[Array]:
+        """The numbers that decide something about a value, those about some of its bits joined."""
+        points = self._points.setdefault((value, LIMITS), [])
+        joined: dict[int, list[int]] = {0: [0]}
+        for mask, parts in self._fields.pop(value, ()):
+            for known, numbers in list(joined.items())[:TIES]:
+                if not known & mask:
+                    both = joined.setdefault(known | mask, [])
+                    both += [n | part for n in numbers for part in parts][: LIMITS - len(both)]
+        del joined[0]
+        for numbers in filter(None, joined.values()):
+            points.append(np.array(numbers, np.int64).reshape(-1, *(1,) * len(value.type.shape)))
+        return points
 
     def _traced(self, kind: int, step: Step, place: int, arg: Value) -> list[Array]:
         """Numbers of an operand that are interesting for one step, and for those behind it."""
@@ -139,11 +164,20 @@ class Drives:
             ]
         own = self._limits if kind == LIMITS else self._ties
         found = list(own(step, place, arg)) if len(step.results) == 1 else []
-        behind = [p for r in step.results for p in self._points.get((r, kind), ())]
+        if kind == LIMITS:
+            behind = [p for r in step.results for p in self._limits_behind(r)]
+        else:
+            behind = [p for r in step.results for p in self._points.get((r, kind), ())]
+        field = _field(step, place) if kind == LIMITS else None
+        if field is not None:
+            up, mask = field
+            parts = {int(n) << up & mask for points in behind for n in points.reshape(-1)}
+            self._fields.setdefault(arg, []).append((mask, sorted(parts)[:LIMITS]))
+            behind = []
         back = _inverse(step, place)
         for points in behind:
             if back is not None and points.ndim == len(arg.type.shape) + 1:
-                found += [_whole(back(points.astype(np.float64)), step, place)]
+                found += [_whole(back(points), step)]
             elif points.size == len(points):
                 found.append(points.reshape(-1, *(1,) * len(arg.type.shape)))
         fitting = [p for p in found if _fits(p, arg.type.concrete_shape)]
@@ -179,7 +213,7 @@ class Drives:
             if step.name == "clip":
                 limits = [np.asarray(step.attrs.a_min), np.asarray(step.attrs.a_max)]
             for limit in limits:
-                yield _beside(_lifted(limit, len(arg.type.shape)).astype(np.float64))
+                yield _beside(_lifted(limit, len(arg.type.shape)))
 
     def _steps_of(self, result: Value) -> Array:
         """Some integers of a result, those next to 0 among them, one more axis in front."""
@@ -205,17 +239,37 @@ def _lifted(data: Array, rank: int) -> Array:
 
 def _beside(points: Array) -> Array:
     """The integers around some numbers."""
-    whole = np.clip(np.floor(points), -(2.0**62), 2.0**62).astype(np.int64)
+    whole = _floor(points)
     return np.concatenate([whole - 1, whole, whole + 1])
 
 
-def _whole(points: Array, step: Step, place: int) -> Array:
+def _floor(points: Array) -> Array:
+    if points.dtype.kind == "f":
+        points = np.clip(np.floor(points), -(2.0**62), 2.0**62)
+    return points.astype(np.int64)
+
+
+def _whole(points: Array, step: Step) -> Array:
     """Return the points as integers; where a step rounds, the integers around them."""
-    found = np.clip(np.floor(points), -(2.0**62), 2.0**62).astype(np.int64)
-    exact = step.name in _SAME or step.name in ("add", "subtract", "left_shift", "nn.bias_add")
-    if exact:
+    found = _floor(points)
+    if step.name in _SAME or step.name in _EXACT:
         return found
     return np.concatenate([found, found + 1])
+
+
+def _field(step: Step, place: int) -> tuple[int, int] | None:
+    """The bits of an operand that a result shows, and by how many it is shifted to the right."""
+    others = [arg.data for arg in step.args if arg is not step.args[place]]
+    if len(others) != 1 or others[0] is None or not others[0].size or np.ptp(others[0]):
+        return None
+    number = int(others[0].flat[0])
+    if step.name == "bitwise_and":
+        return 0, number
+    if step.name == "bitwise_or":
+        return 0, ~number
+    if step.name == "right_shift" and place == 0 and 0 <= number < 64:
+        return number, -1 << number
+    return None
 
 
 def _inverse(step: Step, place: int) -> Callable[[Array], Array] | None:
@@ -224,7 +278,7 @@ def _inverse(step: Step, place: int) -> Callable[[Array], Array] | None:
     if step.name == "nn.bias_add" and step.args[1].data is not None and place == 0:
         shape = [1] * (rank + 1)
         shape[1 + step.attrs.axis % rank] = -1
-        bias = step.args[1].data.reshape(shape).astype(np.float64)
+        bias = step.args[1].data.reshape(shape).astype(np.int64)
         return lambda points: points - bias
     if step.name in RESCALING and place == 0:
         found = factors_in(step)
@@ -241,14 +295,15 @@ def _inverse(step: Step, place: int) -> Callable[[Array], Array] | None:
         return lambda points: np.concatenate([root := np.sqrt(np.abs(points)), -root])
     if len(others) != 1 or others[0] is None or is_float(str(others[0].dtype)):
         return None
-    other = _lifted(others[0], rank).astype(np.float64)
+    other = _lifted(others[0], rank).astype(np.int64 if step.name in _EXACT else np.float64)
     if step.name == "add":
         return lambda points: points - other
     if step.name == "subtract":
         return lambda points: points + other if place == 0 else other - points
-    if place == 0 and step.name in ("right_shift", "left_shift"):
-        factor = np.exp2(other if step.name == "right_shift" else -other)
-        return lambda points: points * factor
+    if place == 0 and step.name == "left_shift":
+        return lambda points: _floor(points) >> np.clip(other, 0, 63)
+    if place == 0 and step.name == "right_shift":
+        return lambda points: points * np.exp2(other)
     if step.name == "multiply" or "divide" in step.name:
         safe = np.where(other == 0, 1, other)
         return lambda points: points / safe if step.name == "multiply" else points * safe

@@ -9,16 +9,18 @@ input meets is run like everything else.
                     around it is what its producer wrote; memory that no later row reads is noise
     integer ONNX    the exported nodes, every value cut in as an input, a user's session options;
                     what onnxruntime fuses across values is left to ``replay``: the whole file
-    generated C     the kernels of the exported source, in the library that ``replay`` compiles
+    generated C     the kernels of the exported source, in the library that ``replay`` compiles,
+                    between values of the module: what passes made of its operators is not believed
 
 Operators that a form computes at once are one step of it: ties in the middle are traced back to
 what can be given. A loop is such a step; then its body is stepped as a flow of its own, for one
-turn on given states and inputs.
+turn on given states and inputs. A condition inside a step of a form is said if one of its outcomes
+changed no result in any round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final, Protocol
@@ -115,6 +117,7 @@ class Tested:
         rounds: runs of each stage.
         elements: results compared.
         bounds: values whose bounds were compared with the proof's.
+        unmet: outcomes of conditions that changed no result, a sentence each.
         without: why nothing was run; "" where it was.
     """
 
@@ -125,11 +128,12 @@ class Tested:
     rounds: int = 0
     elements: int = 0
     bounds: int = 0
+    unmet: tuple[str, ...] = ()
     without: str = ""
 
     def plus(self, other: Tested) -> Tested:
         """Add the counts of the body of a loop to those of its form."""
-        names = ("steps", "of", "given", "elements", "bounds")
+        names = ("steps", "of", "given", "elements", "bounds", "unmet")
         return replace(self, **{n: getattr(self, n) + getattr(other, n) for n in names})
 
     def __str__(self) -> str:
@@ -138,7 +142,10 @@ class Tested:
         told = f"steps of the {self.form}: {self.steps} of {self.of} operators on given operands"
         told += f", {self.rounds} rounds, {self.elements} elements"
         if self.bounds:
-            return f"{told}; {self.bounds} bounds are not narrower"
+            told += f"; {self.bounds} bounds are not narrower"
+        if self.unmet:
+            more = "" if len(self.unmet) <= _SHOWN else f" and {len(self.unmet) - _SHOWN} more"
+            told += f"; changed no result: {', '.join(self.unmet[:_SHOWN])}{more}"
         return told
 
 
@@ -279,6 +286,7 @@ def check_steps(
         rounds,
         elements,
         len(form.bounds()),
+        tuple(f"{titles.of(v)} is {str(met).lower()}" for v, met in needed.unmet()),
     )
     return done, tuple(wrong.values())[:_SHOWN]
 
@@ -311,6 +319,7 @@ class _Needed:
         self.leaves: list[list[Value]] = []
         self._between: list[list[Step]] = []
         self._lain: list[list[bool]] = []
+        self._unmet: list[list[tuple[Value, bool]]] = []
         self.given: set[Value] = set()
         known: set[Value] = set(form.starts)
         run: set[Step] = set()
@@ -334,6 +343,7 @@ class _Needed:
             self._between.append(sorted(between, key=order.__getitem__))
             self.given.update(leaves)
             run |= between
+            self._unmet.append(_outcomes(between, bounds))
         covered = (form.source(s.results[0]).producer for s in form.flow.steps)
         self.steps = sum(producer in run for producer in covered)
         last = {value: n for n, leaves in enumerate(self.leaves) for value in leaves}
@@ -341,10 +351,32 @@ class _Needed:
         for value, stage in last.items():
             self.read_last[stage].append(value)
 
+    def unmet(self) -> dict[tuple[Value, bool], None]:
+        """Return the outcomes of conditions that changed no result of some stage."""
+        return {one: None for outcomes in self._unmet for one in outcomes}
+
     def evaluate(self, stage: int, given: Mapping[Value, Array]) -> list[Array]:
-        """Compute one stage with the reference."""
+        """Compute one stage with the reference, and note the outcomes that change a result."""
+        held: dict[Value, Array] = {}
+        results = self._evaluate(stage, given, held)
+        for condition, outcome in list(self._unmet[stage]):
+            made = held[condition]
+            if not (made == outcome).any():
+                continue
+            without = self._evaluate(stage, given, {condition: np.full_like(made, not outcome)})
+            if not all(map(np.array_equal, results, without)):
+                self._unmet[stage].remove((condition, outcome))
+        return results
+
+    def _evaluate(
+        self, stage: int, given: Mapping[Value, Array], held: dict[Value, Array]
+    ) -> list[Array]:
+        """Compute one stage.
+
+        Args:
+            held: takes what steps compute; what it has already stays.
+        """
         source = self._form.source
-        held = dict[Value, Array]()
 
         def operand(value: Value) -> Array:
             value = source(value)
@@ -357,11 +389,20 @@ class _Needed:
         leaves = set(self.leaves[stage])
         for step in self._between[stage]:
             made = evaluate_step(step, [operand(arg) for arg in step.args])
-            held.update(zip(step.results, made, strict=True))
+            for value, array in zip(step.results, made, strict=True):
+                held.setdefault(value, array)
         return [
             operand(value) if lain or value.producer is None else held[source(value)]
             for value, lain in zip(self._form.stages[stage], self._lain[stage])
         ]
+
+
+def _outcomes(steps: Iterable[Step], bounds: Bounds) -> list[tuple[Value, bool]]:
+    """Return the conditions that steps compute, with the outcomes that their bounds allow."""
+    made = (value for step in steps for value in step.results if value in bounds)
+    conditions = [value for value in made if value.type.dtype == "bool"]
+    ends = {value: (bounds[value].lowest, bounds[value].highest) for value in conditions}
+    return [(value, bool(end)) for value in conditions for end in sorted(set(ends[value]))]
 
 
 class Titles:

@@ -75,7 +75,7 @@ class _Kernels:
             raise EvaluationError("the C has other kernels than the graph that it is made of")
         placed = pairs.placed | {made: (mine, _natural(mine)) for mine, made in (*starts, *results)}
         homes = dict(zip((made for _, made in starts), program.params, strict=True))
-        self.stages: list[list[flat.Value]] = []
+        stages: list[Sequence[flat.Value]] = []
         self._parts: list[list[tuple[int, Sequence[Placed | None]]]] = [[]]
         for number, step in steps:
             made = kernels[step.number]
@@ -84,8 +84,9 @@ class _Kernels:
             self._parts[-1].append((number, known))
             values = [one[0] for one in known if one is not None]
             if values:
-                self.stages.append(values)
+                stages.append(values)
                 self._parts.append([])
+        self.stages: Sequence[Sequence[flat.Value]] = stages
         self._homes: dict[flat.Value, list[tuple[Value, Order]]] = {}
         for value, home in homes.items():
             if value in placed:
@@ -96,9 +97,8 @@ class _Kernels:
         self._own = {v for v in self._homes if homes.keys() >= set(pairs.copies.get(v, ()))}
         inputs = {value.producer for value in self.starts}
         ends = {mine.producer for mine, _ in results}
-        order = list(self.flow.steps)
-        first = max((n for n, step in enumerate(order) if step in inputs), default=-1)
-        last = max((n for n, step in enumerate(order) if step in ends), default=-1)
+        first = max((n for n, step in enumerate(self.flow.steps) if step in inputs), default=-1)
+        last = max((n for n, step in enumerate(self.flow.steps) if step in ends), default=-1)
         self.operators = last - first
 
     def source(self, value: flat.Value) -> flat.Value:

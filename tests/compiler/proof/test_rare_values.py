@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 
 from compiler.errors import PlanError, TypeInferenceError
+from compiler.proof.derive import derive_static
+from compiler.proof.steps import built_in_c, check_forms
 from compiler.targets.c.executor import CExecutor
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.ort.integer_executor import IntegerExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.compiler.inner_values import Array, Case, whole_module
+from tests.compiler.mends import Defect, put_back
 from tests.needs import NEEDS_C
 
 RARE = 0x2B5C9D71
@@ -146,3 +149,77 @@ def test_a_mix_of_no_neighbours_has_no_type() -> None:
     constants = {"PLACES": np.zeros((3, 0), "int64"), "WEIGHTS": np.zeros((3, 0), "int32")}
     with pytest.raises(TypeInferenceError, match=r"image\.mix: axis 0 has places"):
         whole_module("  image.mix(%q, PLACES, WEIGHTS, axes=[0])", {"q": WORDS}, constants)
+
+
+MERGED, REQUANTIZE = "compiler.passes.merge_requantize", "compiler.ops.qnn.requantize"
+RULES = "compiler.targets.engine.rules"
+_AGREE = "if changed is None or not limits_fit(changed):"
+DEFECTS = {
+    "limits of uint32 in front of a product": Defect(
+        MERGED,
+        "_Merged._takes_limits",
+        {'all_hold(integer_range(dtype), "int32")': "bits(dtype) <= 32"},
+    ),
+    "a relu in front of a negative factor": Defect(
+        REQUANTIZE, "_high_half", {"fits and not (attrs.relu and multiplier.min() < 0)": "fits"}
+    ),
+    "the same relu in words": Defect(
+        REQUANTIZE, "_high_half", {"fits and not (attrs.relu and multiplier.min() < 0)": "fits"}
+    ),
+    "limits beyond int32 behind a requantization": Defect(
+        REQUANTIZE,
+        "_high_half",
+        {'fits and all_hold((*limits, attrs.low, attrs.high, attrs.zero_point), "int32")': "fits"},
+    ),
+    "a sum behind a requantization, beyond its zero point": Defect(
+        MERGED, "_Merged._takes_behind", {_AGREE: "if changed is None:"}
+    ),
+    **dict.fromkeys(
+        ("a negative factor, halves even", "a negative factor, halves away"),
+        Defect(
+            RULES,
+            "rescale",
+            {
+                'if ties == "away" and multiplier.min() < 0:': "if False:",
+                "if apart and _reaches_half(": "if multiplier.min() >= 0 and _reaches_half(",
+            },
+        ),
+    ),
+}
+
+
+@NEEDS_C
+@pytest.mark.parametrize("what", DEFECTS)
+def test_a_rewrite_without_its_premise_is_found_step_by_step(what: str) -> None:
+    with put_back(DEFECTS[what]):
+        mod = CASES[what].mod
+        assert derive_static(mod).holds
+        found = check_forms(mod, 16, 0, built_in_c(mod, ("-O0", "-ffp-contract=off")))[1]
+    form = "engine" if "halves" in what else "generated C"
+    assert any(f"the {form} computes other numbers" in finding.what for finding in found)
+
+
+@NEEDS_C
+def test_a_condition_that_no_operand_meets_is_said() -> None:
+    """Two numbers have the product 91 * 89 only where both are these."""
+    case = Case(
+        """  %0 = multiply(cast(%q, dtype="int32"), cast(%p, dtype="int32"));
+  where(equal(%0, RARE), 1, 0)""",
+        {"q": ints(1, 2, 3, dtype="int8"), "p": ints(1, 2, 3, dtype="int8")},
+        {"RARE": ints(91 * 89)},
+    )
+    tested, found = check_forms(case.mod, 8, 0, built_in_c(case.mod, ("-O0",)))
+    assert found == ()
+    engine, exact, in_c = tested
+    assert exact.unmet == ()  # every value is given
+    for one in (engine, in_c):
+        assert one.unmet == ("%3 equal, from <text>:7:9 is true",)
+        assert str(one).endswith("; changed no result: %3 equal, from <text>:7:9 is true")
+
+
+@NEEDS_C
+def test_a_condition_on_two_halves_of_a_number_is_met() -> None:
+    mod = CASES["a negative factor, halves even"].mod
+    tested, found = check_forms(mod, 8, 0, built_in_c(mod, ("-O0",)))
+    assert found == ()
+    assert [one.unmet for one in tested] == [(), (), ()]
