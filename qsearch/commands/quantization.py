@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from compiler.errors import NotFullyIntegralError, check_known
+from compiler.frontend.from_onnx.model_file import read_model
 from compiler.ir.blob import module_sha256
 from compiler.ir.module import IRModule
 from compiler.qtypes.layer_choices import REST
@@ -151,8 +152,10 @@ def _quantized(
     if REST in config.layers:
         log.warning(_KEPT, len(shipped.float_ops))
     whole = compared_whole(source.pipeline)
+    graph = read_model(source.original, kinds=())
+    closeness = Closeness.of(module, shipped.module, data, inputs, outputs, whole, graph)
     known = {
-        **_told(Closeness.of(module, shipped.module, data, inputs, outputs, whole), audited_as),
+        **_told(closeness, audited_as),
         "model_sha256": source.sha256,
         "module_sha256": digest,
         "calib_sha256": data.sha256,

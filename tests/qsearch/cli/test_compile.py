@@ -43,7 +43,7 @@ def test_a_close_module_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str
     said = capfd.readouterr().err
     sqnr_db = qsearch.load(out).provenance["closeness"]["sqnr_db"]
     assert sqnr_db > 30
-    assert f"close to float: {sqnr_db:.1f} dB SQNR on 8 samples of the calibration data" in said
+    assert f"close to float: {sqnr_db:.1f} dB SQNR on 128 samples of the calibration data" in said
     assert "far from" not in said
 
 
