@@ -151,7 +151,8 @@ class Closeness:
         lost = [
             f"{name} {channels}".strip() or "the output"
             for name, channels, wanted, found in parts
-            if wanted[0].ndim and len({out.shape[1:] for out in wanted}) == 1
+            if wanted[0].ndim
+            and len({out.shape[1:] for out in wanted}) == 1
             and lost_channels(np.concatenate(wanted), np.concatenate(found))
         ]
         return Closeness(
