@@ -81,7 +81,6 @@ def tflite_file(
     inputs: Sequence[str] = (),
     outputs: Sequence[str] = (),
     io: str | None = None,
-    fully_connected: bool = False,
 ) -> TfliteFile:
     """A module of ``requantization`` "tflite" as a LiteRT file, images in NHWC.
 
@@ -89,7 +88,6 @@ def tflite_file(
         inputs, outputs: names of its signature; those of the module, and numbers, without them.
         io: what the file takes and gives: "int8", "int16", "uint8" or "float"; None for the
             integers of the module.
-        fully_connected: dense layers as the operator of that name; see ``to_tflite``.
     Raises:
         TfliteExportError: an operator has no such form, or packages are missing.
     """
@@ -98,7 +96,7 @@ def tflite_file(
     results = len(tensor_fields(main.body.checked_type))
     names = inputs or [param.name_hint for param in main.params]
     told = outputs or [f"output_{n}" for n in range(results)]
-    return to_tflite(laid, names, told, io, fully_connected)
+    return to_tflite(laid, names, told, io)
 
 
 def fuse_for_c(mod: IRModule, orders: dict[AnySpan | None, Order] | None = None) -> IRModule:

@@ -2,7 +2,7 @@
 
     q = scale of what is multiplied / scale of the result      per channel where one of them is
     rounding       multiplier * 2^(shift - 31) is
-    tflm           q in double, 31 digits (tflm_once: 15), as TFLM prepares it
+    tflm           q in double, 31 digits, as TFLM prepares it
     all others     q in float32: a power of two where it is one; else of 31 digits, or the next
                    float32 to either side, up to 64, whose float product has the same results
                    (``requantization`` "float_product")
@@ -112,7 +112,7 @@ def _difference(step: Step, ctx: RangeContext) -> str | None:
     for wanted, amount in _by_rule(read.scales, made.scales, step.attrs.rounding):
         amount = np.where(wanted == 0, 0, np.maximum(amount, _LEAST))
         wrong = wrong * ((wanted != multiplier) | (amount != shift))
-    if wrong.any() and step.attrs.rounding not in TFLM:
+    if wrong.any() and step.attrs.rounding != TFLM:
         quotient = np.broadcast_to(as_scale(read.scales / made.scales), wrong.shape)
         wrong = wrong * ~_is_float_product(step, factors, quotient, ctx)
     if not wrong.any():
@@ -128,9 +128,9 @@ def _difference(step: Step, ctx: RangeContext) -> str | None:
 
 def _by_rule(read: Array, made: Array, rounding: str) -> Iterator[tuple[Array, Array]]:
     """The multipliers and shifts that the quotient of two scales may become."""
-    if rounding in TFLM:
+    if rounding == TFLM:
         double = read.astype(np.float64) / made.astype(np.float64)
-        yield tflm_multiplier(double, rounding == "tflm_once")
+        yield tflm_multiplier(double)
         return
     with np.errstate(over="ignore"):
         quotient = as_scale(read / made)

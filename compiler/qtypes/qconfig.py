@@ -16,7 +16,7 @@ from typing import Any, Self
 from compiler.errors import legal_names
 from compiler.ir.expr import Call, Op
 from compiler.qtypes.config_checks import check_fields, flag, level, one_of, share, stored_mode
-from compiler.qtypes.errors import ConfigValueError, UnknownConfigKeyError
+from compiler.qtypes.errors import ConfigValueError, UnknownConfigKeyError, refused
 from compiler.qtypes.layer_choices import LayerChoices, layer_choices
 from compiler.qtypes.options import option, options_of
 from compiler.qtypes.relay_config import RelayConfig
@@ -122,6 +122,8 @@ class QConfig(RelayConfig):
     def __post_init__(self) -> None:
         for name, value in check_fields(self, options_of(type(self))).items():
             object.__setattr__(self, name, value)
+        if self.for_tflm and self.dtype_input != "int8":
+            raise refused("dtype_input", self.dtype_input, 'int8, with requantization "tflite"')
 
     @property
     def most_input_bits(self) -> int:

@@ -178,14 +178,9 @@ def _export_format(format: str, given: Mapping[str, Any]) -> str | C | Qdq | Tfl
 )
 @_in_export(
     "--io",
-    metavar="int8|int16|uint8|float",
-    type=Choice(["int8", "int16", "uint8", "float"]),
+    metavar="int8|uint8|float",
+    type=Choice(["int8", "uint8", "float"]),
     help="with tflite: what the file takes and gives (the module's integers)",
-)
-@_in_export(
-    "--fully-connected",
-    help="with tflite: dense layers as FULLY_CONNECTED, equal in TFLM only (CONV_2D, equal in "
-    "LiteRT's reference kernels, too)",
 )
 @_in_export(
     "--anyway",

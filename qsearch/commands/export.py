@@ -97,14 +97,11 @@ class Tflite:
     """The format "tflite": a LiteRT file for TFLM.
 
     Attributes:
-        io: what it takes and gives: "int8", "int16", "uint8" or "float"; None for the integers of
+        io: what it takes and gives: "int8", "uint8" or "float"; None for the integers of
             the module.
-        fully_connected: dense layers as FULLY_CONNECTED, which TFLM computes as the module does and
-            LiteRT's reference kernels do not; else as CONV_2D, which is equal in both.
     """
 
     io: str | None = None
-    fully_connected: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,17 +404,17 @@ def export_tflite(module: QModule, to: ExportTarget) -> ExportedFiles:
     interface = None if module.pipeline is not None else module.interface
     names = () if interface is None else tuple(port.name for port in interface.outputs)
     try:
-        made = write(names, asked.io, asked.fully_connected)
+        made = write(names, asked.io)
     except TfliteExportError as error:
         if CURE not in (error.fix or "") or (module.qconfig and module.qconfig.for_tflm):
             raise
         raise TfliteExportError(
             "the module was made for other targets than LiteRT",
             where=error.what,
-            fix="make one with `qsearch compile --qconfig auto,for=tflite` (for=tflite-16x8 has 16 "
-            "bits, and weights of 8), or search with --for tflite",
+            fix="make one with `qsearch compile --qconfig auto,for=tflite`, or search with "
+            "--for tflite",
         ) from error
-    plain = made if asked.io is None else write(names, None, asked.fully_connected)
+    plain = made if asked.io is None else write(names, None)
     judge = FileJudge(module.module, plain.data, available())
     if module.samples:
         judge.compare(module.samples[0][0])
@@ -434,7 +431,7 @@ def export_tflite(module: QModule, to: ExportTarget) -> ExportedFiles:
     facts: dict[str, Any] = {
         "bytes": len(made.data),
         "operators": ", ".join(f"{n} x {name}" for name, n in made.operators.items()),
-        "io": asked.io or made.dtype,
+        "io": asked.io or "int8",
         **{f"input {n}": f"scale {s:.9g}, zero {z}" for n, (s, z) in made.inputs.items()},
         **{f"output {n}": f"scale {s:.9g}, zero {z}" for n, (s, z) in made.outputs.items()},
         "self_check": f"0 of {judge.elements} integers differ in {' and '.join(judge.judges)}",

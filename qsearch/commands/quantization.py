@@ -14,7 +14,6 @@ from compiler.ir.module import IRModule
 from compiler.qtypes.layer_choices import REST
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, Decision, sequential_seconds
-from compiler.quantize.bits.wide_inputs import with_room_for_sums
 from compiler.quantize.scales.given_points import given_points
 from compiler.runtime.artifact import QModule
 from qsearch.data.prepared_data import Batches
@@ -193,7 +192,7 @@ def chosen_config(
     """Choose a configuration from the statistics but for some fields, with the reasons for the
     others."""
     chosen, decisions = calibration.choose()
-    config = with_room_for_sums(module, chosen.with_overrides(**changes))
+    config = chosen.with_overrides(**changes)
     return config, tuple(one for one in decisions if one.field not in changes)
 
 

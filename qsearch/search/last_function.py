@@ -16,7 +16,6 @@ from compiler.frontend.cut import last_function
 from compiler.frontend.cut_graph import Graph
 from compiler.frontend.from_onnx.model_file import read_model
 from compiler.quantize import Calibration
-from compiler.quantize.bits.wide_inputs import with_room_for_sums
 from compiler.runtime.artifact import QModule
 from qsearch.data.prepared_data import Batches
 from qsearch.run.progress import Progress
@@ -94,7 +93,7 @@ def _runs(study: PreparedStudy) -> range:
 def _sums(study: PreparedStudy, progress: Progress) -> list[State]:
     """Sums of the metric of what ``compile`` makes, by group of samples."""
     calibration = Calibration(study.module, Batches(study.calib, study.inputs))
-    config = with_room_for_sums(study.module, calibration.choose()[0])
+    config = calibration.choose()[0]
     run = QModule(build_winner(calibration, config).module).run
     dataset = open_dataset(study.evaluation.ref, study.inputs)
     head = study.source.pipeline

@@ -50,7 +50,7 @@ from compiler.quantize import (
     sequential_seconds,
     without_data,
 )
-from compiler.quantize.bits.wide_inputs import WideInputs, wide_inputs, with_room_for_sums
+from compiler.quantize.bits.wide_inputs import WideInputs, wide_inputs
 from compiler.quantize.weight_rounding.sequential_rounding import MOST_SECONDS
 from compiler.quantize.weighted_calls import weighted_calls
 from compiler.targets.engine.library import is_available, load_library
@@ -419,9 +419,8 @@ def searched_space(
     weights = weighted_layers(module) if weighted else {}
     names = tuple(weights)
     fields = dict(fields_of(settings.for_))
-    if "nbit_input" in fields:
-        roomy = with_room_for_sums(module, recommended.with_overrides(**fields))
-        fields |= {"nbit_input": roomy.nbit_input, "layers": roomy.layers.to_dict()}
+    if fields:
+        fields.setdefault("layers", {})
     if settings.space is not None:
         asked = read_space(settings.space, names)
         if settings.for_ == QDQ:

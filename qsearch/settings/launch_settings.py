@@ -356,8 +356,8 @@ class Settings(BaseModel):
     """largest size of the winner's constants in bytes: 300k, 2M"""
     for_: Annotated[Form, Flag(OBJECTIVE, "|".join(FORMS))] = Field(DEFAULT_FORM, alias="for")
     """the form of the module whose constants size counts; a search for qdq tries what the file
-    holds: 8 bits, weights of 2, 4 or 8; one for tflite is for TFLM (tflite-16x8: 16 bits, weights
-    of 8); a core means its C, and adds ram, flash and instructions to every trial"""
+    holds: 8 bits, weights of 2, 4 or 8; one for tflite is for TFLM; a core means its C, and adds
+    ram, flash and instructions to every trial"""
     at_most: Annotated[Limits, Flag(OBJECTIVE, "COST=N", repeatable=True)] = ()
     """limit of another cost: hw_groups=39, latency=5 (ms), ram=64k, flash=256k; repeatable"""
     hw: Annotated[Text | None, Flag(OBJECTIVE, "FILE|opu|opu_q|npu")] = None

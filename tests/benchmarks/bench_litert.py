@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.bench_litert [--models NAME …] [--tools FOLDER] [--data DIR]
 
-Ours are modules ``for=tflite`` and ``for=tflite-16x8``, whose integers TFLM gives: what differs in
+Ours are modules ``for=tflite``, whose integers TFLM gives: what differs in
 its interpreter and in LiteRT's reference kernels is counted on the first images, and on noise where
 there are fewer. The other tools' files run in LiteRT's reference kernels. SQNR and top-1 on all
 images that no calibration saw. Goal, which sets the exit code: nothing differs, never below the
@@ -45,7 +45,7 @@ MODELS = (
     "fashion_vit",
 )
 GOAL_DB = 1.0
-FORMS = {"ours, int8": "tflite", "ours, int16x8": "tflite-16x8"}
+FORMS = {"ours, int8": "tflite"}
 ZOO = Path(__file__).parents[1] / "e2e" / "zoo"
 
 

@@ -384,16 +384,11 @@ def litert(path: Path, calib: Array, out: Path, images: Array, train: bool) -> M
     (name,) = signature["inputs"]
     ranges = tool.calibrate({key: [{name: sample} for sample in samples]})
     yield "ai-edge-quantizer, int8", {}, _interpreted(bytes(tool.quantize(ranges).quantized_model))
-    sets = tf.lite.OpsSet
-    for title, operators in (
-        ("onnx2tf, int8", sets.TFLITE_BUILTINS_INT8),
-        ("onnx2tf, int16x8", sets.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8),
-    ):
-        converter = tf.lite.TFLiteConverter.from_saved_model(str(out))
-        converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        converter.representative_dataset = lambda: ([sample] for sample in samples)
-        converter.target_spec.supported_ops = [operators]
-        yield title, {}, _interpreted(converter.convert())
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(out))
+    converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    converter.representative_dataset = lambda: ([sample] for sample in samples)
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
+    yield "onnx2tf, int8", {}, _interpreted(converter.convert())
 
 
 def _interpreted(content: bytes) -> Callable[[Array], Array]:

@@ -15,8 +15,6 @@ import onnx
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from workers.metrics.size import fields_of
-
 Array = NDArray[Any]
 
 CHANNELS: Final = 4
@@ -688,11 +686,6 @@ CASES: Final[dict[str, Case]] = {
         [node("Conv", ["x", "w0"], ["a"]), node("Add", ["a", "x"], ["y"])],
         {"w0": weights(4, 4, 1, 1)},
         qconfig={"requantization": "tflite"},
-    ),
-    "Conv of 16 bits, rounded once": Case(
-        [node("Conv", ["x", "w0"], ["a"]), node("Add", ["a", "x"], ["y"])],
-        {"w0": weights(4, 4, 1, 1)},
-        qconfig=dict(fields_of("tflite-16x8")),
     ),
     "Relu alone": Case([node("Relu", ["x"], ["y"])], {}),
     "Relu behind Add first": Case(

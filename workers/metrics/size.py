@@ -50,14 +50,8 @@ def _tflite(module: IRModule, _: Candidate) -> int:
 
 LITERT: Final[dict[str, Mapping[str, Any]]] = {
     "tflite": {"dtype_input": "int8", "nbit_input": 8},
-    "tflite-16x8": {
-        "dtype_input": "int16",
-        "nbit_input": 16,
-        "activation_scheme": "symmetric",
-        "layers": {"<tables>": {"nbit_input": 12}},
-    },
 }
-"""Kinds of LiteRT files, and fields of their own: 8 bits, or 16 with weights of 8."""
+"""Kinds of LiteRT files, and fields of their own."""
 
 QDQ: Final = "qdq"
 """The form of a QDQ file."""

@@ -26,7 +26,8 @@ from compiler.export.to_tflite.values import (
 )
 from compiler.ir.dataflow import Value
 from compiler.ir.ty import TensorType, integer_range
-from compiler.ops.rules.requantize import SUM_SHIFT, rescaled_by_tflm, tflm_multiplier
+from compiler.ops.qnn.requantize import TFLM, rescaled
+from compiler.ops.rules.requantize import SUM_SHIFT, tflm_multiplier
 
 _ACTIVATIONS = {"NONE": 0, "RELU": 1, "RELU6": 3}
 _MOST_FINER = 64
@@ -38,9 +39,8 @@ Limits = tuple[int | None, int | None]
 class TfliteEmitter(TensorWriter):
     """Writes operators, and keeps the form of every value."""
 
-    def __init__(self, writer: FileWriter, fully_connected: bool = False) -> None:
+    def __init__(self, writer: FileWriter) -> None:
         super().__init__(writer)
-        self.fully_connected = fully_connected
         self._forms: dict[Value, Form] = {}
         self._written: dict[tuple[int, str], tuple[Form, Tensor | None]] = {}
         self._filled: dict[Padded, Tensor] = {}
@@ -248,7 +248,7 @@ class TfliteEmitter(TensorWriter):
         rhs = source.rhs
         scale = (form.units / rhs.scale).astype(np.float32)
         # The kernel multiplies the two scales in float32.
-        if not _is(form, (scale * np.float32(rhs.scale)) / np.float64(like.scale), source.once):
+        if not _is(form, (scale * np.float32(rhs.scale)) / np.float64(like.scale)):
             return None
         lhs = self.worth(lhs, float(scale[0]))
         made = self.operator("BATCH_MATMUL", [lhs, rhs], like, source.out, adjY=source.adjoint)
@@ -266,13 +266,11 @@ class TfliteEmitter(TensorWriter):
             lhs, rhs = (self.worth(side.source, side.scale) for side in sides)
             twice = 2 * max(side.scale for side in sides)
             exact = all(_is(side, side.scale / twice) for side in sides)
-            factor = twice / ((1 << SUM_SHIFT[like.dtype]) * like.scale)
+            factor = twice / ((1 << SUM_SHIFT) * like.scale)
         if not exact or not _is(form, factor):
             return None
         activation, limits = self._activation(form, like)
         fields: dict[str, Any] = {"fusedActivationFunction": _ACTIVATIONS[activation]}
-        if like.dtype == "int16":
-            fields["potScaleInt16"] = False  # LiteRT takes scales to be powers of two otherwise
         inputs = self.sides(lhs, rhs, like.shape)
         made = self.operator(source.name, inputs, like, like.shape, **fields)
         return self.limited(made, *limits)
@@ -282,7 +280,7 @@ class TfliteEmitter(TensorWriter):
         weight = source.weight
         channels = source.bias.size
         own = (form.units / data.scale).astype(np.float32).astype(np.float64)
-        if not _is(form, data.scale * own / like.scale, source.once):
+        if not _is(form, data.scale * own / like.scale):
             return None
         scales = tuple(np.broadcast_to(own, channels).tolist())
         windows = Windows(
@@ -294,28 +292,21 @@ class TfliteEmitter(TensorWriter):
         others = tuple(other for other in range(4) if other != axis)
         bias = source.bias + data.zero * weight.astype(np.int64).sum(axis=others)
         units = tuple(float(np.float32(data.scale * scale)) for scale in scales)
-        more = self.writer.constant(bias, "int64" if source.once else "int32", Grid(units))
+        more = self.writer.constant(bias, "int32", Grid(units))
         activation, limits = self._activation(form, like)
         fields: dict[str, Any] = {"fusedActivationFunction": _ACTIVATIONS[activation]}
         name = "DEPTHWISE_CONV_2D" if source.depthwise else "CONV_2D"
-        out = source.out
-        if source.dense and self.fully_connected:
-            name = "FULLY_CONNECTED"
-            out = (source.out[1], source.out[3])
-            data = self.reshaped(data, (data.shape[1], data.shape[3]))
-            kernel = self.writer.constant(weight[:, 0, 0, :], "int8", Grid(scales))
-        else:
-            kernel = self.writer.constant(weight, "int8", Grid(scales, 0, axis))
-            fields |= {
-                "padding": place,
-                "strideH": source.strides[0],
-                "strideW": source.strides[1],
-                "dilationHFactor": source.dilation[0],
-                "dilationWFactor": source.dilation[1],
-            }
-            if source.depthwise:
-                fields["depthMultiplier"] = channels // data.shape[-1]
-        made = self.operator(name, [data, kernel, more], like, out, **fields)
+        kernel = self.writer.constant(weight, "int8", Grid(scales, 0, axis))
+        fields |= {
+            "padding": place,
+            "strideH": source.strides[0],
+            "strideW": source.strides[1],
+            "dilationHFactor": source.dilation[0],
+            "dilationWFactor": source.dilation[1],
+        }
+        if source.depthwise:
+            fields["depthMultiplier"] = channels // data.shape[-1]
+        made = self.operator(name, [data, kernel, more], like, source.out, **fields)
         return self.reshaped(self.limited(made, *limits), like.shape)
 
 
@@ -333,9 +324,9 @@ def _limits(form: Scaled, like: Tensor) -> Limits:
     return None if low == lowest else low, None if high == highest else high
 
 
-def _is(form: Scaled | Operand, factor: Any, once: bool = False) -> bool:
+def _is(form: Scaled | Operand, factor: Any) -> bool:
     """True if TFLM prepares the multiplier and shift for a real factor (QuantizeMultiplier)."""
-    wanted = tflm_multiplier(np.asarray(factor, np.float64), once)
+    wanted = tflm_multiplier(np.asarray(factor, np.float64))
     return bool(np.all(form.multiplier == wanted[0]) and np.all(form.shift == wanted[1]))
 
 
@@ -345,7 +336,7 @@ def _same_products(double: float, single: float, lhs: Tensor, rhs: Tensor) -> bo
     held = (np.arange(-128, 128) - side.grid.zero for side in (lhs, rhs))
     products = np.unique(np.multiply.outer(*held))
     ours, theirs = (
-        rescaled_by_tflm(products, *tflm_multiplier(np.asarray(real))) for real in (double, single)
+        rescaled(products, *tflm_multiplier(np.asarray(real)), TFLM) for real in (double, single)
     )
     # Beyond 255 every result ends at a limit of 8 bits.
     return bool((np.clip(ours, -255, 255) == np.clip(theirs, -255, 255)).all())

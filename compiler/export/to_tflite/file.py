@@ -33,14 +33,6 @@ def schema() -> Any:
         ) from error
 
 
-def operators_of(data: bytes) -> set[str]:
-    """The names of the operators that a file has."""
-    names = {code: name for name, code in vars(schema().BuiltinOperator).items()}
-    model = schema().Model.GetRootAsModel(data, 0)
-    codes = (model.OperatorCodes(place) for place in range(model.OperatorCodesLength()))
-    return {names[code.BuiltinCode()] for code in codes}
-
-
 @dataclass(frozen=True, slots=True)
 class Grid:
     """Scale and zero point of a tensor: real value = scale * (integer - zero).

@@ -23,7 +23,7 @@ from compiler.ir.dataflow import SCAN, Step, dataflow
 from compiler.ir.module import IRModule
 from compiler.ir.ty import integer_range
 
-IO: Final = ("int8", "int16", "uint8", "float")
+IO: Final = ("int8", "uint8", "float")
 """Dtypes of inputs and outputs of a file."""
 
 
@@ -33,13 +33,11 @@ class TfliteFile:
 
     Attributes:
         operators: by name, with their number.
-        dtype: of the module's integers, "int8" or "int16".
         inputs, outputs: scale and zero point of each of 8 or 16 bits, by name, as in the file.
     """
 
     data: bytes
     operators: dict[str, int]
-    dtype: str
     inputs: dict[str, tuple[float, int]]
     outputs: dict[str, tuple[float, int]]
 
@@ -49,7 +47,6 @@ def to_tflite(
     inputs: Sequence[str],
     outputs: Sequence[str],
     io: str | None = None,
-    fully_connected: bool = False,
 ) -> TfliteFile:
     """Write a module whose images lie in NHWC (ConvertLayout).
 
@@ -57,8 +54,6 @@ def to_tflite(
         mod: typed and partitioned: quantize_inputs, quantized_main, dequantize_outputs.
         inputs, outputs: names that the file's signature gives them, in order.
         io: key of ``IO``: what the file takes and gives; None for the module's own integers.
-        fully_connected: dense layers are this operator, whose products LiteRT's reference rounds
-            once and TFLM twice, as the module does.
     Raises:
         TfliteExportError: an operator, or a use of it, that TFLM has no equal for; the packages of
             ``[tflite]`` are not installed.
@@ -66,7 +61,7 @@ def to_tflite(
     if io is not None and io not in IO:
         raise TfliteExportError(f"unknown type of inputs {io!r}", fix=legal_names(io, IO))
     flow = dataflow(mod, "quantized_main", TFLITE)
-    graph = TfliteEmitter(FileWriter(), fully_connected)
+    graph = TfliteEmitter(FileWriter())
     taken: dict[str, int] = {}
     takes: dict[str, tuple[float, int]] = {}
     tensors: list[Tensor] = []
@@ -107,9 +102,7 @@ def to_tflite(
         if held.dtype != "int32":
             grids[name] = held.scale, held.grid.zero
     data = graph.writer.finish(taken, given)
-    kinds = {held.dtype for held in tensors if held.scale}
-    dtype = "int16" if kinds == {"int16"} else "int8"
-    return TfliteFile(data, graph.writer.counts, dtype, takes, grids)
+    return TfliteFile(data, graph.writer.counts, takes, grids)
 
 
 def _no_form(step: Step) -> TfliteExportError:

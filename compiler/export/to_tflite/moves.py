@@ -27,7 +27,6 @@ from compiler.export.to_tflite.values import (
 )
 from compiler.ir.dataflow import Step
 from compiler.ops.reduce.axes import axes_of
-from compiler.ops.tensor.unary_formula import TFLM_BITS
 from compiler.ops.transform.strided_slice import slices_of
 
 
@@ -248,18 +247,11 @@ def broadcast_to(step: Step, graph: TfliteEmitter) -> Form | None:
 
 @FToTflite.register("lookup")
 def lookup(step: Step, graph: TfliteEmitter) -> Form | None:
-    """Any function of 8 bits: GATHER from its 256 entries, at the integer as a place. Of 12 bits in
-    modules of 16, whose places are computed."""
+    """Any function of 8 bits: GATHER from its 256 entries, at the integer as a place."""
     source = graph.read(step.args[0], "int8")
     table = step.args[1].data
     quant = step.result.quant
     dtype, (scale, zero_point) = step.result.type.dtype, (quant and quant.of_tensor) or (0.0, 0)
-    places = graph.wide(step.args[0]) if step.args[0].type.dtype == "uint16" else None
-    if table is not None and places is not None and table.size <= 1 << TFLM_BITS and not zero_point:
-        made = graph.entries(table.astype(np.int64), places, Tensor(-1, (), dtype="int16"))
-        if dtype == "int16":
-            return graph.cast(made, dtype, scale)
-        return made
     dtype, offset = ("int8", 128) if dtype == "uint8" else (dtype, 0)
     if source is None or table is None or (dtype == "int8" and not scale):
         return None

@@ -57,10 +57,10 @@ from compiler.ops.qnn.requantize import (
     factors_in,
     finished,
     requantize_body,
+    rescaled,
     summed,
 )
 from compiler.ops.reduce.axes import axes_of
-from compiler.ops.rules.requantize import rescaled_by_tflm
 
 TfliteRule = Callable[[Step, TfliteEmitter], Form | None]
 
@@ -80,8 +80,6 @@ def cast(step: Step, graph: TfliteEmitter) -> Form | None:
     """Narrow again, or wide from now on."""
     form = graph.form(step.args[0])
     dtype = step.result.type.dtype
-    if dtype == "uint16":  # a place in a table
-        return graph.wide(step.args[0])
     if isinstance(form, Tensor) and form.dtype == "int32":
         if dtype in ("int32", "int64"):
             return form
@@ -309,7 +307,7 @@ def requantize(step: Step, graph: TfliteEmitter) -> Form | None:
     factors = factors_in(step)
     front = Words(step)
     behind = Words(step)
-    if factors is None or attrs.rounding not in TFLM:
+    if factors is None or attrs.rounding != TFLM:
         whole = requantize_body(step, front)
         if not isinstance(whole, Value) or not written(front.steps, graph):
             return None
@@ -342,7 +340,6 @@ def written(words: Iterable[Step], graph: TfliteEmitter) -> bool:
 def _rescaled(data: Value, factors: Factors, step: Step, graph: TfliteEmitter) -> Form | None:
     """The way back of a wide value, or one side of a sum on its way there."""
     form = graph.form(data)
-    once = step.attrs.rounding == "tflm_once"
     multiplier = factors.multiplier.reshape(-1)
     shift = factors.shift.reshape(-1)
     read = step.args[0].quant
@@ -356,7 +353,7 @@ def _rescaled(data: Value, factors: Factors, step: Step, graph: TfliteEmitter) -
     if factors.multiplier.ndim and step.attrs.axis % rank != rank - 1:
         return None
     source: Product | Matmul | Total | Sum | Raw | Tensor | None
-    if isinstance(form, Raw) and (multiplier.size > 1 or once):
+    if isinstance(form, Raw) and multiplier.size > 1:
         source = _as_product(form, graph)
     elif isinstance(form, Raw) and form.zero == form.source.zero and form.factor == 1:
         source = form
@@ -366,14 +363,14 @@ def _rescaled(data: Value, factors: Factors, step: Step, graph: TfliteEmitter) -
         source = form
     else:
         source = graph.wide(data)
-    if source is None or once != (isinstance(source, (Product, Matmul)) and source.once):
+    if source is None:
         return None
     scaled = Scaled(source, multiplier, shift, units, scale)
     if not isinstance(source, (Product, Sum)):
         return scaled
     bounds: list[Ints | None] = []
     for limit in (source.low, source.high):
-        after = None if limit is None else rescaled_by_tflm(limit, multiplier, shift, once)
+        after = None if limit is None else rescaled(limit, multiplier, shift, TFLM)
         bounds.append(after if after is None or np.ptp(after) else after[:1])
     if bounds[0] is not None and bounds[0].size > 1:
         scaled, bounds[0] = replace(scaled, floor=bounds[0]), None
@@ -419,7 +416,7 @@ def dense(step: Step, graph: TfliteEmitter) -> Form | None:
     rows = math.prod(source.shape[:-1])
     laid = graph.reshaped(source, (1, rows, 1, source.shape[-1]))
     bias = np.zeros(weight.shape[0], np.int64)
-    return Product(laid, weight[:, None, None, :], bias, (1, rows, 1, bias.size), dense=True)
+    return Product(laid, weight[:, None, None, :], bias, (1, rows, 1, bias.size))
 
 
 @FToTflite.register("nn.batch_matmul", "nn.matmul")

@@ -67,7 +67,7 @@ class Raw:
     """``(source - zero) * factor`` in int32.
 
     Attributes:
-        factor: 2^20 (of int16 2^15) in front of sums; the count of a window in front of its mean.
+        factor: 2^20 in front of sums; the count of a window in front of its mean.
     """
 
     source: Tensor
@@ -77,8 +77,7 @@ class Raw:
     @property
     def raised(self) -> bool:
         """Return whether it is as fine as a side of a sum."""
-        dtype = self.source.dtype
-        return dtype in SUM_SHIFT and self.factor == 1 << SUM_SHIFT[dtype]
+        return self.source.dtype == "int8" and self.factor == 1 << SUM_SHIFT
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,6 @@ class Product:
         out: (images, height, width, out) of the result.
         low, high: limits of the sums; one for each output channel, or None.
         padding: (top, left, bottom, right).
-        dense: whether it is a dense layer over rows.
     """
 
     source: Tensor
@@ -102,14 +100,8 @@ class Product:
     dilation: tuple[int, ...] = (1, 1)
     padding: tuple[int, ...] = (0, 0, 0, 0)
     depthwise: bool = False
-    dense: bool = False
     low: Ints | None = None
     high: Ints | None = None
-
-    @property
-    def once(self) -> bool:
-        """Return whether its sums are int64, with a bias of that and a factor of 16 bits."""
-        return self.source.dtype == "int16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +118,6 @@ class Matmul:
     adjoint: bool
     out: tuple[int, ...]
 
-    @property
-    def once(self) -> bool:
-        """Return whether sums are int64, as of a product with weights."""
-        return self.lhs.dtype == "int16"
-
 
 @dataclass(frozen=True, slots=True)
 class Total:
@@ -142,7 +129,7 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One side of a sum: 2^20 (of int16 2^15) times a tensor, scaled.
+    """One side of a sum: 2^20 times a tensor, scaled.
 
     Attributes:
         scale: real value of a step of the tensor there; a factor of the model may be in it.

@@ -46,13 +46,11 @@ from compiler.ops.tensor.fixed_point_multiply import (
 OP: Final = "qnn.requantize"
 RESCALING: Final = (OP, *PRODUCTS)
 """Operators that multiply integers by multiplier * 2^(shift - 31)."""
-ROUNDINGS: Final = ("up", "away", "even", "floor", "tflm", "tflm_once")
+ROUNDINGS: Final = ("up", "away", "even", "floor", "tflm")
 """Halves go upward, away from zero, or to the even neighbour; "floor" rounds all downward. "tflm"
 rounds twice in int32: x * 2^max(shift, 0) * multiplier * 2^-31 with halves upward, and that times
-2^min(shift, 0) with halves away from zero (TensorFlow Lite, MultiplyByQuantizedMultiplier), and
-"tflm_once" as "up", by multipliers of 15 digits: TFLM's products of int16."""
-TFLM: Final = ("tflm", "tflm_once")
-_UP: Final = ("up", "tflm_once")
+2^min(shift, 0) with halves away from zero (TensorFlow Lite, MultiplyByQuantizedMultiplier)."""
+TFLM: Final = "tflm"
 _WHOLE: Final = 1 << 53
 """Largest whole number up to which float64, the dtype of the bounds of clip, holds all."""
 _MOST_RIGHT: Final = 32
@@ -194,14 +192,14 @@ def limits_of(attrs: RequantizeAttrs) -> tuple[int, int] | None:
 
 def shifts_only(multiplier: Array, shift: Array, rounding: str, dtype: str) -> bool:
     """True if all factors are powers of two, and shifts of a dtype in one direction."""
-    if rounding in ("away", *TFLM) or (multiplier != POWER_OF_TWO).any():
+    if rounding in ("away", TFLM) or (multiplier != POWER_OF_TWO).any():
         return False
     return bool((shift >= 1).all() or ((shift <= 1).all() and (1 - shift < bits(dtype)).all()))
 
 
 def rescaled(x: Array, multiplier: Array, shift: Array, rounding: str) -> Array:
     """x * multiplier * 2^(shift - 31), rounded, in the dtype of x."""
-    if rounding in _UP:
+    if rounding == "up":
         result: Array = scaled(x, multiplier, shift)
         return result
     if rounding == "tflm":
@@ -323,7 +321,7 @@ def scaled_sum(x: Value, factors: Factors, attrs: RequantizeAttrs, words: Words)
                 return words.binary("left_shift", x, along(-down))
             return x
         return shifted_down(x, down, attrs.rounding, words)
-    if attrs.rounding in _UP:
+    if attrs.rounding == "up":
         return _product(x, multiplier, shift, attrs.axis, words)
     if attrs.rounding == "tflm":
         left = np.maximum(shift, 0)

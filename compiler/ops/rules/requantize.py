@@ -14,8 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.expr import Call, Expr, is_op_call
-from compiler.ir.walk import behind
+from compiler.ir.expr import Call, Expr
 from compiler.ops.qnn.requantize import TFLM, rescaled
 from compiler.ops.rules import integer_calls
 from compiler.ops.rules.dom_scale import DomScale, as_scale
@@ -42,7 +41,7 @@ Ints = NDArray[np.int64]
 TIES: dict[str, Ties] = {"UPWARD": "up", "TONEAREST": "away", "TONEAREST_EVEN": "even"}
 """Direction of halves, by QConfig.rounding."""
 
-SUM_SHIFT: Final = {"int8": 20, "int16": 15}
+SUM_SHIFT: Final = 20
 """Bits by which TFLM's ADD and SUB make their operands finer before they scale them."""
 
 
@@ -70,24 +69,11 @@ def multiplier_and_shift(factor: NDArray[Any]) -> tuple[Ints, Ints]:
     return multiplier, exponent
 
 
-def tflm_multiplier(factor: NDArray[np.float64], once: bool = False) -> tuple[Ints, Ints]:
-    """``multiplier_and_shift``; (0, 0) for factors so small that the shift is below -31.
-
-    Args:
-        once: for products of int16: the multiplier has 15 digits and is the nearest one.
-    """
+def tflm_multiplier(factor: NDArray[np.float64]) -> tuple[Ints, Ints]:
+    """``multiplier_and_shift``; (0, 0) for factors so small that the shift is below -31."""
     multiplier, shift = multiplier_and_shift(factor)
     gone = shift < -31
-    if once:
-        multiplier = np.minimum((multiplier + (1 << 15)) >> 16, (1 << 15) - 1) << 16
     return np.where(gone, 0, multiplier), np.where(gone, 0, shift)
-
-
-def rescaled_by_tflm(values: Ints, multiplier: Ints, shift: Ints, once: bool = False) -> Ints:
-    """The product with the numbers of ``tflm_multiplier``; with ``once`` in more than 32 bits."""
-    if not once:
-        return rescaled(values, multiplier, shift, "tflm")
-    return (values * multiplier + (np.int64(1) << (30 - shift))) >> (31 - shift)
 
 
 def requantized(
@@ -114,7 +100,7 @@ def requantized(
     if scales is not None:
         data = worth(cast(data, dtype), scales[0])
     shift = np.where(multiplier == 0, 0, np.maximum(shift, -63))
-    exact = ties in ("up", "floor", *TFLM) or bool((multiplier == POWER_OF_TWO).all())
+    exact = ties in ("up", "floor", TFLM) or bool((multiplier == POWER_OF_TWO).all())
     work = dtype if exact and ties != "away" else "int64"
     kinds = {"rounding": ties, "compute_dtype": work, "out_dtype": dtype}
     if trailing is None:
@@ -265,25 +251,6 @@ def within_accumulator(
 
 _FEWEST: Final = 8
 """Bits below which no operand of a product goes: a longer sum is refused."""
-_NEIGHBOURS: Final = 2
-_PRODUCTS: Final = (
-    "nn.conv2d",
-    "nn.dense",
-    "nn.matmul",
-    "nn.batch_matmul",
-    "nn.avg_pool2d",
-    "nn.global_avg_pool2d",
-    "mean",
-    "sum",
-)
-_BETWEEN: Final = ("add", "clip", "maximum", "minimum", "nn.relu", "reshape", "nn.batch_flatten")
-
-
-def _is_product(value: QRealizeIntExpr) -> bool:
-    """Return whether TFLM has these as sums of products: biased and limited, or scaled by
-    channels."""
-    _, source = behind(value.data, _BETWEEN)
-    return value.trailing is not None or is_op_call(source, *_PRODUCTS)
 
 
 class _Step:
@@ -303,7 +270,6 @@ class _Step:
         self.out = out
         self.nbit = 0 if clipped is None or qconfig.is_relay else wide_bits(*clipped)
         self.for_tflm = qconfig.for_tflm
-        self.once = self.for_tflm and qconfig.dtype_input == "int16" and _is_product(value)
         if self.for_tflm:
             # Scales of 12 bits: the double of TFLM's own preparation.
             self.factor: NDArray[Any] = scales.astype(np.float64) / out.values.astype(np.float64)
@@ -395,9 +361,7 @@ class _Step:
     @property
     def _ties(self) -> str:
         if self.for_tflm:
-            if self.once:
-                return "tflm_once"
-            return "tflm"
+            return TFLM
         if self.shifts is None:
             return TIES[self.qconfig.rounding]
         if not self.qconfig.round_for_shift:
@@ -409,9 +373,8 @@ class _Step:
     def _product(self, rank: int, bounds: tuple[float, float] | None) -> QRealizeIntExpr:
         value = self.value
         if self.for_tflm:
-            multiplier, shift = tflm_multiplier(self.factor, self.once)
-            work = "int64" if self.once else "int32"
-            return self._scaled(value.data, shift, work, rank, bounds, multiplier)
+            multiplier, shift = tflm_multiplier(self.factor)
+            return self._scaled(value.data, shift, "int32", rank, bounds, multiplier)
         data: Expr = value.data
         factor = self.factor
         if not within_contract(value.bound, factor):
@@ -445,7 +408,7 @@ class _Step:
         if self.same:
             return values
         if self.for_tflm:
-            return rescaled_by_tflm(values, *tflm_multiplier(self.factor, self.once), self.once)
+            return rescaled(values, *tflm_multiplier(self.factor), TFLM)
         if self.shifts is None:
             return rescaled(values, *multiplier_and_shift(self.factor), self._ties)
         powers = np.full_like(self.shifts, POWER_OF_TWO)
@@ -468,11 +431,6 @@ def _absorb_channel_clip(
         return None
     low = np.clip(step.apply(held.low), *clipped)
     high = np.clip(step.apply(held.high), *clipped)
-    apart = 0
-    if step.once:  # where limits lie beyond int32: what no value of the source reaches is none
-        low = np.where(held.low <= held.source.low, clipped[0], low)
-        high = np.where(held.high >= held.source.high, clipped[1], high)
-        apart = _NEIGHBOURS
-    if np.ptp(low) > apart or np.ptp(high) > apart:
+    if np.ptp(low) or np.ptp(high):
         return None
     return held.source, (int(np.median(low)), int(np.median(high)))

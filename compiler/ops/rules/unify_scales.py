@@ -260,20 +260,19 @@ def unify_for_add(
 
 
 def _rounded_apart(ref_call: Call, operands: Pair, qconfig: QConfig) -> tuple[Pair, DomScale]:
-    """Narrow operands as TFLM's ADD and SUB bring them together: 2^20 times as fine (2^15 of
-    int16), then each to 2^-20 of twice the larger scale."""
+    """Narrow operands as TFLM's ADD and SUB bring them together: 2^20 times as fine, then each to
+    2^-20 of twice the larger scale."""
     largest = max(float(value.scale.values) for value in operands)
-    shift = SUM_SHIFT[qconfig.dtype_input]
-    scale = DomScale(as_scale(2 * largest / (1 << shift)), wide=True)
+    scale = DomScale(as_scale(2 * largest / (1 << SUM_SHIFT)), wide=True)
     acc = qconfig.dtype_activation
     result = []
     for ref_arg, operand in zip(ref_call.args, operands):
         value = _as_accumulator(ref_arg, operand, acc, qconfig)
-        raised = left_shift(value.data, scalar(shift, acc))
+        raised = left_shift(value.data, scalar(SUM_SHIFT, acc))
         factor = np.asarray(float(value.scale.values) / (2 * largest))
         rank = rank_of(ref_arg)
         multiplier = tflm_multiplier(factor)
-        finer = DomScale(as_scale(np.ldexp(value.scale.values, -shift)))
+        finer = DomScale(as_scale(np.ldexp(value.scale.values, -SUM_SHIFT)))
         data = requantized(raised, *multiplier, None, rank, "tflm", acc, (finer, scale))
         result.append(integers(data, scale, acc, value.bounds_of))
     require_fits(result[0].bound + result[1].bound, acc, ref_call)

@@ -31,7 +31,7 @@ from compiler.ops.rules.realize import (
     of_integers,
     storage_dtype,
 )
-from compiler.ops.rules.requantize import to_fewer_bits, to_scalar
+from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.simplify import FDefinition
 from compiler.ops.rules.table import RealTable
 from compiler.ops.rules.with_tables import tabulates
@@ -42,7 +42,6 @@ from compiler.qtypes.context import QuantizeContext
 # Entries of a table that nothing narrows: what a 16 bit tensor holds.
 _WIDE = (1 << 15) - 1
 _NARROW = 8
-TFLM_BITS = 12
 """Bits of a table's index where microcontrollers hold it."""
 _INDEX = "int32"
 _WIDE_PLACES = "uint16"
@@ -92,8 +91,6 @@ def unary_formula_realize(
         return None
     rank = len(ref_call.args[0].tensor_type.shape)
     data = to_scalar(data, rank, ctx.qconfig).with_zero_point(ctx.qconfig)
-    if ctx.qconfig.for_tflm:
-        data = to_fewer_bits(data, TFLM_BITS, rank, ctx.qconfig)
     dtype = storage_dtype(data.low, data.high, ctx.qconfig)
     # The annotate rule narrows the operand; where debug_enabled_ops left it out, this stays float.
     if dtype is None:

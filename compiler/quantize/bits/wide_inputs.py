@@ -8,13 +8,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-
 from compiler.ir.expr import Call, Constant, Expr, Function, Var, is_op_call
 from compiler.ir.loops import END, STEP, lengths_of
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import Sequential
-from compiler.ir.ty import integer_range
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import is_given, quantize_kind
 from compiler.ops.annotation.wide_point import residual_stream
@@ -28,7 +25,6 @@ from compiler.quantize.calibration.input_sample import batch_size
 from compiler.quantize.candidate import RECOGNIZE, recommended_mark
 from compiler.quantize.layers import has_weight, named_layers
 from compiler.quantize.preparation.even_inputs import reads_columns
-from compiler.quantize.scales.weight_grid import channel_rows
 
 _SMALL: Final = 64
 """The last layers read at most this part of all quantized values."""
@@ -180,37 +176,6 @@ def left_in_float(module: IRModule) -> _Layers:
 
 def _is_computed(factor: Expr) -> bool:
     return not isinstance(factor, Constant) and quantize_kind(factor) != QAnnotateKind.WEIGHT
-
-
-_FITTED: Final = 1.25
-"""Factor by which fitted ranges, smoothing and sequential rounding increase sums."""
-
-
-def with_room_for_sums(module: IRModule, qconfig: QConfig) -> QConfig:
-    """A configuration of 16 bits, with fewer where sums of a layer would leave int32: of all
-    layers, since sums of a residual stream read what they read. What products of two computed
-    tensors read has fewer of its own.
-
-    Args:
-        module: result of ``prerequisite_optimize``.
-    """
-    if not qconfig.for_tflm or qconfig.dtype_input != "int16":
-        return qconfig
-    most = integer_range(qconfig.dtype_activation)[1] / (1 << (qconfig.nbit_input - 1))
-    largest = most
-    layers = qconfig.layers.to_dict()
-    for call, name in named_layers(module["main"]).items():
-        weight = call.args[1]
-        shape = FQProductShape.require(call.op)(call)
-        if not isinstance(weight, Constant):
-            layers.setdefault(name, {"nbit_input": (32 - (shape.terms - 1).bit_length()) // 2})
-        elif shape.weight_axis is not None and weight.data.size:
-            rows = np.abs(channel_rows(weight.data, shape.weight_axis))
-            spread = rows.sum(axis=1) / np.maximum(rows.max(axis=1), np.float32(1e-30))
-            sums = _FITTED * float(spread.max()) * ((1 << (qconfig.nbit_weight - 1)) - 1)
-            largest = max(largest, sums)
-    fewer = math.ceil(math.log2(largest / most))
-    return qconfig.with_overrides(nbit_input=qconfig.nbit_input - fewer, layers=layers)
 
 
 def _sums(main: Function) -> tuple[int, int]:

@@ -215,7 +215,7 @@ def requantize(planner: Planner, step: Step, args: list[Item]) -> bool:
     attrs = step.attrs
     x = args[0]
     vectors = [arg.data for arg in args[1:] if arg.data is not None]
-    if len(vectors) + 1 < len(args) or attrs.rounding in TFLM:
+    if len(vectors) + 1 < len(args) or attrs.rounding == TFLM:
         return False
     dtype = attrs.compute_dtype
     shape = x.shape

@@ -14,7 +14,6 @@ from typing import Any, Final
 import numpy as np
 
 from compiler.errors import TfliteExportError
-from compiler.export.to_tflite.file import operators_of
 from compiler.export.to_tflite.inputs import TFLITE, Taken, firsts, taken_by
 from compiler.ir.dataflow import dataflow
 from compiler.ir.module import IRModule
@@ -133,15 +132,13 @@ class FileJudge:
         if not kinds <= {"int8", "int16", "uint8", "int32"}:
             raise TfliteExportError(
                 f"the file takes {', '.join(sorted(kinds))}, whose integers look alike",
-                fix="export it with --io int8, int16 or uint8",
+                fix="export it with --io int8 or uint8",
             )
 
     @property
     def judges(self) -> list[str]:
-        """Those whose integers are to be the module's: not LiteRT's reference where the file has
-        FULLY_CONNECTED, which rounds there once."""
-        last = JUDGES[:1] if "FULLY_CONNECTED" in operators_of(self.data) else JUDGES
-        return [name for name in self.differing if name in last]
+        """Those whose integers are to be the module's."""
+        return [name for name in self.differing if name in JUDGES]
 
     def compare(self, inputs: Mapping[str, Array]) -> None:
         """Run the module and the file on the same inputs of the module."""

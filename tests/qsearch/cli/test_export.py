@@ -331,20 +331,6 @@ def test_a_litert_file_is_written_checked_and_verified(
     assert "d.tflite in XNNPACK" in shown
 
 
-def test_a_file_with_fully_connected_is_verified_by_tflm(
-    for_tflm: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    target = tmp_path / "d.tflite"
-    words = ["export", str(for_tflm), "--format", "tflite", "--fully-connected", "-o", str(target)]
-    assert run([*words, "--json"]) == 0
-    facts = json.loads(capfd.readouterr().out)
-    assert "1 x FULLY_CONNECTED" in facts["operators"]
-    assert facts["self_check"].endswith("differ in TFLM")
-    proof = tmp_path / "p.json"
-    assert run(["verify", str(for_tflm), "--tflite", str(target), "-o", str(proof)]) == 0
-    assert run(["export", str(for_tflm), "--fully-connected"]) == 2
-
-
 def test_verify_counts_the_integers_of_a_file_of_another_module(
     for_tflm: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -38,7 +38,6 @@ from qsearch.settings.config import resolve
 from qsearch.store.engine import open_engine
 from qsearch.store.repository import Repository
 from tests.needs import NEEDS_C, missing
-from workers.metrics.size import fields_of
 
 LAYERS = ("conv_0", "conv_1", "gemm_0")
 
@@ -251,33 +250,17 @@ def test_layers_of_a_search_for_qdq_have_the_bits_that_it_stores() -> None:
         prepare_study(resolve({**asked, "space": own}).settings, find_model("digits"))
 
 
-@pytest.mark.parametrize("form", ["tflite", "tflite-16x8"])
-def test_a_search_for_tflite_holds_only_what_has_such_a_file(form: str, tmp_path: Path) -> None:
+def test_a_search_for_tflite_holds_only_what_has_such_a_file(tmp_path: Path) -> None:
     pytest.importorskip("ai_edge_litert", reason=missing("the Python packages of the tests"))
-    study = prepare_study(resolve({"for": form}).settings, find_model("digits"))
-    assert study.start.nbit_input == (16 if form == "tflite-16x8" else 8)
+    study = prepare_study(resolve({"for": "tflite"}).settings, find_model("digits"))
+    assert study.start.nbit_input == 8
     (named,) = (p for p in study.space.parameters if p.name == "requantization")
     assert named.choices == ("tflite",)
     assert study.start.requantization == "tflite"
-    assert study.start.layers.to_dict() == fields_of(form).get("layers", {})
-    own = {"for": form, "space": {"fields": {"calibrate_mode": ["mse"]}}}
+    assert study.start.layers.to_dict() == {}
+    own = {"for": "tflite", "space": {"fields": {"calibrate_mode": ["mse"]}}}
     with pytest.raises(SettingsError, match="no requantization float_product"):
         prepare_study(resolve(own).settings, find_model("digits"))
-
-
-def test_products_of_two_tensors_of_16_bits_start_with_as_many_as_their_sums_hold(
-    tmp_path: Path,
-) -> None:
-    pytest.importorskip("ai_edge_litert", reason=missing("the Python packages of the tests"))
-    x = relay.var("x", (1, 5, 64))
-    weight = relay.const(np.random.default_rng(0).normal(0, 0.2, (64, 64)).astype("float32"))
-    rows = relay.op.nn.dense(x, weight)
-    scores = relay.op.nn.batch_matmul(rows, relay.op.nn.dense(x, weight), transpose_b=True)
-    onnx.save(to_onnx(relay.module(relay.Function([x], scores))), str(tmp_path / "m.onnx"))
-    settings = resolve({"for": "tflite-16x8"}).settings
-    start = prepare_study(settings, find_model(str(tmp_path / "m.onnx"))).start
-    (asked,) = (one for name, one in start.layers.items() if name not in (TABLES, SUMS, OTHERS))
-    assert (start.nbit_input, asked.nbit_input) == (16, 13)
 
 
 def test_a_model_without_a_litert_file_is_refused_before_a_search_for_one(

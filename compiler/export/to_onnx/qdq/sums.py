@@ -431,7 +431,7 @@ def factor_of(step: Step, rectified: bool = False) -> Floats | None:
 
 def _factors(step: Step) -> Factors | None:
     """The factors by which a step multiplies; the way ties go is lost in a QDQ graph."""
-    if step.name not in RESCALING or getattr(step.attrs, "rounding", "") in (*TFLM, "floor"):
+    if step.name not in RESCALING or getattr(step.attrs, "rounding", "") in (TFLM, "floor"):
         return None
     return factors_in(step)
 

@@ -101,15 +101,6 @@ def test_a_softmax_of_12_bits_stays_one_operator(masked: bool) -> None:
     assert sqnr_db(found, wanted) > 30
 
 
-def test_sums_that_only_an_output_reads_may_have_16_bits_in_front_of_them() -> None:
-    module = digits(nbit_input=16, dtype_input="int16", requantization="tflite")
-    x = images(10)
-    made = to_qdq_onnx(module.module)
-    onnx.checker.check_model(made.model, full_check=True)
-    (wanted,) = module.run([x])
-    assert sqnr_db(outputs(made.model, x), wanted) > 30
-
-
 def test_a_limit_of_sums_at_0_is_kept_by_signed_integers() -> None:
     rng = np.random.default_rng(0)
     weights = [relay.const(rng.normal(0, 0.5, (4, 4, 3, 3)).astype("float32")) for _ in range(2)]

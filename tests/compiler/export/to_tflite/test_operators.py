@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,17 +11,13 @@ import pytest
 
 from compiler import relay
 from compiler.errors import TfliteExportError
-from compiler.export.to_tflite.inputs import taken_by
 from compiler.export.to_tflite.module import TfliteFile
 from compiler.ir.module import IRModule
 from compiler.ir.walk import mentions
 from compiler.pipeline import tflite_file
 from compiler.quantize import Calibration, QConfig, prerequisite_optimize
-from compiler.quantize.bits.wide_inputs import with_room_for_sums
-from compiler.targets.reference.executor import ReferenceExecutor
-from compiler.targets.tflite.interpreters import JUDGES, FileJudge, interpreter
+from compiler.targets.tflite.interpreters import JUDGES, FileJudge
 from tests.needs import missing
-from workers.metrics.size import fields_of
 
 Interpreter = pytest.importorskip(
     "ai_edge_litert.interpreter", reason=missing("the Python packages of the tests")
@@ -343,57 +338,18 @@ BUILDS: dict[str, tuple[Build, str]] = {
 }
 
 
-SIXTEEN = (
-    *("convolution, odd padding", "convolution, SAME", "strides", "dilation", "groups"),
-    *("depthwise", "two of a channel", "clip of 6", "sum", "difference", "sum, relu", "max pool"),
-    *("padded max pool", "mean of windows", "mean of an image", "dense", "concatenation"),
-    *("transposition", "broadcast", "split", "mean of rows", "mean of a sum", "mean of channels"),
-    *("transposed convolution", "six axes", "norm of channels", "factor and bias of a sum"),
-    *("bias behind a limit", "input in another range", "input in another range by channel"),
-    *("a constant image", "prelu", "the larger of two", "concatenation of two scales"),
-    *("slice", "slice of five axes", "sigmoid", "tanh last", "sum of a table", "exp", "erf last"),
-    *("silu", "product", "gate", "bias of a table", "fields of several tables"),
-    *("softmax", "softmax of channels", "transformer", "norm of the mean square"),
-    *("input of two layers", "table of the input", "table of a product", "constant in front"),
-    "factor of a summand",
-)
-"""What has a form with 16 bits of data and 8 of weights, by the same operators, …"""
-PUT_TOGETHER = (
-    *("nearest resize", "bilinear resize", "repeat", "some channels", "padding by reflection"),
-    *("reversed rows", "twelve in one"),
-)
-"""… what of slices, since TFLM gathers no int16, …"""
-BLOCKS = tuple(name for name in BUILDS if "space" in name)
-"""… what by another order of axes, …"""
-HALVES = {
-    "smallest of rows": "MINIMUM",
-    "largest of rows": "MAXIMUM",
-    "largest of channels": "MAXIMUM",
-}
-"""… and what by halves, since TFLM reduces no int16."""
-OPERATORS_OF_SIXTEEN = {
-    **{name: BUILDS[name][1] for name in SIXTEEN},
-    **dict.fromkeys(PUT_TOGETHER, "CONCATENATION"),
-    **dict.fromkeys(BLOCKS, "TRANSPOSE"),
-    **HALVES,
-}
-IN_SIXTEEN = dict(fields_of("tflite-16x8"))
-IN_SIXTEEN["scheme"] = IN_SIXTEEN.pop("activation_scheme")
-
-
 def module_of(
     build: Build, scheme: str, shape: tuple[int, ...] = SHAPE, **changes: Any
 ) -> IRModule:
-    mod, calibration = prepared(build, shape)
     asked = QConfig.recommended(
         **{"requantization": "tflite", "calibrate_mode": "mse", "activation_scheme": scheme}
         | changes
     )
-    return calibration.candidate(with_room_for_sums(mod, asked)).module
+    return prepared(build, shape).candidate(asked).module
 
 
 @functools.cache
-def prepared(build: Build, shape: tuple[int, ...]) -> tuple[IRModule, Calibration]:
+def prepared(build: Build, shape: tuple[int, ...]) -> Calibration:
     """A network, calibrated once for all schemes."""
     rng = np.random.default_rng(5)
     x = relay.var("x", shape)
@@ -401,7 +357,7 @@ def prepared(build: Build, shape: tuple[int, ...]) -> tuple[IRModule, Calibratio
     shorthand = mentions(mod["main"], ("nn.conv2d_transpose",))  # has integers at level 3 only
     mod = prerequisite_optimize(mod, opt_level=3 if shorthand else None)
     data = [{"x": rng.normal(0.3, 1, shape).astype("float32")} for _ in range(4)]
-    return mod, Calibration(mod, data)
+    return Calibration(mod, data)
 
 
 def file_of(mod: IRModule, io: str | None = None) -> TfliteFile:
@@ -421,83 +377,6 @@ def test_both_interpreters_give_the_integers_of_the_module(name: str, scheme: st
     assert judge.elements > 50
 
 
-@pytest.mark.parametrize("name", OPERATORS_OF_SIXTEEN)
-def test_both_interpreters_give_the_integers_of_a_module_of_16_bits(name: str) -> None:
-    mod = module_of(BUILDS[name][0], **IN_SIXTEEN)
-    made = file_of(mod)
-    assert OPERATORS_OF_SIXTEEN[name] in made.operators
-    assert made.dtype == "int16"
-    judge = FileJudge(mod, made.data, JUDGES)
-    judge.compare_noise(12)
-    assert judge.differing == dict.fromkeys(JUDGES, 0)
-    assert judge.elements > 50
-
-
-def test_a_limit_that_a_channel_of_small_weights_never_reaches_is_none() -> None:
-    def build(x: Any, rng: np.random.Generator) -> Any:
-        small = np.where(np.arange(6) == 2, 1e-6, 1).reshape(6, 1, 1, 1)
-        scaled = relay.const((rng.normal(0, 0.4, (6, 6, 3, 3)) * small).astype("float32"))
-        return conv(op.clip(nn.conv2d(x, scaled), a_min=0.0, a_max=6.0), rng)
-
-    mod = module_of(build, **IN_SIXTEEN)
-    made = file_of(mod)
-    assert "MINIMUM" not in made.operators
-    judge = FileJudge(mod, made.data, JUDGES)
-    judge.compare_noise(4)
-    assert judge.differing == dict.fromkeys(JUDGES, 0)
-
-
-def test_layers_whose_sums_would_leave_int32_read_fewer_bits() -> None:
-    rng = np.random.default_rng(3)
-    x = relay.var("x", (1, 8, 6, 6))
-    wide = nn.relu(nn.conv2d(x, weight(rng, 224, 8, 1, 1)))
-    even = rng.uniform(-1, 1, (6, 224, 3, 3)).astype("float32")
-    deep = nn.conv2d(wide, relay.const(even))
-    mod = prerequisite_optimize(
-        relay.module(relay.Function([x], nn.conv2d(deep, weight(rng, 5, 6, 1, 1))))
-    )
-    given = QConfig.recommended(**{**fields_of("tflite-16x8"), "weight_rounding": "sequential"})
-    config = with_room_for_sums(mod, given)
-    assert config.nbit_input == 14
-    data = [{"x": rng.normal(0, 1, (1, 8, 6, 6)).astype("float32")} for _ in range(4)]
-    made = Calibration(mod, data).candidate(config).module
-    judge = FileJudge(made, file_of(made).data, JUDGES)
-    judge.compare_noise(4)
-    assert judge.differing == dict.fromkeys(JUDGES, 0)
-    assert with_room_for_sums(mod, QConfig.recommended()) == QConfig.recommended()
-
-
-def test_an_input_beyond_what_its_table_has_is_limited() -> None:
-    mod = module_of(BUILDS["table of the input"][0], **IN_SIXTEEN)
-    run, _ = interpreter(JUDGES[1], file_of(mod).data)
-    (taken,) = taken_by(mod)
-    given = np.linspace(-32768, 32767, math.prod(SHAPE)).astype("int16").reshape(SHAPE)
-    core = ReferenceExecutor(mod, "quantized_main")
-    (wanted,) = core.run([np.clip(given, *taken.ends).astype("int32")])
-    np.testing.assert_array_equal(run([given])[0], wanted)
-
-
-def test_what_16_bits_have_no_form_of_is_refused_with_8_as_the_cure() -> None:
-    mod = module_of(BUILDS["place of the largest channel"][0], **IN_SIXTEEN)
-    with pytest.raises(TfliteExportError, match="8 bits everywhere"):
-        file_of(mod)
-
-
-@pytest.mark.parametrize("io", ["int8", "uint8"])
-def test_a_file_of_16_bits_takes_no_8(io: str) -> None:
-    mod = module_of(BUILDS["sum"][0], **IN_SIXTEEN)
-    with pytest.raises(TfliteExportError, match=f"int16, not {io}\n.*--io int16 or float"):
-        file_of(mod, io)
-    assert file_of(mod, "int16").data == file_of(mod).data
-    assert file_of(mod, "float").operators["QUANTIZE"] == 1
-
-
-def test_16_bits_around_another_number_than_0_are_refused() -> None:
-    mod = module_of(BUILDS["sum"][0], **{**IN_SIXTEEN, "scheme": "asymmetric"})
-    with pytest.raises(TfliteExportError, match="no form in a LiteRT file"):
-        file_of(mod)
-
-
 def test_a_file_of_uint8_gives_the_same_integers_128_higher() -> None:
     mod = module_of(BUILDS["sum"][0], "asymmetric")
     made = file_of(mod, "uint8")
@@ -505,20 +384,6 @@ def test_a_file_of_uint8_gives_the_same_integers_128_higher() -> None:
     judge = FileJudge(mod, made.data, JUDGES)
     judge.compare_noise(4)
     assert judge.differing == dict.fromkeys(JUDGES, 0)
-
-
-@pytest.mark.parametrize("sixteen", [False, True])
-def test_dense_layers_as_fully_connected_are_judged_by_tflm_alone(sixteen: bool) -> None:
-    changes = IN_SIXTEEN if sixteen else {"scheme": "symmetric"}
-    mod = module_of(BUILDS["dense"][0], **changes)
-    made = tflite_file(mod, ["x"], ["y"], fully_connected=True)
-    assert made.operators["FULLY_CONNECTED"] == 1
-    assert len(made.data) < len(file_of(mod).data) + 600  # the weights stand there once
-    judge = FileJudge(mod, made.data, JUDGES)
-    judge.compare_noise(400)
-    assert judge.judges == ["TFLM"]
-    assert judge.differing["TFLM"] == 0 < judge.differing[JUDGES[1]]
-    assert FileJudge(mod, file_of(mod).data, JUDGES).judges == list(JUDGES)
 
 
 def test_images_of_nhwc_are_not_moved() -> None:
@@ -531,18 +396,6 @@ def test_images_of_nhwc_are_not_moved() -> None:
     judge = FileJudge(mod, made.data, JUDGES)
     judge.compare_noise(4)
     assert judge.differing == dict.fromkeys(JUDGES, 0)
-
-
-def test_weights_of_a_file_of_16_bits_have_the_scales_that_the_quantizer_chose() -> None:
-    data = file_of(module_of(BUILDS["groups"][0], **IN_SIXTEEN)).data
-    tensors = Interpreter(model_content=data).get_tensor_details()
-    (scales,) = (
-        one["quantization_parameters"]["scales"]
-        for one in tensors
-        if one["dtype"] is np.int8 and one["quantization_parameters"]["scales"].size > 1
-    )
-    digits = np.frexp(scales)[0] * 2**12  # the multipliers of int16 have 15 bits, a scale has 12
-    np.testing.assert_array_equal(digits, np.rint(digits))
 
 
 @pytest.mark.parametrize("last", ["clip", "sum"])
@@ -571,7 +424,7 @@ def test_what_is_not_the_same_integer_for_integer_is_refused_with_a_cure() -> No
 def test_another_files_integers_are_refused_and_float_files_have_none() -> None:
     mod = module_of(BUILDS["depthwise"][0], "unsigned")
     other = module_of(BUILDS["dense"][0], "unsigned")
-    with pytest.raises(TfliteExportError, match="int8, int16 or uint8"):
+    with pytest.raises(TfliteExportError, match="int8 or uint8"):
         FileJudge(mod, file_of(mod, "float").data, JUDGES)
     judge = FileJudge(mod, file_of(other).data, JUDGES)
     with pytest.raises(TfliteExportError, match="does not take the module's integers"):

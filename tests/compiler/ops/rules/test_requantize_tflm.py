@@ -30,13 +30,6 @@ def as_tflite_writes_it(x: int, multiplier: int, shift: int) -> int:
     return (high >> right) + ((high & mask) > threshold)
 
 
-def of_int64(x: int, multiplier: int, shift: int) -> int:
-    """The same of int64, which takes the upper 16 bits of a multiplier of 31."""
-    reduced = (multiplier + (1 << 15)) >> 16 if multiplier < 0x7FFF0000 else 0x7FFF
-    total = 15 - shift
-    return (x * reduced + (1 << (total - 1))) >> total
-
-
 def numbers(rng: np.random.Generator, count: int) -> Any:
     near = np.arange(-600, 600)
     wide = rng.integers(-(1 << 29), 1 << 29, count)
@@ -45,21 +38,19 @@ def numbers(rng: np.random.Generator, count: int) -> Any:
 
 @pytest.mark.parametrize("executor", ["reference", "integer", pytest.param("c", marks=NEEDS_C)])
 @pytest.mark.parametrize("limits", [(-(1 << 31), (1 << 31) - 1), (-128, 127)], ids=["any", "int8"])
-@pytest.mark.parametrize("once", [False, True], ids=["twice", "once"])
 @pytest.mark.parametrize("per_axis", [False, True], ids=["one factor", "per axis"])
 def test_every_form_computes_what_tflite_writes(
-    per_axis: bool, once: bool, limits: tuple[int, int], executor: str
+    per_axis: bool, limits: tuple[int, int], executor: str
 ) -> None:
     rng = np.random.default_rng(7)
     shifts = np.array([-31, -30, -9, -8, -1, 0, 1, 0] if per_axis else [-7], np.int32)
     whole = rng.integers(1 << 30, 1 << 31, shifts.size)
     whole[-1], whole[0] = 1 << 30, (1 << 31) - 1
     reals = np.ldexp(whole.astype(np.float64), shifts - 31)
-    multipliers = tflm_multiplier(reals, once)[0].astype(np.int32)
+    multipliers = tflm_multiplier(reals)[0].astype(np.int32)
     data = np.repeat(numbers(rng, 2000)[:, None], shifts.size, axis=1)
     x = relay.var("x", data.shape, "int32")
-    how: dict[str, Any] = {"rounding": "tflm_once" if once else "tflm", "out_dtype": "int32"}
-    how |= {"compute_dtype": "int64" if once else "int32"}
+    how: dict[str, Any] = {"rounding": "tflm", "out_dtype": "int32", "compute_dtype": "int32"}
     how |= {"low": limits[0], "high": limits[1]}
     if per_axis:
         made = requantize(x, multipliers, shifts, axis=1, **how)
@@ -72,8 +63,7 @@ def test_every_form_computes_what_tflite_writes(
         (found,) = evaluate(mod, {"x": data}, executor)
     rows = data.tolist()
     pairs = list(zip(whole.tolist(), shifts.tolist(), strict=True))
-    formula = of_int64 if once else as_tflite_writes_it
-    wanted = [[formula(v, *pair) for v, pair in zip(row, pairs)] for row in rows]
+    wanted = [[as_tflite_writes_it(v, *pair) for v, pair in zip(row, pairs)] for row in rows]
     np.testing.assert_array_equal(found, np.clip(wanted, *limits))
 
 

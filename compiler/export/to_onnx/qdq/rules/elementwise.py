@@ -233,7 +233,7 @@ def requantize(step: Step, graph: QdqEmitter) -> Real | None:
     factors = factors_in(step)
     rounding = getattr(step.attrs, "rounding", "")
     real = graph.real(value)
-    if factors is None or real is None or rounding in TFLM or factors.scale.min() <= 0:
+    if factors is None or real is None or rounding == TFLM or factors.scale.min() <= 0:
         return None
     if factors.bias.size == 1:
         real = graph.plus(real, float(factors.bias.reshape(()))) if factors.bias.any() else real
