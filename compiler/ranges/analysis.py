@@ -145,7 +145,7 @@ FRange: OpRule[RangeRule] = OpRule(
 )
 
 
-_BY_NAME: Final = ("nn.avg_pool2d",)
+BY_NAME: Final = ("nn.avg_pool2d",)
 """Operators whose bounds their bodies would lose: windows at a border have fewer elements."""
 
 
@@ -198,7 +198,7 @@ def analyse_step(step: Step, ctx: RangeContext) -> None:
         if ends is not None:
             ctx.set_ends(step.result, ends)
         return
-    words, results = words_of(step, _BY_NAME)
+    words, results = words_of(step, BY_NAME)
     ctx.operator = step
     for word in words:
         analyse_word(word, ctx)

@@ -11,7 +11,7 @@ class Finding:
 
     Attributes:
         check: "hashes", "types", "dtypes", "wiring", "ranges", "record", "samples", "executors",
-            "steps" or "eval".
+            "steps", "eval" or "certificate".
         node: the value, function, sample or member it is about.
         what: with the numbers that show it.
         bound: the value that may be reached, where there is one.

@@ -263,6 +263,12 @@ def keygen_command(out: str) -> None:
     metavar="FILE",
     help="also run this exported LiteRT file in TFLM and LiteRT, and count differing integers",
 )
+@option(
+    "--certificate",
+    metavar="FILE",
+    help="write words and bounds of a proved module, for `python -m compiler.proof.checker FILE`",
+    panel=OUTPUT,
+)
 @option("--allow-large", help="also verify a small file whose module needs much work")
 @option(
     "--against",
@@ -280,6 +286,7 @@ def verify_command(
     data: DataSource,
     out: str | None,
     require_record: bool,
+    certificate: str | None,
     as_json: bool,
     **asked: Any,
 ) -> int:
@@ -293,7 +300,8 @@ def verify_command(
     """
     judged = {name: asked.pop(name) for name in ("against", "strict", "samples", "dim")}
     if Path(module).suffix == ".onnx":
-        _only_of_kind(module, {"require_record": require_record, **asked})
+        own = {"require_record": require_record, "certificate": certificate}
+        _only_of_kind(module, {**own, **asked})
         return _judge(module, data, out, as_json, judged)
     _only_of_kind(module, judged)
     from qsearch.commands.verification import verify
@@ -305,6 +313,8 @@ def verify_command(
     if not json_printed(found, as_json):
         print("\n".join(wrapped(line, "    ") for line in _report(found)))
     found.save(target)
+    if certificate is not None:
+        found.save_certificate(Path(certificate))
     if not as_json:
         print(f"written: {target}")
     if found.acceptable(require_record):
@@ -377,6 +387,10 @@ def _report(found: Verification) -> list[str]:
     lines.append("for every input")
     for claim in found.proof.claims:
         lines.append(f"  {'proved' if claim.holds else 'REFUTED':<8} {claim.name}: {claim.detail}")
+    if found.checked_again:
+        lines.append(
+            f"  checked again by compiler.proof.checker: {found.checked_again} bounds follow"
+        )
     inputs = ", ".join(f"%{name} in [{low}, {high}]" for name, low, high in found.proof.inputs)
     lines.append(f"  with the inputs of @quantized_main: {inputs or 'unknown'}")
     lines += [f"  {sentence}" for sentence in found.proof.passthrough]

@@ -1,6 +1,6 @@
 """``qsearch verify``: what a .qmod is shown to be, derived again from the file alone.
 
-hashes → types → dtypes → ranges → samples → executors → data → record → signature
+hashes → types → dtypes → ranges → samples → executors → data → record → signature → certificate
 
 Verdict, record and signature are three answers. Whatever fails in the module is a finding, and one
 finding refutes. A record or a signature that does not hold leaves the verdict as it is and makes
@@ -10,6 +10,7 @@ the file unacceptable. A file that is no .qmod at all is an error.
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -21,6 +22,8 @@ from numpy.typing import NDArray
 from compiler.errors import ArtifactError, ArtifactHashError, TypeInferenceError
 from compiler.ir.module import IRModule
 from compiler.ir.text.printer import text
+from compiler.proof import checker
+from compiler.proof.certificate import certificate
 from compiler.proof.derive import Proof, derive
 from compiler.proof.record import RecordState, compare_record, record_of, record_state
 from compiler.proof.replay import Comparison, differing_elements
@@ -78,6 +81,8 @@ class Verification:
         outside: what the file holds beside the module, of which nothing is shown: the float parts
             of a model that was cut.
         versions: the libraries that made the file, where they have other versions here.
+        certificate: words and bounds of a module that nothing refutes, for ``proof.checker``.
+        checked_again: bounds that it derived again.
     """
 
     path: Path
@@ -90,6 +95,8 @@ class Verification:
     evaluation: Mapping[str, Any] | None = None
     outside: tuple[str, ...] = ()
     versions: str = ""
+    certificate: bytes = field(default=b"", repr=False)
+    checked_again: int = 0
 
     @property
     def proved(self) -> bool:
@@ -117,6 +124,7 @@ class Verification:
             "record_findings": [asdict(f) for f in self.record_findings],
             "signature": {"state": self.signature.state, "key": self.signature.key},
             "outside": list(self.outside),
+            "checked_again": self.checked_again,
             "evaluation": None if self.evaluation is None else dict(self.evaluation),
             "checked_with": {"qsearch": code_version(), **library_versions()},
         }
@@ -128,6 +136,19 @@ class Verification:
             RunFolderError: it cannot be written there.
         """
         write_atomically(path, json_bytes(self.to_dict()), fix="name another file with -o")
+
+    def save_certificate(self, path: Path) -> None:
+        """Write the words and bounds of a proved module.
+
+        Raises:
+            ArtifactError: the module is refuted.
+            RunFolderError: it cannot be written there.
+        """
+        if not self.proved:
+            raise ArtifactError(
+                "a refuted module has no certificate", where=str(self.path), fix="leave it out"
+            )
+        write_atomically(path, self.certificate, fix="name another file with --certificate")
 
 
 def verify(
@@ -216,6 +237,14 @@ def _verify(
             proof = replace(proof, comparisons=(*proof.comparisons, comparison))
             if name in judge.judges:
                 against.extend(comparison.finding("tflite"))
+    words = b""
+    checked_again = 0
+    if not against:
+        words = certificate(module.module)
+        try:
+            checked_again = checker.check(io.BytesIO(words))
+        except checker.RefusedError as error:
+            against.append(Finding("certificate", path.name, str(error)))
     return Verification(
         path,
         digest,
@@ -227,6 +256,8 @@ def _verify(
         evaluation,
         tuple(parts_outside(module)),
         other_versions(module.provenance.get("libraries")),
+        words,
+        checked_again,
     )
 
 

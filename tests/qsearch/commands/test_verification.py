@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qsearch
 from compiler.ir.structural import structural_equal
+from compiler.proof.checker import RULES, check, range_of
 from compiler.proof.record import FORMAT, compare_record, record_of, record_state
 from compiler.runtime.archive import MANIFEST, json_bytes, write_archive
 from compiler.runtime.artifact import TENSORS, load_qmod
@@ -40,6 +41,29 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("shipped") / "digits.qmod"
     qsearch.quantize("digits").save(path)
     return path
+
+
+def test_the_bounds_are_derived_again_from_a_certificate(
+    shipped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "m.npz"
+    assert run(["verify", str(shipped), "--certificate", str(file)]) == 0
+    assert f"by compiler.proof.checker: {check(file)} bounds follow" in capsys.readouterr().out
+
+
+def test_a_bound_that_does_not_follow_refutes_and_writes_no_certificate(
+    shipped: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(RULES, "nn.conv2d", lambda attrs, args, result: range_of("int64"))
+    file = tmp_path / "m.npz"
+    assert run(["verify", str(shipped), "-o", str(tmp_path / "proof.json")]) == 1
+    assert "nn.conv2d: " in capsys.readouterr().out
+    assert run(["verify", str(shipped), "--certificate", str(file)]) == 2
+    assert "a refuted module has no certificate" in capsys.readouterr().err
+    assert not file.exists()
 
 
 def members_of(path: Path) -> Members:
