@@ -171,12 +171,6 @@ def test_a_mode_that_measures_needs_data(b7: Any) -> None:
         quantize(b7[0])
 
 
-def test_data_that_can_be_read_once_are_refused_at_once(b7: Any) -> None:
-    mod, dataset = b7
-    with qconfig(**GENERAL), pytest.raises(TypeError, match="only once"):
-        quantize(mod, dataset=iter(dataset))
-
-
 def test_ranges_of_another_module_are_refused(b7: Any) -> None:
     annotated, run = mark(b7[0], QConfig(**GENERAL))
     assert (len(quantize_points(annotated)), len(measured_points(annotated))) == (5, 3)

@@ -156,10 +156,15 @@ def test_all_forms_of_the_module_agree_bit_for_bit(
 
 def test_missing_data_are_named() -> None:
     rng = np.random.default_rng(5)
-    mod, data = network(rng), batches(rng, count=1)
     with pytest.raises(CalibrationError, match="need a dataset"):
-        quantize(mod, context=QuantizeContext(FITTED))
-    with pytest.raises(TypeError, match="only once"):
-        channel_stats(mod, iter(data), sample=True)
-    with pytest.raises(TypeError, match="only once"):
-        quantize(mod, dataset=iter(data), qconfig="auto")
+        quantize(network(rng), context=QuantizeContext(FITTED))
+
+
+def test_a_generator_serves_a_sample_and_a_choice() -> None:
+    rng = np.random.default_rng(5)
+    mod, data = network(rng), batches(rng, count=1)
+    found = channel_stats(mod, iter(data), sample=True).sample
+    assert found is not None
+    assert len(found.runs) == 1
+    chosen = (quantize(mod, dataset=one, qconfig="auto") for one in (iter(data), data))
+    assert_structural_equal(*chosen)
