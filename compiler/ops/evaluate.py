@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.core.legalize import words_of
+from compiler.core.words import Body
 from compiler.errors import EvaluationError
 from compiler.ir.attrs import Attrs
 from compiler.ir.dataflow import Dataflow, Step, flatten_function
@@ -135,6 +137,35 @@ def computes(*ops: Op) -> Callable[[SimplifyRule], SimplifyRule]:
     return add
 
 
+def computes_by_body(*ops: Op) -> Callable[[Body], Body]:
+    """Decorator of a body that only moves or picks elements: operators compute it in every
+    dtype."""
+
+    def add(body: Body) -> Body:
+        for op in ops:
+            FNumpyCompute.register(op)(_by_body(op))
+        return body
+
+    return add
+
+
+def _by_body(op: Op) -> NumpyCompute:
+    @lru_cache(maxsize=256)
+    def flow_of(attrs: Attrs | None, *kinds: tuple[tuple[int, ...], np.dtype[Any]]) -> Dataflow:
+        params = tuple(Var("x", TensorType(shape, str(dtype))) for shape, dtype in kinds)
+        function = infer_expr(Function(params, Call(op, params, attrs)))
+        assert isinstance(function, Function)
+        flow = flatten_function(function, IRModule())
+        steps, results = words_of(flow.steps[0], floats=True)
+        return Dataflow(flow.inputs, tuple(steps), tuple(results))
+
+    def compute(attrs: Attrs | None, args: Arrays, out_type: Type) -> list[Any]:
+        flow = flow_of(attrs, *[(arg.shape, arg.dtype) for arg in args])
+        return flatten([evaluate_flow(flow, *args)])
+
+    return compute
+
+
 def _by_definition(rule: SimplifyRule, op: Op) -> NumpyCompute:
     @lru_cache(maxsize=256)
     def flow_of(attrs: Attrs | None, *kinds: tuple[tuple[int, ...], np.dtype[Any]]) -> Dataflow:
@@ -144,15 +175,8 @@ def _by_definition(rule: SimplifyRule, op: Op) -> NumpyCompute:
     def compute(attrs: Attrs | None, args: Arrays, out_type: Type) -> list[Any]:
         wide = [working(arg) for arg in args]
         flow = flow_of(attrs, *[(arg.shape, arg.dtype) for arg in wide])
-        held: dict[FlowValue, Any] = dict(zip(flow.inputs, wide))
-        for step in flow.steps:
-            (value,) = step.results
-            read = [held[arg] if arg.data is None else arg.data for arg in step.args]
-            (held[value],) = FNumpyCompute.require(step.op)(step.attrs, read, value.type)
-        results = zip(flow.outputs, tensor_fields(out_type), strict=True)
-        return [
-            np.asarray(held[v]).astype(storage_dtype(ty.dtype), copy=False) for v, ty in results
-        ]
+        results = zip(flatten([evaluate_flow(flow, *wide)]), tensor_fields(out_type), strict=True)
+        return [array.astype(storage_dtype(ty.dtype), copy=False) for array, ty in results]
 
     return compute
 

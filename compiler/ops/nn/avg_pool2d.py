@@ -37,6 +37,7 @@ from compiler.lir import index
 from compiler.lir.builder import LirBuilder, Reduction
 from compiler.lir.scalars import Bin, Cast, Scalar, Select, literal
 from compiler.ops.arg_types import Types, check_no_bools, tensor_of_rank
+from compiler.ops.evaluate import computes_by_body
 from compiler.ops.image.interpolated_integers import Weights, mixed_scale, realize_mixing
 from compiler.ops.nn.pool import (
     GlobalPool2DAttrs,
@@ -306,15 +307,6 @@ def avg_pool2d_body(step: Step, words: Words) -> Value | None:
 global_avg_pool2d = global_pool("nn.global_avg_pool2d")
 
 
-@FNumpyCompute.register(global_avg_pool2d)
-def global_avg_pool2d_numpy(attrs: GlobalPool2DAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """Sums in float32 (float64 for float64) or int64."""
-    data = to_nchw(args[0], attrs.layout)
-    total = widened(data).sum(axis=(2, 3), keepdims=True)
-    count = np.array(max(1, data.shape[2] * data.shape[3]))
-    return [from_nchw(mean_of(total, count, data.dtype), attrs.layout)]
-
-
 @FQPartitionRewrite.register(global_avg_pool2d)
 def global_avg_pool2d_partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr:
     """A border in front, always; the result is outside of any region."""
@@ -347,6 +339,7 @@ FQZeroPoint.register(global_avg_pool2d)(centred)
 FNeverNegative.register(global_avg_pool2d)(all_positive)
 
 
+@computes_by_body(global_avg_pool2d)
 @FBody.register(global_avg_pool2d)
 def global_avg_pool2d_body(step: Step, words: Words) -> Value:
     """The mean of height and width, 0 of no elements."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
@@ -12,10 +10,9 @@ from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
 from compiler.ops.arg_types import Types, tensor_of_rank
-from compiler.ops.nn.pool import from_nchw, to_nchw
+from compiler.ops.evaluate import computes_by_body
 from compiler.ops.nn.window import arrange, axes_of, restore
 from compiler.ops.op_attrs import OpAttrs, Size, Sizes
-from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
 class SubPixelAttrs(OpAttrs):
@@ -54,12 +51,6 @@ def _sub_pixel(op: str, to_space: bool) -> Op:
         w = _grown(op, w, b, not to_space, "width")
         return TensorType(restore((n, c, h, w), axes), data.dtype)
 
-    @FNumpyCompute.register(defined)
-    def compute(attrs: SubPixelAttrs, args: Arrays, out_type: Type) -> list[Any]:
-        data = to_nchw(args[0], attrs.layout)
-        split, order, shape = _blocks(attrs, data.shape, to_space)
-        return [from_nchw(data.reshape(split).transpose(order).reshape(shape), attrs.layout)]
-
     return defined
 
 
@@ -77,11 +68,12 @@ def _blocks(attrs: SubPixelAttrs, shape: Sizes, to_space: bool) -> tuple[Sizes, 
 
 
 # (N, C, H, W) to (N, C / b^2, H * b, W * b), and to (N, C * b^2, H / b, W / b).
-_sub_pixel("nn.depth_to_space", True)
-_sub_pixel("nn.space_to_depth", False)
+_TO_SPACE = _sub_pixel("nn.depth_to_space", True)
+_TO_DEPTH = _sub_pixel("nn.space_to_depth", False)
 
 
-@FBody.register("nn.depth_to_space", "nn.space_to_depth")
+@computes_by_body(_TO_SPACE, _TO_DEPTH)
+@FBody.register(_TO_SPACE, _TO_DEPTH)
 def sub_pixel_body(step: Step, words: Words) -> Value:
     """A transpose between two reshapes."""
     layout = step.attrs.layout

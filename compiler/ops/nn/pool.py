@@ -21,6 +21,7 @@ from compiler.ir.type_relation import InferResult
 from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.scalars import Cast, Scalar
 from compiler.ops.arg_types import Types, check_no_bools, tensor_of_rank
+from compiler.ops.evaluate import computes_by_body
 from compiler.ops.nn.window import (
     arrange,
     axes_of,
@@ -245,14 +246,8 @@ def max_pool2d_body(step: Step, words: Words) -> Value | None:
 global_max_pool2d = global_pool("nn.global_max_pool2d")
 
 
-@FNumpyCompute.register(global_max_pool2d)
-def global_max_pool2d_numpy(attrs: GlobalPool2DAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """NaN in a channel gives NaN."""
-    largest = to_nchw(args[0], attrs.layout).max(axis=(2, 3), keepdims=True)
-    return [from_nchw(largest, attrs.layout)]
-
-
-@FBody.register("nn.global_max_pool2d")
+@computes_by_body(global_max_pool2d)
+@FBody.register(global_max_pool2d)
 def global_max_pool2d_body(step: Step, words: Words) -> Value:
     """The largest of height and width."""
     axes = sorted(step.attrs.layout.index(letter) for letter in "HW")

@@ -23,6 +23,7 @@ from compiler.ops.arg_types import (
     shape_text,
     tensor,
 )
+from compiler.ops.evaluate import computes_by_body
 from compiler.ops.op_attrs import OpAttrs, Size, Sizes
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute, of_arrays
@@ -137,18 +138,7 @@ def repeat(types: Types, attrs: RepeatAttrs) -> Type:
     return TensorType(tuple(dims), data.dtype)
 
 
-@FNumpyCompute.register(tile)
-def tile_numpy(attrs: TileAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """A copy."""
-    return [np.tile(args[0], attrs.reps)]
-
-
-@FNumpyCompute.register(repeat)
-def repeat_numpy(attrs: RepeatAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """A copy."""
-    return [np.repeat(args[0], attrs.repeats, axis=attrs.axis)]
-
-
+@computes_by_body(tile)
 @FBody.register("tile")
 def tile_body(step: Step, words: Words) -> Value:
     """Each axis is taken again and again."""
@@ -162,6 +152,7 @@ def tile_body(step: Step, words: Words) -> Value:
     return found
 
 
+@computes_by_body(repeat)
 @FBody.register("repeat")
 def repeat_body(step: Step, words: Words) -> Value:
     """Every element of an axis is taken several times."""

@@ -30,6 +30,7 @@ from compiler.ops.arg_types import (
     tensor,
     tensor_tuple,
 )
+from compiler.ops.evaluate import computes_by_body
 from compiler.ops.op_attrs import Count, OpAttrs, Sizes
 from compiler.ops.op_call import pieces_of
 from compiler.ops.rules.annotate import (
@@ -247,12 +248,7 @@ def split(types: Types, attrs: SplitAttrs) -> Type:
     )
 
 
-@FNumpyCompute.register(split)
-def split_numpy(attrs: SplitAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """Views."""
-    return list(np.split(args[0], attrs.indices_or_sections, axis=attrs.axis))
-
-
+@computes_by_body(split)
 @FBody.register("split")
 def split_body(step: Step, words: Words) -> Sequence[Value]:
     """Slices of one axis, one behind the other."""

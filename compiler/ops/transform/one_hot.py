@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ops.arg_types import Types, integer_tensor, normalize_axis, same_dtype, tensor_of_rank
-from compiler.ops.number_format import convert
+from compiler.ops.evaluate import computes_by_body
 from compiler.ops.op_attrs import OpAttrs, Size
-from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
 class OneHotAttrs(OpAttrs):
@@ -46,20 +41,7 @@ def one_hot(types: Types, attrs: OneHotAttrs) -> Type:
     return TensorType(shape, attrs.dtype or dtype)
 
 
-@FNumpyCompute.register(one_hot)
-def one_hot_numpy(attrs: OneHotAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """An index outside [0, depth) gives a row of off_value."""
-    indices, on, off = args
-    if attrs.dtype:
-        on = convert(on, attrs.dtype)
-        off = convert(off, attrs.dtype)
-    axis = attrs.axis % (indices.ndim + 1)
-    shape = [1] * (indices.ndim + 1)
-    shape[axis] = attrs.depth
-    hit = np.expand_dims(indices, axis) == np.arange(attrs.depth).reshape(shape)
-    return [np.where(hit, on, off)]
-
-
+@computes_by_body(one_hot)
 @FBody.register(one_hot)
 def one_hot_body(step: Step, words: Words) -> Value:
     """The index compared with the places along the new axis."""

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from compiler.core.words import FBody, Words
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
@@ -22,6 +20,7 @@ from compiler.ir.ty import Dim, Shape, TensorType, Type
 from compiler.lir import index
 from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import Types, normalize_axes, normalize_axis, tensor
+from compiler.ops.evaluate import computes_by_body
 from compiler.ops.op_attrs import OpAttrs, Sizes
 from compiler.ops.rules.layout import FConvertLayout, Order, following
 from compiler.ops.rules.lower import FLower, moved
@@ -142,12 +141,7 @@ def reverse(types: Types, attrs: ReverseAttrs) -> Type:
     return data
 
 
-@FNumpyCompute.register(reverse)
-def reverse_numpy(attrs: ReverseAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """A view."""
-    return [np.flip(args[0], axis=attrs.axis)]
-
-
+@computes_by_body(reverse)
 @FBody.register("reverse")
 def reverse_body(step: Step, words: Words) -> Value:
     """A slice with a stride of -1."""

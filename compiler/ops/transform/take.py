@@ -26,6 +26,7 @@ from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Cast, Scalar, literal
 from compiler.ops.arg_types import Types, index_tensor, merge_dim, normalize_axis, tensor
+from compiler.ops.evaluate import computes_by_body
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -177,16 +178,7 @@ def gather(types: Types, attrs: GatherAttrs) -> Type:
     return TensorType(indices.shape, data.dtype)
 
 
-@FNumpyCompute.register(gather)
-def gather_numpy(attrs: GatherAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """Indices outside are clipped."""
-    data, indices = args
-    axis = attrs.axis % data.ndim
-    inside = kept_inside(indices, data.shape[axis], "clip")
-    crop = tuple(slice(None) if k == axis else slice(n) for k, n in enumerate(inside.shape))
-    return [np.take_along_axis(data[crop], inside, axis=axis)]
-
-
+@computes_by_body(gather)
 @FBody.register("gather")
 def gather_body(step: Step, words: Words) -> Value:
     """The axis last, and all others its batch."""
@@ -238,21 +230,7 @@ def gather_nd(types: Types, attrs: GatherNDAttrs) -> Type:
     return TensorType((*indices.shape[1:], *data.shape[batch + length :]), data.dtype)
 
 
-@FNumpyCompute.register(gather_nd)
-def gather_nd_numpy(attrs: GatherNDAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """Indices outside are clipped."""
-    data, indices = args
-    batch = attrs.batch_dims
-    index: list[Any] = []
-    for k in range(batch):
-        shape = [1] * (indices.ndim - 1)
-        shape[k] = data.shape[k]
-        index.append(np.arange(data.shape[k]).reshape(shape))
-    for k in range(indices.shape[0]):
-        index.append(kept_inside(indices[k], data.shape[batch + k], "clip"))
-    return [data[tuple(index)]]
-
-
+@computes_by_body(gather_nd)
 @FBody.register("gather_nd")
 def gather_nd_body(step: Step, words: Words) -> Value:
     """The places of tuples, row-major over the axes that they name."""

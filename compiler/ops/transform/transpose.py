@@ -15,6 +15,7 @@ from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
 from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import Types, normalize_axes, tensor
+from compiler.ops.evaluate import computes_by_body
 from compiler.ops.nn.window import axes_of
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, permutation_layout
@@ -114,12 +115,6 @@ def layout_transform(types: Types, attrs: LayoutTransformAttrs) -> Type:
     return TensorType(tuple(data.shape[a] for a in axes), data.dtype)
 
 
-@FNumpyCompute.register(layout_transform)
-def layout_transform_numpy(attrs: LayoutTransformAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """A view."""
-    return [args[0].transpose(axes_of(RELAID, attrs.src_layout, attrs.dst_layout, "src_layout"))]
-
-
 @FConvertLayout.register(layout_transform)
 def layout_transform_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
     """Data that lie in an order of their own stay where they are."""
@@ -128,6 +123,7 @@ def layout_transform_layout(call: Call, orders: Sequence[Order]) -> Relaid | Non
     return permutation_layout(orders[0], axes)
 
 
+@computes_by_body(layout_transform)
 @FBody.register(layout_transform)
 def layout_transform_body(step: Step, words: Words) -> Value:
     """A transposition by letters."""
