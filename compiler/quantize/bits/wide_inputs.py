@@ -31,10 +31,6 @@ _SMALL: Final = 64
 _CHEAP: Final = 256
 """They multiply at most this part of all multiplications. Measured: 13 bits in front of the
 classifier of EfficientNet-Lite0, 0.3 % of them, gain 0.25 dB; the engine takes no longer."""
-_FEWEST_BITS: Final = 12
-"""From which a range with room for outliers still has finer steps than 8 bits."""
-_FEW_TERMS: Final = 64
-"""Products of a sum that does not average rounding errors out."""
 _FIRST: Final = 64
 """The first grouped layers multiply at most this part of all multiplications. Measured: 16 bits for
 the first depthwise layer of two MobileNets gain 1.1 and 1.5 dB, of EfficientNet-Lite0 0.65 dB, and
@@ -238,13 +234,13 @@ class _Marked:
 
     def bits_of(self, layer: Expr) -> int:
         """The most bits of its data, up to 16, for which no sum leaves the accumulator; 0 where
-        these are too few, or the layer has no weight."""
+        these are no more than usual, or the layer has no weight."""
         if not isinstance(layer, Call) or not has_weight(layer):
             return 0
-        nbit = 32 - QConfig.recommended().nbit_weight - (_terms(layer) - 1).bit_length()
-        if nbit >= _FEWEST_BITS:
-            return min(WIDE_BITS, nbit)
-        return 0
+        qconfig = QConfig.recommended()
+        terms = FQProductShape.require(layer.op)(layer).terms
+        nbit = 32 - qconfig.nbit_weight - (terms - 1).bit_length()
+        return min(WIDE_BITS, nbit) if nbit > qconfig.nbit_input else 0
 
     def last_layers(self) -> _Layers:
         """Layers that only other last layers follow, where they read few values.
@@ -289,7 +285,7 @@ class _Marked:
         alone = self._read_alone()
         found: _Layers = {}
         for node, name in self.layers.items():
-            grouped = getattr(node.attrs, "groups", 1) > 1 and _terms(node) <= _FEW_TERMS
+            grouped = getattr(node.attrs, "groups", 1) > 1
             if not grouped or name in others:
                 continue
             left -= self.work[name]
@@ -365,7 +361,3 @@ class _Marked:
             fits = len(own) == 1 and sums and point in self.behind and not own & alone
             (alone if fits else others).update(own)
         return alone - others
-
-
-def _terms(layer: Call) -> int:
-    return FQProductShape.require(layer.op)(layer).terms
