@@ -1,8 +1,8 @@
 """``qsearch verify FILE.onnx``: the judgement of an int8 file that some tool wrote.
 
-read → bound accumulators and biases → evaluate samples exactly → count what kernels of other
-machines do with them → run the file in this onnxruntime and compare → compare the grids with the
-float model → compile a cure and compare it with the file.
+read → compare its outputs with the float model's → bound accumulators and biases → evaluate
+samples exactly → count what kernels of other machines do with them → run the file as it is in this
+onnxruntime and compare → compare the grids with the float model → compile a cure and compare it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import onnx
 import onnxruntime
 
 from compiler.errors import CodegenError, CompilerError, EvaluationError
 from compiler.frontend.from_onnx.model_file import read_model
+from compiler.insight.groups import joined_fields
 from compiler.judgement.exact import Evaluation, evaluate
 from compiler.judgement.float_model import Loss, compare_grids
 from compiler.judgement.layers import Network, read_network
@@ -43,12 +45,15 @@ from compiler.text_output import abbreviated, first_lines
 from qsearch.data.prepared_data import Batches
 from qsearch.opening.model_file import ModelSource, find_model
 from qsearch.opening.open_model import DataSource, dims_with
+from qsearch.search.closeness import Closeness
 from workers.datasets.protocol import InputSpec
 from workers.metrics.sqnr import sqnr_db
 
 SAMPLES: Final = 8
 _MOST_S: Final = 20.0
 """No further sample is evaluated after so many seconds; one always is."""
+_COMPARED: Final = 64
+"""Samples whose outputs are compared with the float model's."""
 _SAME: Final = 1e-5
 """Float outputs nearer than this share of the largest are one output: onnxruntime has float32."""
 _SHOWN: Final = 12
@@ -95,6 +100,13 @@ class Cure:
     float_db: float | None = None
     file_float_db: float | None = None
 
+    @property
+    def worse(self) -> bool:
+        """Whether its outputs are farther from the float model than those of the judged file."""
+        mine = self.float_db
+        theirs = self.file_float_db
+        return mine is not None and (theirs is None or mine < theirs)
+
     def __str__(self) -> str:
         sums = "adds up in 32 bits in the engine, C and exact ONNX"
         told = f"{self.file} keeps these grids, and {sums}: the same outputs on the samples"
@@ -122,6 +134,8 @@ class Judgement:
         data: the samples in words.
         samples: how many were evaluated.
         ties: ties that the samples meet, by layer.
+        closeness: the file's outputs in this onnxruntime against those of the float model; None
+            without it.
         against_float: grids that lose what they need not against the float model.
         cure: the way to a file without these; None where none is needed, or data are missing.
         notes: what was not judged, and why.
@@ -136,6 +150,7 @@ class Judgement:
     data: str
     samples: int
     ties: Mapping[str, int]
+    closeness: Closeness | None
     against_float: Sequence[Loss]
     cure: Cure | None
     notes: Sequence[str]
@@ -145,10 +160,40 @@ class Judgement:
         """Some accumulator or bias leaves int32."""
         return any(claim.refuted for claim in self.overflow)
 
+    @property
+    def wrong(self) -> bool:
+        """The file computes another function than the float model, or loses a group of channels."""
+        return self.closeness is not None and self.closeness.wrong
+
+    @property
+    def verdict(self) -> str:
+        """The first word about the file."""
+        if self.wrong:
+            return "WRONG"
+        if self.refuted:
+            return "REFUTED"
+        return "nothing refuted"
+
     def acceptable(self, strict: bool = False) -> bool:
-        """Nothing is refuted; with ``strict`` nothing is open and no machine may differ."""
+        """Nothing is wrong or refuted; with ``strict``, nothing is open, no machine may differ."""
         is_open = any(claim.verdict == OPEN for claim in self.overflow)
-        return not self.refuted and not (strict and (is_open or differs(self.machines)))
+        if self.wrong or self.refuted:
+            return False
+        return not (strict and (is_open or differs(self.machines)))
+
+    def against_lines(self) -> list[str]:
+        """Sentences on right or wrong: against the float model, or that none was given."""
+        found = self.closeness
+        if found is None:
+            told = "not judged: without --against FLOAT.onnx nobody knows what the file should give"
+            return [f"right or wrong: {told}"]
+        lines = [
+            f"right or wrong: {'WRONG, ' if found.wrong else ''}{found.told(f'data ({self.data})')}"
+        ]
+        if (found.wrong or not found.close) and self.against_float:
+            loss = self.against_float[0]
+            lines.append(f"  first lost at {loss.layer}, {loss.what}: {loss.cause}")
+        return lines
 
     @property
     def shown_rows(self) -> list[dict[str, str]]:
@@ -167,7 +212,7 @@ class Judgement:
         return {
             **asdict(self),
             "file": str(self.file),
-            "verdict": "refuted" if self.refuted else "not refuted",
+            "verdict": self.verdict.lower().replace("nothing", "not"),
             "overflow": [claim.to_dict() for claim in self.overflow],
             "rules": {key: asdict(RULES[key]) for key in reasons(self.machines)},
             "onnxruntime": onnxruntime.__version__,
@@ -177,7 +222,8 @@ class Judgement:
         """One page that needs no other file."""
         from qsearch.report.page import plot_page
 
-        facts = dict(line.split(": ", 1) for line in self.summary())
+        lines = [self.against_lines()[0], *self.summary()]
+        facts = dict(line.split(": ", 1) for line in lines)
         facts |= (
             {} if self.cure is None else {"cure": self.cure.command, "its file": str(self.cure)}
         )
@@ -255,7 +301,7 @@ class Judgement:
 
     def lines(self) -> list[str]:
         """The report before its table."""
-        lines = [f"{self.file}: {'REFUTED' if self.refuted else 'nothing refuted'}"]
+        lines = [f"{self.file}: {self.verdict}", *self.against_lines()]
         lines.append(f"{self.form}, opset {self.opset}, layers: {len(self.machines)}")
         lines.append("overflow")
         proved = [c for c in self.overflow if c.verdict == PROVED]
@@ -357,21 +403,22 @@ def judge(
     with tempfile.TemporaryDirectory(prefix="qsearch-") as scratch:
         opened = given.prepared(specs, "eval", Path(scratch))
         described = opened.described
+        compared = list(Batches(opened, specs, _COMPARED)) if against is not None else []
         try:
             # Limited in time and memory, before our own evaluation: anybody wrote the file.
-            first = _session(network, False, 1)
+            first = _Sessions(network, False, 1)
             plain = []
             begun = time.monotonic()
             for batch in Batches(opened, specs, samples):
                 if runs and time.monotonic() - begun > _MOST_S:
                     break
-                plain.append(dict(zip(first.output_names, first.run(batch))))
+                plain.append(first.run(batch))
                 runs.append(evaluate(network, batch))
                 taken.append(batch)
             measured.append(_measured(network, plain, runs, False, 1))
             for optimized, threads in ((False, 2), (True, 1), (True, 2)):
-                session = _session(network, optimized, threads)
-                found = (dict(zip(session.output_names, session.run(each))) for each in taken)
+                sessions = _Sessions(network, optimized, threads)
+                found = map(sessions.run, taken)
                 measured.append(_measured(network, found, runs, optimized, threads))
         except (CodegenError, EvaluationError) as error:
             notes.append(f"not measured: {error.what}")
@@ -390,18 +437,26 @@ def judge(
     opset = max((o.version for o in network.model.opset_import if not o.domain), default=0)
     rows = machines(network, runs)
     losses: list[Loss] = []
+    closeness = None
     if against is not None:
         if given.data is None:
             notes.append("synthetic data may reach what real ones do not: --eval gives real ones")
         try:
+            closeness = _closeness(network, read_model(find_model(against).path), compared)
             losses = compare_grids(network, find_model(against).path, taken)
         except (CodegenError, EvaluationError) as error:
             notes.append(f"not compared with the float model: {error.what}")
     ill = any(r.pair is not None or "softmax" in r.rules for r in rows)
     cure = None
-    if ill and taken and given.data is not None:
+    if closeness is not None and closeness.wrong:
+        float_file = shlex.quote(str(find_model(against).path))
+        notes.append(f"no cure keeps these grids: `qsearch compile {float_file} --calib DATA`")
+    elif ill and taken and given.data is not None:
         try:
             cure = _cure(source, given, dim, network, taken, runs, against)
+            if cure.worse:
+                notes.append(f"no cure: {cure}")
+                cure = None
         except CompilerError as error:
             notes.append(f"no cure by `qsearch compile`: {error.what}")
     return Judgement(
@@ -414,6 +469,7 @@ def judge(
         described,
         len(runs),
         _ties(network, runs),
+        closeness,
         losses,
         cure,
         notes,
@@ -478,10 +534,38 @@ def _points(network: Network) -> list[str]:
     ]
 
 
-def _session(network: Network, optimized: bool, threads: int) -> OrtExecutor:
-    """The file in onnxruntime, with the integers of its points as further outputs."""
-    model = with_outputs(network.model, _points(network))
-    return OrtExecutor(model, optimize=optimized, threads=threads, limited=True, folds=optimized)
+class _Sessions:
+    """The file as it is in onnxruntime, and once more with the integers of its points.
+
+    Further outputs keep onnxruntime from fusing nodes, so that outputs are of the first alone.
+    """
+
+    def __init__(self, network: Network, optimized: bool, threads: int) -> None:
+        points = with_outputs(network.model, _points(network))
+        options: dict[str, Any] = {"optimize": optimized, "threads": threads, "limited": True}
+        self._plain = OrtExecutor(network.model, folds=optimized, **options)
+        self._points = OrtExecutor(points, folds=optimized, **options)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return outputs and points by name."""
+        values = dict(zip(self._points.output_names, self._points.run(inputs)))
+        return values | dict(zip(self._plain.output_names, self._plain.run(inputs)))
+
+
+def _closeness(
+    network: Network, float_model: onnx.ModelProto, samples: Iterable[Mapping[str, Array]]
+) -> Closeness | None:
+    """Compare the outputs of the file with those of the float model, group by group."""
+    exact = OrtExecutor(float_model, limited=True)
+    judged = OrtExecutor(network.model, limited=True)
+    wanted = []
+    found = []
+    for batch in samples:
+        wanted.append(exact.run(list(batch.values())))
+        found.append(judged.run(batch))
+    names = [output.name for output in float_model.graph.output]
+    count = sum(len(next(iter(outputs), ())) for outputs in wanted)
+    return Closeness.between(wanted, found, names, count, joined_fields(float_model, names))
 
 
 def _measured(

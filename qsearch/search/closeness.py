@@ -170,9 +170,8 @@ class Closeness:
         far = self.output_db is not None and self.output_db < WRONG_DB
         return far or bool(self.lost)
 
-    def sentence(self, data: str, point: str = "") -> str:
-        """Say how close the outputs are; ``data`` names the samples, ``point`` the quantize point
-        that loses most."""
+    def told(self, data: str) -> str:
+        """Say the figure, the part that it is of, and what is lost; ``data`` names the samples."""
         figure = "the same outputs" if self.sqnr_db is None else f"{self.sqnr_db:.1f} dB SQNR"
         named = [f"output {self.output!r}"] if self.output else []
         named += [self.group] if self.group else []
@@ -180,7 +179,13 @@ class Closeness:
         told = f"{figure}{worst} on {self.samples} samples of the {data}"
         if self.lost:
             told += f"; lost, nearly constant in integers: {', '.join(self.lost)}"
-        elif self.close:
+        return told
+
+    def sentence(self, data: str, point: str = "") -> str:
+        """Say how close the outputs are; ``data`` names the samples, ``point`` the quantize point
+        that loses most."""
+        told = self.told(data)
+        if self.close and not self.lost:
             return f"close to {self.to}: {told}"
         told += f"; most is lost at {point}" if point else ""
         return (
@@ -220,7 +225,8 @@ def _worst(
     if not any(value for key, value in state.items() if key.startswith("signal")):
         return None
     index, sqnr_db = worst_output(state) or (0, metric.result(state))
-    return parts[index][0], parts[index][1], None if sqnr_db is None else round(sqnr_db, 1)
+    rounded = None if sqnr_db is None else round(sqnr_db, 1) + 0.0
+    return parts[index][0], parts[index][1], rounded
 
 
 def has_few_bits(config: QConfig) -> bool:

@@ -7,8 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
+from onnx import helper, numpy_helper
 
+from compiler.judgement.exact import evaluate
+from compiler.judgement.layers import read_network
 from qsearch.cli.main import run
 from tests.benchmarks.bench_judgement import chain, plant
 from tests.compiler.judgement.small_files import dense, node, packed, random_weights, softmax
@@ -156,3 +160,106 @@ def test_an_input_that_overflows_is_shown_in_the_json(tmp_path: Path, capfd: Out
     claims = judged(file, capfd, code=1)["overflow"]
     (claim,) = (c for c in claims if c["verdict"] == "refuted")  # type: ignore[attr-defined]
     assert len(claim["witness"]["x"]["values"][0]) == 16
+
+
+def joined_head(folder: Path, lost: bool) -> tuple[str, str, str]:
+    """A float head of boxes and scores, an int8 file of it, and data; every score may be 0."""
+    rng = np.random.default_rng(4)
+    stored = {
+        "w": np.abs(rng.normal(size=(8, 4))).astype("f") * 60,
+        "v": rng.normal(size=(8, 6)).astype("f"),
+        "s": np.float32(8.0 if lost else 8e-3),
+        "z": np.uint8(0),
+    }
+    head = [
+        helper.make_node("MatMul", ["x", "w"], ["boxes"], name="boxes"),
+        helper.make_node("MatMul", ["x", "v"], ["c"]),
+        helper.make_node("Sigmoid", ["c"], ["scores"], name="scores"),
+    ]
+    rounded = [
+        helper.make_node("QuantizeLinear", ["scores", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+    ]
+    files = []
+    for name, nodes, score in (("float", head, "scores"), ("int8", [*head, *rounded], "d")):
+        last = helper.make_node("Concat", ["boxes", score], ["y"], axis=1)
+        graph = helper.make_graph(
+            [*nodes, last],
+            "g",
+            [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 8])],
+            [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", 10])],
+            [numpy_helper.from_array(np.asarray(a), key) for key, a in stored.items()],
+        )
+        files.append(str(folder / f"{name}.onnx"))
+        opsets = [helper.make_opsetid("", 17)]
+        onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), files[-1])
+    np.savez(folder / "x.npz", x=rng.uniform(0, 1, (40, 8)).astype("f"))
+    return files[0], files[1], str(folder / "x.npz")
+
+
+def test_a_file_whose_scores_are_all_zero_is_wrong(tmp_path: Path, capfd: Output) -> None:
+    plain, file, data = joined_head(tmp_path, lost=True)
+    assert run(["verify", file, "--eval", data, "--against", plain]) == 1
+    shown = " ".join(capfd.readouterr().out.split())
+    assert f"{file}: WRONG" in shown
+    assert "lost, nearly constant in integers: scores (channels 4–9)" in shown
+    found = judged(file, capfd, "--eval", data, "--against", plain, code=1)
+    assert found["verdict"] == "wrong"
+
+
+def test_a_file_that_keeps_its_scores_is_right(tmp_path: Path, capfd: Output) -> None:
+    plain, file, data = joined_head(tmp_path, lost=False)
+    assert run(["verify", file, "--eval", data, "--against", plain]) == 0
+    shown = " ".join(capfd.readouterr().out.split())
+    assert "right or wrong: " in shown
+    assert "scores (channels 4–9), the worst" in shown
+    assert run(["verify", file, "--eval", data]) == 0
+    assert "not judged: without --against" in capfd.readouterr().out
+
+
+def test_outputs_are_those_of_the_file_as_it_is(tmp_path: Path, capfd: Output) -> None:
+    """Int8 activations: onnxruntime fuses the file, and not a copy with further outputs."""
+    rng = np.random.default_rng(0)
+    stored = {
+        "ws": (np.abs(rng.normal(size=8)) * 0.01 + 0.001).astype("f"),
+        "w": rng.integers(-127, 128, (8, 3, 3, 3)).astype(np.int8),
+        "s": np.float32(0.02),
+        "t": np.float32(0.05),
+        "z": np.int8(0),
+        "wz": np.zeros(8, np.int8),
+    }
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"], axis=0),
+        helper.make_node("Conv", ["d", "wd"], ["c"]),
+        helper.make_node("QuantizeLinear", ["c", "t", "z"], ["r"]),
+        helper.make_node("DequantizeLinear", ["r", "t", "z"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 3, 8, 8])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 8, 6, 6])],
+        [numpy_helper.from_array(np.asarray(a), key) for key, a in stored.items()],
+    )
+    file = str(tmp_path / "m.onnx")
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), file)
+    x = rng.normal(size=(8, 3, 8, 8)).astype("f")
+    np.savez(tmp_path / "x.npz", x=x)
+    found = judged(file, capfd, "--eval", str(tmp_path / "x.npz"))
+    outputs = {}
+    for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+        options.intra_op_num_threads = 1
+        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+        outputs[level] = np.stack([session.run(None, {"x": one[None]})[0] for one in x])
+    network = read_network(file)
+    exact = np.stack([evaluate(network, {"x": one[None]}).values["y"] for one in x])
+    for row in found["measured"]:  # type: ignore[attr-defined]
+        if row["threads"] == 1:
+            level = "ORT_ENABLE_ALL" if row["optimized"] else "ORT_DISABLE_ALL"
+            direct = int((np.abs(outputs[level] - exact) > 1e-5 * np.abs(exact).max()).sum())
+            assert row["differing"] == direct
