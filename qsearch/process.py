@@ -17,6 +17,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from qsearch.masking import masked
+
 PACKAGES = ("qsearch", "workers", "compiler")
 _IMPORTING: Final = "<frozen importlib._bootstrap>"
 _LOGGING: Final = logging.getLogger.__code__.co_filename
@@ -42,6 +44,13 @@ class _LogFile(logging.FileHandler):
             super().close()
 
 
+class _Formatter(logging.Formatter):
+    """Hides the passwords of URLs, also in tracebacks."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return masked(super().format(record))
+
+
 @contextlib.contextmanager
 def logging_to(verbosity: int = 0, log_file: Path | None = None) -> Iterator[None]:
     """Send records of our packages to stderr and, if given, to ``log_file``, for a while.
@@ -53,12 +62,12 @@ def logging_to(verbosity: int = 0, log_file: Path | None = None) -> Iterator[Non
     level = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG)
     console = logging.StreamHandler(sys.stderr)
     console.setLevel(level)
-    console.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+    console.setFormatter(_Formatter("%(levelname)s: %(message)s"))
     handlers: list[logging.Handler] = [console]
     if log_file is not None:
         file_handler = _LogFile(log_file, encoding="utf-8")
         file_handler.setLevel(min(level, logging.INFO))
-        file_handler.setFormatter(logging.Formatter(_FORMAT))
+        file_handler.setFormatter(_Formatter(_FORMAT))
         handlers.append(file_handler)
     loggers = [logging.getLogger(package) for package in PACKAGES]
     before = [(logger, logger.level, logger.propagate) for logger in loggers]

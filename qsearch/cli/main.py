@@ -19,6 +19,7 @@ import click
 from qsearch import ForeignPackageError, __version__, check_own_packages
 from qsearch.cli.options import CONTEXT, Choice, Command, argument, unknown_option
 from qsearch.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_OK, EXIT_SEARCH_FAILED
+from qsearch.masking import masked
 
 SEARCH: Final = "Search"
 MODELS: Final = "Models and modules"
@@ -283,7 +284,7 @@ def _report(error: Exception, words: Sequence[str]) -> int:
 
     logging.getLogger("qsearch").debug("the command ended", exc_info=error)
     if isinstance(error, CompilerError):
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {masked(str(error))}", file=sys.stderr)
         return exit_code_of(error)
     if isinstance(error, OSError) and error.errno in _SYSTEM_SAYS_NO:
         return _refused_by_system(error)
@@ -317,7 +318,7 @@ def _unforeseen(error: Exception, words: Sequence[str]) -> int:
         f"unforeseen {type(error).__name__}: {error}\n"
         "  fix: run the same command again (finished trials are kept); with -vv it shows where"
     )
-    print(f"error: {told}", file=sys.stderr)
+    print(f"error: {masked(str(told))}", file=sys.stderr)
     logger = logging.getLogger("qsearch")
     if any(isinstance(handler, logging.FileHandler) for handler in logger.handlers):
         logger.info("unforeseen error", exc_info=error)

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, Self, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from qsearch.masking import masked, masked_values
 from qsearch.server.uploads import HIDDEN
-from qsearch.store.engine import without_passwords
 from qsearch.store.records import (
     DriverRecord,
     Event,
@@ -28,7 +28,7 @@ LARGEST_ID = 2**63 - 1
 """Largest value of a column of ids."""
 
 Score = dict[str, float | None]
-Masked = Annotated[str, AfterValidator(without_passwords)]
+Masked = Annotated[str, AfterValidator(masked)]
 """A text of an error or a log, without the passwords in its URLs."""
 
 
@@ -124,7 +124,7 @@ class FrontOut(Out):
     score: Score
 
 
-class StudyOut(Out, of=Study, shows="name state stopped target_trials created_at updated_at"):
+class StudyOut(Out, of=Study, shows="name state target_trials created_at updated_at"):
     """Standing of a study.
 
     ``listening`` counts the drivers that will read a command; ``silent``: a driver is not ended and
@@ -134,6 +134,7 @@ class StudyOut(Out, of=Study, shows="name state stopped target_trials created_at
 
     key: str
     model: str
+    stopped: Masked | None
     device: str
     paused: bool
     finished: int
@@ -167,7 +168,6 @@ class StudyDetail(StudyOut, of=Study, shows="seed code_version emitted"):
     """A study with what does not fit into a list."""
 
     model_sha256: str | None
-    storage: str
     evaluator: str | None
     sampler: str | None
     measures: list[MeasureOut]
@@ -258,8 +258,10 @@ class LayerOut(Out, of=LayerFigures, shows="kind layer position figures"):
     """Figures about one layer."""
 
 
-class EventOut(Out, of=Event, shows="id kind trial data at"):
+class EventOut(Out, of=Event, shows="id kind trial at"):
     """A line of the study's history."""
+
+    data: Annotated[dict[str, Any] | None, AfterValidator(masked_values)]
 
 
 class ImportancesOut(Out):

@@ -13,7 +13,7 @@ from typing import Final
 from qsearch.errors import EmptyStoreError, SearchError, StoreError
 from qsearch.run.run_folder import RunFolder
 from qsearch.store.artifacts import ArtifactStore
-from qsearch.store.engine import RetryPolicy, masked, open_reader, parse_url
+from qsearch.store.engine import RetryPolicy, open_reader, parse_url
 from qsearch.store.records import Study
 from qsearch.store.repository import Repository
 
@@ -48,11 +48,6 @@ class Source:
     key: str
     url: str
     folder: Path | None = None
-
-    @property
-    def shown(self) -> str:
-        """The URL without its password."""
-        return masked(parse_url(self.url))
 
 
 @dataclass(slots=True)

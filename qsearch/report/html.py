@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from compiler.errors import CompilerError
+from qsearch.masking import masked
 from qsearch.report.listing import opened
 from qsearch.report.measures import Measures, value_of
 from qsearch.report.page import page
@@ -100,7 +101,7 @@ def study_data(address: StudyAddress) -> dict[str, Any]:
             study.code_version,
             f"seed {study.seed}",
             f"changed {changed}",
-            *([f"stopped: {study.stopped}"] if study.stopped else []),
+            *([f"stopped: {masked(study.stopped)}"] if study.stopped else []),
         ],
         "columns": trials_as_columns(measures, points),
         "importances": {
@@ -108,7 +109,7 @@ def study_data(address: StudyAddress) -> dict[str, Any]:
         },
         "layers": [asdict(layer) for layer in layers],
         "best_first": done,
-        "failures": [[count, what] for what, count in why.most_common()],
+        "failures": [[count, masked(what)] for what, count in why.most_common()],
         "qconfig": dict(found[0].qconfig) if found else {},
     }
 

@@ -22,8 +22,8 @@ from typing import Any, Final
 
 from compiler.errors import legal_names
 from qsearch.errors import SettingsError
+from qsearch.masking import masked
 from qsearch.report.measures import Measures, value_of
-from qsearch.store.engine import without_passwords
 from qsearch.store.view_queries import NO_NOTE, Note, TrialPoint
 from workers.metrics.registry import Measure
 
@@ -193,7 +193,7 @@ class TrialTable:
 def _error(point: TrialPoint) -> str | None:
     if point.error is None:
         return None
-    return without_passwords(point.error)
+    return masked(point.error)
 
 
 def _param(name: str, point: TrialPoint) -> Any:

@@ -17,13 +17,13 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import create_trial
 
+from qsearch.masking import masked
 from qsearch.report.build import intervals
 from qsearch.report.measures import Measures, front_numbers, scores_of, value_in, value_of
 from qsearch.run.run_folder import RunFolder
 from qsearch.search.objectives import expected_in
 from qsearch.search.optuna_study import quiet_optuna
 from qsearch.settings.launch_settings import parse_max_drop
-from qsearch.store.engine import masked, parse_url
 from qsearch.store.records import (
     LISTENING_S,
     DriverRecord,
@@ -206,7 +206,7 @@ class StudyView:
             return None
         words = ["qsearch", "launch", "-c", str(self.folder.config), "-o", str(self.folder.path)]
         if self.storage is not None:
-            words += ["--storage", masked(parse_url(self.storage))]
+            words += ["--storage", masked(self.storage)]
         return shlex.join(words)
 
     def head(self) -> dict[str, Any]:

@@ -76,6 +76,8 @@ class RunFolder:
     data = _Entry("data")
     """Inputs that came as Python objects, as .npz files."""
     _lock = _Entry(".lock")
+    _earlier = _Entry(".earlier")
+    """The study that ``--fresh`` replaces, until the new one has a trial."""
 
     @property
     def imports(self) -> str:
@@ -110,24 +112,51 @@ class RunFolder:
 
             yield check
 
-    def prepare(self, model_sha256: str, *, fresh: bool) -> None:
+    def check_owner(self, model_sha256: str) -> None:
         """Make sure that what lies in the folder is this model's.
 
         Args:
             model_sha256: of the model file.
-            fresh: forget what an earlier run left here.
         Raises:
             RunFolderError: it belongs to another model.
         """
         owner = self.owner()
-        if owner is not None and owner[0] != model_sha256 and not fresh:
+        if owner is not None and owner[0] != model_sha256:
             raise RunFolderError(
                 f"the run folder belongs to another model: {owner[1]}",
                 where=f"{self.path} (sha256 {owner[0][:12]}, this one {model_sha256[:12]})",
                 fix="choose another folder with -o, or start over with --fresh",
             )
-        if fresh:
+
+    @contextlib.contextmanager
+    def renewed(self) -> Iterator[None]:
+        """Set aside what an earlier run left here, and put it back at the end of the block.
+
+        ``forget_earlier`` deletes it, and then nothing is put back.
+        """
+        if self._earlier.is_dir():  # of a run that was killed before it had a trial
             self.clear()
+        else:
+            self._earlier.mkdir()
+            self._move(self.path, self._earlier)
+        try:
+            yield
+        finally:
+            if self._earlier.is_dir():
+                self.clear()
+                self._move(self._earlier, self.path)
+                self._earlier.rmdir()
+
+    def forget_earlier(self) -> None:
+        """Delete the study that ``renewed`` set aside, in this process or one that was killed."""
+        shutil.rmtree(self._earlier, ignore_errors=True)
+
+    def _move(self, source: Path, target: Path) -> None:
+        """Move what a run writes, and nothing else."""
+        for path in self._written():
+            place = source / path.name
+            if place.exists():
+                place.rename(target / path.name)
 
     def owner(self) -> tuple[str, str] | None:
         """sha256 and name of the model the folder was made for."""
@@ -160,18 +189,24 @@ class RunFolder:
         found = (self.module, self.qconfig, self.report, self.proof, self.config)
         return [path for path in found if path.is_file()]
 
+    def _written(self) -> list[Path]:
+        """The files and folders that a run writes."""
+        files = [self.module, self.qconfig, self.report, self.proof, self.config]
+        files += [self.preprocess, self.log, self.artifacts, self.data]
+        return files + [Path(f"{self.database}{end}") for end in ("", "-wal", "-shm", ".lock")]
+
     def clear(self) -> None:
         """Delete what a run writes, and nothing else."""
-        for path in (*self.results(), self.preprocess, self.log):
-            path.unlink(missing_ok=True)
-        for suffix in ("", "-wal", "-shm", ".lock"):
-            Path(f"{self.database}{suffix}").unlink(missing_ok=True)
-        for folder in (self.artifacts, self.data):
-            shutil.rmtree(folder, ignore_errors=True)
+        for path in self._written():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
     def remove(self) -> None:
         """``clear``, and the folder itself where nothing else lies in it; call it ``in_use``."""
         self.clear()
+        self.forget_earlier()
         for path in (self.launch_log, self._lock):
             path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):

@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 
 from compiler.errors import raised_as
 from qsearch.errors import SettingsError
+from qsearch.masking import masked
 from qsearch.store.records import Trial
 
 STATES: Final = ("end", "failed", "interrupted")
@@ -194,4 +195,5 @@ class _TrackerThread(threading.Thread):
                 callback(news)
             callback.end(*news)
         except Exception as error:  # whatever a foreign client raises: the search goes on
-            log.warning("--track %s: %s: %s", self._word, type(error).__name__, error)
+            told = masked(f"{type(error).__name__}: {error}")
+            log.warning("--track %s: %s", masked(self._word), told)

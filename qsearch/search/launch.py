@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from qsearch.data.prepared_data import check_exists, read_preprocess
 from qsearch.errors import SettingsError
 from qsearch.exit_codes import EXIT_OK, EXIT_TARGET_MISSED
+from qsearch.masking import masked
 from qsearch.opening.frameworks import model_file
 from qsearch.opening.model_file import ModelSource, find_model
 from qsearch.process import (
@@ -39,7 +40,7 @@ from qsearch.search.trying import fields_of_text, wish, wishes
 from qsearch.settings.config import IMPORT, Resolved, resolve
 from qsearch.settings.launch_settings import Settings
 from qsearch.settings.user_code import path_of
-from qsearch.store.artifacts import write_atomically
+from qsearch.store.artifacts import artifact_store, write_atomically
 from workers.errors import BrokenRunError
 from workers.pool.kinds import open_pool
 from workers.pool.protocol import WorkerSize
@@ -208,11 +209,12 @@ def run_search(
     _check_given(settings)
     control = control or Control()
     trackers = Trackers(settings.track, _facts(settings, folder))
-    control = replace(control, callbacks=(*control.callbacks, trackers.trial))
+    own = (trackers.trial, lambda _trial: folder.forget_earlier())
+    control = replace(control, callbacks=(*control.callbacks, *own))
     state = "failed"
     try:
-        with interruptible(), folder.in_use() as folder_is_there:
-            folder.prepare(source.sha256, fresh=settings.fresh)
+        with interruptible(), folder.in_use() as folder_is_there, _renewed(folder, settings):
+            folder.check_owner(source.sha256)
             with logging_to(settings.verbosity, folder.log), _pool(settings) as pool:
                 try:
                     prepared = prepare_study(
@@ -260,13 +262,19 @@ def run_search(
         progress.close()
 
 
+def _renewed(folder: RunFolder, settings: Settings) -> contextlib.AbstractContextManager[None]:
+    """Set the files of an earlier study aside for ``--fresh``, until the new one has a trial."""
+    return folder.renewed() if settings.fresh else contextlib.nullcontext()
+
+
 def _facts(settings: Settings, folder: RunFolder) -> RunFacts:
     """Return the facts of a run that trackers are told."""
     given = settings.to_dict().items()
     told = {name: str(value) for name, value in given if value is not None}
     versions = {"code": code_version(), **library_versions()}
     study = study_name(settings, folder)
-    return RunFacts(study, told, shlex.join(sys.argv), versions, folder.path)
+    command = shlex.join(map(masked, sys.argv))
+    return RunFacts(study, told, command, versions, folder.path)
 
 
 def _wish(repository: Repository, study: Study, wanted: Sequence[Mapping[str, Any]]) -> None:
@@ -287,6 +295,7 @@ def _check_given(settings: Settings) -> None:
         from qsearch.store.engine import parse_url
 
         parse_url(settings.storage)
+    artifact_store(Path(), settings.artifacts)
     check_exists(settings.calib, "calib")
     check_exists(settings.eval, "eval")
     read_preprocess(settings.preprocess)
@@ -323,8 +332,6 @@ def _repository(storage: str) -> Iterator[tuple[Repository, Callable[[], None]]]
 
 def plan(resolved: Resolved) -> dict[str, Any]:
     """The settings of a search; writes nothing and starts no worker."""
-    from qsearch.store.engine import masked, parse_url
-
     settings = resolved.settings
     source = _source(settings)
     if settings.sign is not None:
@@ -357,7 +364,7 @@ def plan(resolved: Resolved) -> dict[str, Any]:
         "workers": _workers_line(settings),
         "imported": ", ".join(module.name for module in prepared.code) or "no own code",
         "study": study_name(settings, folder),
-        "storage": masked(parse_url(storage_url(settings, folder))),
+        "storage": masked(storage_url(settings, folder)),
         "run folder": str(folder.path),
         "warnings": "; ".join(warnings) or "none",
     }

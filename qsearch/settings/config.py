@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 
 from compiler.errors import check_known, raised_as
 from qsearch.errors import SettingsError
+from qsearch.masking import HIDDEN
 from qsearch.settings.launch_settings import (
     ENVIRONMENT_PREFIX,
     POOLS,
@@ -181,6 +182,13 @@ def _check_together(settings: Settings) -> None:
             where=f"--address {settings.address}",
             fix="--pool ray, or leave --address out",
         )
+    for name in ("storage", "artifacts"):
+        if f"{HIDDEN}@" in (getattr(settings, name) or ""):
+            raise SettingsError(
+                f"the password of --{name} is not kept in files",
+                where=f"--{name} {getattr(settings, name)}",
+                fix=f"give --{name} again, or set {ENVIRONMENT_PREFIX}{name.upper()}",
+            )
     if settings.metric in settings.minimize:
         raise SettingsError(
             f"{settings.metric} is the metric already",

@@ -20,6 +20,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from compiler.errors import legal_names, raised_as
 from qsearch.errors import SettingsError
+from qsearch.masking import masked_values
 from workers.metrics.library import LIBRARY
 from workers.metrics.registry import (
     by_option,
@@ -41,7 +42,6 @@ AUTO_PATIENCE: Final = "auto"
 SAMPLERS: Final = ("auto", "tpe", "random", "grid")
 
 ENVIRONMENT_PREFIX: Final = "QSEARCH_"
-_PASSWORD: Final = re.compile(r"(://[^/:@]*:)[^/]*@")
 _IMPORT_PATH: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 MODEL: Final = "Model and data"
@@ -413,7 +413,7 @@ class Settings(BaseModel):
     sign: Annotated[Text | None, Flag(STUDY, "KEY")] = None
     """sign the written module with this private key (qsearch keygen)"""
     fresh: Annotated[bool, Flag(STUDY)] = False
-    """delete the study of the run folder first"""
+    """begin anew; the earlier study is deleted with the first trial of the new one"""
     try_: Annotated[Words, Flag(SEARCH, "FILE", repeatable=True)] = Field((), alias="try")
     """evaluate this qconfig.json (or k=v,…) before what the sampler proposes; repeatable"""
     keep_failed: Annotated[bool, Flag(STUDY)] = False
@@ -466,9 +466,8 @@ class Settings(BaseModel):
         values["max_drop"] = str(self.max_drop)
         values["dim"] = dict(self.dim)
         values["at_most"] = dict(self.at_most)
-        if self.storage is not None:
-            values["storage"] = _PASSWORD.sub(r"\1***@", self.storage)
-        return values
+        found: dict[str, Any] = masked_values(values)
+        return found
 
 
 def names_of_keys() -> dict[str, str]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from compiler.errors import raised_as
 from compiler.runtime.files import replaced
 from qsearch.errors import RunFolderError, StoreError, system_errors
+from qsearch.masking import masked
 
 _KIND: Final = re.compile(r"[a-z_]{1,32}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
@@ -129,7 +130,7 @@ class RemoteArtifactStore(ArtifactStore):
         self.url = url
         with raised_as(
             StoreError,
-            f"artefacts cannot be kept at {url}",
+            f"artefacts cannot be kept at {masked(url)}",
             ImportError,
             ValueError,
             where="artifacts",
@@ -173,7 +174,7 @@ class RemoteArtifactStore(ArtifactStore):
     def _reached(self) -> AbstractContextManager[None]:
         return raised_as(
             StoreError,
-            f"the artefacts at {self.url} cannot be reached",
+            f"the artefacts at {masked(self.url)} cannot be reached",
             Exception,  # whatever the storage's own client raises
             where="artifacts",
             fix="check the URL and its credentials; a search without --artifacts keeps them local",

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, CursorResult, Engine, Executable, text
 
 from compiler.errors import raised_as
 from qsearch.errors import StoreError
-from qsearch.store.engine import RetryPolicy, masked
+from qsearch.store.engine import RetryPolicy, shown_url
 from qsearch.store.records import record_of
 
 T = TypeVar("T")
@@ -98,7 +98,7 @@ class Database:
                 StoreError,
                 "a row of the database is damaged",
                 ValueError,  # JSON that is none, or text that is not UTF-8
-                where=masked(self.engine.url),
+                where=shown_url(self.engine.url),
                 fix="restore the database from a copy, or start over with another",
             )
             with self.engine.connect().execution_options(**options) as connection, damaged:

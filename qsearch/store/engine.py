@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +29,7 @@ from sqlalchemy.exc import (
 )
 
 from qsearch.errors import EmptyStoreError, StoreError
+from qsearch.masking import masked
 from qsearch.process import file_lock, interrupts_kept
 from qsearch.store.tables import METADATA, VERSION_TABLE
 
@@ -91,7 +91,9 @@ class RetryPolicy:
                 if reason is None or waited > self.seconds:
                     raise unreachable(url, error, waited) from error
                 if pause == _FIRST_PAUSE_S:
-                    log.warning("%s %s; waiting, %.0f s at most", reason, masked(url), self.seconds)
+                    log.warning(
+                        "%s %s; waiting, %.0f s at most", reason, shown_url(url), self.seconds
+                    )
             self.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
@@ -181,7 +183,7 @@ def parse_url(storage: str) -> URL:
     if len(storage) > LONGEST_URL:
         raise StoreError(
             f"a storage URL of {len(storage)} letters; {LONGEST_URL} are the most",
-            where=f"storage, {storage[:16]}…",
+            where=f"storage, {masked(storage)[:16]}…",
             fix=fix,
         )
     try:
@@ -190,7 +192,9 @@ def parse_url(storage: str) -> URL:
         url = make_url(storage)
         backend = url.get_backend_name()
     except (ArgumentError, ValueError) as error:
-        raise StoreError(f"{storage!r} is not a storage URL", where="storage", fix=fix) from error
+        raise StoreError(
+            f"{masked(storage)!r} is not a storage URL", where="storage", fix=fix
+        ) from error
     for part in Path(url.database or "").parts if backend == "sqlite" else ():
         if len(os.fsencode(part)) > _LONGEST_NAME:
             raise StoreError(
@@ -207,7 +211,7 @@ def parse_url(storage: str) -> URL:
     if backend not in {"sqlite", "postgresql"}:
         raise StoreError(
             f"databases of kind {backend!r} are not supported",
-            where=masked(url),
+            where=shown_url(url),
             fix=fix,
         )
     if backend == "postgresql":
@@ -215,22 +219,9 @@ def parse_url(storage: str) -> URL:
     return url
 
 
-_PASSWORD: Final = re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://[^\s/:@]*:).*", re.IGNORECASE)
-
-
-def masked(url: URL) -> str:
+def shown_url(url: URL) -> str:
     """The URL with its password hidden."""
-    return url.render_as_string(hide_password=True)
-
-
-def without_passwords(text: str) -> str:
-    """The text with the passwords of URLs in it hidden. O(length of the text)."""
-    shown: list[str] = []
-    for word in re.split(r"(\s+)", text):
-        # A password ends at the last @ of its word, however long it is.
-        before, at, host = word.rpartition("@")
-        shown += (_PASSWORD.sub(r"\1***", before), at, host)
-    return "".join(shown)
+    return masked(url.render_as_string(hide_password=False))
 
 
 def unreachable(url: URL, error: BaseException, waited_s: float = 0.0) -> StoreError:
@@ -256,7 +247,7 @@ def unreachable(url: URL, error: BaseException, waited_s: float = 0.0) -> StoreE
         ),
     }
     if told := known.get(_sqlite_code(error) or 0):
-        return StoreError(told[0], where=masked(url), fix=told[1])
+        return StoreError(told[0], where=shown_url(url), fix=told[1])
     if isinstance(error, ImportError | NoSuchModuleError):
         fix = "install the driver: pip install 'qsearch[postgres]'"
     elif "no equivalent in encoding" in text:
@@ -267,7 +258,7 @@ def unreachable(url: URL, error: BaseException, waited_s: float = 0.0) -> StoreE
         fix = "check that the folder exists, is writable and on a local disk"
     else:
         fix = "check host, port, user, password and database name, and that the server runs"
-    return StoreError(f"the storage cannot be reached: {text}", where=masked(url), fix=fix)
+    return StoreError(f"the storage cannot be reached: {text}", where=shown_url(url), fix=fix)
 
 
 def _create(url: URL, *, reader: bool = False) -> Engine:
@@ -328,13 +319,13 @@ def _is_current(engine: Engine, url: URL, create: bool) -> bool:
     if found is None and not create:
         raise EmptyStoreError(
             "the database holds no study",
-            where=masked(url),
+            where=shown_url(url),
             fix="give the storage of a `qsearch launch`",
         )
     if found is not None and found != SCHEMA:
         raise StoreError(
             f"the database has schema {found!r}, this version of qsearch reads {SCHEMA!r}",
-            where=masked(url),
+            where=shown_url(url),
             fix="use the version of qsearch that wrote it, or another storage",
         )
     return found is not None
@@ -383,7 +374,7 @@ def exclusive(engine: Engine) -> Iterator[Callable[[], None]]:
     path = Path(str(engine.url.database))
     busy = StoreError(
         "another process is searching with this SQLite database",
-        where=masked(engine.url),
+        where=shown_url(engine.url),
         fix="wait for it, stop it, or use another database; drivers can share PostgreSQL",
     )
     with file_lock(Path(f"{path}.lock"), busy):
@@ -402,7 +393,7 @@ def deleted(url: URL) -> StoreError:
     """The file of a SQLite database is gone while it is in use."""
     return StoreError(
         "the database was deleted or replaced while it was in use",
-        where=masked(url),
+        where=shown_url(url),
         fix="put the file back from a copy and run the same command again; without it the "
         "command starts over",
     )

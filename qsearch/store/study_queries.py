@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from compiler.errors import legal_names
 from qsearch.errors import ConflictError, StoreError
 from qsearch.store.database import Database
-from qsearch.store.engine import masked
+from qsearch.store.engine import shown_url
 from qsearch.store.records import (
     Command,
     CommandKind,
@@ -67,7 +67,7 @@ class StudyQueries(Database):
         if found is None:
             raise StoreError(
                 f"there is no study {name!r}",
-                where=masked(self.engine.url),
+                where=shown_url(self.engine.url),
                 fix=legal_names(name, [study.name for study in self.studies()]),
             )
         return found

@@ -11,7 +11,8 @@ from fastapi.responses import FileResponse
 
 from qsearch.dashboard.snapshots import Snapshot
 from qsearch.dashboard.sources import NotFoundError, elsewhere
-from qsearch.dashboard.state import SharedDep, SnapshotDep, slug
+from qsearch.dashboard.state import SharedDep, SnapshotDep, UserDep, slug
+from qsearch.server.queue import ForbiddenError
 
 router = APIRouter(prefix="/api/v1/studies/{key}", tags=["module"])
 
@@ -48,8 +49,18 @@ async def get_times(study: SnapshotDep, found: SharedDep, request: Request) -> R
 
 
 @router.get("/files/{name}")
-def download(study: SnapshotDep, name: File) -> FileResponse:
-    """A file of the run folder by its known name."""
+def download(study: SnapshotDep, name: File, found: SharedDep, user: UserDep) -> FileResponse:
+    """A file of the run folder by its known name.
+
+    Raises:
+        ForbiddenError: the report names files and folders of its owner and of the server.
+    """
+    if name == "report.json" and not found.may_see_hashes(study, user):
+        raise ForbiddenError(
+            f"the report of {study.study.name!r} is its owner's",
+            where="Authorization",
+            fix="ask its owner, or the server's operator",
+        )
     folder = study.folder
     path = None if folder is None else folder.path / name
     if path is None or not path.is_file() or path.is_symlink():

@@ -88,7 +88,8 @@ class JobOut(
     counts those of its ``trials`` that ended. ``attempts`` counts
     drivers that died on it; ``retry_at`` is when the next one starts. ``exit_code`` is that of
     ``qsearch launch``: 0, or 1 where no trial kept the limits. ``seconds`` is how long its last
-    driver ran. ``mine``: the user may change it.
+    driver ran. ``mine``: the user may change it, and is
+    told ``error`` and the names of files.
     """
 
     mine: bool
@@ -256,8 +257,8 @@ def _job_out(found: Shared, user: User, job: Job, place: int | None) -> JobOut:
     key, finished = _study_of(found, job)
     mine = user.owns(job.owner)
     left_out: set[str] = set()
-    if not mine:  # an upload goes by its hash, and that is its owner's
-        left_out = {n for n in FILES if len(str(job.settings.get(n))) > _SHA256}
+    if not mine:  # an upload goes by its hash, and that and its name are its owner's
+        left_out = {NAMES, *(n for n in FILES if len(str(job.settings.get(n))) > _SHA256)}
     return JobOut.of(
         job,
         settings={name: v for name, v in job.settings.items() if name not in left_out},
@@ -266,7 +267,7 @@ def _job_out(found: Shared, user: User, job: Job, place: int | None) -> JobOut:
         finished=finished,
         seconds=_ran_s(job),
         study=key,
-        error=None if job.failure is None else ErrorOut.of(job.failure),
+        error=ErrorOut.of(job.failure) if mine and job.failure is not None else None,
     )
 
 

@@ -38,6 +38,7 @@ from qsearch.report.view import (
     spark,
     trials_as_columns,
 )
+from qsearch.server.tokens import User
 from qsearch.store.view_queries import NO_NOTE, TrialPoint
 from workers.metrics.registry import Measure
 
@@ -68,7 +69,7 @@ def list_studies(
     chosen = StudyFilter(find, state, sort, device)
     shown, total, devices = found.snapshots.page(offset, limit, chosen)
     return StudiesPage(
-        studies=[StudyOut.of(one.study, **_summary(one, found, _view(one))) for one in shown],
+        studies=[StudyOut.of(one.study, **_summary(one, found, user, _view(one))) for one in shown],
         total=total,
         devices=devices,
         allow_launch=found.queue is not None and user.submits,
@@ -87,9 +88,8 @@ def get_study(study: SnapshotDep, found: SharedDep, user: UserDep) -> StudyDetai
     )
     return StudyDetail.of(
         row,
-        **_summary(study, found, view),
+        **_summary(study, found, user, view),
         model_sha256=row.model_sha256 if found.may_see_hashes(study, user) else None,
-        storage=study.source.shown,
         evaluator=row.spec.get("evaluator"),
         sampler=row.spec.get("sampler"),
         measures=list(map(MeasureOut.of, study.measures.all)),
@@ -188,7 +188,7 @@ def _view(study: Snapshot) -> StudyView:
     return StudyView.of(study.repository, known, study.folder, storage)
 
 
-def _summary(study: Snapshot, found: Shared, view: StudyView) -> dict[str, Any]:
+def _summary(study: Snapshot, found: Shared, user: User, view: StudyView) -> dict[str, Any]:
     module = study.module
     row = study.study
     # What depends on the time is told anew; the rest once a version.
@@ -199,6 +199,8 @@ def _summary(study: Snapshot, found: Shared, view: StudyView) -> dict[str, Any]:
         "device": device_of(row),
         "paused": row.state == "paused",
         **head,
+        # It names folders of the server.
+        "resume": head["resume"] if user.operator else None,
         "rate_per_min": study.derive("rate", lambda: study.rate_per_min),
         "listening": view.listening,
         "silent": view.silent,

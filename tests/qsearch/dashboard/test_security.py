@@ -24,8 +24,8 @@ from qsearch.dashboard.inspection import Inspection, InspectionError
 from qsearch.dashboard.security import Policy
 from qsearch.dashboard.server import PromptProtocol
 from qsearch.errors import SettingsError
+from qsearch.masking import masked
 from qsearch.server.submission import ServerOptions
-from qsearch.store.engine import without_passwords
 from tests.qsearch.dashboard.server import served, style_of
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -408,9 +408,9 @@ def test_passwords_of_storages_are_masked(unchanged):
     trial = unchanged.get(f"{unchanged.study}/trials/12").json()
     (log,) = trial["logs"]
     assert log["excerpt"] == "connect postgresql://me:***@db/x failed"
-    assert without_passwords("x postgresql://a:p@ss@h/d y") == "x postgresql://a:***@h/d y"
-    assert without_passwords(f"sqlite://a:{'p' * 2000}@h/d") == "sqlite://a:***@h/d"
-    assert without_passwords("see a://b:c and d@e") == "see a://b:c and d@e"
+    assert masked("x postgresql://a:p@ss@h/d y") == "x postgresql://a:***@h/d y"
+    assert masked(f"sqlite://a:{'p' * 2000}@h/d") == "sqlite://a:***@h/d"
+    assert masked("see a://b:c and d@e") == "see a://b:c and d@e"
 
 
 @pytest.mark.slow

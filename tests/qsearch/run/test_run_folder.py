@@ -16,32 +16,63 @@ OURS, FOREIGN = "a" * 64, "b" * 64
 def made_for(sha256: str, path: Path) -> RunFolder:
     folder = RunFolder(path)
     with folder.in_use():
-        folder.prepare(sha256, fresh=False)
+        folder.check_owner(sha256)
     folder.config.write_text(f"# model_sha256: {sha256}\nmodel: other.onnx  # flag\n")
     return folder
 
 
 def test_a_folder_can_be_used_again_for_its_model(tmp_path: Path) -> None:
     folder = made_for(OURS, tmp_path / "a" / "b")
-    folder.prepare(OURS, fresh=False)
+    folder.check_owner(OURS)
     assert folder.owner() == (OURS, "other.onnx")
 
 
 def test_a_folder_of_another_model_is_refused_by_name(tmp_path: Path) -> None:
     folder = made_for(FOREIGN, tmp_path)
     with pytest.raises(RunFolderError, match=r"another model: other\.onnx"):
-        folder.prepare(OURS, fresh=False)
+        folder.check_owner(OURS)
     assert folder.config.exists()
 
 
-def test_fresh_forgets_what_a_run_wrote_and_nothing_else(tmp_path: Path) -> None:
+@pytest.fixture
+def searched(tmp_path: Path) -> RunFolder:
+    """A run folder with a study and a file of the user."""
     folder = made_for(FOREIGN, tmp_path)
     for path in (folder.module, folder.database, folder.report):
         path.write_bytes(b"old")
     folder.artifacts.mkdir()
     (tmp_path / "notes.txt").write_text("mine")
-    folder.prepare(OURS, fresh=True)
-    assert sorted(p.name for p in tmp_path.iterdir()) == [".lock", "notes.txt"]
+    return folder
+
+
+def test_a_renewed_folder_holds_nothing_of_the_earlier_study(searched: RunFolder) -> None:
+    with searched.renewed():
+        searched.check_owner(OURS)
+        searched.module.write_bytes(b"new")
+        searched.forget_earlier()
+    assert sorted(p.name for p in searched.path.iterdir()) == [".lock", "best.qmod", "notes.txt"]
+    assert searched.module.read_bytes() == b"new"
+
+
+def test_without_a_trial_the_earlier_study_is_put_back(searched: RunFolder) -> None:
+    before = sorted(p.name for p in searched.path.iterdir())
+    with searched.renewed():
+        searched.config.write_text("half")
+        searched.data.mkdir()
+    assert sorted(p.name for p in searched.path.iterdir()) == before
+    assert searched.module.read_bytes() == b"old"
+    assert searched.owner() == (FOREIGN, "other.onnx")
+
+
+def test_a_run_that_was_killed_leaves_the_earlier_study_to_the_next_one(
+    searched: RunFolder,
+) -> None:
+    killed = searched.renewed()
+    killed.__enter__()
+    searched.module.write_bytes(b"of the killed run")
+    with searched.renewed():
+        assert not searched.module.exists()
+    assert searched.module.read_bytes() == b"old"
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

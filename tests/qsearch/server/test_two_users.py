@@ -268,6 +268,27 @@ def test_no_answer_tells_the_hash_of_an_upload_of_another_user(place: Place) -> 
         assert (model in texts) is shown, user
 
 
+def test_no_answer_tells_another_user_paths_of_the_server_or_names_of_uploads(
+    place: Place,
+) -> None:
+    model = place.upload("ann", (MODELS / "digits_cnn.onnx").read_bytes() + b"\x32\x01b")
+    files = {"model": "private name.onnx"}
+    name, key = place.study("ann", model=f"{model}.onnx", files=files)
+    paths = [path for path, told in DOCUMENT["paths"].items() if "get" in told]
+    for user, shown in (("bob", False), ("eve", False), ("ann", True)):
+        texts = ""
+        for path in paths:
+            if path.endswith(("stream", "{sha256}", "{format}", "times", "best.qmod")):
+                continue
+            told = path.format(key=key, name="report.json", number=0)
+            texts += place.http.get(told, headers=place.headers(user)).text
+        texts += place.http.get(f"/api/v1/jobs/{name}", headers=place.headers(user)).text
+        assert ("private name" in texts) is shown, user
+        if not shown:
+            assert str(place.run) not in texts, "the report names the folder of its run"
+        assert str(place.options.root) not in texts, user
+
+
 def test_rights_follow_the_folder_of_a_study_and_not_its_name(place: Place) -> None:
     """Bob submits under the name of the operator's study, whose run folder was renamed."""
     secret = place.options.root / "renamed"
