@@ -22,8 +22,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from qsearch.errors import ConflictError
+from qsearch.errors import ConflictError, StoreError
 from qsearch.store.database import Database
+from qsearch.store.engine import shown_url
 from qsearch.store.records import (
     REPEATABLE,
     TRIED,
@@ -38,6 +39,7 @@ from qsearch.store.records import (
     Trial,
     columns_of,
     failure_columns,
+    names_of,
     record_of,
 )
 from qsearch.store.tables import COMMAND, EVENT, LOG, SHARD, TRIAL
@@ -206,6 +208,12 @@ class TrialQueries(Database):
             counts[state] = counts.get(state, 0) + count
             if from_store and state == "complete":
                 counts["from_store"] = counts.get("from_store", 0) + count
+        if unknown := counts.keys() - set(names_of(Counts)):
+            raise StoreError(
+                f"a row of the database is damaged: the state of a trial is {min(unknown)!r}",
+                where=shown_url(self.engine.url),
+                fix="restore the database from a copy, or start over with another",
+            )
         return Counts(**counts)
 
     def claim_trials(

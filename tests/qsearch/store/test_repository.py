@@ -325,3 +325,12 @@ def test_a_claim_reads_no_trials_that_have_ended(tmp_path: Path) -> None:
     end_trials(range(10, 1000))
     assert 0 < steps_of_a_claim() < 2 * few
     repository.close()
+
+
+def test_a_trial_of_an_unknown_state_is_told_as_damage(repository: Repository) -> None:
+    study = repository.create_study(new_study())
+    repository.add_trials(study.id, [new_trial(0)])
+    with repository.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE qs_trial SET state = 'seventh'")
+    with pytest.raises(StoreError, match="the state of a trial is 'seventh'"):
+        repository.count_trials(study.id)
