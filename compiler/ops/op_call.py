@@ -33,7 +33,7 @@ def op_call(name: str, *args: Expr, span: AnySpan | None = None, **attrs: Any) -
 def with_span(made: Expr, call: Call, args: Args) -> Expr:
     """Give the nodes that a rule has made from ``args`` the span of the call they stand for."""
     known: set[Expr] = set(args)
-    waiting = [made]
+    waiting = [] if call.span is None else [made]
     while waiting:
         node = waiting.pop()
         if node.span is None and node not in known and not isinstance(node, Op):
@@ -55,9 +55,9 @@ def pieces_of(call: Call, like: Call) -> list[Expr]:
     return [TupleGetItem(call, index) for index in range(len(ty.fields))]
 
 
-def scalar(value: float, dtype: str, span: AnySpan | None = None) -> Constant:
+def scalar(value: float, dtype: str) -> Constant:
     """A rank-0 constant: ``value`` rounded to float32, then to ``dtype``."""
-    return Constant(np.asarray(np.float32(value)).astype(dtype), span=span)
+    return Constant(np.asarray(np.float32(value)).astype(dtype))
 
 
 def expand_to_axis(vector: Expr, axis: int, ndim: int, span: AnySpan | None = None) -> Expr:
