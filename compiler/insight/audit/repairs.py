@@ -249,7 +249,8 @@ def _repairs_of_points(calibration: Calibration, state: Repaired, more_bits: boo
                 break
             reached = points.db([*grids[:at], grid, *grids[at + 1 :]])
             if reached >= best + _GAIN_DB:
-                best, grids[at] = reached, grid
+                best = reached
+                grids[at] = grid
                 repair = Repair(points.rows[at].name, flags, choice, reached - start)
         limit = best
         if repair is not None:
@@ -322,9 +323,9 @@ class _Points:
 
     def suspects(self) -> dict[int, tuple[str, ...]]:
         """Return the indices of doubtful points, and of those whose error is amplified."""
-        index = {row.name: at for at, row in enumerate(self.rows)}
         if not self.rows:
             return {}
+        index = {row.name: at for at, row in enumerate(self.rows)}
         doubts = flagged(self._audit)
         found = {
             index[name]: flags
