@@ -10,6 +10,7 @@ import math
 from typing import Final
 
 from compiler.insight.audit.measure import Audit, PointAudit
+from compiler.insight.records import Ratio
 from compiler.ops.annotation.wide_point import wide_headroom
 
 LOST: Final = "lost in front"
@@ -27,9 +28,11 @@ _LOST_DB: Final = 12.0
 
 def flags_of(point: PointAudit) -> tuple[str, ...]:
     """Return the flags of a point, the worst first."""
-    sums, (values, levels) = point.sums, point.sums.distinct
-    own, total = (math.inf if one.db is None else one.db for one in (sums.local, sums.upstream))
-    even = -math.inf if sums.even.db is None else sums.even.db
+    sums = point.sums
+    values, levels = sums.distinct
+    own = _db_or(math.inf, sums.local)
+    total = _db_or(math.inf, sums.upstream)
+    even = _db_or(-math.inf, sums.even)
     room_db = 20 * math.log10(wide_headroom((sums.levels[1] - sums.levels[0]).bit_length()))
     expected = max(_NOISY_DB, even - _BESIDE_EVEN_DB - room_db)
     doubts = {
@@ -59,6 +62,10 @@ def worst_point(audit: Audit) -> PointAudit | None:
 
 
 def _noise(point: PointAudit) -> float:
-    if point.sums.local.db is None:
-        return math.inf
-    return point.sums.local.db
+    return _db_or(math.inf, point.sums.local)
+
+
+def _db_or(other: float, ratio: Ratio) -> float:
+    if ratio.db is None:
+        return other
+    return ratio.db

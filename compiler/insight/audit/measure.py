@@ -162,7 +162,8 @@ def _lost(network: Network, sums: Sequence[PointSums]) -> Mapping[Expr, float]:
                 given = False
                 front = held
             held = front if total.saturated > SATURATED else held
-            found[node], reached[node] = front - held, (given, held)
+            found[node] = front - held
+            reached[node] = given, held
         elif read:
             reached[node] = given, front
     return found
