@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from compiler.core.words import FBody, Words
 from compiler.errors import EvaluationError
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.expr import Args, Call, Constant, Expr, Op, is_op_call
+from compiler.ir.expr import Args, Call, Constant, Expr, Op
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type, bits, holds_float
 from compiler.lir.scalars import Bin, BoolImm, Scalar, Select, Un
@@ -229,35 +229,43 @@ def comparison_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr
     bound = args[1 - place]
     if not isinstance(value, QRealizeIntExpr) or not isinstance(bound, Constant):
         return None
+    assert isinstance(ref_call.op, Op)
+    name = ref_call.op.name
+    if place:  # the constant is on the left: c < x is x > c
+        name = _MIRRORED.get(name, name)
     acc = ctx.qconfig.dtype_activation
     value = to_scalar(value, len(ref_call.args[place].tensor_type.shape), ctx.qconfig)
-    beyond = value.high + 1.0  # equal to none of the data
-    if not is_op_call(ref_call, "equal", "not_equal"):
-        beyond = np.inf if is_op_call(ref_call, *_UP[place]) else -np.inf
-    steps = _in_steps(bound, value, beyond)
+    steps = _in_steps(name, bound, value)
     low, high = integer_limits(acc)
     steps = np.clip(steps, max(low, value.low - 1), min(high, value.high + 1))
     sides = (value.in_dtype(acc), Constant(steps.astype(acc)))
     return with_args(ref_call, sides[::-1] if place else sides)
 
 
-_UP: Final = (("less", "greater_equal"), ("greater", "less_equal"))
-"""Comparisons of a value with a bound, and of a bound with a value, that a bound between two
-integers answers as the upper one does."""
+_MIRRORED: Final = {
+    "less": "greater",
+    "less_equal": "greater_equal",
+    "greater": "less",
+    "greater_equal": "less_equal",
+}
+_ROUNDING: Final[dict[str, Callable[..., Any]]] = {
+    "less": np.ceil,
+    "greater_equal": np.ceil,
+    "greater": np.floor,
+    "less_equal": np.floor,
+}
+"""x < 2.5 and x >= 2.5 hold for the same integers as with 3, x > 2.5 and x <= 2.5 as with 2."""
 
 
-def _in_steps(bound: Constant, value: QRealizeIntExpr, beyond: float) -> NDArray[np.float64]:
-    """The integers that compare with the data as the bound does with the real values.
-
-    Args:
-        beyond: what stands for a bound between two integers; an infinity: the one on that side.
-    """
+def _in_steps(name: str, bound: Constant, value: QRealizeIntExpr) -> NDArray[np.float64]:
+    """Return the integers that compare with the data as the bound does with the real values; a
+    bound between two integers equals none of the data."""
     scale = np.float32(value.dom_scale.data)
     steps = bound.data.astype(np.float64) / np.float64(scale)
     near = np.rint(steps)
-    between = np.full_like(steps, beyond)
-    if np.isinf(beyond):
-        between = np.ceil(steps) if beyond > 0 else np.floor(steps)
+    between: Any = value.high + 1.0
+    if name in _ROUNDING:
+        between = _ROUNDING[name](steps)
     return np.where(near.astype(np.float32) * scale == bound.data, near, between)
 
 
