@@ -43,6 +43,11 @@ def lazy_names(
     return load, sorted(homes)
 
 
+def home_of(package: str, name: str) -> str:
+    """Return the module that defines a public name of a package."""
+    return _published(package)[name]
+
+
 @cache
 def _published(package: str) -> dict[str, str]:
     """Name → module that defines it; a module of the package itself → the package."""

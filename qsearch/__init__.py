@@ -12,14 +12,21 @@ import os
 
 TYPE_CHECKING = False  # typing takes as long to import as all else that is read here
 if TYPE_CHECKING:
-    from typing import Any
-
+    from compiler.difference import Difference as Difference
+    from compiler.runtime.artifact import QModule as QModule
+    from qsearch.commands.analysis import ModelDiagnosis as ModelDiagnosis
+    from qsearch.commands.analysis import ModelInsight as ModelInsight
     from qsearch.commands.analysis import doctor as doctor
     from qsearch.commands.analysis import insight as insight
     from qsearch.commands.export import C as C
     from qsearch.commands.export import Commands as Commands
+    from qsearch.commands.export import ExportedFiles as ExportedFiles
     from qsearch.commands.export import Qdq as Qdq
     from qsearch.commands.export import export as export
+    from qsearch.commands.judgement import Judgement as Judgement
+    from qsearch.commands.judgement import judge as judge
+    from qsearch.commands.profiling import ModuleProfile as ModuleProfile
+    from qsearch.commands.profiling import profile as profile
     from qsearch.commands.quantization import quantize as quantize
     from qsearch.commands.running import load as load
     from qsearch.commands.running import run_module as run_module
@@ -29,14 +36,15 @@ if TYPE_CHECKING:
     from qsearch.commands.studies import status as status
     from qsearch.commands.studies import stop as stop
     from qsearch.commands.studies import trials as trials
+    from qsearch.commands.studies import try_qconfig as try_qconfig
     from qsearch.commands.trial_module import write_trial as write_trial
+    from qsearch.commands.verification import Verification as Verification
     from qsearch.commands.verification import verify as verify
     from qsearch.commands.views import diff as diff
-    from qsearch.commands.views import draw as draw
-    from qsearch.commands.views import show_hardware as show_hardware
-    from qsearch.commands.views import show_text as show_text
+    from qsearch.commands.views import show as show
     from qsearch.data.object_data import Dataset as Dataset
     from qsearch.opening.open_model import DataSource as DataSource
+    from qsearch.report.html import write_report as write_report
     from qsearch.run.signing import keygen as keygen
     from qsearch.search.launch import launch as launch
     from qsearch.search.result import SearchResult as SearchResult
@@ -45,7 +53,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name.startswith("_") and name != "__all__":
         raise AttributeError(f"module 'qsearch' has no attribute {name!r}")
     check_own_packages()
@@ -58,7 +66,9 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__getattr__("__all__")})
+    from compiler.lazy_names import lazy_names
+
+    return lazy_names(__name__)[1]
 
 
 _OURS = ("compiler", "workers")

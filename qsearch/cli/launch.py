@@ -11,23 +11,35 @@ import socket
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from qsearch.cli import options
-from qsearch.cli.options import Command, Decorator, option
+from qsearch.cli.command import (
+    Option,
+    command,
+    find_user_code,
+    given_verbosity,
+    named_model,
+    with_default,
+)
 from qsearch.cli.output import wrapped
 from qsearch.exit_codes import EXIT_INTERRUPTED, EXIT_TARGET_MISSED
-from qsearch.settings.launch_settings import DASHBOARD_PORT, OUTPUT, Flag, MaxDrop, Settings
+from qsearch.settings.launch_settings import DASHBOARD_PORT, Flag, MaxDrop, Settings
 from workers.metrics.size import LITERT, QDQ
 
-_INTEGERS = "fully_integral"
+if TYPE_CHECKING:
+    from qsearch.settings.parameters import (
+        Configuration,
+        Dims,
+        Model,
+    )
 
 
-def setting_options(without: Collection[str] = ()) -> Iterator[Decorator]:
-    """An option for every setting that has a flag, with its help, default and legal words.
+def setting_options(without: Collection[str] = ()) -> Iterator[click.Option]:
+    """Make an option of every setting that has a flag, with its help, default and legal words.
 
     Each is also a key of ``-c`` files and a QSEARCH_ variable.
 
@@ -35,23 +47,25 @@ def setting_options(without: Collection[str] = ()) -> Iterator[Decorator]:
         without: settings that the command does not take.
     """
     for name, field in Settings.model_fields.items():
-        if (field.alias or name) in without:
+        key = field.alias or name
+        flag = next((held for held in field.metadata if isinstance(held, Flag)), None)
+        if key in without or flag is None:
             continue
-        for flag in (held for held in field.metadata if isinstance(held, Flag)):
-            default = field.default
-            plain = isinstance(default, str | int | float | MaxDrop) and default is not False
-            told = f" ({default:g})" if isinstance(default, float) else f" ({default})"
-            yield option(
-                f"--{(field.alias or name).replace('_', '-')}",
-                *flag.also,
-                name,
-                metavar=flag.metavar,
-                words=flag.words,
-                help=f"{field.description}{told if plain else ''}",
-                panel=flag.panel,
-                multiple=flag.repeatable,
-                default=None,
-            )
+        default = str(field.default) if isinstance(field.default, MaxDrop) else field.default
+        spellings = (f"--{key.replace('_', '-')}", *flag.also, name)
+        text = with_default(field.description or "", default)
+        own: dict[str, Any] = {"help": text, "default": None, "multiple": flag.repeatable}
+        if flag.metavar:
+            own["metavar"] = flag.metavar
+            own["shell_complete"] = partial(_words_of, flag)
+        else:
+            own["is_flag"] = True
+        yield Option(spellings, flag.panel, flag.everyday, **own)
+
+
+def _words_of(flag: Flag, _ctx: Any, _param: Any, incomplete: str) -> list[str]:
+    words = flag.words or flag.metavar.split("|")
+    return [word for word in words if word.islower() and word.startswith(incomplete)]
 
 
 def given_settings(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,33 +74,32 @@ def given_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     return {names[name]: value for name, value in given.items() if value not in (None, ())}
 
 
-@click.command(cls=Command)
-@options.model
-@options.dims
-@options.stacked(*setting_options())
-@option("--dashboard", help="show the search in a browser while it runs", panel=OUTPUT)
-@option(
-    "-c",
-    "--config",
-    metavar="FILE",
-    help="yaml, toml or json with the names of the options",
-    panel=OUTPUT,
-)
-def launch_command(dashboard: bool, config: str | None, **given: Any) -> int:
+@command(more=setting_options(), own_code=False)
+def launch_command(
+    model: Model,
+    dim: Dims = (),
+    dashboard: bool = False,
+    config: Configuration = None,
+    **given: Any,
+) -> int:
     """Search for the best quantization of a model. Run the same command again to resume.
 
     Exit codes: 0 the winner keeps the limits, 1 no trial keeps them (all files are written).
+
+    Args:
+        dashboard: show the search in a browser while it runs
+        config: yaml, toml or json with the names of the options
     """
     from qsearch.process import interrupts_kept
     from qsearch.settings.config import resolve
 
     # An orderly stop, like Ctrl-C: running trials return to the queue, the best is written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    options.find_user_code()
-    flags = given_settings(given)
-    flags["verbosity"] = options.given_verbosity()
+    find_user_code()
+    flags = given_settings({**given, "model": model, "dim": dim})
+    flags["verbosity"] = given_verbosity()
     resolved = resolve(flags, config_file=config)
-    options.named_model(resolved.settings.model or None)
+    named_model(resolved.settings.model or None)
     with interrupts_kept():
         from qsearch.run.progress import make_progress
         from qsearch.search.launch import plan, run_search  # imports all that the search needs

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -17,7 +16,7 @@ from typing import Final
 import click
 
 from qsearch import ForeignPackageError, __version__, check_own_packages
-from qsearch.cli.options import CONTEXT, Choice, Command, argument, unknown_option
+from qsearch.cli import CONTEXT
 from qsearch.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_OK, EXIT_SEARCH_FAILED
 from qsearch.masking import masked
 
@@ -60,8 +59,8 @@ COMMANDS: Final = {
         "queue",
         "list the queue of a server; cancel a study",
     ),
-    "skill": (SHELL, "main", "print how an agent uses qsearch, step by step"),
-    "completion": (SHELL, "main", "print the completion script for bash, zsh or fish"),
+    "skill": (SHELL, "shell", "print how an agent uses qsearch, step by step"),
+    "completion": (SHELL, "shell", "print the completion script for bash, zsh or fish"),
 }
 """Command -> heading in ``--help``, file beside this one, summary."""
 
@@ -82,30 +81,26 @@ class Commands(click.Group):
             return None
         _, file, _ = COMMANDS[name]
         function = f"{name.replace('-', '_')}_command"
-        found: click.Command = getattr(import_module(f"qsearch.cli.{file}"), function)
+        found: click.Command = getattr(import_module(f"qsearch.cli.{file}"), function)()
         return found
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read ``--help`` and ``--version``; the command and its words are left.
+        """Read ``--help`` and ``--version``; the command and its words are left."""
+        ctx.args = click.Command.parse_args(self, ctx, args)
+        return ctx.args
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str, click.Command, list[str]]:
+        """Return the command of the first word, and the words behind it.
 
         Raises:
-            SettingsError: an unknown option, or no such command.
+            click.UsageError: no such command.
         """
-        try:
-            ctx.args = click.Command.parse_args(self, ctx, args)
-        except click.NoSuchOption as error:
-            raise unknown_option(ctx, error.option_name, ["--help", "--version"]) from error
-        if ctx.args and ctx.args[0] not in COMMANDS and not ctx.resilient_parsing:
-            from compiler.errors import legal_names
-            from qsearch.errors import SettingsError
-
-            word = ctx.args[0]
-            raise SettingsError(
-                f"unknown command {word!r}",
-                where="qsearch",
-                fix=_commands_that(word) or legal_names(word, COMMANDS),
-            )
-        return ctx.args
+        command = self.get_command(ctx, args[0])
+        if command is None:
+            raise click.NoSuchCommand(args[0], possibilities=COMMANDS, ctx=ctx)
+        return args[0], command, args[1:]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """A section a heading; no command's file is imported for it."""
@@ -127,40 +122,6 @@ qsearch: Final = Commands(
     subcommand_metavar="COMMAND …",
     no_args_is_help=False,
 )
-
-
-def _commands_that(word: str) -> str:
-    """The commands whose summary has this word: ``resume``, ``quantize``, ``score``."""
-    found = [name for name, (_, _, told) in COMMANDS.items() if word in re.findall(r"\w+", told)]
-    told = " or ".join(f"{name} ({COMMANDS[name][2]})" for name in found)
-    if found:
-        return f"did you mean {told}?"
-    return ""
-
-
-@click.command(cls=Command)
-@argument("shell", "SHELL", "bash, zsh or fish", type=Choice(("bash", "zsh", "fish")))
-def completion_command(shell: str) -> None:
-    """Print the script that makes a shell complete commands and flags.
-
-    \b
-    bash, zsh  eval "$(qsearch completion bash)"
-    fish       qsearch completion fish | source
-    """
-    from click.shell_completion import get_completion_class
-
-    kind = get_completion_class(shell)
-    assert kind is not None
-    print(kind(qsearch, {}, "qsearch", COMPLETE).source())
-
-
-@click.command(cls=Command)
-def skill_command() -> None:
-    """Print SKILL.md: doctor, compile, launch, verify and export for agents, with the fields of
-    their JSON, exit codes, and what to do at each error."""
-    from importlib.resources import files
-
-    print(files("qsearch").joinpath("SKILL.md").read_text(encoding="utf-8"), end="")
 
 
 _SYSTEM_SAYS_NO: Final = frozenset(
@@ -197,7 +158,7 @@ def parse(words: Sequence[str]) -> click.Context:
     """The command that a command line names, with its parameters.
 
     Raises:
-        SettingsError: the words mean nothing.
+        click.UsageError: the words mean nothing.
         click.exceptions.Exit: help was asked for, and printed.
     """
     root = qsearch.make_context("qsearch", list(words), terminal_width=_help_width())
@@ -207,9 +168,7 @@ def parse(words: Sequence[str]) -> click.Context:
     if not root.args:
         print(root.get_help())
         root.exit()
-    name, *rest = root.args
-    command = qsearch.get_command(root, name)
-    assert command is not None
+    name, command, rest = qsearch.resolve_command(root, root.args)
     context = command.make_context(name, rest, parent=root)
     _refuse_to_overwrite(context)
     return context
@@ -265,6 +224,11 @@ def run(words: Sequence[str]) -> int:
             return int(code)
     except click.exceptions.Exit as ended:  # --help and --version
         return ended.exit_code
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx else "qsearch"
+        fix = f"see {where} --help"
+        print(f"error: {error.format_message()}\n  where: {where}\n  fix: {fix}", file=sys.stderr)
+        return EXIT_BAD_INPUT
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED

@@ -5,13 +5,10 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-
-import click
+from typing import TYPE_CHECKING, Any
 
 from compiler.text_output import abbreviated
-from qsearch.cli import options
-from qsearch.cli.options import INPUT, OUTPUT, Command, argument, option
+from qsearch.cli.command import Call, command, given_verbosity, named_model
 from qsearch.cli.output import (
     json_printed,
     print_coloured,
@@ -28,63 +25,39 @@ from qsearch.exit_codes import EXIT_OK, EXIT_TARGET_MISSED
 if TYPE_CHECKING:
     from compiler.difference import NodeDifference
     from qsearch.commands.analysis import ModelDiagnosis
-    from qsearch.opening.open_model import DataSource
-
-TEXT: Final = "text"
-SIGN_HELP: Final = "sign the module with this private key (qsearch keygen)"
-SAMPLES = 16
-NODES_SHOWN = 3
-
-
-def _qconfig(help: str, default: str = "") -> options.Decorator:
-    """--qconfig of a command: several of them add up."""
-    return option(
-        "--qconfig",
-        metavar="K=V,…",
-        help=help,
-        multiple=True,
-        default=(default,),
-        # "auto" is what the others change, wherever it stands.
-        callback=lambda _context, _option, given: ",".join(
-            sorted(dict.fromkeys(given), key="auto".__ne__)
-        ),
+    from qsearch.settings.parameters import (
+        Json,
+        Out,
+        PathLike,
     )
+
+NODES_SHOWN = 3
 
 
 # doctor -----------------------------------------------------------------------------------------
 
 
-@click.command(cls=Command)
-@options.model
-@_qconfig("changes to the recommended configuration, or a qconfig.json")
-@options.hardware
-@option("--calib", metavar="C", help="data that give open axes their sizes", panel=INPUT)
-@options.preprocess
-@options.dims
-@options.cuts
-@option("--space-out", metavar="FILE", help="write the space, for launch --space", panel=OUTPUT)
-@options.searched
-@options.as_json
-@options.imports
+@command("doctor")
 def doctor_command(
-    model: str | None,
-    qconfig: str,
-    calib: str | None,
-    preprocess: str | None,
-    as_json: bool,
-    **asked: Any,
+    doctor: Call,
+    allow_float: bool = False,
+    minimize: str | None = None,
+    max_size: str | None = None,
+    as_json: Json = False,
 ) -> int:
     """List which operators of a model become integer, which stay in float, and how to change it.
 
     Exit codes: 0 a module on integers only is possible, 1 operators stay in float.
-    """
-    from qsearch.commands.analysis import doctor
-    from qsearch.opening.open_model import DataSource
 
-    given = options.named_model(model)
-    found = doctor(given, qconfig, calib=DataSource(calib, preprocess), **asked)
+    Args:
+        allow_float: as for launch, with --space-out
+        minimize: as for launch, with --space-out
+        max_size: as for launch, with --space-out
+    """
+    named_model(doctor.given.get("model"))
+    found = doctor(allow_float=allow_float or None, minimize=minimize, max_size=max_size)
     if not json_printed(found, as_json):
-        listed = (options.given_verbosity() or 0) > 0
+        listed = (given_verbosity() or 0) > 0
         _print_diagnosis(found, every=listed)
         if found.hardware is not None:
             print(f"\n{found.hardware}")
@@ -173,50 +146,25 @@ def _what_to_do(entry: Any) -> str:
 # compile ----------------------------------------------------------------------------------------
 
 
-@click.command(cls=Command)
-@options.model
-@options.calib_data
-@_qconfig(
-    "changes to the recommended configuration (lists: skip_conv_layers=[0,3]), or a "
-    "qconfig.json; auto chooses from the calibration data and gives reasons, auto,nbit_weight=4 "
-    "changes what it chooses, auto,for=tflite (qdq) is for that form (auto)",
-    default="auto",
-)
-@options.output(help="the .qmod to write (M.qmod, in the working directory)")
-@option("--sign", metavar="KEY", help=SIGN_HELP, panel=OUTPUT)
-@options.dims
-@options.cuts
-@option(
-    "--keep-float-parts",
-    help="leave in float what an int8 file leaves in float (softmax, norms): the module is then "
-    "not on integers only",
-)
-@option(
-    "--dump-ir",
-    metavar="DIR",
-    help="write the text of the module after every pass, and why operators were not fused",
-    panel=OUTPUT,
-)
-@options.imports
+@command("quantize")
 def compile_command(
-    model: str | None,
-    calib: DataSource,
-    qconfig: str,
-    out: str | None,
-    sign: str | None,
-    dump_ir: str | None,
-    **cut: Any,
+    quantize: Call, out: Out = None, sign: PathLike | None = None, dump_ir: PathLike | None = None
 ) -> int:
     """Quantize a model with one configuration, without a search, and write a .qmod.
 
     Exit codes: 0 the module is written, 1 it is written, but its outputs are below 6 dB SQNR or an
     overflow is possible.
+
+    Args:
+        out: the .qmod to write (M.qmod, in the working directory)
+        sign: sign the module with this private key (qsearch keygen)
+        dump_ir: write the text of the module after every pass, and why operators were not fused
     """
-    given = options.named_model(model)
+    given = named_model(quantize.given.get("model"))
     out = out or f"{Path(given).stem}.qmod"
     from compiler.runtime.artifact import refuse_onnx_name
     from compiler.transform import DumpDir, PassContext
-    from qsearch.commands.quantization import COMPARED_DATA, form_of_auto, quantize
+    from qsearch.commands.quantization import AUTO, COMPARED_DATA, form_of_auto
     from qsearch.process import logging_to
     from qsearch.run.progress import LONG_S, PlainProgress
     from qsearch.run.signing import private_key, sign_file
@@ -225,12 +173,12 @@ def compile_command(
 
     refuse_onnx_name(out)
     signer = private_key(Path(sign)) if sign else None
-    verbosity = options.given_verbosity() or 0
+    verbosity = given_verbosity() or 0
     # Without their constants: a model of 20 MB in thirty files is for reading, not for parsing.
     dumps = (DumpDir(Path(dump_ir), show_meta=False),) if dump_ir else ()
     with logging_to(verbosity), PassContext(instruments=dumps):
         late = None if verbosity < 0 else PlainProgress(quiet_s=LONG_S)
-        module = quantize(given, calib, qconfig, **cut, progress=late)
+        module = quantize(progress=late)
     closeness = Closeness.recorded(module.provenance)
     if dump_ir:
         from compiler.fusion.fuse_ops import fuse_report
@@ -253,7 +201,11 @@ def compile_command(
         from qsearch.cli.launch import export_step
 
         place = shlex.quote(str(Path(out)))
-        export = export_step(place, module.qconfig.partition_conversions, form_of_auto(qconfig))
+        export = export_step(
+            place,
+            module.qconfig.partition_conversions,
+            form_of_auto(quantize.given.get("qconfig", AUTO)),
+        )
         # Beside stdout, where scripts read the path.
         print(f"next: qsearch verify {place}\nnext: {export}", file=sys.stderr)
     assert module.qconfig is not None
@@ -267,56 +219,19 @@ def compile_command(
 # insight ----------------------------------------------------------------------------------------
 
 
-@click.command(cls=Command)
-@options.model
-@options.calib
-@option("--eval", metavar="E", help="evaluation data (the calibration data)", panel=INPUT)
-@options.preprocess
-@options.seed
-@_qconfig(
-    "changes to the recommended configuration, a qconfig.json, a .qmod made with it, or auto, as "
-    "compile chooses"
-)
-@option(
-    "--samples",
-    metavar="N",
-    type=int,
-    default=SAMPLES,
-    help=f"number of samples ({SAMPLES})",
-    panel=INPUT,
-)
-@options.dims
-@options.cuts
-@options.as_json
-@options.output(metavar="FILE.html", help="write a page with plots")
-@options.imports
-def insight_command(
-    model: str | None,
-    calib: str | None,
-    eval: str | None,
-    preprocess: str | None,
-    seed: int,
-    qconfig: str,
-    as_json: bool,
-    out: str | None,
-    **asked: Any,
-) -> None:
-    """Find the layers and tensors of a quantized model that lose accuracy."""
-    given = options.named_model(model)
-    from qsearch.commands.analysis import insight
-    from qsearch.opening.open_model import DataSource
+@command("insight")
+def insight_command(insight: Call, out: Out = None, as_json: Json = False) -> None:
+    """Find the layers and tensors of a quantized model that lose accuracy.
+
+    Args:
+        out: write a page with plots, FILE.html
+    """
+    named_model(insight.given.get("model"))
     from qsearch.report.build import layers_told
     from qsearch.report.insight import layer_rows, output_told
 
-    quiet = options.given_verbosity() == -1 or not sys.stderr.isatty()
-    found = insight(
-        given,
-        DataSource(calib, preprocess, seed),
-        DataSource(eval, preprocess, seed),
-        qconfig,
-        progress=(lambda _done, _of: None) if quiet else _show_layers,
-        **asked,
-    )
+    quiet = given_verbosity() == -1 or not sys.stderr.isatty()
+    found = insight(progress=(lambda _done, _of: None) if quiet else _show_layers)
     if json_printed(found, as_json, out):
         return
     figures = found.insight
@@ -341,45 +256,20 @@ def _show_layers(done: int, of: int) -> None:
 # show -------------------------------------------------------------------------------------------
 
 
-@click.command(cls=Command)
-@argument("file", "M.onnx|M.qmod", "what to print", type=options.Suggested("FILE"))
-@option("--after", metavar="PASS", help="run these passes first: FoldConstant,FuseOps{max_depth=2}")
-@options.dims
-@options.cuts
-@options.hardware
-@option(
-    "--format",
-    metavar="text|dot|json",
-    default=TEXT,
-    help="text; dot for Graphviz; json: boxes and edges, or the report of --hw (text)",
-    panel=OUTPUT,
-)
-@option("--full", help="with types, sources and every constant; it can be parsed", panel=OUTPUT)
-@options.output(help="write the full text or drawing to this file")
-@options.imports
-def show_command(
-    file: str,
-    hw: str | None,
-    format: str,
-    full: bool,
-    out: str | None,
-    **prepared: Any,
-) -> None:
+@command("show")
+def show_command(show: Call, out: Out = None) -> None:
     """Print the text of a model or module, or draw it.
 
     Constants are abbreviated, types and sources left out; --full prints them.
-    """
-    from qsearch.commands.views import draw, show_hardware, show_text
 
-    if hw is not None:
-        shown = show_hardware(file, hw, format, **prepared)
-    elif format == TEXT:
-        shown = show_text(file, brief=out is None and not full, **prepared)
-    else:
-        shown = draw(file, format, **prepared)
+    Args:
+        out: write the full text or drawing to this file
+    """
+    full = show.given.pop("full") or out is not None
+    shown = show(full=full)
     if out is not None:
         write_text(Path(out), shown)
-    elif format == TEXT and hw is None and sys.stdout.isatty():
+    elif show.given["format"] == "text" and "hw" not in show.given and sys.stdout.isatty():
         print_coloured(shown)
     else:
         print(shown.rstrip("\n"))
@@ -388,27 +278,13 @@ def show_command(
 # diff -------------------------------------------------------------------------------------------
 
 
-@click.command(cls=Command)
-@argument("a", "A", "reference module: .onnx, .qmod or .relay")
-@argument("b", "B", "module to compare with A")
-@options.eval_data(
-    "data: .npz, .npy or a folder of images (the samples in the .qmod, else synthetic data)"
-)
-@option("--samples", metavar="N", type=int, default=4, help="number of samples (4)", panel=INPUT)
-@option("--rtol", metavar="X", type=float, default=0.0, help="relative tolerance (same bits)")
-@option("--atol", metavar="X", type=float, default=0.0, help="absolute tolerance (same bits)")
-@options.cuts
-@options.dims
-@options.as_json
-@options.imports
-def diff_command(a: str, b: str, data: DataSource, as_json: bool, **asked: Any) -> int:
+@command("diff")
+def diff_command(diff: Call, as_json: Json = False) -> int:
     """Run two modules on the same inputs and name the first node that differs.
 
     Exit codes: 0 all outputs are equal, 1 one is not.
     """
-    from qsearch.commands.views import diff
-
-    found = diff(a, b, data, **asked)
+    found = diff()
     if not json_printed(found, as_json):
         rows = [_difference_row(node) for node in (*found.nodes, *found.outputs)]
         print_table(rows, "--json has them")

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
-from functools import partial
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
 from compiler.text_output import first_lines
-from qsearch.cli import options
-from qsearch.cli.options import INPUT, OUTPUT, Choice, Command, argument, option
+from qsearch.cli.command import Call, command, given_verbosity
 from qsearch.cli.output import json_printed, print_table, wrapped, write_text
 from qsearch.errors import SettingsError
 from qsearch.exit_codes import EXIT_OK, EXIT_TARGET_MISSED
@@ -23,7 +21,17 @@ if TYPE_CHECKING:
     from compiler.ranges.finding import Finding
     from qsearch.commands.export import C, Commands, Qdq, Tflite
     from qsearch.commands.verification import Verification
-    from qsearch.opening.open_model import DataSource
+    from qsearch.settings.parameters import (
+        Count,
+        Dims,
+        ExportFormat,
+        Hardware,
+        Json,
+        Module,
+        Out,
+        PathLike,
+        Seldom,
+    )
 
 _SHOWN: Final = 20
 _RECORDS: Final = {
@@ -40,75 +48,34 @@ _SIGNATURES: Final = {
 }
 
 
-@click.command(cls=Command)
-@argument("module", "FILE", "a .qmod, or an .onnx file that `export` wrote")
-@options.eval_data("data: .npz, .npy or a folder of images (those of the search in its run folder)")
-@option(
-    "--executor",
-    metavar="auto|reference|engine|integer|c",
-    default="auto",
-    help="what runs the module, always with the same bits; auto: the engine, or what is next in "
-    "speed where no C compiler is found (auto)",
-    panel=INPUT,
-)
-@option(
-    "--metric",
-    metavar="METRIC",
-    help="what judges the outputs by the labels, as of launch (top1 where they are classes)",
-    panel=INPUT,
-)
-@options.as_json
-@options.imports
-def run_command(
-    module: str, data: DataSource, executor: str, metric: str | None, as_json: bool
-) -> None:
+@command("run_module")
+def run_command(run_module: Call, as_json: Json = False) -> None:
     """Run a .qmod or an exported .onnx file on data; print the score and a hash of the outputs.
 
     The samples run one after the other.
     """
-    from qsearch.commands.running import run_module
-    from qsearch.run.run_folder import evaluation_data
+    from qsearch.process import logging_to
 
-    if data.data is None:
-        known = evaluation_data(Path(module) if Path(module).is_dir() else Path(module).parent)
-        if known is None:
-            raise SettingsError(
-                "no data was given, and the file lies in no run folder that names some",
-                where="--eval",
-                fix="--eval data.npz, or a folder of images with --preprocess",
-            )
-        data = replace(data, data=known[0], preprocess=data.preprocess or known[1])
-        print(f"data: {data.data}", file=sys.stderr)
-    found = run_module(module, data, executor=executor, metric=metric)
+    with logging_to(given_verbosity() or 0):
+        found = run_module()
     if as_json:
         print(json.dumps(found))
-    else:
-        warnings = found.pop("warnings")
-        rows = {key: value for key, value in found.items() if value not in ("", None)}
-        print("\n".join(f"{key:<16} {value}" for key, value in rows.items()))
-        for warning in warnings:
-            print(f"warning: {warning}", file=sys.stderr)
+        return
+    warnings = found.pop("warnings")
+    rows = {key: value for key, value in found.items() if value not in ("", None)}
+    print("\n".join(f"{key:<16} {value}" for key, value in rows.items()))
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
 
 
-@click.command(cls=Command)
-@argument("module", "M.qmod", "what `launch` or `compile` wrote, or a run folder")
-@option(
-    "--model",
-    metavar="M.onnx",
-    help="the original model: onnxruntime runs it for comparison, in float and in 8 bits",
-    panel=INPUT,
-)
-@options.count("--rounds", default=15, help="number of measurements (15)", panel=INPUT)
-@options.as_json
-@options.output(metavar="FILE.html", help="write a page with plots")
-@options.imports
-def profile_command(
-    module: str, model: str | None, rounds: int, as_json: bool, out: str | None
-) -> None:
-    """Measure the CPU time of every layer of a .qmod on the integer engine, with one thread."""
-    from qsearch.commands.profiling import profile
+@command("profile")
+def profile_command(profile: Call, out: Out = None, as_json: Json = False) -> None:
+    """Measure the CPU time of every layer of a .qmod on the integer engine, with one thread.
 
-    found = profile(module, model, rounds)
+    Args:
+        out: write a page with plots, FILE.html
+    """
+    found = profile()
     if json_printed(found, as_json, out):
         return
     print_table(found.rows(), "--json has them")
@@ -118,7 +85,6 @@ def profile_command(
         print(f"note: {note}")
 
 
-_in_export: Final = partial(option, panel=OUTPUT)
 _BESIDE: Final = {"anyway": "qdq", "batch": "onnx"}
 """Options of one format that are no fields of its class; a batch is that of every ONNX file."""
 
@@ -143,73 +109,58 @@ def _export_format(format: str, given: Mapping[str, Any]) -> str | C | Qdq | Tfl
     return FORMATS[format](**own) if own else format
 
 
-@click.command(cls=Command)
-@argument("module", "M.qmod", "what `launch` or `compile` wrote, or a run folder")
-@_in_export(
-    "--format",
-    metavar="c|onnx|qdq|tflite|float|commands",
-    default="c",
-    help="c: C99 source with a self check; onnx: exact integers in their own dtypes; qdq: for "
-    "8 bit kernels; tflite: a LiteRT file with the integers of a module of "
-    "requantization=tflite, for TFLM; float: a module that is not on integers; commands: what "
-    "the accelerator --hw and its host run, in order (c)",
-)
-@_in_export(
-    "--reduce-range",
-    help="with qdq: 7-bit weights, for processors without VNNI, whose 8-bit kernels saturate",
-)
-@_in_export(
-    "--wide-sums",
-    help="with qdq: keep values of 16 bits in float: more exact, slower (narrowed to 8 bits)",
-)
-@_in_export(
-    "--opset",
-    metavar="17|21|25",
-    type=click.IntRange(17, 25),
-    help="with qdq: the newest that the runtime takes; weights of up to 2 bits take 2 from "
-    "opset 25 on, of up to 4 bits 4 from 21 on (25)",
-)
-@_in_export(
-    "--unpack",
-    metavar="run|load",
-    type=Choice(["run", "load"]),
-    help="with c: unpack constants in every run, or once, which takes more RAM and less time; "
-    "the header says how much (run)",
-)
-@_in_export(
-    "--io",
-    metavar="int8|uint8|float",
-    type=Choice(["int8", "uint8", "float"]),
-    help="with tflite: what the file takes and gives (the module's integers)",
-)
-@_in_export(
-    "--anyway",
-    help="with qdq: exit with 0 also where the file loses more than the limit of its study, or "
-    "3 dB beside its module",
-)
-@options.hardware
-@options.output(
-    metavar="PATH",
-    help="output folder; for ONNX also a file, x.onnx; for tflite x.tflite, or x.cc, a C array "
-    "(beside the module)",
-)
-@options.count("--batch", help="batch size of the ONNX model (any)", panel=OUTPUT)
-@_in_export(
-    "--name",
-    metavar="N",
-    help="stem of the file names and C symbols (that of the module)",
-)
-@options.as_json
-@options.imports
+@command()
 def export_command(
-    module: str, format: str, out: str | None, name: str | None, as_json: bool, **given: Any
+    module: Module,
+    format: ExportFormat = "c",
+    out: Out = None,
+    reduce_range: Seldom = False,
+    wide_sums: Seldom = False,
+    opset: int | None = None,
+    unpack: Literal["run", "load"] | None = None,
+    io: Literal["int8", "uint8", "float"] | None = None,
+    anyway: bool = False,
+    hw: Hardware = None,
+    batch: Count | None = None,
+    name: str | None = None,
+    as_json: Json = False,
 ) -> int:
-    """Write a .qmod as C source, as ONNX, as a LiteRT file, or as commands of an accelerator."""
+    """Write a .qmod as C source, as ONNX, as a LiteRT file, or as commands of an accelerator.
+
+    Args:
+        format: c: C99 source with a self check; onnx: exact integers; qdq: for 8-bit kernels;
+            tflite: a LiteRT file for TFLM, of a module of requantization=tflite; float:
+            a module that is not on integers; commands: what the accelerator --hw and its host run
+        out: output folder; for ONNX also x.onnx, for tflite x.tflite or x.cc, a C array (beside
+            the module)
+        reduce_range: with qdq: 7-bit weights, for processors without VNNI
+        wide_sums: with qdq: keep values of 16 bits in float: more exact, slower (narrowed to 8
+            bits)
+        opset: with qdq: the newest that the runtime takes; weights of up to 2 bits take 2 from
+            opset 25 on, of up to 4 bits 4 from 21 on (25)
+        unpack: with c: unpack constants in every run, or once, which takes more RAM and less time
+            (run)
+        io: with tflite: dtype of inputs and outputs (the module's integers)
+        anyway: with qdq: exit with 0 also where the file loses more than the limit of its study,
+            or 3 dB beside its module
+        batch: batch size of the ONNX model (any)
+        name: stem of the file names and C symbols (that of the module)
+    """
+    given = {
+        "reduce_range": reduce_range,
+        "wide_sums": wide_sums,
+        "opset": opset,
+        "unpack": unpack,
+        "io": io,
+        "anyway": anyway,
+        "hw": hw,
+        "batch": batch,
+    }
     from qsearch.commands.export import export
 
     form = _export_format(format, given)
-    found = export(module, form, out, name=name, batch=given["batch"])
-    code = EXIT_TARGET_MISSED if found.lost and not given["anyway"] else EXIT_OK
+    found = export(module, form, out, name=name, batch=batch)
+    code = EXIT_TARGET_MISSED if found.lost and not anyway else EXIT_OK
     if code:
         print(f"{found.lost}; --anyway takes it as it is", file=sys.stderr)
     if json_printed(found, as_json):
@@ -226,16 +177,16 @@ def export_command(
     return code
 
 
-@click.command(cls=Command)
-@options.output(
-    default="qsearch.key",
-    help="file for the private key; the public key is FILE.pub (qsearch.key)",
-)
-def keygen_command(out: str) -> None:
-    """Make a pair of Ed25519 keys: the private key signs modules, the public key checks them."""
+@command(own_code=False)
+def keygen_command(out: Out = "qsearch.key") -> None:
+    """Make a pair of Ed25519 keys: the private key signs modules, the public key checks them.
+
+    Args:
+        out: file for the private key; the public key is FILE.pub
+    """
     from qsearch.run.signing import keygen
 
-    public, fingerprint = keygen(out)
+    public, fingerprint = keygen(out or "qsearch.key")
     print(
         f"private key: {out}; keep it secret, sign with --sign {out}\n"
         f"public key:  {public}; hand it out, check with qsearch verify M.qmod --key {public}\n"
@@ -243,52 +194,17 @@ def keygen_command(out: str) -> None:
     )
 
 
-@click.command(cls=Command)
-@argument("module", "FILE", "a .qmod, a run folder, or an int8 .onnx file of any author")
-@options.eval_data(
-    "also score the module on data: .npz, .npy or a folder of images; an .onnx file is measured on "
-    "them (synthetic)"
-)
-@options.output(
-    help="the proof to write (proof.json beside the module); of an .onnx file a page, FILE.html"
-)
-@option("--require-record", help="refuse a file without a current record")
-@option("--record", help="write a current record into a proved file without one")
-@option(
-    "--key", metavar="PUB", help="refuse a file that was not signed with this key's private key"
-)
-@option("--sign", metavar="KEY", help="sign a proved file with this private key")
-@option(
-    "--tflite",
-    metavar="FILE",
-    help="also run this exported LiteRT file in TFLM and LiteRT, and count differing integers",
-)
-@option(
-    "--certificate",
-    metavar="FILE",
-    help="write words and bounds of a proved module, for `python -m compiler.proof.checker FILE`",
-    panel=OUTPUT,
-)
-@option("--allow-large", help="also verify a small file whose module needs much work")
-@option(
-    "--against",
-    metavar="M.onnx",
-    help="of an .onnx file: the float model; names grids that lose what they need not",
-    panel=INPUT,
-)
-@option("--strict", help="of an .onnx file: 1 also where a bound is open or a machine may differ")
-@options.count("--samples", help="of an .onnx file: samples that are measured (8)")
-@options.dims
-@option("--json", "as_json", help="print proof.json instead of the report", panel=OUTPUT)
-@options.imports
+@command("verify")
 def verify_command(
-    module: str,
-    data: DataSource,
-    out: str | None,
-    require_record: bool,
-    certificate: str | None,
-    as_json: bool,
-    **asked: Any,
+    verify: Call,
+    require_record: bool = False,
+    certificate: PathLike | None = None,
+    against: PathLike | None = None,
+    samples: Count = 8,
+    strict: bool = False,
+    dim: Dims = (),
+    out: Out = None,
+    as_json: Json = False,
 ) -> int:
     """Prove that a .qmod is integers only and cannot overflow; run its samples and compare.
 
@@ -297,17 +213,29 @@ def verify_command(
 
     Exit codes: 0 proved, or nothing refuted; 1 refuted, or the record or signature does not match;
     2 the file cannot be read, or needs too much work.
+
+    Args:
+        require_record: refuse a file without a current record
+        certificate: write words and bounds of a proved module, for `python -m
+            compiler.proof.checker FILE`
+        against: of an .onnx file: the float model; names grids that lose what they need not
+        samples: of an .onnx file: samples that are measured
+        strict: of an .onnx file: 1 also where a bound is open or a machine may differ
+        out: the proof to write (proof.json beside the module); of an .onnx file a page, FILE.html
+        as_json: print proof.json instead of the report
     """
-    judged = {name: asked.pop(name) for name in ("against", "strict", "samples", "dim")}
-    if Path(module).suffix == ".onnx":
-        own = {"require_record": require_record, "certificate": certificate}
-        _only_of_kind(module, {**own, **asked})
-        return _judge(module, data, out, as_json, judged)
-    _only_of_kind(module, judged)
-    from qsearch.commands.verification import verify
+    file = str(verify.given["path"])
+    of_modules = {**verify.given, "require_record": require_record, "certificate": certificate}
+    if Path(file).suffix == ".onnx":
+        for name in ("path", "eval", "preprocess"):
+            of_modules.pop(name, None)
+        _only_of_kind(file, of_modules)
+        judge = Call("judge", {"model": file, "samples": samples, "against": against, "dim": dim})
+        return _judge(judge, verify.given, strict, out, as_json)
+    _only_of_kind(file, {"against": against, "strict": strict, "dim": dim})
     from qsearch.run.run_folder import RunFolder
 
-    found = verify(module, data, **asked)
+    found = verify()
     target = Path(out) if out else RunFolder(found.path.parent).proof
     # Told before it is written: a folder that takes no file loses nothing.
     if not json_printed(found, as_json):
@@ -335,16 +263,14 @@ def _only_of_kind(file: str, given: Mapping[str, object]) -> None:
             raise SettingsError(f"{option} is for {kind}", where=file, fix=f"leave {option} out")
 
 
-def _judge(
-    file: str, data: DataSource, out: str | None, as_json: bool, asked: Mapping[str, Any]
-) -> int:
+def _judge(judge: Call, data: Mapping[str, Any], strict: bool, out: Out, as_json: bool) -> int:
     """Judge an int8 ONNX file and print the report."""
-    from qsearch.commands.judgement import LEGEND, SAMPLES, judge
+    from qsearch.commands.judgement import LEGEND
+    from qsearch.opening.open_model import DataSource
     from qsearch.process import logging_to
 
     with logging_to(-1):  # what the cure would leave as it is
-        samples = asked["samples"] or SAMPLES
-        found = judge(file, data, against=asked["against"], samples=samples, dim=asked["dim"])
+        found = judge(data=DataSource(data.get("eval"), data.get("preprocess")))
     if not json_printed(found, as_json):
         for line in found.lines():
             print(wrapped(line, "           "))
@@ -361,7 +287,7 @@ def _judge(
         write_text(Path(out), found.html())
         if not as_json:
             print(f"written: {out}")
-    if found.acceptable(asked["strict"]):
+    if found.acceptable(strict):
         return EXIT_OK
     return EXIT_TARGET_MISSED
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
 import sys
 import textwrap
@@ -34,7 +35,7 @@ def print_rows(rows: Rows, format: str) -> None:
             writer.writerow(cells)
 
 
-def json_printed(found: Any, asked: bool, page: str | None = None) -> bool:
+def json_printed(found: Any, asked: bool, page: str | os.PathLike[str] | None = None) -> bool:
     """Print a result as JSON, and write its page, each where it was asked for.
 
     Returns:
@@ -59,7 +60,7 @@ def print_table(rows: Rows, elsewhere: str) -> None:
 
 def print_legend(names: Iterable[str]) -> None:
     """Say what measures mean, on stderr: programs read stdout."""
-    from qsearch.cli.options import given_verbosity
+    from qsearch.cli.command import given_verbosity
     from workers.metrics.registry import legend
 
     for line in legend(names) if given_verbosity() != -1 else ():

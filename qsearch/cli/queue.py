@@ -6,19 +6,24 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-import click
-
-from qsearch.cli import options
+from qsearch.cli.command import command, named_model
 from qsearch.cli.launch import given_settings, setting_options
-from qsearch.cli.options import OUTPUT, Command, argument, option
 from qsearch.cli.output import table
 from qsearch.errors import SearchFailedError, SettingsError
 from qsearch.exit_codes import EXIT_OK, EXIT_TARGET_MISSED
 
 if TYPE_CHECKING:
     from qsearch.server.client import Client
+    from qsearch.settings.parameters import (
+        Configuration,
+        Dims,
+        Json,
+        Model,
+        Name,
+        Out,
+        ServerUrl,
+    )
 
-SERVER: Final = "Server"
 _NOT_SENT: Final = (
     "passes",
     "import",
@@ -37,36 +42,27 @@ _NOT_SENT: Final = (
 """Settings of launch that ``submit`` does not take: places of this machine, and own code."""
 
 
-_server: Final = option(
-    "--server",
-    metavar="URL",
-    required=True,
-    help="URL of `qsearch serve`; the token is in QSEARCH_TOKEN",
-    panel=SERVER,
-)
-
-
-@click.command(cls=Command)
-@options.model
-@options.dims
-@_server
-@option("--wait", help="wait until the study ends")
-@options.output(help="wait, then download and verify the module: m.qmod")
-@options.stacked(*setting_options(without=_NOT_SENT))
-@option("-c", "--config", metavar="FILE", help="yaml, toml or json with the names of the options")
-@option("--json", "as_json", help="print the job as one JSON object", panel=OUTPUT)
+@command(more=setting_options(without=_NOT_SENT), own_code=False)
 def submit_command(
-    server: str,
-    wait: bool,
-    out: str | None,
-    config: str | None,
-    as_json: bool,
+    model: Model,
+    dim: Dims = (),
+    *,
+    server: ServerUrl,
+    wait: bool = False,
+    out: Out = None,
+    config: Configuration = None,
+    as_json: Json = False,
     **given: Any,
 ) -> int:
-    """Queue a study on a server. The options are those of launch; run it again to resume.
+    """Queue a study on a server; run it again to resume. A server runs no code of yours.
 
-    The model and the data are uploaded unless the server has them already. A server runs no code of
-    yours; launch does. With --wait the exit codes are those of launch.
+    Model and data are uploaded once. With --wait the exit codes are those of launch.
+
+    Args:
+        wait: wait until the study ends
+        out: wait, then download and verify the module: m.qmod
+        config: yaml, toml or json with the names of the options
+        as_json: print the job as one JSON object
     """
     from qsearch.server.client import Client
     from qsearch.server.packing import check_target
@@ -74,10 +70,10 @@ def submit_command(
 
     if out is not None:
         check_target(out)
-    flags = given_settings(given)
+    flags = given_settings({**given, "model": model, "dim": dim})
     told = resolve(flags, config_file=config).settings.model
     flags.pop("model", None)
-    model = options.named_model(told or None)
+    model = named_model(told or None)
     study = flags.pop("study", None)
     client = Client(server)
     job = client.submit(model, study=study, config=config, **flags)
@@ -126,7 +122,7 @@ def _tell(job: dict[str, Any], finished: int) -> None:
     print(f"{job['state']}{_place(job)}, {finished} of {job['trials']} trials", file=sys.stderr)
 
 
-def _finish(client: Client, job: dict[str, Any], out: str | None, quiet: bool) -> int:
+def _finish(client: Client, job: dict[str, Any], out: Out, quiet: bool) -> int:
     """Print how a job ended; its exit code."""
     from qsearch.cli.studies import best_on_server, print_best
 
@@ -145,30 +141,39 @@ def _finish(client: Client, job: dict[str, Any], out: str | None, quiet: bool) -
     return int(job["exit_code"] or (EXIT_OK if job["state"] == "done" else EXIT_TARGET_MISSED))
 
 
-@click.command(cls=Command)
-@argument("name", "NAME", "only this study (all)", required=False)
-@_server
-@option("--cancel", help="end the study; a running study writes the best module so far")
-@option("--uploads", help="list the files that you uploaded instead")
-@option("--forget", metavar="UPLOAD", help="delete an upload that no unfinished study needs")
-@option("--json", "as_json", help="print one JSON array", panel=OUTPUT)
-def queue_command(name: str | None, server: str, as_json: bool, **asked: Any) -> None:
-    """List the studies of a server: running, waiting in their order, and recently ended."""
+@command(own_code=False)
+def queue_command(
+    name: Name | None = None,
+    *,
+    server: ServerUrl,
+    cancel: bool = False,
+    uploads: bool = False,
+    forget: str | None = None,
+    as_json: Json = False,
+) -> None:
+    """List the studies of a server: running, waiting in their order, and recently ended.
+
+    Args:
+        name: only this study (all)
+        cancel: end the study; a running study writes the best module so far
+        uploads: list the files that you uploaded instead
+        forget: delete an upload that no unfinished study needs
+        as_json: print one JSON array
+    """
     from qsearch.server.client import Client
 
-    forget = asked["forget"]
-    if name is None and asked["cancel"]:
+    if name is None and cancel:
         raise SettingsError("which study?", where="queue", fix="qsearch queue NAME --cancel")
     client = Client(server)
     if forget is not None:
         client.forget_upload(forget.partition(".")[0])
     row: Any = _row
-    if forget is not None or asked["uploads"]:
+    if forget is not None or uploads:
         jobs = client.uploads()
         row = dict
     elif name is None:
         jobs = client.queue()
-    elif asked["cancel"]:
+    elif cancel:
         jobs = [client.cancel(name)]
     else:
         jobs = [client.job(name)]

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-import click
-
-from qsearch.cli import options
-from qsearch.cli.options import STUDY, Choice, Command, argument, option
+from qsearch.cli.command import command, given_verbosity
 from qsearch.errors import SettingsError
 from qsearch.run.run_folder import RUNS
-from qsearch.server.tokens import LIST, TOKENS_FILE, May, Tokens
-from qsearch.settings.launch_settings import POOLS, parse_bytes
+from qsearch.server.tokens import LIST, TOKENS_FILE, Tokens
+from qsearch.settings.launch_settings import parse_bytes
 
 if TYPE_CHECKING:
     from qsearch.server.submission import ServerOptions
+    from qsearch.settings.parameters import (
+        Count,
+        Folder,
+        Name,
+        Number,
+        PathLike,
+        Pools,
+        Storage,
+        Words,
+    )
 
-SERVER: Final = "Server"
-SEARCHES: Final = "Searches"
 LEAST_MEMORY: Final = 512 << 20
 _DASHBOARD_STUDIES: Final = 4
 """Searches that a dashboard with --allow-launch runs at a time."""
@@ -29,23 +33,31 @@ _DASHBOARD_STUDIES: Final = 4
 
 def _serve(
     root: Path,
-    storage: str | None,
+    folder_storage: str | None,
     server: ServerOptions | None,
     tokens: Tokens | None = None,
     *,
-    host: str,
-    port: int,
-    token: str | None,
-    allow_host: tuple[str, ...],
-    max_upload: str,
+    host: str = "127.0.0.1",
+    port: int = 8090,
+    token: str | None = None,
+    allow_host: Words = (),
+    max_upload: str = "256M",
 ) -> None:
-    """Serve until interrupted; the keywords are the options of ``listening``."""
+    """Serve until interrupted.
+
+    Args:
+        host: listen address
+        port: port; 0: a free one
+        token: token that clients must send (QSEARCH_TOKEN, which no process list shows)
+        allow_host: another host name of this server; repeatable
+        max_upload: largest upload
+    """
     from qsearch.dashboard.app import DashboardOptions
     from qsearch.dashboard.security import Policy
     from qsearch.dashboard.server import serve
     from qsearch.process import logging_to
 
-    with logging_to(options.given_verbosity() or 0):
+    with logging_to(given_verbosity() or 0):
         policy = Policy(
             host=host,
             token=token or os.environ.get("QSEARCH_TOKEN") or None,
@@ -53,7 +65,7 @@ def _serve(
             max_upload_bytes=_bytes(max_upload, "--max-upload"),
             tokens=tokens,
         )
-        serve(DashboardOptions(root, storage, policy, server), port)
+        serve(DashboardOptions(root, folder_storage, policy, server), port)
 
 
 def _bytes(size: str, where: str) -> int:
@@ -63,47 +75,22 @@ def _bytes(size: str, where: str) -> int:
         raise SettingsError(f"{size!r} is no size", where=where, fix="256M, 2G") from error
 
 
-_on_server: Final = partial(option, panel=SERVER)
-_on_searches: Final = partial(option, panel=SEARCHES)
-
-listening: Final = options.stacked(
-    _on_server("--host", metavar="H", default="127.0.0.1", help="listen address (127.0.0.1)"),
-    _on_server("--port", metavar="P", type=int, default=8090, help="port; 0: a free one (8090)"),
-    _on_server(
-        "--token",
-        metavar="T",
-        help="token that clients must send (QSEARCH_TOKEN, which no process list shows)",
-    ),
-    _on_server(
-        "--allow-host",
-        metavar="NAME",
-        multiple=True,
-        help="another host name of this server; repeatable",
-    ),
-    _on_server("--max-upload", metavar="SIZE", default="256M", help="largest upload (256M)"),
-)
-"""Options of a server that listens, with its users: the arguments of ``_serve``."""
-
-
-@click.command(cls=Command)
-@argument("folder", "DIR", "a run folder, or a folder of them (runs)", required=False)
-@option("--storage", metavar="URL", help="show this storage too (QSEARCH_STORAGE)", panel=STUDY)
-@listening
-@_on_searches("--allow-launch", help="allow users to start searches from the page")
-@_on_searches(
-    "--launch-pool",
-    type=Choice(POOLS),
-    default="process",
-    help="pool of these searches (process)",
-)
+@command(beside="_serve", own_code=False)
 def dashboard_command(
-    folder: str | None,
-    storage: str | None,
-    allow_launch: bool,
-    launch_pool: str,
+    folder: Folder = None,
+    storage: Storage = None,
+    allow_launch: bool = False,
+    launch_pool: Literal["auto", "process", "ray", "inline"] = "process",
     **listens: Any,
 ) -> None:
-    """Show studies in a browser, live, until interrupted."""
+    """Show studies in a browser, live, until interrupted.
+
+    Args:
+        folder: a run folder, or a folder of them (runs)
+        storage: show this storage too (QSEARCH_STORAGE)
+        allow_launch: allow users to start searches from the page
+        launch_pool: pool of these searches
+    """
     from qsearch.server.submission import ServerOptions
 
     if folder is not None and not Path(folder).is_dir():
@@ -129,50 +116,16 @@ def dashboard_command(
     _serve(root, storage, server, **listens)
 
 
-@click.command(cls=Command)
-@argument(
-    "folder", "DIR", "folder for studies and uploads; created if missing (runs)", required=False
-)
-@option(
-    "--storage",
-    metavar="URL",
-    help="postgresql://… for the queue and all studies (QSEARCH_STORAGE, else files in DIR)",
-    panel=STUDY,
-)
-@listening
-@_on_server(
-    "--tokens", metavar="FILE", help="file with the users and their tokens (DIR/tokens.json)"
-)
-@options.count(
-    "--max-studies",
-    default=1,
-    help="number of studies that run at the same time (1)",
-    panel=SEARCHES,
-)
-@options.count(
-    "--workers", help="number of workers per study, at most (cores / --max-studies)", panel=SEARCHES
-)
-@_on_searches(
-    "--pool",
-    type=Choice(("process", "ray")),
-    multiple=True,
-    help="allowed pool; repeatable, the first one is the default (process)",
-)
-@_on_searches("--address", metavar="A", help="address of the Ray cluster for --pool ray")
-@_on_searches(
-    "--max-memory",
-    metavar="SIZE",
-    help="memory of each process of a study on this machine: 2G (no limit)",
-)
+@command(beside="_serve", own_code=False)
 def serve_command(
-    folder: str | None,
-    storage: str | None,
-    tokens: str | None,
-    max_studies: int,
-    workers: int | None,
-    pool: tuple[str, ...],
-    address: str | None,
-    max_memory: str | None,
+    folder: Folder = None,
+    storage: Storage = None,
+    tokens: PathLike | None = None,
+    max_studies: Count = 1,
+    workers: Count | None = None,
+    pool: Pools = (),
+    address: str | None = None,
+    max_memory: str | None = None,
     **listens: Any,
 ) -> None:
     """Run a server: users submit studies to its queue. Ctrl-C ends it.
@@ -184,6 +137,16 @@ def serve_command(
 
     Without tokens the server answers this machine only. Searches continue when the server ends;
     the next start finds them.
+
+    Args:
+        folder: folder for studies and uploads; created if missing (runs)
+        storage: postgresql://… for the queue and all studies (QSEARCH_STORAGE, else files in DIR)
+        tokens: file with the users and their tokens (DIR/tokens.json)
+        max_studies: number of studies that run at the same time
+        workers: number of workers per study, at most (cores / --max-studies)
+        pool: allowed pool; repeatable, the first one is the default (process)
+        address: address of the Ray cluster for --pool ray
+        max_memory: memory of each process of a study on this machine: 2G (no limit)
     """
     from qsearch.server.submission import ServerOptions
 
@@ -230,36 +193,29 @@ def _cores() -> int:
 # Users ------------------------------------------------------------------------------------------
 
 
-@click.command(cls=Command)
-@argument("name", "NAME", "name of the user; list: print all users")
-@argument("folder", "DIR", "folder of the server (runs)", required=False)
-@option("--tokens", metavar="FILE", help="file with the tokens (DIR/tokens.json)", panel=SERVER)
-@option(
-    "--may",
-    type=Choice(("read", "submit")),
-    help="read: look at studies; submit: also submit studies and change your own (submit)",
-)
-@option("--remove", help="remove the token at once")
-@option("--keep-token", help="change --may and --max-studies only; the token stays valid")
-@option(
-    "--max-studies",
-    metavar="N",
-    type=click.IntRange(0),
-    help="studies that may wait or run at a time; 0: any number (0)",
-)
+@command(own_code=False)
 def token_command(
-    name: str,
-    folder: str | None,
-    tokens: str | None,
-    may: May | None,
-    remove: bool,
-    keep_token: bool,
-    max_studies: int | None,
+    name: Name,
+    folder: Folder = None,
+    tokens: PathLike | None = None,
+    may: Literal["read", "submit"] | None = None,
+    remove: bool = False,
+    keep_token: bool = False,
+    max_studies: Number | None = None,
 ) -> None:
     """Create the token of a user of a server and print it. The file keeps only its hash.
 
     A running server reads the file at once. A user who has a token keeps the rights and the limit
     that are not given. `qsearch token list` prints the users, their rights and limits.
+
+    Args:
+        name: name of the user; list: print all users
+        folder: folder of the server (runs)
+        tokens: file with the tokens (DIR/tokens.json)
+        may: read: look at studies; submit: also submit studies and change your own (submit)
+        remove: remove the token at once
+        keep_token: change --may and --max-studies only; the token stays valid
+        max_studies: studies that may wait or run at a time; 0: any number (0)
     """
     from qsearch.cli.output import table
 

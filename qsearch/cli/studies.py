@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from qsearch.cli import options
-from qsearch.cli.options import OUTPUT, STUDY, Command, Decorator, argument, grouped, option
+from qsearch.cli.command import Call, command
 from qsearch.cli.output import (
     COUNTED,
     print_legend,
@@ -25,129 +23,92 @@ from qsearch.exit_codes import EXIT_OK, EXIT_TARGET_MISSED
 
 if TYPE_CHECKING:
     from qsearch.server.client import Client
+    from qsearch.settings.parameters import (
+        Json,
+        Out,
+        RowsFormat,
+        Server,
+        Yes,
+    )
 
 _HASH_LETTERS: Final = 12
 _SELDOM: Final = ("drivers", "pruned", "failed", "infeasible", "from_store")
 """Counts that are shown where there are any."""
 
 
-@dataclass(frozen=True, slots=True)
-class GivenStudy:
-    """The study that a command names: a run folder, or a storage and a name."""
+def _found(call: Call) -> Call:
+    """Return a call with the study that it names; one that was looked for is said on stderr."""
+    from qsearch.run.run_folder import find_study
 
-    folder: str | None
-    storage: str | None
-    name: str | None
-
-    def found(self) -> dict[str, Any]:
-        """The study, as the functions of ``studies`` take it.
-
-        Where nothing was told, what was found is said on stderr.
-        """
-        from qsearch.run.run_folder import find_study
-
-        found = find_study(self.folder, self.storage, self.name)
-        if self.folder is None and self.storage is None:
-            where = "QSEARCH_STORAGE" if found.folder is None else found.folder
-            print(f"found in {where}", file=sys.stderr)
-        return {"folder": found.folder, "storage": found.storage, "study": found.name}
-
-    def on_server(self) -> str:
-        """The name of the study on a server.
-
-        Raises:
-            SettingsError: none was given.
-        """
-        name = self.name or self.folder
-        if name is None:
-            raise SettingsError(
-                "which study?",
-                where="--server",
-                fix="name it; `qsearch queue --server URL` lists all",
-            )
-        return name
+    given = call.given
+    folder = given.get("folder")
+    storage = given.get("storage")
+    found = find_study(folder, storage, given.get("study"))
+    if folder is None and storage is None:
+        where = "QSEARCH_STORAGE" if found.folder is None else found.folder
+        print(f"found in {where}", file=sys.stderr)
+    place = {"folder": found.folder, "storage": found.storage, "study": found.name}
+    return Call(call.function, {**given, **place})
 
 
-def _named_study(folder: str) -> Decorator:
-    """The study that a command names; ``folder`` is the help of its run folder."""
-    return grouped(
-        "study",
-        lambda folder, storage, study: GivenStudy(folder, storage, study),
-        argument("folder", "DIR", folder, required=False),
-        option("--storage", metavar="URL", help="storage, instead of a run folder's", panel=STUDY),
-        option(
-            "--study", metavar="NAME", help="name of the study, if there are several", panel=STUDY
-        ),
-    )
+def _on_server(call: Call) -> str:
+    """Return the name of the study on a server.
 
-
-given_study: Final = _named_study("run folder (the only one in runs)")
+    Raises:
+        SettingsError: none was given.
+    """
+    name = call.given.get("study") or call.given.get("folder")
+    if name is None:
+        raise SettingsError(
+            "which study?",
+            where="--server",
+            fix="name it; `qsearch queue --server URL` lists all",
+        )
+    return str(name)
 
 
 # Looking ----------------------------------------------------------------------------------------
 
 
-@click.command(cls=Command)
-@argument("folder", "DIR", "run folder, or folder of run folders (runs)", required=False)
-@option("--storage", metavar="URL", help="storage, instead of a run folder's", panel=STUDY)
-@option("--study", metavar="NAME", help="only this study", panel=STUDY)
-@options.server
-@option("--json", "as_json", help="print one JSON array", panel=OUTPUT)
-def status_command(
-    folder: str | None, storage: str | None, study: str | None, server: str | None, as_json: bool
-) -> None:
-    """List the studies of a run folder or storage and their progress, one line each."""
+@command("status", own_code=False)
+def status_command(status: Call, server: Server = None, as_json: Json = False) -> None:
+    """List the studies of a run folder or storage and their progress, one line each.
+
+    Args:
+        as_json: print one JSON array
+    """
     if server is not None:
         from qsearch.server.client import Client
 
-        rows = Client(server).studies(study or folder)
+        rows = Client(server).studies(status.given.get("study") or status.given.get("folder"))
     else:
-        from qsearch.commands import studies as stored
-
-        rows = stored.status(folder, storage=storage, study=study)
+        rows = status()
     if as_json:
         print(json.dumps(rows))
     else:
         print_table(without_empty(rows, _SELDOM), "--json has them")
 
 
-@click.command(cls=Command)
-@given_study
-@options.server
-@option(
-    "--filter",
-    metavar="TERMS",
-    default="",
-    help="terms that must hold: 'state=complete sqnr_db>35 size<=80%'",
-)
-@option(
-    "--sort",
-    metavar="COLUMNS",
-    default="number",
-    help="columns to sort by, -COLUMN for the greatest first",
-    panel=OUTPUT,
-)
-@options.count("--limit", help="at most N rows", panel=OUTPUT)
-@option("--params", help="also print the parameters of each trial", panel=OUTPUT)
-@options.rows_format
+@command("trials", own_code=False)
 def trials_command(
-    study: GivenStudy,
-    server: str | None,
-    filter: str,
-    sort: str,
-    limit: int | None,
-    params: bool,
-    format: str,
+    trials: Call,
+    server: Server = None,
+    params: bool = False,
+    format: RowsFormat = "table",
 ) -> None:
-    """List the trials of a study."""
+    """List the trials of a study.
+
+    Args:
+        params: also print the parameters of each trial
+    """
     if server is not None:
         from qsearch.server.client import Client
 
-        rows = Client(server).trials(study.on_server(), filter, sort, limit)
+        given = trials.given
+        client = Client(server)
+        rows = client.trials(_on_server(trials), given["filter"], given["sort"], given.get("limit"))
     else:
-        from qsearch.commands import studies as stored
-
-        rows = stored.trials(**study.found(), filter=filter, sort=sort, limit=limit)
+        rows = _found(trials)()
     _print_with_params(rows, format, params, "number")
 
 
@@ -187,50 +148,39 @@ def _told(params: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in params.items()) or "nothing of its own"
 
 
-@click.command(cls=Command)
-@given_study
-@options.server
-@option("--trial", metavar="N", type=click.IntRange(0), help="this trial instead of the best one")
-@option("--smallest", help="of the trials within the limits the one with the fewest bytes")
-@option(
-    "--fastest", help="of the trials within the limits the fastest, where the search timed them"
-)
-@option("--qconfig", help="print only the configuration, for `compile --qconfig`", panel=OUTPUT)
-@options.output(help="also write the module of the trial: t.qmod")
-@options.as_json
-@options.imports
+@command("best")
 def best_command(
-    study: GivenStudy,
-    server: str | None,
-    trial: int | None,
-    smallest: bool,
-    fastest: bool,
-    qconfig: bool,
-    out: str | None,
-    as_json: bool,
+    best: Call,
+    server: Server = None,
+    qconfig: bool = False,
+    out: Out = None,
+    as_json: Json = False,
 ) -> None:
-    """Print the winner of a study, or another trial: its scores, parameters and module."""
-    extreme = "smallest" if smallest else "fastest" if fastest else None
-    if extreme is not None and (server is not None or trial is not None or (smallest and fastest)):
-        raise SettingsError(
-            f"one trial is meant, and --{extreme} is one of a run folder",
-            where=f"--{extreme}",
-            fix="leave out --server, --trial and the other of --smallest and --fastest",
-        )
+    """Print the winner of a study, or another trial: its scores, parameters and module.
+
+    Args:
+        qconfig: print only the configuration, for `compile --qconfig`
+        out: also write the module of the trial: t.qmod
+    """
+    given = best.given
+    trial = given.get("trial")
+    extreme = next((name for name in ("smallest", "fastest") if given[name]), None)
     if server is not None:
         from qsearch.server.client import Client
 
-        found = best_on_server(Client(server), study.on_server(), trial, out)
+        if extreme is not None:
+            raise SettingsError(
+                f"--{extreme} is of a run folder", where="--server", fix="leave out one of them"
+            )
+        found = best_on_server(Client(server), _on_server(best), trial, out)
     else:
-        from qsearch.commands import studies as stored
-
-        where = study.found()
-        found = stored.best(**where, number=trial, extreme=extreme)
+        best = _found(best)
+        found = best()
         if out is not None:
             from qsearch.commands.trial_module import write_trial
 
-            place = {"storage": where["storage"], "study": where["study"]}
-            write_trial(where["folder"], found["number"], out, **place)
+            place = {name: best.given[name] for name in ("storage", "study")}
+            write_trial(best.given["folder"], found["number"], out, **place)
             found["module"] = out
     if qconfig:
         print(json.dumps(found["qconfig"], indent=1))
@@ -240,7 +190,7 @@ def best_command(
         print_best(found, extreme or ("best" if trial is None else "chosen"))
 
 
-def best_on_server(client: Client, name: str, trial: int | None, out: str | None) -> dict[str, Any]:
+def best_on_server(client: Client, name: str, trial: int | None, out: Out) -> dict[str, Any]:
     """The winner on a server; its module is fetched and verified where ``out`` says so."""
     found = client.best(name, trial)
     if out is not None:
@@ -291,99 +241,85 @@ def _shown(value: Any) -> str:
     return f"{value:.4g}"
 
 
-@click.command(cls=Command)
-@argument("studies", "STUDY", "run folders, or names with --storage", nargs=-1, required=True)
-@option("--storage", metavar="URL", help="storage that holds the studies", panel=STUDY)
-@option("--params", help="also print the parameters of each best trial", panel=OUTPUT)
-@options.rows_format
+@command("compare", own_code=False)
 def compare_command(
-    studies: tuple[str, ...], storage: str | None, params: bool, format: str
+    compare: Call,
+    params: bool = False,
+    format: RowsFormat = "table",
 ) -> None:
-    """Print studies side by side, one row each."""
-    from qsearch.commands import studies as stored
+    """Print studies side by side, one row each.
 
-    _print_with_params(stored.compare(studies, storage=storage), format, params, "study")
+    Args:
+        params: also print the parameters of each best trial
+    """
+    _print_with_params(compare(), format, params, "study")
 
 
-@click.command(cls=Command)
-@given_study
-@options.output(default="report.html", help="the page to write (report.html)")
-def report_command(study: GivenStudy, out: str) -> None:
+@command("write_report", own_code=False)
+def report_command(write_report: Call) -> None:
     """Write a study as one HTML page with all plots."""
-    from qsearch.report.html import report
-
-    print(f"wrote {report(study.folder, out, storage=study.storage, study=study.name)}")
+    print(f"wrote {_found(write_report)()}")
 
 
 # Changing ---------------------------------------------------------------------------------------
 
 
-@click.command(cls=Command)
-@given_study
-@options.server
-@option("--pause", help="start no more trials until --resume")
-@option("--resume", help="continue after --pause")
-def stop_command(study: GivenStudy, server: str | None, pause: bool, resume: bool) -> None:
+@command("stop", own_code=False)
+def stop_command(
+    stop: Call, server: Server = None, pause: bool = False, resume: bool = False
+) -> None:
     """End, pause or resume a running search, wherever it runs.
 
     The command is written to the store, which the drivers read every second.
+
+    Args:
+        pause: start no more trials until --resume
+        resume: continue after --pause
     """
     if pause and resume:
-        raise options.refused(
-            click.get_current_context(), "--pause and --resume exclude each other"
-        )
+        raise click.UsageError("--pause and --resume exclude each other")
     kind: Final = "pause" if pause else "resume" if resume else "stop"
     if server is not None:
         from qsearch.server.client import Client
 
-        name = study.on_server()
+        name = _on_server(stop)
         listening = Client(server).command(name, kind)
     else:
-        from qsearch.commands import studies as stored
-
-        name, listening = stored.stop(**study.found(), kind=kind)
+        name, listening = _found(stop)(kind=kind)
     print(f"{kind}: study {name}, {listening} driver(s) listening")
 
 
-@click.command(cls=Command)
-@given_study
-@options.server
-@argument(
-    "qconfig", "FILE", "a qconfig.json, or k=v,… that differ from the first trial", required=False
-)
-def try_command(study: GivenStudy, server: str | None, qconfig: str | None) -> None:
+@command("try_qconfig", own_code=False)
+def try_command(try_qconfig: Call, server: Server = None) -> None:
     """Have a configuration evaluated next, whatever the sampler proposes.
 
     A study without a driver keeps it for its next one.
     """
-    if qconfig is None:  # one word: the study is named otherwise
-        qconfig = study.folder
-        study = replace(study, folder=None)
-    if qconfig is None:
-        raise options.refused(click.get_current_context(), "FILE is missing: what shall be tried?")
+    given = try_qconfig.given
+    if given.get("qconfig") is None:  # one word: the study is named otherwise
+        given["qconfig"] = given.pop("folder", None)
+    if given["qconfig"] is None:
+        raise click.UsageError("FILE is missing: what shall be tried?")
     if server is not None:
         from qsearch.search.trying import fields_of_text
         from qsearch.server.client import Client
 
-        name = study.on_server()
-        listening = Client(server).try_qconfig(name, fields_of_text(qconfig))
+        name = _on_server(try_qconfig)
+        listening = Client(server).try_qconfig(name, fields_of_text(given["qconfig"]))
     else:
-        from qsearch.commands import studies as stored
-
-        found = study.found()
-        name, listening = stored.try_qconfig(found.pop("folder"), qconfig, **found)
+        name, listening = _found(try_qconfig)()
     print(f"try: study {name}, {listening} driver(s) listening")
 
 
-@click.command(cls=Command)
-@_named_study("run folder; either it or --study is named")
-@option("-y", "--yes", help="do not ask for confirmation")
-@option("--force", help="also delete while a search seems to run")
-def delete_command(study: GivenStudy, yes: bool, force: bool) -> int:
-    """Delete a study. Asks for confirmation on a terminal; elsewhere --yes is required."""
-    from qsearch.commands import studies as stored
+@command("delete", own_code=False)
+def delete_command(delete: Call, yes: Yes = False) -> int:
+    """Delete a study. Asks for confirmation on a terminal; elsewhere --yes is required.
 
-    if study.folder is None and study.name is None:
+    Args:
+        yes: do not ask for confirmation
+    """
+    named = delete.given.get("study") or delete.given.get("folder")
+    if named is None:
         raise SettingsError(
             "delete what?",
             where="qsearch delete",
@@ -392,9 +328,8 @@ def delete_command(study: GivenStudy, yes: bool, force: bool) -> int:
     if not yes:
         if not sys.stdin.isatty():
             raise SettingsError("deleting needs a yes", where="qsearch delete", fix="say --yes")
-        answer = input(f"delete {study.name or study.folder} with all its trials? [y/N] ")
+        answer = input(f"delete {named} with all its trials? [y/N] ")
         if answer.strip().lower() != "y":
             return EXIT_TARGET_MISSED
-    name = stored.delete(study.folder, storage=study.storage, study=study.name, force=force)
-    print(f"deleted: study {name}")
+    print(f"deleted: study {delete()}")
     return EXIT_OK

@@ -25,9 +25,23 @@ from qsearch.data.prepared_data import Batches
 from qsearch.errors import SettingsError
 from qsearch.opening.model_file import ModelSource
 from qsearch.opening.open_model import DataSource, found_model, open_model
-from qsearch.run.run_folder import PathLike
 from qsearch.settings.config import resolve
 from qsearch.settings.launch_settings import CutAt
+from qsearch.settings.parameters import (
+    Calib,
+    Count,
+    Dims,
+    Eval,
+    From,
+    Hardware,
+    Model,
+    PathLike,
+    Preprocess,
+    Qconfig,
+    Seed,
+    SetInput,
+    Until,
+)
 from qsearch.store.artifacts import write_atomically
 from workers.datasets.protocol import InputSpec
 
@@ -89,36 +103,33 @@ class ModelDiagnosis:
 
 
 def doctor(
-    model: Any,
-    qconfig: QConfig | Mapping[str, Any] | str | None = None,
+    model: Model,
+    qconfig: Qconfig = None,
     *,
-    dim: Mapping[str, int] | Sequence[str] = (),
-    hw: str | None = None,
+    calib: Calib = None,
+    preprocess: Preprocess = None,
+    dim: Dims = (),
+    until: Until = (),
+    from_: From = (),
+    set_input: SetInput = (),
+    hw: Hardware = None,
     space_out: PathLike | None = None,
-    calib: Any = None,
-    until: Sequence[str] = (),
-    from_: Sequence[str] = (),
-    set_input: Sequence[str] | Mapping[str, Any] = (),
     **search: Any,
 ) -> ModelDiagnosis:
     """List the operators that become integer and those that do not, why, and what to do.
 
     Args:
-        model: as for ``launch``.
-        qconfig: as for ``quantize``.
-        dim: sizes of named dimensions.
-        calib: data as for ``launch``, or a ``DataSource``: its sizes along open axes are taken, and
-            a model of torch or Keras is exported with a few of them.
-        hw: an accelerator (opu_q, npu, a file) that the quantized model's groups are drawn for.
-        space_out: file to write what ``launch`` would search, for ``space``.
-        until, from_, set_input: as for ``quantize``.
+        qconfig: changes to the recommended configuration, or a qconfig.json
+        calib: data that give open axes their sizes
+        space_out: write the space, for launch --space
         search: settings of ``launch`` that decide what it searches: ``allow_float``, ``minimize``,
             ``max_size``, ``metric``, ``sampler``.
     Raises:
         CompilerError: the model or configuration cannot be used; operators that cannot be imported
             are all named in one message.
     """
-    with found_model(model, calib) as (found, given, _):
+    data = DataSource.of(calib, preprocess)
+    with found_model(model, data) as (found, given, _):
         config = resolve_qconfig(qconfig)
         warnings = padding_notes(read_model(found.path, kinds=()))
         try:
@@ -141,7 +152,7 @@ def doctor(
                 _declared(source, inputs),
                 inputs,
                 diagnosis,
-                None if hw is None else report_without_data(module, config, hw),
+                None if hw is None else report_without_data(module, config, str(hw)),
                 (*warnings, *filter(None, [refusal_expected(module)])),
                 None if source.pipeline is None else source.parts,
                 summary_of(found.path, dim),
@@ -219,29 +230,28 @@ class ModelInsight:
 
 
 def insight(
-    model: Any,
-    calib: Any = None,
-    eval: Any = None,
-    qconfig: QConfig | Mapping[str, Any] | str | None = None,
+    model: Model,
+    calib: Calib = None,
+    eval: Eval = None,
+    qconfig: Qconfig = None,
     *,
-    samples: int = 16,
-    dim: Mapping[str, int] | Sequence[str] = (),
-    until: Sequence[str] = (),
-    from_: Sequence[str] = (),
-    set_input: Sequence[str] | Mapping[str, Any] = (),
+    preprocess: Preprocess = None,
+    seed: Seed = 0,
+    samples: Count = 16,
+    dim: Dims = (),
+    until: Until = (),
+    from_: From = (),
+    set_input: SetInput = (),
     progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> ModelInsight:
     """Measure the loss at every layer and every quantize point of one configuration.
 
+    A model that was cut is examined at the outputs of its core.
+
     Args:
-        model, calib: as for ``quantize``.
-        eval: data to examine on, of the same kinds; None takes the calibration data.
-        qconfig: as for ``quantize``, but that None is the recommended one; the path of a .qmod
-            means the configuration in it.
-        samples: how many of the data are examined.
-        dim: sizes of named dimensions.
-        until, from_, set_input: as for ``quantize``; a model that was cut is examined at the
-            outputs of its core.
+        qconfig: changes to the recommended configuration, a qconfig.json, a .qmod made with it, or
+            auto, as compile chooses
+        samples: number of samples
         progress: called with (layers done, layers).
     Raises:
         CompilerError: the model, data or configuration cannot be used.
@@ -252,8 +262,9 @@ def insight(
     config = _configuration(qconfig) if changes is None else None
     base = config or QConfig.recommended()
     changes = changes or {}
-    other = DataSource.of(eval)
-    with found_model(model, calib) as (found, given, folder):
+    other = DataSource.of(eval, preprocess, seed)
+    measured_on = DataSource.of(calib, preprocess, seed)
+    with found_model(model, measured_on) as (found, given, folder):
         opened = open_model(found, given, dim, CutAt(until, from_, set_input), folder)
         whole = changes.get("partition_conversions", base.partition_conversions)
         opened, _ = opened.on_integers(base, floats=whole != "fully_integral")

@@ -32,11 +32,14 @@ from qsearch.commands.running import load
 from qsearch.errors import SettingsError
 from qsearch.opening.model_file import find_model
 from qsearch.report.page import plot_page, plot_row
-from qsearch.run.run_folder import PathLike
+from qsearch.settings.parameters import (
+    Count,
+    Module,
+    PathLike,
+)
 
 Inputs = dict[str, NDArray[Any]]
 
-ROUNDS: Final = 15
 _REFUSALS: Final[tuple[type[Exception], ...]] = (*ORT_ERRORS, CodegenError, ValueError)
 """Errors of onnxruntime and its quantizer for models they cannot take."""
 _DRAWN: Final = 40
@@ -193,14 +196,16 @@ def _shown(value: float | None, factor: float, places: int) -> str:
     return f"{factor * value:.{places}f}"
 
 
-def profile(path: PathLike, model: PathLike | None = None, rounds: int = ROUNDS) -> ModuleProfile:
-    """CPU time of every layer of a module on the integer engine, one thread, batch 1.
+def profile(path: Module, model: PathLike | None = None, rounds: Count = 15) -> ModuleProfile:
+    """Measure the CPU time of every layer of a module on the integer engine, one thread, batch 1.
+
+    The first sample of the module is run, or noise where it has none.
 
     Args:
-        path: a .qmod; its first sample is what is run, or noise where it has none.
-        model: the ONNX model it was made from: onnxruntime runs it in float and in 8 bits (in the
-            form that is exact on this processor) in turns with the module.
-        rounds: measurements of everything.
+        path: a .qmod or a run folder
+        model: the original .onnx: onnxruntime runs it in turns with the module, in float and in 8
+            bits, in the form that is exact on this processor
+        rounds: number of measurements
     Raises:
         ArtifactError: the file is no module.
         SettingsError: a model of other inputs.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -26,6 +26,17 @@ from qsearch.search.closeness import Closeness, compared_whole
 from qsearch.search.shipped import Shipped, samples_of
 from qsearch.search.trying import fields_of_text
 from qsearch.settings.launch_settings import CutAt
+from qsearch.settings.parameters import (
+    Calib,
+    Dims,
+    From,
+    Model,
+    Preprocess,
+    Qconfig,
+    Seed,
+    SetInput,
+    Until,
+)
 from workers.metrics.size import DEFAULT_FORM, RESTRICTED, fields_of
 from workers.process import Stopwatch, code_version, library_versions
 from workers.user_code import hashes, imported_code
@@ -45,33 +56,31 @@ AUTO: Final = "auto"
 
 
 def quantize(
-    model: Any,
-    calib: Any = None,
-    qconfig: QConfig | Mapping[str, Any] | str | None = None,
+    model: Model,
+    calib: Calib = None,
+    qconfig: Qconfig = "auto",
     *,
-    dim: Mapping[str, int] | Sequence[str] = (),
-    until: Sequence[str] = (),
-    from_: Sequence[str] = (),
-    set_input: Sequence[str] | Mapping[str, Any] = (),
+    preprocess: Preprocess = None,
+    seed: Seed = 0,
+    dim: Dims = (),
+    until: Until = (),
+    from_: From = (),
+    set_input: SetInput = (),
     keep_float_parts: bool = False,
     progress: Progress | None = None,
 ) -> QModule:
     """Quantize with one configuration, without a search, in this process.
 
+    A model with nodes that have no integer form is cut around them: they stay in float in front of
+    the module or behind it, and ``run`` runs all of them. The reasons of a choice are in the
+    module's provenance (``compiler.quantize.choose``).
+
     Args:
-        model: as for ``launch``.
-        calib: as for ``launch``, or a ``DataSource``; None is synthetic inputs, and not needed for
-            global_scale.
-        qconfig: None or "auto" chooses from the statistics of the data, and the module's
-            provenance gives the reasons (``compiler.quantize.choose``); "auto,k=v" changes fields
-            of what is chosen. A QConfig is taken as it is; a mapping, ``"k=v,k=[v]"`` or the path
-            of a qconfig.json changes ``QConfig.recommended()``.
-        dim: sizes of named dimensions.
-        until, from_, set_input: where the model is cut by hand, as of ``CutAt``. A model with nodes
-            that have no integer form is cut around them: they stay in float in front of the module
-            or behind it, and ``run`` runs all of them.
-        keep_float_parts: leave in float what a quantized model leaves in float between its points:
-            it gets no further points. Such a module is not on integers only.
+        qconfig: auto chooses from the calibration data; auto,nbit_weight=4 changes its choice,
+            auto,for=tflite is for that form; k=v,k=[v] or a qconfig.json changes the recommended
+            configuration (auto)
+        keep_float_parts: leave in float what an int8 file leaves in float (softmax, norms): the
+            module is then not on integers only
         progress: shows each pass over the data; None shows nothing.
     Raises:
         CompilerError: the model, data or configuration cannot be used.
@@ -82,7 +91,8 @@ def quantize(
     if keep_float_parts:
         config = None if config is None else config.with_overrides(**_floats_kept(config.layers))
         changes = None if changes is None else changes | _floats_kept(changes.get("layers", {}))
-    with found_model(model, calib) as (source, given, folder):
+    data = DataSource.of(calib, preprocess, seed)
+    with found_model(model, data) as (source, given, folder):
         opened = open_model(source, given, dim, CutAt(until, from_, set_input), folder)
         if keep_float_parts and not given_points(opened.module).count:
             raise SettingsError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -21,8 +22,14 @@ from qsearch.data.prepared_data import Batches, Judged, judged_output, label_not
 from qsearch.data.streams import STATES, Cell
 from qsearch.errors import SettingsError
 from qsearch.opening.open_model import DataSource
-from qsearch.run.run_folder import PathLike, module_at
+from qsearch.run.run_folder import PathLike, evaluation_data, module_at
 from qsearch.settings.launch_settings import UnknownWordError, metric_named
+from qsearch.settings.parameters import (
+    Eval,
+    Executor,
+    Module,
+    Preprocess,
+)
 from workers.batching import batch_size, hash_outputs, rows_of
 from workers.datasets.prepared import whole_inputs
 from workers.datasets.protocol import InputSpec
@@ -30,6 +37,8 @@ from workers.datasets.registry import input_specs
 from workers.metrics.library import WORDS
 from workers.metrics.registry import MetricSums
 from workers.process import Stopwatch
+
+log = logging.getLogger("qsearch.commands.running")
 
 
 def load(path: PathLike) -> QModule:
@@ -51,15 +60,21 @@ def load(path: PathLike) -> QModule:
 
 
 def run_module(
-    path: PathLike, data: Any, *, executor: str = "auto", metric: str | None = None
+    path: Module,
+    eval: Eval = None,
+    *,
+    preprocess: Preprocess = None,
+    executor: Executor = "auto",
+    metric: str | None = None,
 ) -> dict[str, Any]:
     """Run a .qmod, or an .onnx file that ``export`` wrote, on data, sample after sample.
 
     Args:
-        data: as ``eval`` of ``launch``, or a ``DataSource``.
-        executor: as for ``QModule.run``; every executor gives the same bits. An .onnx file is run
-            by onnxruntime with default session options.
-        metric: one that judges by labels, as of ``launch``; None is top-1 where these are classes.
+        path: a .qmod, a run folder, or an .onnx file that `export` wrote
+        eval: data: .npz, .npy or a folder of images (those of the search in its run folder)
+        executor: what runs a module, always with the same bits; auto: the engine, or the next in
+            speed without a C compiler
+        metric: what judges the outputs by the labels, as of launch (top1 where they are classes)
     Returns:
         The score by its name (``top1`` is None without classes), ``n``, ``outputs_sha256`` over
         the little-endian float32 outputs, the time it took, the ``executor`` that ran and ``why``
@@ -68,8 +83,9 @@ def run_module(
     Raises:
         ArtifactError: the file is neither.
         CodegenError: onnxruntime gives other bits for an .onnx file than its module has.
-        SettingsError, MetricError: a metric that is not known, or not for these data.
+        SettingsError, MetricError: no data, or a metric that is not known, or not for these data.
     """
+    data = _or_of_search(Path(path), DataSource.of(eval, preprocess))
     try:
         name = None if metric is None else metric_named(metric)
     except UnknownWordError as error:
@@ -87,6 +103,21 @@ def run_module(
         "why": why,
         "warnings": list(found.warnings),
     }
+
+
+def _or_of_search(path: Path, data: DataSource) -> DataSource:
+    """Return the data, or those that the run folder of the file names."""
+    if data.data is not None:
+        return data
+    known = evaluation_data(path if path.is_dir() else path.parent)
+    if known is None:
+        raise SettingsError(
+            "no data was given, and the file lies in no run folder that names some",
+            where="--eval",
+            fix="--eval data.npz, or a folder of images with --preprocess",
+        )
+    log.info("data: %s", known[0])
+    return replace(data, data=known[0], preprocess=data.preprocess or known[1])
 
 
 @dataclass(frozen=True, slots=True)

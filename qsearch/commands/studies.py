@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 from qsearch.errors import NoModuleError, SettingsError, StoreError
@@ -17,11 +16,21 @@ from qsearch.report.listing import opened, trial_of, with_all_columns
 from qsearch.report.measures import Measures, front_numbers
 from qsearch.report.pareto import extremes, front_of
 from qsearch.report.trial_table import TrialTable
-from qsearch.run.run_folder import PathLike, RunFolder, StudyAddress, find_studies, find_study
+from qsearch.run.run_folder import RunFolder, StudyAddress, find_studies, find_study
 from qsearch.search.objectives import Objective, accuracies_in
 from qsearch.search.trying import fields_of_text, wish
+from qsearch.settings.parameters import (
+    Count,
+    File,
+    Folder,
+    Number,
+    Storage,
+    Studies,
+    Study,
+)
 from qsearch.store.engine import open_reader
-from qsearch.store.records import CommandKind, Study, listening
+from qsearch.store.records import CommandKind, listening
+from qsearch.store.records import Study as StoredStudy
 from qsearch.store.repository import Repository
 from qsearch.store.view_queries import NO_NOTE, Note, TrialPoint
 
@@ -29,13 +38,16 @@ log = logging.getLogger("qsearch.commands.studies")
 
 
 def status(
-    folder: PathLike | None = None, *, storage: str | None = None, study: str | None = None
+    folder: Folder = None, *, storage: Storage = None, study: Study = None
 ) -> list[dict[str, Any]]:
     """One row per study of a run folder, a folder of run folders, or a storage.
 
     State, finished of wanted trials, the best score, the run folder. Of several places those that
     cannot be read are passed over, and named in the log.
 
+    Args:
+        folder: run folder, or folder of run folders (runs)
+        study: only this study
     Raises:
         StoreError: nothing was searched there, or none of it can be read.
     """
@@ -61,20 +73,20 @@ def status(
 
 
 def trials(
-    folder: PathLike | None,
+    folder: Folder = None,
     filter: str = "",
     sort: str = "number",
-    limit: int | None = None,
+    limit: Count | None = None,
     *,
-    storage: str | None = None,
-    study: str | None = None,
+    storage: Storage = None,
+    study: Study = None,
 ) -> list[dict[str, Any]]:
     """One row per trial of a study.
 
     Args:
-        filter: terms that must hold, such as ``state=complete sqnr_db>35 size<=80%``.
-        sort: columns separated by commas, ``-`` before one for the greatest first.
-        limit: how many at most.
+        filter: terms that must hold: 'state=complete sqnr_db>35 size<=80%'
+        sort: columns to sort by, -COLUMN for the greatest first
+        limit: at most N rows
     """
     with opened(find_study(folder, storage, study)) as (repository, named):
         trials = {t.number: t for t in repository.trials_of(named.id)}
@@ -88,7 +100,7 @@ def trials(
         )
 
 
-def _study_row(repository: Repository, study: Study) -> dict[str, Any]:
+def _study_row(repository: Repository, study: StoredStudy) -> dict[str, Any]:
     """Return the row of a study."""
     counts = repository.count_trials(study.id)
     objective = Objective.of(study.spec)
@@ -115,28 +127,37 @@ def _written(note: Note) -> dict[str, str]:
 
 
 def best(
-    folder: PathLike | None,
+    folder: Folder = None,
     *,
-    storage: str | None = None,
-    study: str | None = None,
-    number: int | None = None,
-    extreme: str | None = None,
+    storage: Storage = None,
+    study: Study = None,
+    trial: Number | None = None,
+    smallest: bool = False,
+    fastest: bool = False,
 ) -> dict[str, Any]:
     """The winner of a study: scores, parameters, whole configuration, module.
 
     Args:
-        number: of the trial that is meant instead.
-        extreme: "smallest" or "fastest": of the trials within the limits this one instead.
+        trial: this trial instead of the best one
+        smallest: of the trials within the limits the one with the fewest bytes
+        fastest: of the trials within the limits the fastest, where the search timed them
     Raises:
         NoModuleError: no trial was completed, or none within the limits that has the cost.
-        SettingsError: there is no trial of that number.
+        SettingsError: there is no trial of that number, or several trials are asked for.
     """
+    if (trial is not None) + smallest + fastest > 1:
+        raise SettingsError(
+            "several trials are asked for",
+            where="best",
+            fix="choose one of --trial, --smallest and --fastest",
+        )
+    extreme = "smallest" if smallest else "fastest" if fastest else None
     address = find_study(folder, storage, study)
     with opened(address) as (repository, named):
         objective = Objective.of(named.spec)
         complete = repository.trials_of(named.id, states=["complete"])
         best_one = objective.best(complete)
-        winner = best_one if number is None else trial_of(repository, named, number)
+        winner = best_one if trial is None else trial_of(repository, named, trial)
         if extreme is not None:
             winner = extremes(complete, objective).get(extreme)
             if complete and winner is None:
@@ -167,8 +188,12 @@ def best(
         }
 
 
-def compare(studies: Sequence[PathLike], *, storage: str | None = None) -> list[dict[str, Any]]:
-    """One row per study beside one another; run folders, or names in ``storage``."""
+def compare(studies: Studies, *, storage: Storage = None) -> list[dict[str, Any]]:
+    """Return one row per study.
+
+    Args:
+        storage: storage that holds the studies
+    """
     if storage is None:
         addresses = [find_study(folder) for folder in studies]
     else:
@@ -195,10 +220,10 @@ def compare(studies: Sequence[PathLike], *, storage: str | None = None) -> list[
 
 
 def stop(
-    folder: PathLike | None,
+    folder: Folder = None,
     *,
-    storage: str | None = None,
-    study: str | None = None,
+    storage: Storage = None,
+    study: Study = None,
     kind: CommandKind = "stop",
 ) -> tuple[str, int]:
     """Ask every driver of a study to stop in good order, to pause, or to resume.
@@ -213,18 +238,20 @@ def stop(
 
 
 def try_qconfig(
-    folder: PathLike | None,
-    given: str,
+    folder: Folder = None,
+    qconfig: File | None = None,
     *,
-    storage: str | None = None,
-    study: str | None = None,
+    storage: Storage = None,
+    study: Study = None,
 ) -> tuple[str, int]:
-    """Have a configuration evaluated next: a qconfig.json, or ``k=v,…``.
+    """Have a configuration evaluated next.
 
+    Args:
+        qconfig: a qconfig.json, or k=v,… that differ from the first trial
     Returns:
         The study's name, and how many drivers are listening.
     """
-    fields = fields_of_text(given)
+    fields = fields_of_text(str(qconfig or ""))
     with opened(find_study(folder, storage, study), writing=True) as (repository, named):
         drivers = repository.drivers_of(named.id, running=True)
         wish(repository, named, fields)
@@ -232,14 +259,17 @@ def try_qconfig(
 
 
 def delete(
-    folder: PathLike | None,
+    folder: Folder = None,
     *,
-    storage: str | None = None,
-    study: str | None = None,
+    storage: Storage = None,
+    study: Study = None,
     force: bool = False,
 ) -> str:
     """Forget a study with all its trials; of a run folder also the files. The study's name.
 
+    Args:
+        folder: run folder; either it or --study is named
+        force: also delete while a search seems to run
     Raises:
         SettingsError: it is being searched, and ``force`` was not said.
     """

@@ -38,7 +38,7 @@ from qsearch.commands.running import Runnable, run_samples
 from qsearch.data.prepared_data import judged_output
 from qsearch.errors import system_errors
 from qsearch.opening.open_model import DataSource
-from qsearch.run.run_folder import PathLike, RunFolder, module_at
+from qsearch.run.run_folder import RunFolder, module_at
 from qsearch.run.signing import (
     SIGNATURE,
     UNSIGNED,
@@ -47,6 +47,12 @@ from qsearch.run.signing import (
     private_key,
     public_key,
     sign_file,
+)
+from qsearch.settings.parameters import (
+    Eval,
+    File,
+    PathLike,
+    Preprocess,
 )
 from qsearch.store.artifacts import write_atomically
 from workers.datasets.registry import input_specs
@@ -152,9 +158,10 @@ class Verification:
 
 
 def verify(
-    path: PathLike,
-    eval: Any = None,
+    path: File,
+    eval: Eval = None,
     *,
+    preprocess: Preprocess = None,
     key: PathLike | None = None,
     record: bool = False,
     sign: PathLike | None = None,
@@ -163,18 +170,17 @@ def verify(
 ) -> Verification:
     """Derive again that a .qmod is integers only and cannot overflow, and test what it says.
 
+    The run folder's own preprocess file is read where none is given. A LiteRT file must give the
+    module's integers in TFLM and in LiteRT's reference kernels; in XNNPACK it need not.
+
     Args:
-        path: a .qmod, or a run folder that holds one.
-        eval: data, or a ``DataSource``, on which two independent executors are compared and the
-            module is scored; the samples in the file serve without it. The run folder's own
-            preprocess file is read where the source names none.
-        key: public key that must have signed the file.
-        record: write today's record into a proved file that has none.
-        sign: private key that signs the file if it is acceptable.
-        tflite: a LiteRT file that ``export`` wrote of it: run on the same data, and on noise, in
-            TFLM and LiteRT's reference kernels, which must give the module's integers, and in
-            XNNPACK, which need not.
-        allow_large: also run a module whose work is large for its file, or unknown.
+        path: a .qmod, a run folder, or an int8 .onnx file of any author
+        eval: also score the module on data; an .onnx file is measured on them (synthetic)
+        key: refuse a file that was not signed with this key's private key
+        record: write a current record into a proved file without one
+        sign: sign a proved file with this private key
+        tflite: also run this exported LiteRT file in TFLM and LiteRT, and count differing integers
+        allow_large: also verify a small file whose module needs much work
     Raises:
         ArtifactError: the file cannot be read at all, or is too much work.
         DataError: the data does not fit the module.
@@ -184,7 +190,8 @@ def verify(
     signer = None if sign is None else private_key(Path(sign))
     trusted = None if key is None else public_key(Path(key))
     beside = None if tflite is None else Path(tflite)
-    found = _verify(Path(path), DataSource.of(eval), trusted, allow_large, beside)
+    data = DataSource.of(eval, preprocess)
+    found = _verify(Path(path), data, trusted, allow_large, beside)
     if record and found.proved and found.record == "missing":
         found = _with_record(found)
     if signer is not None and found.acceptable():

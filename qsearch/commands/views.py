@@ -7,13 +7,12 @@ import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from numpy.typing import NDArray
 
 from compiler.difference import Difference, compare_modules
-from compiler.drawing import FORMATS
-from compiler.drawing import draw as draw_module
+from compiler.drawing import FORMATS, draw
 from compiler.errors import CompilerError, NotFullyIntegralError, check_known
 from compiler.fusion.hardware.command_list import register_command_list
 from compiler.fusion.hardware.description import load_hdfg
@@ -36,6 +35,17 @@ from qsearch.opening.model_file import SHIPPED, find_model, load_model
 from qsearch.opening.open_model import DataSource, dims_with, named_dims, open_model
 from qsearch.run.run_folder import PathLike, RunFolder, module_at
 from qsearch.settings.launch_settings import NO_CUT, CutAt
+from qsearch.settings.parameters import (
+    Count,
+    Dims,
+    Eval,
+    File,
+    From,
+    Hardware,
+    Preprocess,
+    SetInput,
+    Until,
+)
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
 from workers.process import other_versions
@@ -43,45 +53,47 @@ from workers.process import other_versions
 log = logging.getLogger("qsearch.commands.views")
 
 
-def show_text(
-    path: PathLike,
+def show(
+    path: File,
+    format: Literal["text", "dot", "json"] = "text",
     *,
+    full: bool = False,
     after: str | None = None,
-    dim: Sequence[str] = (),
-    brief: bool = False,
-    **cut: Sequence[str],
+    dim: Dims = (),
+    until: Until = (),
+    from_: From = (),
+    set_input: SetInput = (),
+    hw: Hardware = None,
 ) -> str:
-    """IR text of an .onnx model or a .qmod, after some passes if they are named.
+    """Return a model or module as text, as a drawing, or as its groups on an accelerator.
 
     Args:
-        brief: for people: a line for each layer and each requantization with its scale, without
-            types and sources; constants by dtype, shape, hash and first values, which do not parse.
-        cut: ``until``, ``from_``, ``set_input`` of an .onnx, as of ``CutAt``: its core is shown.
+        path: an .onnx, .qmod or .relay file, a run folder, or a shipped model
+        format: text; dot for Graphviz; json: boxes and edges, or the report of --hw
+        full: with types, sources and every constant; it can be parsed
+        after: run these passes first: FoldConstant,FuseOps{max_depth=2}
+    Raises:
+        CompilerError: the file or the description cannot be used, or there is no such format.
     """
-    module = read_module(Path(path), dims=named_dims(dim), after=after, at=CutAt(**cut))
-    if not brief:
+    check_known(format, ("text", *FORMATS), f"there is no format {format!r}", SettingsError)
+    at = CutAt(until, from_, set_input)
+    file = Path(path)
+    if hw is not None:
+        return _on_hardware(_typed_module(file, after, dim, at), read_hardware(str(hw)), format)
+    module = read_module(file, dims=named_dims(dim), after=after, at=at)
+    if format != "text":
+        return draw(layers_of(module) if after is None else module, format)
+    if full:
         return text(module)
     return text(module, show_types=False, show_spans=False, brief_constants=True)
 
 
-def draw(
-    path: PathLike,
-    format: str = "dot",
-    *,
-    after: str | None = None,
-    dim: Sequence[str] = (),
-    **cut: Sequence[str],
-) -> str:
-    """Draw the text that ``show_text`` would print; without named passes, a box is a layer.
-
-    Args:
-        format: "dot" for Graphviz, or "json": boxes and edges with their positions.
-        cut: as for ``show_text``.
-    Raises:
-        CompilerError: the file cannot be used, or there is no such format.
-    """
-    module = read_module(Path(path), dims=named_dims(dim), after=after, at=CutAt(**cut))
-    return _drawn(layers_of(module) if after is None else module, format)
+def _on_hardware(module: IRModule, hdfg: HDFG, format: str) -> str:
+    if format == "text":
+        return str(hw_report(module, hdfg))
+    if format == "json":
+        return json.dumps(hw_report(module, hdfg).to_dict())
+    return draw(group_for_hardware(module, hdfg), format)
 
 
 def layers_of(module: IRModule) -> IRModule:
@@ -104,40 +116,6 @@ def read_hardware(hw: str) -> HDFG:
     hdfg = load_hdfg(hw)
     register_command_list(hdfg.name)
     return hdfg
-
-
-def show_hardware(
-    path: PathLike,
-    hw: str,
-    format: str = "text",
-    *,
-    after: str | None = None,
-    dim: Sequence[str] = (),
-    **cut: Sequence[str],
-) -> str:
-    """The groups of a model on an accelerator: "text", "json" (the report), or "dot" (a drawing).
-
-    Args:
-        path: .onnx (norms are folded first), .qmod or .relay.
-        hw: a shipped description (opu, opu_q, npu) or the path of a TOML or JSON file.
-        after: passes to run first, as text.
-        cut: as for ``show_text``.
-    Raises:
-        CompilerError: the file or the description cannot be used.
-    """
-    hdfg = read_hardware(hw)
-    module = _typed_module(Path(path), after, dim, CutAt(**cut))
-    if format == "text":
-        return str(hw_report(module, hdfg))
-    if format == "json":
-        return json.dumps(hw_report(module, hdfg).to_dict())
-    return _drawn(group_for_hardware(module, hdfg), format)
-
-
-def _drawn(module: IRModule, format: str) -> str:
-    known = ("text", *FORMATS)
-    check_known(format, known, f"there is no format {format!r}", SettingsError, "--format")
-    return draw_module(module, format)
 
 
 def _typed_module(path: Path, after: str | None, dim: Any, at: CutAt) -> IRModule:
@@ -231,27 +209,30 @@ def report_without_data(module: IRModule, qconfig: QConfig, hw: str) -> Hardware
 
 
 def diff(
-    a: PathLike,
-    b: PathLike,
-    data: Any = None,
+    a: File,
+    b: File,
+    eval: Eval = None,
     *,
-    samples: int = 4,
+    preprocess: Preprocess = None,
+    samples: Count = 4,
     rtol: float = 0.0,
     atol: float = 0.0,
-    dim: Mapping[str, int] | Sequence[str] = (),
-    **cut: Sequence[str],
+    dim: Dims = (),
+    until: Until = (),
+    from_: From = (),
+    set_input: SetInput = (),
 ) -> Difference:
     """Run two modules on the same inputs; which node differs first, and how far each is off.
 
+    Without a cut, an .onnx is cut as the model of the other file was.
+
     Args:
-        a: .onnx, .qmod or .relay, taken as right.
-        b: the module that is compared with ``a``.
-        data: as ``eval`` of ``launch``, or a ``DataSource``; None is the samples that a .qmod of
-            the two holds, or else synthetic inputs.
-        samples: how many of the data are used.
-        rtol: |a-b| <= atol + rtol·|a| counts as equal; zero asks for the same bits.
-        atol: see ``rtol``.
-        cut: as for ``show_text``, of those that are .onnx; none is that of the other's .qmod.
+        a: the reference: .onnx, .qmod or .relay
+        b: the module that is compared with it
+        eval: data: .npz, .npy or a folder of images (the samples in the .qmod, else synthetic)
+        samples: number of samples
+        rtol: |a-b| <= atol + rtol·|a| counts as equal; zero asks for the same bits
+        atol: as of --rtol
     Raises:
         CompilerError: a file or the data cannot be used, or inputs and outputs do not match.
     """
@@ -263,10 +244,10 @@ def diff(
         if one is not None and (told := other_versions(one.provenance.get("libraries"))):
             log.warning("%s was %s", path, told)
     dims = named_dims(dim)
-    at = CutAt(**cut)
-    if not any(cut.values()):
+    at = CutAt(until, from_, set_input)
+    if not (until or from_ or set_input):
         at = next((_ends(one.pipeline) for one in artifacts if one.pipeline is not None), at)
-    source = DataSource.of(data)
+    source = DataSource.of(eval, preprocess)
     held = next((dict(inputs) for one in artifacts for inputs, _ in one.samples), None)
     sizes = held if source.data is None else source.data
     first, second = (

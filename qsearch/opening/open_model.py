@@ -77,11 +77,11 @@ class DataSource:
     seed: int = 0
 
     @classmethod
-    def of(cls, given: Any) -> DataSource:
-        """A source as it is; anything else is the data of one."""
+    def of(cls, given: Any, preprocess: Any = None, seed: int = 0) -> DataSource:
+        """Return a source as it is; anything else is the data of one."""
         if isinstance(given, cls):
             return given
-        return cls(given)
+        return cls(given, preprocess, seed)
 
     @property
     def fields(self) -> Mapping[str, Any] | None:

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from compiler.errors import CompilerError
 from qsearch.masking import masked
@@ -23,36 +23,37 @@ from qsearch.report.view import (
     parameter_names,
     trials_as_columns,
 )
-from qsearch.run.run_folder import PathLike, RunFolder, StudyAddress, find_study
+from qsearch.run.run_folder import RunFolder, StudyAddress, find_study
+from qsearch.settings.parameters import (
+    Folder,
+    Out,
+    Storage,
+    Study,
+)
 from qsearch.store.artifacts import write_atomically
-from qsearch.store.records import Study
+from qsearch.store.records import Study as StoredStudy
 from qsearch.store.repository import Repository
 from qsearch.store.view_queries import NO_NOTE
 
-_NAME: Final = "report.html"
 
-
-def report(
-    folder: PathLike | None = None,
-    out: PathLike = _NAME,
+def write_report(
+    folder: Folder = None,
+    out: Out = "report.html",
     *,
-    storage: str | None = None,
-    study: str | None = None,
+    storage: Storage = None,
+    study: Study = None,
 ) -> Path:
-    """Write a study as one HTML file that needs nothing else; the file.
+    """Write a study as one HTML file that needs nothing else; return its path.
 
     Args:
-        folder: run folder.
-        out: the HTML file.
-        storage: database, instead of a run folder's.
-        study: name, where there are several.
+        out: the page to write
     Raises:
         StoreError: no such storage or study.
         SettingsError: several studies and no name.
         RunFolderError: the file cannot be written.
     """
     told = study_data(find_study(folder, storage, study))
-    file = Path(out)
+    file = Path(out or "report.html")
     text = page(told["study"]["name"], told)
     write_atomically(file, text.encode(), fix="name another file with -o")
     return file
@@ -115,7 +116,7 @@ def study_data(address: StudyAddress) -> dict[str, Any]:
 
 
 def _view(
-    repository: Repository, study: Study, folder: RunFolder | None, storage: str | None
+    repository: Repository, study: StoredStudy, folder: RunFolder | None, storage: str | None
 ) -> StudyView:
     points = repository.points_of(study.id)
     measures = Measures.of(study, points)

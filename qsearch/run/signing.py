@@ -76,7 +76,7 @@ class Signature:
 UNSIGNED: Final = Signature("unsigned")
 
 
-def keygen(path: PathLike) -> tuple[Path, str]:
+def keygen(path: PathLike = "qsearch.key") -> tuple[Path, str]:
     """Write a pair of Ed25519 keys: the private one to ``path``, the public one to ``path``.pub.
 
     Returns:

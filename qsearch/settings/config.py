@@ -53,7 +53,7 @@ class Resolved:
 def resolve(
     flags: Mapping[str, Any],
     *,
-    config_file: str | Path | None = None,
+    config_file: str | os.PathLike[str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Resolved:
     """Merge the four sources and check every value.
@@ -217,7 +217,7 @@ def _refuse_misspelled(variables: Mapping[str, str], names: Iterable[str]) -> No
 # Files ------------------------------------------------------------------------------------------
 
 
-def read_config_file(path: str | Path) -> dict[str, Any]:
+def read_config_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The mapping a file holds.
 
     Raises:

@@ -97,6 +97,7 @@ class Flag:
         also: further spellings.
         repeatable: each use adds a value.
         expected: what the value is, for messages; the bounds of the field are added.
+        everyday: shown by ``--help``; others by ``--help-all`` only.
     """
 
     panel: str
@@ -105,6 +106,7 @@ class Flag:
     also: tuple[str, ...] = ()
     repeatable: bool = False
     expected: str = ""
+    everyday: bool = False
 
 
 class UnknownWordError(ValueError):
@@ -324,11 +326,11 @@ class Settings(BaseModel):
 
     model: Text = ""
     """an .onnx file, or `digits`, which ships with the package"""
-    calib: Annotated[Text | None, Flag(MODEL, "C")] = None
+    calib: Annotated[Text | None, Flag(MODEL, "C", everyday=True)] = None
     """calibration data: .npz, images, sounds, texts or a table (synthetic)"""
-    eval: Annotated[Text | None, Flag(MODEL, "E")] = None
+    eval: Annotated[Text | None, Flag(MODEL, "E", everyday=True)] = None
     """evaluation data of the same kinds, best with labels (as --calib)"""
-    preprocess: Annotated[Text | None, Flag(MODEL, "FILE")] = None
+    preprocess: Annotated[Text | None, Flag(MODEL, "FILE", everyday=True)] = None
     """how the data become the input: resize, crop, mean, std; tokenizer, states, …"""
     dim: Dims = ()
     """sizes of dimensions that the model leaves open"""
@@ -343,21 +345,22 @@ class Settings(BaseModel):
     """your own pass on the float model, module:Class; repeatable"""
     imports: Annotated[Words, Flag(MODEL, "MODULE", repeatable=True)] = Field((), alias="import")
     """your code, run first: a .py file or a dotted module"""
-    metric: Annotated[Metric | None, Flag(OBJECTIVE, "METRIC", METRICS)] = None
-    """what to maximise: top1, agreement, sqnr, f1, auc, mae, rmse, r2, map, miou, perplexity, bits,
-    wer, cer, psnr, ssim, si_sdr, or your own metric, module:name; a cost is minimised (top1 with
-    labels, and SQNR where luck explains top1; else sqnr)"""
-    minimize: Annotated[Costs, Flag(OBJECTIVE, "COSTS", COSTS)] = Field(
-        (), description=f"costs to minimise as well, for a Pareto front: {', '.join(COSTS)}"
+    metric: Annotated[Metric | None, Flag(OBJECTIVE, "METRIC", METRICS, everyday=True)] = None
+    """metric: top1, agreement, sqnr, f1, auc, mae, rmse, r2, map, miou, perplexity, bits, wer, cer,
+    psnr, ssim, si_sdr, a cost, or your own, module:name (top1 with labels, else sqnr)"""
+    minimize: Annotated[Costs, Flag(OBJECTIVE, "COSTS", COSTS, everyday=True)] = Field(
+        (), description=f"costs to minimise, too, for a Pareto front: {', '.join(COSTS)}"
     )
-    max_drop: Annotated[Drop, Flag(OBJECTIVE, "D")] = MaxDrop(0.01)
+    max_drop: Annotated[Drop, Flag(OBJECTIVE, "D", everyday=True)] = MaxDrop(0.01)
     """accuracy the winner may lose: 0.01, or 1% of the baseline"""
-    max_size: Annotated[Bytes | None, Flag(OBJECTIVE, "B")] = None
+    max_size: Annotated[Bytes | None, Flag(OBJECTIVE, "B", everyday=True)] = None
     """largest size of the winner's constants in bytes: 300k, 2M"""
-    for_: Annotated[Form, Flag(OBJECTIVE, "|".join(FORMS))] = Field(DEFAULT_FORM, alias="for")
-    """the form of the module whose constants size counts; a search for qdq tries what the file
-    holds: 8 bits, weights of 2, 4 or 8; one for tflite is for TFLM; a core means its C, and adds
-    ram, flash and instructions to every trial"""
+    for_: Annotated[Form, Flag(OBJECTIVE, "FORM", FORMS, everyday=True)] = Field(
+        DEFAULT_FORM,
+        alias="for",
+        description=f"target format, which sizes and limits refer to: {', '.join(FORMS)}; a core "
+        "adds RAM, flash and instruction counts",
+    )
     at_most: Annotated[Limits, Flag(OBJECTIVE, "COST=N", repeatable=True)] = ()
     """limit of another cost: hw_groups=39, latency=5 (ms), ram=64k, flash=256k; repeatable"""
     hw: Annotated[Text | None, Flag(OBJECTIVE, "FILE|opu|opu_q|npu")] = None
@@ -370,7 +373,7 @@ class Settings(BaseModel):
     or runs them slower without one; simulated runs the float simulation"""
     allow_float: Annotated[bool, Flag(OBJECTIVE)] = False
     """also try modules with float operators"""
-    trials: Annotated[Whole, Flag(SEARCH, "N")] = Field(32, ge=1)
+    trials: Annotated[Whole, Flag(SEARCH, "N", everyday=True)] = Field(32, ge=1)
     """trials of the study in total, over all runs"""
     timeout: Annotated[Real | None, Flag(SEARCH, "S", expected="seconds")] = Field(None, gt=0)
     """start no trial after this many seconds"""
@@ -392,7 +395,7 @@ class Settings(BaseModel):
     """the search space; qsearch doctor --space-out writes one"""
     pool: Annotated[Pool, Flag(WORKERS, "|".join(POOLS))] = "auto"
     """where workers run; auto: Ray with --address or RAY_ADDRESS, else processes"""
-    workers: Annotated[Whole | None, Flag(WORKERS, "N")] = Field(None, ge=1)
+    workers: Annotated[Whole | None, Flag(WORKERS, "N", everyday=True)] = Field(None, ge=1)
     """number of worker processes (one per core)"""
     address: Annotated[Text | None, Flag(WORKERS, "A")] = None
     """address of a Ray cluster (a new local cluster)"""
@@ -402,7 +405,7 @@ class Settings(BaseModel):
     """memory per worker: 2G (no limit)"""
     trial_timeout: Annotated[Real, Flag(WORKERS, "S", expected="seconds")] = Field(3600.0, gt=0)
     """seconds without an answer after which a worker counts as dead"""
-    out: Annotated[Text | None, Flag(STUDY, "DIR", also=("-o", "--output"))] = None
+    out: Annotated[Text | None, Flag(STUDY, "DIR", also=("-o", "--output"), everyday=True)] = None
     """run folder (runs/<model>)"""
     storage: Annotated[Text | None, Flag(STUDY, "URL")] = None
     """database: sqlite:///… or postgresql://… (study.db in the run folder)"""
@@ -421,9 +424,9 @@ class Settings(BaseModel):
     track: Annotated[Trackers, Flag(STUDY, "mlflow|wandb[:URI]", TRACKERS, repeatable=True)] = ()
     """write trials, command, versions and files to this tracker; URI is a server or folder of
     mlflow, or a project of wandb (or offline); repeatable"""
-    dry_run: Annotated[bool, Flag(STUDY)] = False
+    dry_run: Annotated[bool, Flag(STUDY, everyday=True)] = False
     """print what would be done, and stop"""
-    as_json: Annotated[bool, Flag(OUTPUT)] = Field(False, alias="json")
+    as_json: Annotated[bool, Flag(OUTPUT, everyday=True)] = Field(False, alias="json")
     """one JSON object as last line of stdout"""
     verbosity: int = 0
     """-1 errors only, 0 warnings, 1 more, 2 everything"""

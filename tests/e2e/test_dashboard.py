@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from qsearch.dashboard.app import DashboardOptions
-from qsearch.report.html import report
+from qsearch.report.html import write_report
 from qsearch.store.engine import open_engine, open_reader
 from qsearch.store.repository import Repository
 from tests.e2e.browser import NEEDS_CHROMIUM, flaws, watched_page
@@ -340,7 +340,7 @@ def test_the_head_is_the_same_in_page_report_and_module(
     dashboard: Dashboard, finished: None, page: Any, tmp_path: Path
 ) -> None:
     study = f"{dashboard.url}/studies/{key_of(dashboard)}"
-    written = report(dashboard.folder / "digits", tmp_path / "report.html")
+    written = write_report(dashboard.folder / "digits", tmp_path / "report.html")
     heads = []
     for address in (study, f"{study}/module", written.as_uri()):
         page.goto(address)

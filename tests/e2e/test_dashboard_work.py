@@ -13,7 +13,7 @@ import pytest
 
 import qsearch
 from qsearch.dashboard.app import DashboardOptions
-from qsearch.report.html import report
+from qsearch.report.html import write_report
 from qsearch.store.engine import open_engine
 from qsearch.store.repository import Repository
 from tests.e2e.browser import NEEDS_CHROMIUM, flaws, watched_page
@@ -472,7 +472,7 @@ def test_the_theme_is_switched_and_remembered(page: Any) -> None:
 
 
 def test_the_report_draws_itself_from_a_file(browser: Any, runs: Path, tmp_path: Path) -> None:
-    file = report(runs / "two", tmp_path / "report.html")
+    file = write_report(runs / "two", tmp_path / "report.html")
     page, errors = watched_page(browser)
     page.goto(file.as_uri())
     page.locator(".result [data-verdict=met]").wait_for()
@@ -497,7 +497,7 @@ def test_a_winner_among_equal_trials_is_on_the_front_and_explained(
     assert [row["trial"] for row in found.summary["front"]] == [found.summary["best"]["trial"]]
     (luck,) = (line for line in found.warnings if "luck" in line)
     page, errors = watched_page(browser)
-    page.goto(report(tmp_path / "run", tmp_path / "report.html").as_uri())
+    page.goto(write_report(tmp_path / "run", tmp_path / "report.html").as_uri())
     page.locator(".result", has_text=luck).wait_for()
     rings = plot(page, "Accuracy and cost").locator("[data-front]")
     rings.first.wait_for()

@@ -69,7 +69,7 @@ def test_the_configuration_of_a_module_is_taken_from_its_file(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--model", "digits", "--samples", "0"], "samples is 0"),
+        (["--model", "digits", "--samples", "0"], "0 is not in the range"),
         (["--model", "digits", "--calib", "none.npz"], "does not exist"),
         (["--model", "digits", "--samples", "1", "-o", "no/such/folder/x.html"], "--out"),
         (["--model", "none.onnx"], "there is no model"),

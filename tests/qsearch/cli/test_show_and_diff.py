@@ -115,7 +115,7 @@ def test_a_drawing_goes_to_a_file(format: str, tmp_path: Path, capfd: Output) ->
 
 def test_an_unknown_format_is_bad_input(capfd: Output) -> None:
     assert run(["show", "digits", "--format", "html"]) == 2
-    assert "legal: dot, json, text" in capfd.readouterr().err
+    assert "'html' is not one of 'text', 'dot', 'json'" in capfd.readouterr().err
 
 
 def test_a_place_that_cannot_be_written_is_bad_input(tmp_path: Path, capfd: Output) -> None:

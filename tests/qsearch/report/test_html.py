@@ -13,7 +13,7 @@ import pytest
 
 import qsearch
 from qsearch.cli.main import run
-from qsearch.report.html import report
+from qsearch.report.html import write_report
 from qsearch.search.objectives import expected_in, expected_scores
 from qsearch.store.engine import open_engine
 from qsearch.store.repository import Repository
@@ -45,7 +45,7 @@ def test_the_report_is_one_file_that_loads_nothing(tmp_path: Path, capsys) -> No
 
 def test_the_best_of_the_report_is_the_stores(tmp_path: Path) -> None:
     folder = written_runs(tmp_path) / "digits"
-    told = data_of(report(folder, tmp_path / "r.html"))
+    told = data_of(write_report(folder, tmp_path / "r.html"))
     best = qsearch.best(folder)
     assert told["study"]["best"]["number"] == best["number"]
     assert told["study"]["best"]["score"]["top1"] == best["top1"]
@@ -54,7 +54,7 @@ def test_the_best_of_the_report_is_the_stores(tmp_path: Path) -> None:
 
 def test_a_trial_that_was_stopped_early_is_drawn_where_it_is_expected(tmp_path: Path) -> None:
     folder = written_runs(tmp_path) / "digits"
-    columns = data_of(report(folder, tmp_path / "r.html"))["columns"]
+    columns = data_of(write_report(folder, tmp_path / "r.html"))["columns"]
     states = columns["state"]
     pruned = [n for n, at in enumerate(states["at"]) if states["values"][at] == "pruned"]
     assert pruned
@@ -72,11 +72,11 @@ def test_a_trial_that_was_stopped_early_is_drawn_where_it_is_expected(tmp_path: 
 def test_the_report_says_whether_the_module_is_proved(tmp_path: Path) -> None:
     folder = written_runs(tmp_path) / "digits"
     out = tmp_path / "r.html"
-    assert data_of(report(folder, out))["study"]["proof"] is None
+    assert data_of(write_report(folder, out))["study"]["proof"] is None
     qsearch.quantize("digits").save(folder / "best.qmod")
-    assert data_of(report(folder, out))["study"]["proof"] == "proved"
+    assert data_of(write_report(folder, out))["study"]["proof"] == "proved"
     (folder / "best.qmod").write_bytes(b"no module")
-    assert data_of(report(folder, out))["study"]["proof"] is None
+    assert data_of(write_report(folder, out))["study"]["proof"] is None
 
 
 def test_hostile_names_are_data(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_hostile_names_are_data(tmp_path: Path) -> None:
     study = repository.create_study(new_study("</script><script>1</script>", 4, "<img src=x>"))
     fill(repository, study, 4)
     repository.close()
-    text = report(run_folder, tmp_path / "r.html").read_text()
+    text = write_report(run_folder, tmp_path / "r.html").read_text()
     assert len(re.findall("<script", text)) == 2
     assert "<img" not in text
 
@@ -97,7 +97,7 @@ def test_an_empty_study_has_a_report(tmp_path: Path) -> None:
     repository = Repository(open_engine(f"sqlite:///{run_folder / 'study.db'}"))
     repository.create_study(new_study("new", 4))
     repository.close()
-    assert data_of(report(run_folder, tmp_path / "r.html"))["study"]["best"] is None
+    assert data_of(write_report(run_folder, tmp_path / "r.html"))["study"]["best"] is None
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, capsys) -> None:

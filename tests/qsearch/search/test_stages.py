@@ -20,7 +20,7 @@ from compiler.quantize import FLOAT_BITS
 from compiler.runtime.archive import read_archive
 from compiler.runtime.artifact import TENSORS
 from compiler.runtime.packed import member_bytes
-from qsearch.report.html import report
+from qsearch.report.html import write_report
 from qsearch.run.progress import Progress
 from qsearch.search.context import StudyContext
 from qsearch.search.layer_space import LayerSpace
@@ -299,7 +299,7 @@ def test_the_trial_that_stays_within_a_missed_limit_is_named(
     said = result.text()
     assert "no trial stayed" not in said
     assert f"qsearch best {result.folder} --trial {of[4].number} -o within.qmod" in said
-    report(result.folder, tmp_path / "page.html")
+    write_report(result.folder, tmp_path / "page.html")
     assert f"trial {of[4].number} is within limits" in (tmp_path / "page.html").read_text()
 
 

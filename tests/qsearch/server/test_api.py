@@ -141,7 +141,7 @@ def test_all_that_the_client_asks_and_gets_is_described(
 def test_the_command_takes_what_a_server_takes() -> None:
     from qsearch.cli.queue import submit_command
 
-    flags = {option for param in submit_command.params for option in param.opts}
+    flags = {option for param in submit_command().params for option in param.opts}
     assert {f"--{name.replace('_', '-')}" for name in SUBMITTED} <= flags
 
 
