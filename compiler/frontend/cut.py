@@ -525,6 +525,7 @@ def _model(graph: Graph, places: set[int], reads: Sequence[str], written: Sequen
         ),
         opset_imports=graph.model.opset_import,
         ir_version=graph.model.ir_version,
+        functions=graph.model.functions,
     )
     return bytes(made.SerializeToString(deterministic=True))
 

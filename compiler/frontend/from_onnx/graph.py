@@ -15,9 +15,12 @@ import onnx
 from compiler.errors import CompilerError, OnnxImportError, TypeInferenceError
 from compiler.frontend.from_onnx.branches import defined_names, is_branching, taken_branch
 from compiler.frontend.from_onnx.convert.quant import carried
+from compiler.frontend.from_onnx.functions import Functions, is_call, opened
 from compiler.frontend.from_onnx.graph_inputs import InputShapes, bind_inputs
+from compiler.frontend.from_onnx.inlining import MAX_INLINED_NODES
 from compiler.frontend.from_onnx.loops import LoopEnd, body_of, is_loop
 from compiler.frontend.from_onnx.node import (
+    ConstantInputError,
     GraphValues,
     OnnxNode,
     dense,
@@ -36,8 +39,11 @@ from compiler.text_output import abbreviated
 
 _Named = tuple[str, onnx.NodeProto]
 """A node with the name that errors and spans give it."""
-_Waiting = tuple[str, onnx.NodeProto, LoopEnd | None]
-"""A named node; with an end, a loop whose body is converted."""
+_Opsets = Mapping[str, int]
+"""Version by domain, "" for the standard one."""
+_Waiting = tuple[str, onnx.NodeProto, LoopEnd | None, _Opsets, OnnxNode | None]
+"""A named node, the opsets that it is written in, and the call that it is part of; with an end, a
+loop whose body is converted."""
 Result = TypeVar("Result")
 
 MAX_FOLDED_ELEMENTS = 4096
@@ -52,6 +58,7 @@ def import_graph(
     opsets: Mapping[str, int],
     inputs: InputShapes,
     mapped: Mapping[str, Array],
+    functions: Functions,
 ) -> tuple[Function, dict[str, Array], bool]:
     """The graph as a function of its inputs and weights.
 
@@ -60,6 +67,7 @@ def import_graph(
         opsets: version by domain ("" for the standard one).
         inputs: values for unknown dimensions.
         mapped: initializers whose data the graph lacks.
+        functions: those that its nodes call.
     Returns:
         function whose parameters are the graph inputs, then the weights; the weights by name; and
         whether some of these are stored as integers.
@@ -67,25 +75,28 @@ def import_graph(
         OnnxImportError: unsupported operators (all of them in one message), an unknown dimension,
             nodes whose types do not fit, or nodes that read each other in a circle.
     """
-    unsupported = _unsupported(graph, opsets)
+    unsupported = _unsupported(graph, opsets, functions)
     stored = (*graph.initializer, *map(dense, graph.sparse_initializer))
     initializers = {tensor.name: tensor for tensor in stored}
     uses = Counter(name for node in graph.node for name in node.input)
     values = GraphValues(initializers, uses, mapped)
     params = bind_inputs(graph, inputs, values)
-    _convert_nodes(graph, opsets, values, unsupported)
+    _convert_nodes(graph, opsets, values, unsupported, functions)
     body = _outputs(graph, values)
     main = Function((*params, *values.param_vars), body)
     return main, values.params, values.integer_weights
 
 
-def _unsupported(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> OnnxImportError | None:
+def _unsupported(
+    graph: onnx.GraphProto, opsets: _Opsets, functions: Functions
+) -> OnnxImportError | None:
     """The error about all nodes whose operator has no converter; None where each has one."""
     missing: dict[tuple[str, str], list[str]] = {}
     for index, node in enumerate(graph.node):
+        opset = _opset(node, opsets)
         if (
-            not (is_branching(node) or is_loop(node))
-            and find_converter(node.op_type, _opset(node, opsets), node.domain) is None
+            not (is_branching(node) or is_loop(node) or is_call(node, opset, functions))
+            and find_converter(node.op_type, opset, node.domain) is None
         ):
             kind = plain_domain(node.domain), node.op_type
             missing.setdefault(kind, []).append(node_name(node, index))
@@ -108,7 +119,7 @@ def _nodes(names: Sequence[str]) -> str:
     return f"node{'s' if len(names) > 1 else ''} {abbreviated([*map(repr, names)], 5)}"
 
 
-def _opset(node: onnx.NodeProto, opsets: Mapping[str, int]) -> int:
+def _opset(node: onnx.NodeProto, opsets: _Opsets) -> int:
     return opsets.get(plain_domain(node.domain), 1)
 
 
@@ -119,18 +130,20 @@ def node_name(node: onnx.NodeProto, index: int) -> str:
 
 def _convert_nodes(
     graph: onnx.GraphProto,
-    opsets: Mapping[str, int],
+    opsets: _Opsets,
     values: GraphValues,
     unsupported: OnnxImportError | None,
+    functions: Functions,
 ) -> None:
     """Convert every node; what depends on a failed node is left out so that all errors show."""
     errors = [] if unsupported is None else [unsupported]
     foreign = frozenset(errors[0].nodes if errors else ())
     failed: set[str] = set()
     named = [(node_name(proto, index), proto) for index, proto in enumerate(graph.node)]
-    pending: deque[_Waiting] = deque((*one, None) for one in in_order(named))
+    pending: deque[_Waiting] = deque((*one, None, opsets, None) for one in in_order(named))
+    inside = 0
     while pending:
-        name, proto, end = pending.popleft()
+        name, proto, end, opsets, call = pending.popleft()
         node = OnnxNode(proto, _opset(proto, opsets), Span(ONNX + name, 0, 0, 0, 0), values)
         if name in foreign or failed.intersection(proto.input if end is None else end.reads):
             failed.update(proto.output)
@@ -139,16 +152,27 @@ def _convert_nodes(
             if end is None:
                 _check_reads(node)
             if end is None and (is_branching(proto) or is_loop(proto)):
-                opened = body_of if is_loop(proto) else taken_branch
-                inside, initializers, end = _guarded(node, partial(opened, name=name))
+                taken = body_of if is_loop(proto) else taken_branch
+                nodes, initializers, end = _guarded(node, partial(taken, name=name))
                 values.add_initializers(initializers)
-                inlined = in_order([(n.name or f"{name}/{n.op_type}", n) for n in inside])
+                inlined = in_order([(n.name or f"{name}/{n.op_type}", n) for n in nodes])
                 if end is not None:
-                    pending.appendleft((name, proto, end))
-                pending.extendleft((*one, None) for one in reversed(inlined))
+                    pending.appendleft((name, proto, end, opsets, call))
+                pending.extendleft((*one, None, opsets, call) for one in reversed(inlined))
+                continue
+            if end is None and is_call(proto, node.opset, functions):
+                body = _guarded(node, partial(opened, functions=functions))
+                inside += len(body.nodes)
+                if inside > MAX_INLINED_NODES:
+                    raise node.error(f"functions give more than {MAX_INLINED_NODES} nodes")
+                called = in_order([(name, inner) for inner in body.nodes])
+                pending.extendleft(
+                    (*one, None, body.opsets, call or node) for one in reversed(called)
+                )
                 continue
             results = _guarded(node, _converted if end is None else end.results)
-        except OnnxImportError as error:
+        except OnnxImportError as caught:
+            error = caught if call is None else _of_call(call, caught)
             errors.append(error)
             error.nodes = (name,)
             error.declined = {name: error.what.removeprefix(f"{proto.op_type}: ")}
@@ -166,6 +190,17 @@ def _convert_nodes(
         first.nodes = tuple(name for error in errors for name in error.nodes)
         first.declined = {name: why for error in errors for name, why in error.declined.items()}
         raise first
+
+
+def _of_call(call: OnnxNode, error: OnnxImportError) -> OnnxImportError:
+    """The error of a node in a call; where that must be constant, the size that the call reads."""
+    for place in range(call.num_inputs if isinstance(error, ConstantInputError) else 0):
+        if call.known(place) is None and not is_float(call.arg(place).tensor_type.dtype):
+            try:
+                call.require_known(place, "the size")
+            except ConstantInputError as better:
+                return better
+    return error
 
 
 def in_order(nodes: list[_Named]) -> list[_Named]:
@@ -253,8 +288,9 @@ def _guarded(node: OnnxNode, made: Callable[[OnnxNode], Result]) -> Result:
 
 def _run_converter(node: OnnxNode) -> list[Expr]:
     converter = find_converter(node.op_type, node.opset, node.proto.domain)
-    if converter is None:  # only inside a branch; the graph itself was looked through before
-        raise node.error("unsupported operator in the branch that is taken")
+    if converter is None:  # the nodes of the graph itself were looked through before
+        missing = (plain_domain(node.proto.domain), node.op_type)
+        raise node.error("unsupported operator in a branch or function", instead_of([missing]))
     result = converter(node)
     results = [result] if isinstance(result, Expr) else list(result)
     if len(results) < len([name for name in node.proto.output if name]):

@@ -68,8 +68,9 @@ def load(
         )
     opsets = _opsets(model)
     model = inline_functions(model)
+    functions = {(own.domain, own.name): own for own in model.functions}
     shapes = InputShapes(dict(dims or {}), dict(input_shapes or {}), keep_dynamic)
-    main, params, integers = import_graph(model.graph, opsets, shapes, mapped)
+    main, params, integers = import_graph(model.graph, opsets, shapes, mapped, functions)
     attrs = {INTEGER_WEIGHTS: 1} if integers else None
     return closed(infer_module(IRModule({"main": main}, attrs=attrs))), params
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
@@ -14,6 +17,8 @@ import compiler
 from compiler.errors import OnnxImportError
 from compiler.frontend.from_onnx.load import load
 from compiler.frontend.from_onnx.node import ConstantInputError
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call
 from compiler.quantize import QConfig, diagnose, prerequisite_optimize
 
 X = np.array([[-1.0, 2.0]], np.float32)
@@ -187,6 +192,129 @@ def test_functions_that_would_explode_are_measured_first() -> None:
     call = helper.make_node("f39", ["x"], ["y"], domain="own")
     with pytest.raises(OnnxImportError, match=str(2**40)):
         run(model([call], functions=tuple(functions)))
+
+
+Array = NDArray[Any]
+OLD = [helper.make_opsetid("", 11), helper.make_opsetid("own", 1), helper.make_opsetid("two", 1)]
+
+
+def own(
+    name: str,
+    nodes: list[onnx.NodeProto],
+    domain: str = "own",
+    attributes: tuple[str, ...] = (),
+    defaults: tuple[onnx.AttributeProto, ...] = (),
+) -> onnx.FunctionProto:
+    """A function of opset 11 from a to b."""
+    return helper.make_function(
+        domain, name, ["a"], ["b"], nodes, OLD, list(attributes), attribute_protos=list(defaults)
+    )
+
+
+def reads(op: str, name: str, kind: int) -> onnx.NodeProto:
+    """A node from a to b whose attribute is that of the call."""
+    node = helper.make_node(op, ["a"], ["b"])
+    node.attribute.add(name=name, type=kind, ref_attr_name="given")
+    return node
+
+
+# Softmax of opset 11 has axes from 1 on as one; Squeeze has its axes as an attribute.
+SOFTMAX = own("Soft", [helper.make_node("Softmax", ["a"], ["b"])])
+SQUEEZE = own(
+    "Line",
+    [
+        helper.make_node("Soft", ["a"], ["s"], domain="own"),
+        helper.make_node("Unsqueeze", ["s"], ["u"], axes=[0]),
+        helper.make_node("Squeeze", ["u"], ["b"], axes=[0]),
+    ],
+)
+LEAKY = own("Leaky", [reads("LeakyRelu", "alpha", 1)], attributes=("given",))
+ELU = own(
+    "Bent",
+    [reads("Elu", "alpha", 1)],
+    defaults=(helper.make_attribute("given", 0.5),),
+)
+NEGATIVE = own("Soft", [helper.make_node("Neg", ["a"], ["b"])], domain="two")
+
+
+def soft(x: Array) -> Array:
+    return np.exp(x) / np.exp(x).sum(axis=(1, 2), keepdims=True)
+
+
+def leaky(x: Array, slope: float) -> Array:
+    return np.where(x > 0, x, x * slope)
+
+
+def bent(x: Array, alpha: float) -> Array:
+    return np.where(x > 0, x, alpha * (np.exp(np.minimum(x, 0)) - 1))
+
+
+Calls = list[tuple[str, str, dict[str, float]]]
+OF_OTHER_OPSETS: dict[str, tuple[list[object], Calls, Callable[[Array], Array]]] = {
+    "another opset": ([SOFTMAX], [("Soft", "own", {})], soft),
+    "nested": (
+        [SOFTMAX, SQUEEZE],
+        [("Line", "own", {}), ("Line", "own", {})],
+        lambda x: soft(soft(x)),
+    ),
+    "attributes": (
+        [LEAKY],
+        [("Leaky", "own", {"given": 0.3}), ("Leaky", "own", {"given": 0.7})],
+        lambda x: leaky(leaky(x, 0.3), 0.7),
+    ),
+    "a default": (
+        [ELU],
+        [("Bent", "own", {}), ("Bent", "own", {"given": 2.0})],
+        lambda x: bent(bent(x, 0.5), 2.0),
+    ),
+    "two domains": (
+        [SOFTMAX, NEGATIVE],
+        [("Soft", "two", {}), ("Soft", "own", {})],
+        lambda x: soft(-x),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_OTHER_OPSETS)
+def test_functions_of_another_opset_mean_what_they_mean_there(name: str) -> None:
+    functions, calls, wanted = OF_OTHER_OPSETS[name]
+    values = ["x", *(f"v{place}" for place in range(len(calls) - 1)), "y"]
+    nodes = [
+        helper.make_node(op, [values[place]], [values[place + 1]], domain=domain, **given)
+        for place, (op, domain, given) in enumerate(calls)
+    ]
+    proto = model(nodes, functions=tuple(functions))
+    proto.opset_import.append(helper.make_opsetid("two", 1))
+    for info in (*proto.graph.input, *proto.graph.output):
+        info.CopyFrom(helper.make_tensor_value_info(info.name, TensorProto.FLOAT, (2, 3, 2)))
+    x = np.random.default_rng(0).normal(size=(2, 3, 2)).astype("f4")
+    np.testing.assert_allclose(run(proto, x), wanted(x), rtol=1e-5)
+
+
+def test_a_function_of_an_opset_to_come_is_refused() -> None:
+    later = [helper.make_opsetid("", 99)]
+    nodes = [helper.make_node("Relu", ["a"], ["b"])]
+    function = helper.make_function("own", "Late", ["a"], ["b"], nodes, later)
+    call = helper.make_node("Late", ["x"], ["y"], domain="own")
+    with pytest.raises(OnnxImportError, match="imports opset 99"):
+        run(model([call], functions=(function,)))
+
+
+def test_an_operator_that_onnx_defines_by_others_keeps_its_name() -> None:
+    call = helper.make_node("HardSwish", ["x"], ["y"], name="gate")
+    mod, _ = load(model([call]).SerializeToString())
+    spans = {str(node.span) for node in post_order(mod["main"].body) if isinstance(node, Call)}
+    assert spans == {"ONNX node 'gate'"}
+
+
+def test_a_size_that_a_definition_needs_constant_is_named() -> None:
+    call = helper.make_node("CenterCropPad", ["x", "size"], ["y"], name="crop")
+    size = value("size", TensorProto.INT64, (2,))
+    proto = model([call], inputs=(size,))
+    proto.opset_import[0].version = 18
+    with pytest.raises(ConstantInputError, match="CenterCropPad: the size") as caught:
+        run(proto)
+    assert caught.value.input_name == "size"
 
 
 def attention(opset: int = 23, inputs: str = "q k v mask") -> onnx.ModelProto:

@@ -9,7 +9,6 @@ from compiler.frontend.from_onnx.convert import (
     einsum,
     fused,
     indexing,
-    loss,
     machine_learning,
     matmul,
     normalization,

@@ -165,14 +165,6 @@ def hard_sigmoid(node: OnnxNode) -> Expr:
     return node.call("clip", moved, a_min=0.0, a_max=1.0)
 
 
-@from_onnx("HardSwish", since=14)
-def hard_swish(node: OnnxNode) -> Expr:
-    """x clip(x + 3, 0, 6) / 6."""
-    data = node.arg(0)
-    gate = node.call("clip", _formula(node, data, "x 3 add"), a_min=0.0, a_max=6.0)
-    return node.times(node.call("multiply", data, gate), 1 / 6)
-
-
 @from_onnx("Swish", since=24)
 @from_onnx("QuickGelu", since=1, domain="com.microsoft")
 def swish(node: OnnxNode) -> Expr:
@@ -222,13 +214,6 @@ def softplus(node: OnnxNode) -> Expr:
     return _softplus(node, node.arg(0))
 
 
-@from_onnx("Mish", since=18)
-def mish(node: OnnxNode) -> Expr:
-    """x tanh(softplus(x))."""
-    data = node.arg(0)
-    return node.call("multiply", data, node.call("tanh", _softplus(node, data)))
-
-
 @from_onnx("Softsign")
 def softsign(node: OnnxNode) -> Expr:
     """x / (1 + |x|)."""
@@ -252,15 +237,6 @@ def selu(node: OnnxNode) -> Expr:
     """gamma times elu."""
     result = _exponential(node, node.attr("alpha", 1.6732632423543772))
     return node.times(result, node.attr("gamma", 1.0507009873554805))
-
-
-@from_onnx("Celu", since=12)
-def celu(node: OnnxNode) -> Expr:
-    """max(0, x) + min(0, alpha (exp(x / alpha) - 1))."""
-    alpha = node.attr("alpha", 1.0)
-    # exp only sees x <= 0: the branch not taken must not overflow.
-    negative = f"x 0 minimum {1 / alpha} multiply exp 1 subtract {alpha} multiply"
-    return _formula(node, node.arg(0), f"x 0 maximum {negative} add")
 
 
 @from_onnx("Shrink", since=9)

@@ -87,30 +87,6 @@ def instance_normalization(node: OnnxNode) -> Expr:
     return node.call("nn.instance_norm", *node.args(), axis=1, epsilon=node.attr("epsilon", 1e-5))
 
 
-@from_onnx("GroupNormalization", since=18)
-@from_onnx("GroupNormalization", since=21)
-def group_normalization(node: OnnxNode) -> Expr:
-    """Scale and bias per group before opset 21, and per channel from there on."""
-    groups = node.attr("num_groups")
-    repeats = node.shape(node.arg(0))[1] // groups if node.opset < 21 else 1
-
-    def spread(index: int) -> Expr:
-        if repeats == 1:
-            return node.arg(index)
-        derived = node.weight(index, "channels", lambda v: np.repeat(v, repeats))
-        return derived or node.call("repeat", node.arg(index), repeats=repeats, axis=0)
-
-    return node.call(
-        "nn.group_norm",
-        node.arg(0),
-        spread(1),
-        spread(2),
-        num_groups=groups,
-        axis=1,
-        epsilon=node.attr("epsilon", 1e-5),
-    )
-
-
 @from_onnx("LayerNormalization", since=1)
 @from_onnx("LayerNormalization", since=1, domain="com.microsoft")
 def layer_normalization(node: OnnxNode) -> list[Expr]:
@@ -149,17 +125,6 @@ def _statistics(node: OnnxNode, data: Expr, axes: tuple[int, ...]) -> list[Expr]
     mean, spread = _moments(node, data, axes)
     moved = node.call("add", spread, node.scalar_like(node.attr("epsilon", 1e-5), data))
     return [mean, node.call("rsqrt", moved)]
-
-
-@from_onnx("MeanVarianceNormalization", since=9)
-def mean_variance_normalization(node: OnnxNode) -> Expr:
-    """(x - mean) / (standard deviation + 1e-9) over the given axes."""
-    data = node.arg(0)
-    rank = node.rank(data)
-    axes = tuple(node.axis(a, rank) for a in node.attr("axes", [0, 2, 3]))
-    mean, variance = _moments(node, data, axes)
-    below = node.call("add", node.call("sqrt", variance), node.scalar_like(1e-9, data))
-    return node.call("divide", node.call("subtract", data, mean), below)
 
 
 @from_onnx("RMSNormalization", since=23)

@@ -373,19 +373,6 @@ def grid_sample(node: OnnxNode) -> Expr:
     return node.call("reshape", total, newshape=(batch, channels, *grid.shape[1:-1]))
 
 
-@from_onnx("AffineGrid", since=20)
-def affine_grid(node: OnnxNode) -> Expr:
-    """Places of an image, each through the matrix of its sample."""
-    theta, (batch, _, *sizes) = node.arg(0), node.ints(1, "the size")
-    aligned = node.attr("align_corners", 0)
-    axes = [np.linspace(-1, 1, n) if aligned else (2 * np.arange(n) + 1) / n - 1 for n in sizes]
-    spread = np.meshgrid(*axes, indexing="ij")[::-1]
-    points = np.stack([*spread, np.ones(sizes)], -1).reshape(1, -1, len(sizes) + 1)
-    known = node.const(np.repeat(points, batch, 0), theta.tensor_type.dtype)
-    moved = node.call("nn.batch_matmul", known, theta, transpose_b=True)
-    return node.call("reshape", moved, newshape=(batch, *sizes, len(sizes)))
-
-
 @from_onnx("Col2Im", since=18)
 def col2im(node: OnnxNode) -> Expr:
     """Each element is the sum of those of the patches that hold it."""

@@ -13,24 +13,6 @@ from compiler.ir.expr import Expr
 from compiler.ir.ty import TensorType
 
 
-def _register_window(op_type: str, *terms: float) -> None:
-    @from_onnx(op_type, since=17)
-    def convert(node: OnnxNode) -> Expr:
-        (size,) = node.ints(0, "the size")
-        refuse_huge(TensorType((max(size, 0),), "float64"), node.label)
-        period = size if node.attr("periodic", 1) else size - 1
-        angle = 2 * np.pi * np.arange(size) / max(period, 1)
-        values = sum((-1) ** k * a * np.cos(k * angle) for k, a in enumerate(terms))
-        return node.const(values, dtype_of(node.attr("output_datatype", 1), node.label))
-
-    convert.__doc__ = f"{op_type}: a sum of cosines with alternating signs."
-
-
-_register_window("HannWindow", 0.5, 0.5)
-_register_window("HammingWindow", 25 / 46, 21 / 46)
-_register_window("BlackmanWindow", 0.42, 0.5, 0.08)
-
-
 @from_onnx("MelWeightMatrix", since=17)
 def mel_weight_matrix(node: OnnxNode) -> Expr:
     """Triangles between neighbouring mel frequencies, (bins of the spectrum, mel bins)."""

@@ -141,20 +141,6 @@ def pad(node: OnnxNode) -> Expr:
     return _padded(node, width, fill, mode)
 
 
-@from_onnx("CenterCropPad", since=18)
-def center_crop_pad(node: OnnxNode) -> Expr:
-    """Around the middle of each axis."""
-    data = node.arg(0)
-    rank = node.rank(data)
-    width = [(0, 0)] * rank
-    axes = [node.axis(a, rank) for a in node.attr("axes", None) or range(rank)]
-    for axis, size in zip(axes, node.ints(1, "the shape"), strict=True):
-        more = size - node.size(data, axis)
-        before = int(more / 2)  # towards 0
-        width[axis] = (before, more - before)
-    return _padded(node, tuple(width), node.scalar_like(0, data), "constant")
-
-
 def _padded(node: OnnxNode, width: tuple[tuple[int, int], ...], fill: Expr, mode: str) -> Expr:
     """The first input with so many elements more, or fewer, at the ends of each axis."""
     data = node.arg(0)
