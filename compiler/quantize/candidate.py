@@ -8,11 +8,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +45,7 @@ from compiler.quantize.conversions.partition_conversions import (
     integer_dtypes,
     partition_conversions,
 )
-from compiler.quantize.layers import named_weights, require_known, unmarked
+from compiler.quantize.layers import named_weights, require_known
 from compiler.quantize.preparation.integer_inputs import (
     bounded_counts,
     bounded_inputs,
@@ -62,7 +60,6 @@ from compiler.quantize.rewriting import rewritten
 from compiler.quantize.scales.bias_room import with_own_biases
 from compiler.quantize.scales.bind_scales import (
     bind_scales,
-    bound_grid,
     measured_points,
     results_of,
 )
@@ -75,8 +72,6 @@ from compiler.quantize.weight_rounding.sequential_rounding import (
     FITTING_SECONDS,
     sequential_seconds,
 )
-from compiler.quantize.weighted_calls import weighted_calls
-from compiler.span import onnx_nodes
 
 RECOGNIZE = ("SelectByPlace", "RecoverLayerNorm", "RecoverRmsNorm", "OutlineFormulas")
 """Passes that give back their names to operators that have an integer form as a whole."""
@@ -113,32 +108,9 @@ class Candidate:
         return self.partitioned or self.integer or self.simulated
 
     @property
-    def channel_maxima(self) -> dict[str, list[int]]:
-        """ONNX node of each grouped convolution that reads more than 8 bits → the largest integer
-        of each channel of its data that calibration saw. Exports to 8 bits need them."""
-        measured = self.context.channel_ranges
-        found: dict[str, list[int]] = {}
-        names: Counter[str] = Counter()
-        for (call, _), one in zip(weighted_calls(self.simulated["main"]), measured):
-            name = next(iter(onnx_nodes(call.span)), "")
-            names[name] += 1
-            data = unmarked(call.args[0])
-            grid = bound_grid(data) if isinstance(data, Call) else None
-            if not name or grid is None or getattr(call.attrs, "groups", 1) == 1:
-                continue
-            scale, low, high = grid
-            if high - low > _NARROW:
-                found[name] = np.rint(np.minimum(one.largest / scale, high)).astype(int).tolist()
-        return {name: channels for name, channels in found.items() if names[name] == 1}
-
-    @property
     def cost(self) -> ModuleCost:
         """Bytes of its weights, packed, and its bit operations."""
         return module_cost(self.simulated, self.context.qconfig)
-
-
-_NARROW: Final = 255
-"""Steps of 8 bits."""
 
 
 @collector_rests
@@ -254,8 +226,7 @@ def build_candidate(
         mod: result of ``prerequisite_optimize``.
         activation_scales: range S of each INPUT or ACTIVATION point in binding order, in the units
             of its tensor; None stands for ``global_scale``.
-        channels: statistics of ``mod`` channel by channel, where ``qconfig.needs_channels`` or
-            ``Candidate.channel_maxima`` is to hold them.
+        channels: statistics of ``mod`` channel by channel, where ``qconfig.needs_channels``.
         context: the run to work in; a new one without it. ``rounded`` may hold fitted ranges.
 
     Raises:

@@ -85,8 +85,6 @@ StoredSample = tuple[dict[str, Array], list[Array | OutputHash]]
 SPANS = "spans.json"
 TENSORS = "tensors.bin"
 
-CHANNEL_MAXIMA: Final = "channel_maxima"
-"""Key of the provenance: ``Candidate.channel_maxima``."""
 _FIRST_BYTES: Final = 1 << 16
 _SAMPLES_BYTES: Final = 1 << 12
 _SAMPLES_SHARE: Final = 0.05
@@ -97,7 +95,6 @@ PERIOD: Final = 1 << 11
 _CODES: Final = 256
 _MOST_ELEMENTS: Final = 1 << 26
 """Upper limit of the elements of all inputs of a file, where it repeats the beginning of one."""
-_INT32: Final = range(1 << 31)
 AUTO: Final = "auto"
 """The executor that is fast where it is exact: see ``QModule.run``."""
 _CORE: Final = "quantized_main"
@@ -180,18 +177,6 @@ class QModule:
     def input_names(self) -> tuple[str, ...]:
         """Names of the inputs, in order."""
         return tuple(self.input_types)
-
-    @property
-    def channel_maxima(self) -> dict[str, list[int]]:
-        """Largest magnitude of each channel that grouped convolutions read in more than 8 bits, by
-        ONNX node, in integers of the module; what calibration saw, as far as the provenance says
-        it."""
-        found = self.provenance.get(CHANNEL_MAXIMA)
-        return {
-            str(name): channels
-            for name, channels in (found.items() if isinstance(found, Mapping) else ())
-            if isinstance(channels, list) and all(type(n) is int and n in _INT32 for n in channels)
-        }
 
     def run(
         self, inputs: Inputs, executor: str = AUTO, threads: int = 1, *, core: bool = False

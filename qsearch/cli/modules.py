@@ -85,7 +85,7 @@ def profile_command(profile: Call, out: Out = None, as_json: Json = False) -> No
         print(f"note: {note}")
 
 
-_BESIDE: Final = {"anyway": "qdq", "batch": "onnx"}
+_BESIDE: Final = {"batch": "onnx"}
 """Options of one format that are no fields of its class; a batch is that of every ONNX file."""
 
 
@@ -115,11 +115,9 @@ def export_command(
     format: ExportFormat = "c",
     out: Out = None,
     reduce_range: Seldom = False,
-    wide_sums: Seldom = False,
     opset: int | None = None,
     unpack: Literal["run", "load"] | None = None,
     io: Literal["int8", "uint8", "float"] | None = None,
-    anyway: bool = False,
     hw: Hardware = None,
     batch: Count | None = None,
     name: str | None = None,
@@ -134,25 +132,19 @@ def export_command(
         out: output folder; for ONNX also x.onnx, for tflite x.tflite or x.cc, a C array (beside
             the module)
         reduce_range: with qdq: 7-bit weights, for processors without VNNI
-        wide_sums: with qdq: keep values of 16 bits in float: more exact, slower (narrowed to 8
-            bits)
         opset: with qdq: the newest that the runtime takes; weights of up to 2 bits take 2 from
             opset 25 on, of up to 4 bits 4 from 21 on (25)
         unpack: with c: unpack constants in every run, or once, which takes more RAM and less time
             (run)
         io: with tflite: dtype of inputs and outputs (the module's integers)
-        anyway: with qdq: exit with 0 also where the file loses more than the limit of its study,
-            or 3 dB beside its module
         batch: batch size of the ONNX model (any)
         name: stem of the file names and C symbols (that of the module)
     """
     given = {
         "reduce_range": reduce_range,
-        "wide_sums": wide_sums,
         "opset": opset,
         "unpack": unpack,
         "io": io,
-        "anyway": anyway,
         "hw": hw,
         "batch": batch,
     }
@@ -160,11 +152,8 @@ def export_command(
 
     form = _export_format(format, given)
     found = export(module, form, out, name=name, batch=batch)
-    code = EXIT_TARGET_MISSED if found.lost and not anyway else EXIT_OK
-    if code:
-        print(f"{found.lost}; --anyway takes it as it is", file=sys.stderr)
     if json_printed(found, as_json):
-        return code
+        return EXIT_OK
     for path in found.files:
         print(f"wrote {path}")
     for fact, value in found.facts.items():
@@ -174,7 +163,7 @@ def export_command(
         print(f"next: {found.hint}")
     if found.python:
         print(f"in Python:\n{found.python}")
-    return code
+    return EXIT_OK
 
 
 @command(own_code=False)

@@ -34,9 +34,6 @@ ONNX_FORMATS = ("onnx", "qdq", "float")
 TFLITE_FILES = (".tflite", ".cc")
 """Endings of the two forms of a LiteRT file."""
 
-_NARROWED = "narrowed"
-"""Fact of a QDQ file: what has fewer bits than in the module."""
-
 
 @dataclass(frozen=True, slots=True)
 class ExportedFiles:
@@ -48,7 +45,6 @@ class ExportedFiles:
         facts: what is worth knowing of them, by name; plain JSON values.
         hint: a command that tries them, or "".
         python: lines of Python that run them, or "".
-        lost: what a QDQ file loses beside the module, where that is more than it may; else "".
     """
 
     format: str
@@ -56,7 +52,6 @@ class ExportedFiles:
     facts: dict[str, Any] = field(default_factory=dict)
     hint: str = ""
     python: str = ""
-    lost: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -70,13 +65,10 @@ class Qdq:
 
     Attributes:
         reduce_range: weights of 7 bits, for processors without VNNI.
-        wide_sums: residual sums and inputs of grouped convolutions of 16 bits stay float; else they
-            are narrowed to 8 bits.
         opset: as of ``to_qdq_onnx``.
     """
 
     reduce_range: bool = False
-    wide_sums: bool = False
     opset: int | None = None
 
 
@@ -298,17 +290,9 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
     from compiler.export.to_onnx.narrow_weights import initializer_bytes
     from compiler.export.to_onnx.qdq.model import to_qdq_onnx
     from compiler.targets.engine.library import adds_pairs
-    from qsearch.commands.export_loss import Loss
 
     options = to.options if isinstance(to.options, Qdq) else Qdq()
-    made = to_qdq_onnx(
-        module.module,
-        options.reduce_range,
-        qconfig=module.qconfig,
-        wide_sums=options.wide_sums,
-        maxima=module.channel_maxima,
-        opset=options.opset,
-    )
+    made = to_qdq_onnx(module.module, options.reduce_range, opset=options.opset)
     written = _written("qdq", made.model, module, to, exact=None)
     left = sum(macs for _, _, macs in made.float_products)
     share = left / made.macs if made.macs else 0.0
@@ -322,26 +306,16 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
             f"{op} {where or 'without a name'}: {macs / made.macs:.2%}"
             for op, where, macs in made.float_products
         ]
-    if made.narrowed:
-        facts[_NARROWED] = (
-            f"{made.narrowed} values (residual sums, inputs of grouped convolutions) from 16 bits "
-            "to 8; --wide-sums keeps them in float, which is more exact and slower"
-        )
     if made.float_ops:
         facts["other_float"] = ", ".join(f"{n} x {op}" for op, n in made.float_ops.items())
     sqnr = written.facts["sqnr_to_the_module_db"]
-    loss = Loss()
-    if sqnr is not None:
-        loss = Loss.of(made.model, module, to.module, sqnr, "search with --for qdq")
-    if loss.told:
-        facts["accuracy"] = loss.told
     if not options.reduce_range and adds_pairs():
+        near = "" if sqnr is None else f": here the file has {sqnr} dB to its module"
         facts["warning"] = (
-            "the 8 bit kernels of this processor add pairs of products in 16 bits, which "
-            "saturates: add --reduce-range if the file is for such a processor"
+            "the 8 bit kernels of this processor add pairs of products in 16 bits, which saturates"
+            f"{near}; add --reduce-range if the file is for such a processor"
         )
-    lost = loss.told if loss.refused else ""
-    return replace(written, facts={**facts, **written.facts}, lost=lost)
+    return replace(written, facts={**facts, **written.facts})
 
 
 def _written(

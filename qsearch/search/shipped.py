@@ -18,7 +18,7 @@ from compiler.qtypes.channel_ranges import Rounding
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, Candidate
-from compiler.runtime.artifact import CHANNEL_MAXIMA, QModule, StoredSample, fitting_samples
+from compiler.runtime.artifact import QModule, StoredSample, fitting_samples
 from qsearch.data.prepared_data import PreparedData
 from workers.batching import batch_size, model_batches
 from workers.datasets.protocol import InputSpec
@@ -42,19 +42,16 @@ class Shipped:
     Attributes:
         module: partitioned where the configuration says so.
         float_ops: operators that stayed in float, each with the reason.
-        provenance: what the module's file keeps of its calibration.
     """
 
     module: IRModule
     float_ops: tuple[str, ...]
-    provenance: Mapping[str, Any]
 
     @staticmethod
     def of(candidate: Candidate) -> Shipped:
         """Keep the parts of a candidate that are written."""
         left = tuple(f"{c.op}: {c.reason} ({c.where})" for c in candidate.report.float_ops)
-        maxima = candidate.channel_maxima
-        return Shipped(candidate.module, left, {CHANNEL_MAXIMA: maxima} if maxima else {})
+        return Shipped(candidate.module, left)
 
     def packed(
         self,
@@ -66,14 +63,14 @@ class Shipped:
         """The module as a file holds it.
 
         Args:
-            known: provenance beside its own.
+            known: provenance.
             around: the float parts in front of it and behind it.
         """
         before, after = around or (None, None)
         return QModule(
             self.module,
             qconfig,
-            {**known, **self.provenance},
+            known,
             samples,
             recorded_proof(self.module),
             before=before,

@@ -275,7 +275,7 @@ class Winner:
         if prepared.settings.for_ == QDQ:
             from compiler.export.to_onnx.qdq.model import to_qdq_onnx
 
-            made = to_qdq_onnx(module.module, qconfig=module.qconfig, maxima=module.channel_maxima)
+            made = to_qdq_onnx(module.module)
             handle = pool.put(made.model.SerializeToString())
             build = replace(written, module=handle, evaluator="onnxruntime")
             ran = run(build, "QDQ file")

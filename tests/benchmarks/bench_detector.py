@@ -118,6 +118,8 @@ def main(words: Sequence[str] | None = None) -> int:
         ours, _ = mean_average_precision(module.run, options.images)
         print(f"qsearch compile, run()             mAP {ours:6.2f}")
         for form in ("onnx", "qdq"):
+            if form == "qdq":
+                qsearch.quantize(MODEL, calib, "auto,for=qdq").save(Path(folder) / "m.qmod")
             made = qsearch.export(Path(folder) / "m.qmod", form, Path(folder) / f"{form}.onnx")
             found, _ = mean_average_precision(session(made.files[0]), options.images)
             print(f"qsearch export --format {form:<10} mAP {found:6.2f}")

@@ -1,17 +1,16 @@
 """Every way out of qsearch: how fast, how exact, beside onnxruntime float and quantize_static.
 
     python -m tests.benchmarks.bench_exports [--data DIR] [--models NAME …] [--samples N]
-                                             [--json FILE] [--residual-bits 16]
+                                             [--json FILE]
 
-A model is quantized once with the recommended configuration (``--residual-bits 16``: but for that)
-and leaves in every form. Columns of
-the table: CPU time of one thread per image at batch 1, in turns in one process, over that of
-onnxruntime float; outputs that differ in any bit from the reference executor, at batch 1 and 32;
-top-1; answers that agree with the float model. ONNX files are opened with default session options
-(but one thread). The instruction set is named, as figures of 8 bit kernels mean little without it.
-Exit code 1: an exact form has another bit; QDQ is more than a point
-(0.3 where there are 2,000 samples) from the module's top-1, agrees with it on less than 98 %, or
-costs more than 1.05 times quantize_static's file.
+A model is quantized once, with the fields that a QDQ file asks for, and leaves in every form.
+Columns of the table: CPU time of one thread per image at batch 1, in turns in one process, over
+that of onnxruntime float; outputs that differ in any bit from the reference executor, at batch 1
+and 32; top-1; answers that agree with the float model. ONNX files are opened with default session
+options (but one thread). The instruction set is named, as figures of 8 bit kernels mean little
+without it. Exit code 1: an exact form has another bit; QDQ is more than a point (0.3 where there
+are 2,000 samples) from the module's top-1, agrees with it on less than 98 %, or costs more than
+1.05 times quantize_static's file.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ import onnxruntime
 from numpy.typing import NDArray
 
 import qsearch
-from compiler.qtypes.layer_choices import LayerChoices
 from compiler.runtime.artifact import QModule
 from compiler.runtime.exact_executor import EXECUTOR_FACTORIES
 from compiler.targets.c.toolchain import find_compiler
 from tests.benchmarks import onnxruntime_peers as peers
 from tests.benchmarks.machine import alternated_ms, machine
 from tests.benchmarks.real_models import DATA, MODELS, Split, read_split
+from workers.metrics.size import fields_of
 
 Array = NDArray[Any]
 Run = Callable[[Array], Array]
@@ -89,15 +88,12 @@ def batched(run: Run, x: Array, batch: int) -> Array:
     return np.concatenate([run(x[i : i + batch]) for i in range(0, len(x), batch)])
 
 
-def figures(
-    model: str, data: Path, folder: Path, samples: int | None, wide_sums: bool
-) -> dict[str, Any]:
+def figures(model: str, data: Path, folder: Path, samples: int | None) -> dict[str, Any]:
     """Everything about one model."""
     calib, dev = (read_split(data, model, split, None) for split in ("calib", "dev"))
     dev = Split(dev.images[:samples], dev.labels[:samples])
     source = data / f"{model}.onnx"
-    qconfig = {"layers": LayerChoices().with_sums(wide_sums)}
-    module = qsearch.quantize(source, {"input": calib.images}, qconfig=qconfig)
+    module = qsearch.quantize(source, {"input": calib.images}, qconfig=dict(fields_of("qdq")))
     path = folder / f"{model}.qmod"
     module.save(path)
     ways = ways_out(module, path, folder)
@@ -201,15 +197,13 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument("--samples", type=int)
-    parser.add_argument("--wide-sums", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     report: dict[str, Any] = {"machine": machine(), "models": {}}
     said: list[str] = []
     for model in options.models:
         with tempfile.TemporaryDirectory() as scratch:
-            wide = options.wide_sums
-            found = figures(model, options.data, Path(scratch), options.samples, wide)
+            found = figures(model, options.data, Path(scratch), options.samples)
         report["models"][model] = found
         said += complaints(model, found)
         print(table(model, found), file=sys.stderr, flush=True)

@@ -119,7 +119,7 @@ def forms_of(module: QModule, for_litert: bool) -> Iterator[tuple[str, Callable[
         return lambda inputs: list(made.run([inputs[name] for name in names]))
 
     def qdq() -> Run:
-        made = to_qdq_onnx(mod, maxima=module.channel_maxima).model.SerializeToString()
+        made = to_qdq_onnx(mod).model.SerializeToString()
         session = OrtExecutor(made)
         return lambda inputs: list(session.run([inputs[name] for name in names]))
 

@@ -28,7 +28,7 @@ def pixels(split: str, count: int) -> np.ndarray[Any, Any]:
 @pytest.fixture(scope="module")
 def modules() -> dict[str, QModule]:
     calib = [{"input": image} for image in pixels("calib", 16)]
-    asked = {"8 bits": None, "4 bits": "auto,nbit_weight=4"}
+    asked = {"8 bits": "auto,for=qdq", "4 bits": "auto,for=qdq,nbit_weight=4"}
     model = DIGITS / "digits_cnn.onnx"
     return {name: qsearch.quantize(model, calib, config) for name, config in asked.items()}
 
@@ -44,7 +44,6 @@ def written(module: QModule, to: Any, folder: Path) -> Path:
         ("8 bits", Qdq(opset=17)),
         ("8 bits", Qdq(opset=25)),
         ("8 bits", Qdq(reduce_range=True)),
-        ("8 bits", Qdq(wide_sums=True)),
         ("4 bits", Qdq(opset=21)),
         ("4 bits", Qdq(opset=17)),
     ],

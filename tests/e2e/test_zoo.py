@@ -56,5 +56,8 @@ def test_a_network_is_integral_proved_right_and_equal_in_every_form(
     assert found.proof is not None
     told = " ".join(one.what for one in found.proof.comparisons)
     assert all(form in told for form in (EXACT, ENGINE, *([IN_C] if find_compiler() else [])))
-    qdq = qsearch.export(tmp_path / "m.qmod", "qdq", tmp_path / "qdq.onnx").files[0]
+    calib = dict(np.load(tmp_path / "calib.npz"))
+    made = qsearch.quantize(tmp_path / "model.onnx", calib, "auto,for=qdq")
+    made.save(tmp_path / "q.qmod")
+    qdq = qsearch.export(tmp_path / "q.qmod", "qdq", tmp_path / "qdq.onnx").files[0]
     assert OrtExecutor(qdq.read_bytes()).run(samples(tmp_path / "fresh.npz")[0])

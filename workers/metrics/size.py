@@ -32,14 +32,11 @@ def _c(module: IRModule, _: Candidate) -> int:
     return c_bytes(fuse_for_c(module))
 
 
-def _qdq(module: IRModule, candidate: Candidate) -> int:
+def _qdq(module: IRModule, _: Candidate) -> int:
     from compiler.export.to_onnx.narrow_weights import initializer_bytes
     from compiler.export.to_onnx.qdq.model import to_qdq_onnx
 
-    qconfig = candidate.context.qconfig
-    maxima = candidate.channel_maxima
-    model = to_qdq_onnx(module, qconfig=qconfig, maxima=maxima).model
-    return initializer_bytes(model)
+    return initializer_bytes(to_qdq_onnx(module).model)
 
 
 def _tflite(module: IRModule, _: Candidate) -> int:

@@ -154,7 +154,8 @@ class Calibration:
         Raises:
             CalibrationError: there are no data, they do not fit, or no layer has a weight.
         """
-        known = self._known_channels()
+        stored = self._stored_channels
+        known = self._channels or stored(sample=False) or stored(sample=True)
         if known is None:
             known = merged_channels(self._data, qconfig)
             self._save(CHANNELS, channel_fields(sample=False), known)
@@ -166,11 +167,6 @@ class Calibration:
             known = found
         self._channels = known
         return known
-
-    def _known_channels(self) -> ChannelStats | None:
-        """Those that were measured; with a sample they serve every configuration."""
-        stored = self._stored_channels
-        return self._channels or stored(sample=False) or stored(sample=True)
 
     def _stored_channels(self, sample: bool) -> ChannelStats | None:
         arrays = self._load(CHANNELS, channel_fields(sample))
@@ -253,8 +249,7 @@ class Calibration:
             CompilerError: as for ``scales_for`` and ``build_candidate``.
         """
         scales = self.scales_for(qconfig)
-        # Where they are not needed, ``Candidate.channel_maxima`` tells what is known of them.
-        channels = self.channels_for(qconfig) or self._known_channels()
+        channels = self.channels_for(qconfig)
         return build_candidate(self._mod, qconfig, scales, channels, context)
 
     def zero_points_matter(self, qconfig: QConfig) -> bool:

@@ -24,7 +24,6 @@ from compiler.proof.replay import replay_samples
 from compiler.runtime import exact_executor
 from compiler.runtime.archive import read_archive, write_archive
 from compiler.runtime.artifact import (
-    CHANNEL_MAXIMA,
     OutputHash,
     QModule,
     StoredSample,
@@ -182,27 +181,6 @@ def test_codes_that_do_not_fit_their_table_are_refused(tmp_path: Path) -> None:
     write_archive(path, {**members, "samples/s0_input0_values.npy": npy_bytes(np.zeros((2, 256)))})
     with pytest.raises(ArtifactError, match="does not fit"):
         load_qmod(path)
-
-
-@pytest.mark.parametrize(
-    ("held", "wanted"),
-    [
-        ({"a": [1, 0, 8192], "b": []}, {"a": [1, 0, 8192], "b": []}),
-        ({"a": [1, -1], "b": [1.5], "c": [True], "d": ["1"], "e": 3, "f": {"g": 1}}, {}),
-        ({"a": [1 << 16], "b": [10**400]}, {"a": [1 << 16]}),
-        ([1, 2], {}),
-        ("abc", {}),
-        (None, {}),
-    ],
-    ids=["whole numbers", "others", "too large", "a list", "a text", "nothing"],
-)
-def test_maxima_of_channels_are_taken_where_they_are_whole_numbers(
-    held: object, wanted: object, tmp_path: Path
-) -> None:
-    path = tmp_path / "made.qmod"
-    QModule(integer_module(), provenance={CHANNEL_MAXIMA: held}).save(path)
-    assert load_qmod(path).channel_maxima == wanted
-    assert QModule(integer_module()).channel_maxima == {}
 
 
 def test_a_printed_module_is_short(saved: Path) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -16,11 +14,9 @@ import pytest
 from onnx import helper
 
 import qsearch
-from compiler.export.to_onnx.qdq.emitter import QdqEmitter
 from compiler.runtime.artifact import load_qmod
 from compiler.targets.c.toolchain import find_compiler
 from qsearch.cli.main import run
-from tests.compiler.export.to_onnx.qdq_graphs import residual_network
 from tests.each import each
 from tests.needs import NEEDS_C, missing, skip
 
@@ -29,6 +25,13 @@ from tests.needs import NEEDS_C, missing, skip
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("digits") / "digits.qmod"
     qsearch.quantize("digits").save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def for_qdq(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("qdq") / "digits.qmod"
+    qsearch.quantize("digits", qconfig="auto,for=qdq").save(path)
     return path
 
 
@@ -200,87 +203,44 @@ def test_commands_need_an_accelerator_and_other_formats_take_none(
     assert said in capfd.readouterr().err
 
 
-def test_narrowed_sums_are_named_and_may_be_kept(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_a_module_of_other_bits_is_told_how_one_for_qdq_is_made(
+    digits: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    module, _ = residual_network()
-    module.save(tmp_path / "m.qmod")
-    words = ["export", str(tmp_path / "m.qmod"), "--format", "qdq", "-o", str(tmp_path / "q.onnx")]
-    assert run(words) == 0
-    assert (
-        "2 values (residual sums, inputs of grouped convolutions) from 16 bits to 8"
-        in capfd.readouterr().out
-    )
-    assert run([*words, "--wide-sums", "--json"]) == 0
-    assert "narrowed" not in json.loads(capfd.readouterr().out)
+    assert run(["export", str(digits), "--format", "qdq"]) == 2
+    said = capfd.readouterr().err
+    assert "a value has 16 bits" in said
+    assert "qsearch compile --qconfig auto,for=qdq" in said
 
 
-def test_a_qdq_file_far_from_its_module_is_refused(
-    digits: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setattr(QdqEmitter, "float_constant", _doubled(QdqEmitter.float_constant))
-    words = ["export", str(digits), "--format", "qdq", "-o", str(tmp_path / "q.onnx"), "--json"]
-    assert run(words) == 1
-    printed = capfd.readouterr()
-    assert json.loads(printed.out)["sqnr_to_the_module_db"] < 15
-    assert re.search(r"module 4\d\.\d dB, this file at most -?[\d.]+: search with", printed.err)
-    assert run([*words, "--anyway"]) == 0
-
-
-def test_a_qdq_file_that_drops_bits_is_refused_unless_the_limit_of_its_study_allows_it(
-    few_images: None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    wide = {"conv_1": 16, "conv_2": 16, "gemm_0": 16}
-    space = {"fields": {"weight_rounding": ["sequential"]}, "layers": {"nbit_input": wide}}
-    common = {"trials": 1, "space": space, "pool": "inline"}
-    qsearch.launch("digits", out=tmp_path / "r", **common)
-    words = ["export", str(tmp_path / "r"), "--format", "qdq"]
-    capfd.readouterr()
-    assert run(words) == 1
-    printed = capfd.readouterr()
-    told = re.search(r"module ([\d.]+) dB, this file ([\d.]+): search with --for qdq", printed.err)
-    assert told is not None
-    assert float(told[1]) > float(told[2]) + 3
-    assert run([*words, "--anyway"]) == 0
-    assert run([*words, "--wide-sums"]) == 0
-    assert "this file" not in capfd.readouterr().err
-    # Who says how much may be lost gets the sentence, and no refusal.
-    qsearch.launch("digits", out=tmp_path / "s", max_drop=0.02, **common)
-    assert run(["export", str(tmp_path / "s"), "--format", "qdq"]) == 0
-    assert "search with --for qdq" in capfd.readouterr().out
-
-
-def test_a_qdq_file_below_the_limit_of_its_study_is_refused(
-    quick_space: None,
-    few_images: None,
+@pytest.mark.parametrize("pairs", [True, False])
+def test_a_loss_of_the_processor_names_the_reduced_range(
+    pairs: bool,
+    for_qdq: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    qsearch.launch("digits", out=tmp_path / "r", trials=1, pool="inline", max_drop=0.02)
-    monkeypatch.setattr(QdqEmitter, "float_constant", _doubled(QdqEmitter.float_constant))
-    assert run(["export", str(tmp_path / "r"), "--format", "qdq"]) == 1
-    assert re.search(r"module top-1 .*%, this file .*%, below the limit", capfd.readouterr().err)
-
-
-def _doubled(whole: Any) -> Any:
-    return lambda graph, value: whole(graph, np.asarray(value) * 2)
+    monkeypatch.setattr("compiler.targets.engine.library.adds_pairs", lambda: pairs)
+    words = ["export", str(for_qdq), "--format", "qdq", "-o", str(tmp_path / "q.onnx"), "--json"]
+    assert run(words) == 0
+    told = json.loads(capfd.readouterr().out).get("warning", "")
+    assert ("add --reduce-range" in told) == pairs
+    assert "--for qdq" not in told
+    assert run([*words, "--reduce-range"]) == 0
+    assert "warning" not in json.loads(capfd.readouterr().out)
 
 
 def test_qdq_is_scored_as_the_module_is(
-    digits: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    for_qdq: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     data = str(Path(qsearch.__file__).parent / "models" / "digits_dev.npz")
-    words = ["export", str(digits), "--format", "qdq", "--json"]
+    words = ["export", str(for_qdq), "--format", "qdq", "--json"]
     file = str(tmp_path / "q.onnx")
     assert run([*words, "-o", file]) == 0
     found = json.loads(capfd.readouterr().out)
-    # All but the dense layer, which reads more bits.
-    (dense,) = found["products_in_float"]
-    shares = [float(share) for share in re.findall(r"([\d.]+)%", found["in_8_bits"] + dense)]
-    assert sum(shares) == pytest.approx(100.0, abs=1e-9)
+    assert found["in_8_bits"].startswith("100.00% of")
     scored = []
-    for path in (file, str(digits)):
+    for path in (file, str(for_qdq)):
         assert run(["run", path, "--eval", data, "--json"]) == 0
         scored.append(json.loads(capfd.readouterr().out))
     assert [one["n"] for one in scored] == [400, 400]
@@ -291,7 +251,6 @@ def test_qdq_is_scored_as_the_module_is(
     ("words", "said"),
     [
         (["--reduce-range"], "--format qdq"),
-        (["--wide-sums"], "--format qdq"),
     ],
 )
 def test_options_of_another_format_are_refused(

@@ -95,7 +95,7 @@ def test_a_missed_target_and_an_interrupt_name_commands_that_work(searched: Path
         assert ("# goes on from here" in told) == (code == 130)
 
 
-@pytest.mark.parametrize("format", ["c", "onnx", "qdq", "commands"])
+@pytest.mark.parametrize("format", ["c", "onnx", "commands"])
 def test_export_ends_with_a_command_that_works(searched: Path, format: str, capfd: Output) -> None:
     hw = ["--hw", "opu_q"] if format == "commands" else []
     assert run(["export", str(searched), "--format", format, *hw]) == 0

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
 import qsearch
 from compiler.runtime.archive import read_archive
-from compiler.runtime.artifact import QModule, load_qmod
 from qsearch.cli.main import run
 from qsearch.errors import SettingsError, StoreError
 from tests.each import each
@@ -91,35 +89,6 @@ def mobile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         images = rng.normal(0, 1, (count, 4, 8, 8)).astype("float32")
         np.savez(made / f"{name}.npz", x=images, label=np.arange(count) % 5)
     return made
-
-
-def test_exports_to_8_bits_know_the_channels_of_every_module(mobile: Path, tmp_path: Path) -> None:
-    model, calib, dev = (str(mobile / name) for name in ("m.onnx", "calib.npz", "dev.npz"))
-    words = ["launch", "--model", model, "--calib", calib, "--eval", dev, "--pool", "inline"]
-    assert run([*words, "--trials", "2", "-o", str(tmp_path / "s")]) == 0
-    assert run(["best", str(tmp_path / "s"), "-o", str(tmp_path / "w.qmod")]) == 0
-    qsearch.quantize(model, calib).save(tmp_path / "c.qmod")
-    files = [tmp_path / "s" / "best.qmod", tmp_path / "w.qmod", tmp_path / "c.qmod"]
-    found = [qsearch.load(file).channel_maxima for file in files]
-    assert [(len(one["deep"]), max(one["deep"]) > 50 * min(one["deep"])) for one in found] == [
-        (8, True)
-    ] * 3
-    assert found[0] == found[1]
-    written = [qsearch.export(file, "qdq", tmp_path / f"{file.stem}.onnx") for file in files]
-    assert written[0].files[0].read_bytes() == written[1].files[0].read_bytes()
-    for file, made in zip(files, written, strict=True):
-        held = load_qmod(file)
-        plain = QModule(held.module, held.qconfig, samples=held.samples)
-        plain.save(tmp_path / "plain.qmod")
-        one_range = qsearch.export(tmp_path / "plain.qmod", "qdq", tmp_path / "plain.onnx")
-        with np.load(dev) as data:
-            images = data["x"]
-        (wanted,) = held.run([images])
-        near, far = (
-            np.concatenate([session.run(None, {"x": image[None]})[0] for image in images])
-            for session in (onnxruntime.InferenceSession(f.files[0]) for f in (made, one_range))
-        )
-        assert np.square(near - wanted).sum() < 0.5 * np.square(far - wanted).sum()
 
 
 def test_a_trial_without_score_is_refused(folder: Path, tmp_path: Path) -> None:

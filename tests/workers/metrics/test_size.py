@@ -56,7 +56,9 @@ def test_size_is_what_the_constants_take_in_each_form(
     network: Any, bits: int, tmp_path: Path
 ) -> None:
     rounding = "sequential" if bits % 2 else "nearest"
-    config = QConfig.recommended(nbit_weight=bits, weight_rounding=rounding)
+    config = QConfig.recommended(
+        nbit_weight=bits, weight_rounding=rounding, layers={"<sums>": {"nbit_input": 8}}
+    )
     candidate = Calibration(network(), DATA).candidate(config)
     forms = FORMS.keys() - {*RESTRICTED} | {"qdq"}
     sizes = {form: size_figures(candidate, form)["model_bytes"] for form in forms}

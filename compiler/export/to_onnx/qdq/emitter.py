@@ -30,8 +30,6 @@ Floats = NDArray[np.float64]
 LEVELS = 256
 _NARROW = ("int8", "uint8")
 _SIGNED_TOP = 127
-_ONE_NUMBER = 1e-5
-"""Factors that differ by no more of themselves are one: those of the module are rounded."""
 _OF_A_LEVEL = 1e-6
 """Share of a level by which an addend may miss a whole number of levels."""
 _ONE = 64
@@ -48,8 +46,6 @@ class Quantized:
     zero_point: int
     scale: float
     dtype: str
-    residual: bool = False
-    """The module has 16 bits there."""
 
     @property
     def range(self) -> tuple[float, float]:
@@ -99,9 +95,6 @@ class Real:
     """An 8 bit tensor whose integers ``scale`` makes the value of."""
     like: Quantized | None = None
     """An 8 bit tensor whose zero point and scale the result shall have."""
-    channels: tuple[Quantized, Floats] | None = None
-    """An 8 bit tensor, and by what each channel of its integers is multiplied: more exact than
-    ``tensor``. The weights of a grouped convolution take up the factors."""
 
     @staticmethod
     def of(write: Write, depth: int = 0) -> Real:
@@ -109,7 +102,7 @@ class Real:
         return Real(write, np.ones(()), depth=depth)
 
     def _changed(self, **fields: Any) -> Real:
-        forgotten = dict.fromkeys(("source", "tensor", "like", "channels"))
+        forgotten = dict.fromkeys(("source", "tensor", "like"))
         return replace(self, **{**forgotten, **fields}, written={}, settled={})
 
     def times(self, factor: Array | float) -> Real:
@@ -130,9 +123,7 @@ class Real:
         """Limited; the reader may do that itself."""
         if self.tensor is not None and self.scale.size == 1:
             ends = [float(self.scale.reshape(())) * end for end in self.tensor.range]
-            level = float(self.scale.reshape(())) * self.tensor.scale
-            slack = 1.001 * level if self.tensor.residual else 0.0
-            if low - slack <= ends[0] and ends[1] <= high + slack:
+            if low <= ends[0] and ends[1] <= high:
                 return self
         return self._changed(clip=(low, high))
 
@@ -158,7 +149,6 @@ class QdqEmitter:
         writer: receives the nodes.
         ranges: bounds of every integer.
         reduce_range: weights have 7 bits, for kernels that add pairs of products in 16 bits.
-        wide_sums: what ``narrow_levels`` narrows stays float; else it has 8 bits.
     """
 
     def __init__(
@@ -166,15 +156,11 @@ class QdqEmitter:
         writer: GraphWriter,
         ranges: RangeContext,
         reduce_range: bool = False,
-        wide_sums: bool = False,
     ) -> None:
         self.writer = writer
         self.node = writer.node
         self.words = IntegerEmitter(writer, ranges)
         self.reduce_range = reduce_range
-        self.wide_sums = wide_sums
-        self.narrowed: list[Step] = []
-        """Steps that have 16 bits in the module and 8 here."""
         self.products: dict[str, Step] = {}
         """Tensor → the product that a runtime may compute in 8 bits."""
         self._quantized: dict[Value, Quantized] = {}
@@ -239,7 +225,6 @@ class QdqEmitter:
     def _shared(self, value: Value, real: Real) -> Real:
         """Written once where several readers would write it anew, or where it grows."""
         narrow = all(user.name == "cast" and self.is_held(user.result) for user in value.users)
-        narrow |= real.tensor is not None and real.tensor.residual
         made_by = value.producer
         narrow |= made_by is not None and made_by.name in ("cast", OP) and self.is_held(value)
         narrow |= {user.name for user in value.users} == {"maximum", "minimum"}  # of one PRelu
@@ -277,12 +262,6 @@ class QdqEmitter:
 
         def write(scale: Floats, addend: Floats | None) -> str:
             moved = made if addend is None else made.moved(addend)
-            if (
-                not self.wide_sums
-                and scale.size > 1
-                and np.ptp(scale) <= _ONE_NUMBER * np.abs(scale).max()
-            ):
-                scale = np.asarray(scale.mean())
             if scale.size > 1 or moved is None:
                 return scaled(self.dequantized(made, 1.0), scale, addend, self)
             return self.dequantized(moved, float(scale.reshape(())))
@@ -295,25 +274,6 @@ class QdqEmitter:
         if moved is None:
             return real.plus(addend)
         return self.of_tensor(moved).times(real.scale)
-
-    def narrow(self, step: Step, real: Real, factor: Floats, low: int, high: int) -> None:
-        """The 16 bit result of a step becomes an 8 bit tensor: times ``factor``, in [low, high].
-
-        Args:
-            factor: one number, or one per channel, which broadcasts against the result.
-        """
-        least = factor.min()
-        held = self.levels(low, high)
-        held = replace(held, scale=held.scale / float(least), residual=True)
-        name = replace(real, clip=None, written={}).emit(self, factor / least)
-        made = self.quantize(name, held)
-        self._reals[step.result] = self.of_tensor(made)
-        if factor.size > 1:
-            units = least / factor
-            sums = self.window_sums(self.dequantized(made, 1.0), units, (1, 1))
-            whole = self.of_tensor(self.quantize(sums, made))
-            self._reals[step.result] = replace(whole, channels=(made, units))
-        self.narrowed.append(step)
 
     def window_sums(
         self, name: str, units: Floats, window: tuple[int, int], **attrs: object
@@ -337,13 +297,6 @@ class QdqEmitter:
         ]
         return self.node("DequantizeLinear", inputs, axis=axis)
 
-    def spread(self, real: Real, low: float, high: float) -> Quantized:
-        """The 8 bit tensor of a real within [low, high], which holds 0."""
-        low, high = min(low, 0.0), max(high, 0.0)
-        unit = (high - low) / (LEVELS - 1)
-        levels = Quantized("", round(-low / unit), unit, "uint8", residual=True)
-        return self.quantize(real.emit(self, np.ones(())), levels)
-
     def _quantize(self, real: Real, low: int, high: int) -> Quantized:
         held = real.tensor
         if held is not None and real.scale.size == 1:
@@ -352,7 +305,7 @@ class QdqEmitter:
         levels = self.levels(low, high)
         one = np.ones(())
         if real.like is not None:
-            levels = replace(real.like, residual=False)
+            levels = real.like
         saturates = self._saturates(levels, low, high)
         clip = real.clip
         if clip is not None:

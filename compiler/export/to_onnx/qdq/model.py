@@ -6,15 +6,15 @@
 
 Runtimes replace the groups by their 8 bit kernels. Their requantization is a float product and
 their pools round elsewhere, so a QDQ graph gives nearly the module's integers and not exactly them.
-Residual sums of 16 bits are narrowed to 8 (``sums.py``). Softmax and layer normalisation are
-computed in float; what it cannot express is written in integer words, as ``integer`` does.
+A module is made for the form: its values have 8 bits. Softmax and layer normalisation are computed
+in float; what it cannot express is written in integer words, as ``integer`` does.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,25 +29,23 @@ from compiler.export.to_onnx.emitter import ONNX
 from compiler.export.to_onnx.float.model import write_outputs
 from compiler.export.to_onnx.graph_writer import OPSET, GraphWriter
 from compiler.export.to_onnx.narrow_weights import NEWEST_OPSET, narrowed
-from compiler.export.to_onnx.qdq.emitter import FToQdq, QdqEmitter
+from compiler.export.to_onnx.qdq.emitter import LEVELS, FToQdq, QdqEmitter
+from compiler.export.to_onnx.qdq.limits import is_same, limits_in, needless_clips
 from compiler.export.to_onnx.qdq.rules.elementwise import move
-from compiler.export.to_onnx.qdq.sums import (
-    ChannelMaxima,
-    Levels,
-    last_products,
-    narrow_levels,
-    needless_clips,
-)
-from compiler.ir.dataflow import Step, dataflow
+from compiler.ir.dataflow import Step, Value, dataflow
 from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.ir.ty import is_float, is_integer
+from compiler.ops.qnn.requantize import RESCALING
 from compiler.ops.rules.dom_scale import carry_scales
 from compiler.ops.rules.product_shape import FQProductShape
-from compiler.qtypes.qconfig import QConfig
 from compiler.ranges.analysis import ranges_of
 
-_FLOATS = ("nn.integer_softmax", "nn.integer_standardize", "lookup")
+_IN_FLOAT = ("nn.integer_softmax", "nn.integer_standardize")
+_FLOATS = (*_IN_FLOAT, "lookup")
+_SUMS = ("add", "subtract")
+_LINEAR = (*_SUMS, "multiply", "clip", *RESCALING)
+_BITS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +57,12 @@ class QdqExport:
         float_products: operator, ONNX node that it came from, and multiplications of every product
             that is computed in float.
         float_ops: other operators that QDQ has no integers for, with their number.
-        narrowed: residual sums, inputs of such, of layers and of tables that have more bits in the
-            module, and 8 here.
     """
 
     model: onnx.ModelProto
     macs: int
     float_products: tuple[tuple[str, str, int], ...]
     float_ops: dict[str, int]
-    narrowed: int = 0
 
 
 @collector_rests
@@ -75,9 +70,6 @@ def to_qdq_onnx(
     mod: IRModule,
     reduce_range: bool = False,
     *,
-    qconfig: QConfig | None = None,
-    wide_sums: bool = False,
-    maxima: ChannelMaxima | None = None,
     opset: int | None = None,
 ) -> QdqExport:
     """Export a realised module for onnxruntime's 8 bit kernels.
@@ -86,30 +78,18 @@ def to_qdq_onnx(
         mod: a typed module after QuantizeRealize.
         reduce_range: weights of 7 bits, for processors whose 8 bit kernels add pairs of products in
             16 bits (AVX2 and AVX512 without VNNI).
-        qconfig: of the module; where it rounds what sums join to 8 bits, it was searched as such a
-            file, so that values of 16 bits stay as they are.
-        wide_sums: residual sums and inputs of layers of 16 bits stay float, which is more exact,
-            and slower.
-        maxima: how large the channels become that grouped convolutions read in more than 8 bits;
-            without them, and for others, their narrowed inputs have one range for all channels.
         opset: the newest that may be used; weights of up to 2 bits take 2 from opset 25 on, those
             of up to 4 bits take 4 from 21 on. None: the newest that onnxruntime takes.
     Raises:
-        OnnxExportError: integers that may wrap; an operator without a form.
+        OnnxExportError: a value of more than 8 bits; integers that may wrap.
     """
-    searched = qconfig is not None and qconfig.layers.narrow_sums
-    as_it_is = wide_sums or searched
     flow = dataflow(mod, "main", ONNX)
     carry_scales(flow)
+    _refuse_wide(flow.steps)
     ranges = ranges_of(flow)
-    narrow: dict[Step, Levels] = {}
     clips: set[Step] = set()
-    last = last_products(flow.steps)
     for step in flow.steps:
-        levels = None if as_it_is else narrow_levels(step, ranges, maxima or {}, last)
-        if levels is not None:
-            narrow[step] = levels
-        clips.update(needless_clips(step) if levels is None else levels.clips)
+        clips.update(needless_clips(step))
     for found in ranges.findings:
         if found.bound is not None:
             raise OnnxExportError(
@@ -117,13 +97,13 @@ def to_qdq_onnx(
                 where=found.node,
                 fix="QDQ has no wrapping arithmetic; requantize before this operator",
             )
-    graph = QdqEmitter(GraphWriter("main"), ranges, reduce_range, not narrow)
+    graph = QdqEmitter(GraphWriter("main"), ranges, reduce_range)
     for value in flow.inputs:
         graph.words.bind(value, graph.writer.input(value.name, value.type))
         if graph.is_held(value):
             graph.settle(value)
     for step in flow.steps:
-        _emit(narrow, clips, step, graph)
+        _emit(clips, step, graph)
     for value in flow.outputs:
         if is_whole(value):
             graph.native(value)
@@ -135,9 +115,66 @@ def to_qdq_onnx(
     return replace(made, model=narrowed(made.model, newest))
 
 
-def _emit(
-    narrow: Mapping[Step, Levels], clips: Collection[Step], step: Step, graph: QdqEmitter
-) -> None:
+def _refuse_wide(steps: Sequence[Step]) -> None:
+    """Refuse values of more than 8 bits that products, tables and sums of two computed values read,
+    but for those that an operator in float reads or gives.
+
+    Raises:
+        OnnxExportError: with the first one, and how to make a module of 8 bits.
+    """
+    in_float = _in_float(steps)
+    wide: dict[Value, Value] = {}
+    for step in steps:
+        computed = [arg for arg in step.args if arg.data is None]
+        source = next((wide[arg] for arg in computed if arg in wide), None)
+        adds = step.name in _SUMS and len(computed) > 1 and in_float.isdisjoint(step.results)
+        multiplies = step.name == "lookup" or FQProductShape.get(step.op) is not None
+        if source is not None and (adds or multiplies):
+            raise _of_more_bits(source)
+        limits = limits_in(step)
+        narrow = limits is not None and limits[1] - limits[0] < LEVELS
+        for value in step.results:
+            if _bits_of(value) > _BITS and value not in in_float:
+                wide[value] = value
+            elif source is not None and _hands_on(step) and not narrow:
+                wide[value] = source
+
+
+def _bits_of(value: Value) -> int:
+    return 0 if value.quant is None else value.quant.bits
+
+
+def _of_more_bits(value: Value) -> OnnxExportError:
+    step = value.producer
+    return OnnxExportError(
+        f"a value has {_bits_of(value)} bits, and 8 bit kernels take {_BITS}",
+        where=f"{value.type}" if step is None else f"{step.name}: {value.type}",
+        fix="make the module for the form: qsearch compile --qconfig auto,for=qdq, or "
+        "qsearch launch --for qdq",
+        span=None if step is None else step.span,
+    )
+
+
+def _in_float(steps: Sequence[Step]) -> set[Value]:
+    """Return the values that operators in float read and give, but for factors, limits and moves
+    between; O(edges)."""
+    values: set[Value] = set()
+    for step in steps:
+        if step.name in _IN_FLOAT or (_hands_on(step) and step.args[0] in values):
+            values.update(step.results)
+    for step in reversed(steps):
+        if step.name in _IN_FLOAT or (_hands_on(step) and not values.isdisjoint(step.results)):
+            values.update(step.args[:1])
+    return values
+
+
+def _hands_on(step: Step) -> bool:
+    """Return whether a step gives its operand with constant factors, addends or limits."""
+    alone = all(arg.data is not None for arg in step.args[1:])
+    return alone and (step.name in _LINEAR or is_same(step))
+
+
+def _emit(clips: Collection[Step], step: Step, graph: QdqEmitter) -> None:
     """Integers in the QDQ form, where there is one; floats at once, from integers in their dtypes;
     other integers once they are read."""
     real = graph.real(step.args[0]) if step.args else None
@@ -154,10 +191,6 @@ def _emit(
         return
     rule = FToQdq.get(step.op) or move
     made = real if step in clips else rule(step, graph)
-    levels = narrow.get(step)
-    if made is not None and levels is not None:
-        graph.narrow(step, made, levels.factor, int(levels.low), int(levels.high))
-        return
     for value in step.results:
         if made is not None:
             graph.set_real(value, made)
@@ -177,7 +210,7 @@ def _reported(model: onnx.ModelProto, steps: tuple[Step, ...], graph: QdqEmitter
         (step.name, str(step.span or ""), _macs(step)) for step in products if step not in narrow
     )
     counted = Counter(step.name for step in steps if step.name in _FLOATS)
-    return QdqExport(model, sum(map(_macs, products)), left, dict(counted), len(graph.narrowed))
+    return QdqExport(model, sum(map(_macs, products)), left, dict(counted))
 
 
 def _macs(step: Step) -> int:

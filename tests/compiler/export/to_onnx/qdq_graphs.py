@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-import functools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from compiler.qtypes.layer_choices import LayerChoices
 from compiler.runtime.artifact import QModule
 from compiler.targets.engine.library import adds_pairs
 from compiler.targets.ort.session import OrtExecutor
@@ -34,11 +33,10 @@ def kernels(model: onnx.ModelProto, folder: Path) -> collections.Counter[str]:
     return collections.Counter(node.op_type for node in optimized.graph.node)
 
 
-@functools.cache
 def residual_network(
-    normalized: bool = False, bits: int = 16
+    normalized: bool = False, layers: Mapping[str, Any] | None = None
 ) -> tuple[QModule, list[dict[str, np.ndarray]]]:
-    """Blocks whose results are added to what they read, sums of so many bits; and the data."""
+    """Blocks whose results are added to what they read, in a module of these choices; and data."""
     from compiler import relay
     from compiler.quantize import Calibration, QConfig
 
@@ -58,7 +56,7 @@ def residual_network(
         value = nn.layer_norm(op.add(value, conv(value)), scale, scale)
     mod = relay.module(conv(value))
     data = [{"x": rng.normal(0, 1, (1, 8, 6, 6)).astype("float32")} for _ in range(8)]
-    asked = QConfig.recommended(layers=LayerChoices().with_sums(bits == 16), calibrate_mode="mse")
+    asked = QConfig.recommended(layers=layers or {}, calibrate_mode="mse")
     return QModule(Calibration(mod, data[:4]).candidate(asked).module), data
 
 

@@ -96,7 +96,7 @@ def test_a_softmax_of_12_bits_stays_one_operator(masked: bool) -> None:
     made = to_qdq_onnx(module)
     assert [node.op_type for node in made.model.graph.node].count("Softmax") == 1
     wanted = np.stack([evaluate(module, one)[0] for one in data])
-    session = OrtExecutor(made.model)
+    session = of_file(made.model)
     found = np.stack([session.run(list(one.values()))[0] for one in data])
     assert sqnr_db(found, wanted) > 30
 

@@ -21,7 +21,7 @@ from compiler.export.to_onnx.qdq.emitter import (
     of_operand,
     scaled,
 )
-from compiler.export.to_onnx.qdq.sums import factor_of, is_same, limits_in, narrowed_sides
+from compiler.export.to_onnx.qdq.limits import factor_of, is_same, limits_in
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import integer_range, is_integer
 from compiler.ops.image.interpolated_integers import MIX, coordinates_of, matrix_of
@@ -105,8 +105,6 @@ def add(step: Step, graph: QdqEmitter) -> Real | None:
     b = _free(rhs, graph)
     if b is None:
         return None
-    if not graph.wide_sums and sign > 0:
-        a, b = narrowed_sides(step, (a, b), graph)
     operator = "Add" if sign > 0 else "Sub"
 
     def write(scale: Floats, addend: Floats | None) -> str:
@@ -398,10 +396,6 @@ def move(step: Step, graph: QdqEmitter) -> Real | None:
         return inner.name(step.result)
 
     depth = 1 + max(real.depth for real in found)
-    held = found[0].tensor if len(found) == 1 else None
-    if held is not None and held.residual and found[0].scale.size == 1:
-        tensor = graph.quantize(write(1 / found[0].scale), held)
-        return graph.of_tensor(tensor).times(found[0].scale)
     tensors = {graph.quantized(value) for value in moved}
     like = tensors.pop() if len(tensors) == 1 else None
     return replace(of_operand(write, graph, depth), like=like)

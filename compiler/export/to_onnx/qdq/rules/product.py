@@ -3,7 +3,7 @@
     fixed_point_multiply_per_axis(nn.conv2d(q, W) + b, r)      Conv(DQ(q), DQ(W, r), DQ(b, r))
 
 The weights stay the module's integers; products of wider ones are carried, in float. Data of
-16 bits are floats here, for which runtimes have kernels, or were narrowed to 8 (``sums.py``).
+16 bits are floats here, for which runtimes have kernels.
 """
 
 from __future__ import annotations
@@ -108,12 +108,7 @@ def _product(
     """
     tensor = tensor or graph.quantized(step.args[0])
     wide = graph.real(step.args[0]) if step.args[0].type.dtype == WIDE_INPUT else None
-    read: Floats = np.ones(())
-    if wide is not None and wide.channels is not None and weight is not None:
-        tensor, units = wide.channels
-        groups = units.reshape(step.attrs.groups, -1)  # the channels of a group have one factor
-        read = np.repeat(groups[:, 0], len(weight) // len(groups))
-    elif wide is not None and wide.tensor is not None and np.all(wide.scale == 1):
+    if wide is not None and wide.tensor is not None and np.all(wide.scale == 1):
         tensor = wide.tensor
     data: Callable[[], str]
     if tensor is not None:
@@ -141,7 +136,7 @@ def _product(
         if not _per_channel(scale, shape):
             return scaled(write(np.ones(()), None), scale, addend, graph)
         factors = np.broadcast_to(scale, shape).reshape(channels)
-        held, units = _weights(levels, factors * read, graph)
+        held, units = _weights(levels, factors, graph)
         held = np.ascontiguousarray(held.T) if turned else held
         inputs = [data(), graph.of_constants(held, units, int(turned))]
         joined = addend is not None and _per_channel(addend, shape)

@@ -68,9 +68,6 @@ def _pooled(step: Step, graph: QdqEmitter, op_type: str, **attrs: object) -> Rea
     real = graph.real(step.args[0])
     if real is None or real.clip is not None or layout != "NCHW":
         return None
-    if "Max" in op_type and real.tensor is not None and real.tensor.residual:
-        pooled = graph.node(op_type, [graph.dequantized(real.tensor, 1.0)], **attrs)
-        return graph.of_tensor(graph.quantize(pooled, real.tensor)).times(real.scale)
 
     def write(factor: Floats) -> str:
         return graph.node(op_type, [real.emit(graph, factor)], **attrs)

@@ -108,7 +108,7 @@ async function drawFiles(key) {
   const base = `/api/v1/studies/${key}`;
   const files = [["best.qmod", `files/best.qmod`, `The module, ${bytes(found.bytes)}: qsearch run, verify and export read it.`],
     ["ONNX, exact integers", "export/onnx", "ConvInteger, MatMulInteger, BitShift; any runtime with opset 17."],
-    ["ONNX, QDQ", "export/qdq", "QuantizeLinear and DequantizeLinear for the 8 bit kernels of onnxruntime; nearly exact."],
+    ["ONNX, QDQ", "export/qdq", "QuantizeLinear and DequantizeLinear for the 8 bit kernels of onnxruntime; of a search for qdq."],
     ["C99 source", "export/c", "One .c, one .h, and a main.c that checks itself."],
     ["qconfig.json", "files/qconfig.json", "The winning configuration."], ["report.json", "files/report.json", "Every trial, as JSON."]];
   return h("div", { class: "grid" }, card("Downloads", { wide: true }, h("table", {}, h("tbody", {}, files.map(([words, path, about]) => h("tr", {},
