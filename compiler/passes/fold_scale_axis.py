@@ -12,7 +12,7 @@
 
 Fires when s varies along C only and is no activation (the gate of squeeze-and-excitation would make
 the weight depend on the input); with a relu in between, s must also be a constant >= 0.
-Operators take part through ops/rules/scale_axis.py.
+Operators take part through ops/rules/axes.py, which ops/rules/scale_axis.py asks.
 Not handled: grouped non-depthwise convolution; clip, pooling or concatenate in between.
 Source: Relay v0.10 transforms/fold_scale_axis.cc.
 """
@@ -26,14 +26,14 @@ from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, ModulePass, PassContext, register_pass, run_named
 from compiler.ops.op_call import op_call
 from compiler.ops.rules.scale_axis import (
-    FScaleAxisBackwardPrep,
-    FScaleAxisBackwardPush,
-    FScaleAxisForwardPrep,
-    FScaleAxisForwardRewrite,
     Message,
     MultiplyBy,
     PushDown,
+    forward,
+    pushed_down,
     scale_of,
+    takes_scale_before,
+    takes_scale_behind,
 )
 from compiler.passes.fold_constant import FoldConstant
 
@@ -56,8 +56,7 @@ def _backward_messages(fn: Function) -> dict[Expr, Message]:
     for node in post_order(fn):
         if not isinstance(node, Call) or uses[node] != 1:
             continue
-        prepare = FScaleAxisBackwardPrep.get(node.op)
-        message = prepare and prepare(node, [messages.get(a) for a in node.args])
+        message = takes_scale_behind(node, [messages.get(a) for a in node.args])
         if message is not None:
             messages[node] = message
     return messages
@@ -87,10 +86,8 @@ class _BackwardTransformer(MixedModeMutator):
         changes = []
         for node, node_scale in passed:
             assert isinstance(node, Call)
-            rule = FScaleAxisBackwardPush.get(node.op)
-            assert rule is not None, f"{node} has a message, but no rule to push a scale"
             messages = [self.messages.get(arg) for arg in node.args]
-            change = rule(node, messages, self.messages[node], node_scale)
+            change = pushed_down(node, messages, self.messages[node], node_scale)
             changes.append(change)
             passed.extend(
                 (arg, c.scale) for arg, c in zip(node.args, change) if isinstance(c, PushDown)
@@ -120,7 +117,7 @@ class ForwardFoldScaleAxis(FunctionPass):
         # Every scale sets out from a multiply whose consumers all take it.
         if not any(message and is_op_call(node, "multiply") for node, message in messages.items()):
             return fn
-        rewriter = ForwardRewriter(FScaleAxisForwardRewrite, fcontext=messages.get)
+        rewriter = ForwardRewriter(forward, fcontext=messages.get)
         new = rewriter.rewrite(fn)
         assert isinstance(new, Function)
         return new
@@ -130,9 +127,9 @@ def _forward_messages(fn: Function) -> dict[Expr, Message | None]:
     """Message of every node: what all of its consumers agree to take."""
     messages: dict[Expr, Message | None] = {}
     for node in reversed(list(post_order(fn))):
-        prepare = FScaleAxisForwardPrep.get(node.op) if isinstance(node, Call) else None
-        if isinstance(node, Call) and prepare is not None:
-            for arg, message in zip(node.args, prepare(node, messages.get(node))):
+        taken = takes_scale_before(node, messages.get(node)) if isinstance(node, Call) else None
+        if isinstance(node, Call) and taken is not None:
+            for arg, message in zip(node.args, taken):
                 _agree(messages, arg, message)
         else:
             for child in node.operands():

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, TupleGetItem, is_op_call
 from compiler.ir.walk import mentions, nodes_of
-from compiler.ops.rules.channel_factors import SHAPES
+from compiler.ops.rules.axes import SHAPES
 from compiler.ops.rules.pass_through import MOVES as MOVED
 
 MOVES = frozenset((*MOVED, *SHAPES, "nn.pad", "strided_slice", "take", "transpose")) - {"repeat"}

@@ -16,7 +16,7 @@ from compiler.ir.expr import Call, Constant, Expr, Function, Op, Tuple, TupleGet
 from compiler.ir.loops import END, STATE
 from compiler.ir.walk import mentions, nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import attach_simulated_quantize
-from compiler.ops.rules.channel_factors import SHAPES
+from compiler.ops.rules.axes import SHAPES
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.layer_choices import WIDE_BITS
 from compiler.qtypes.qconfig import QAnnotateKind

@@ -187,17 +187,6 @@ def conv2d_partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr:
     return QPartitionExpr(call, ctx.qconfig.dtype_input)
 
 
-@FQProductShape.register(conv2d)
-def conv2d_product(call: Call) -> ProductShape:
-    """C/G * KH * KW products a sum; channels lie on axis C of the output and O of the kernel."""
-    attrs = Conv2DAttrs.of(call)
-    weight = call.args[1].tensor_type
-    weight_axis = attrs.kernel_layout.index("O")
-    terms = weight.num_elements // max(1, weight.concrete_shape[weight_axis])
-    out_layout = attrs.out_layout or attrs.data_layout
-    return ProductShape(terms, weight_axis, len(out_layout) - out_layout.index("C") - 1)
-
-
 FQAnnotateRewrite.register(conv2d)(annotate_matmul_like)
 FQRealizeRewrite.register(conv2d)(realize_matmul_like)
 FQDomScale.register(conv2d)(weighted_scale)

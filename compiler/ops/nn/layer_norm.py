@@ -16,7 +16,7 @@ from compiler.ops.nn.normalize import NormAttrs, floats_along_axis, register_nor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import op_call
 from compiler.ops.rules.annotate import FQAnnotateRewrite
-from compiler.ops.rules.channel_factors import RESULT, Absorber, ChannelFactors, FQChannelFactors
+from compiler.ops.rules.axes import RESULT, Absorber, Axes, FAxes
 from compiler.ops.rules.integer_calls import scalar
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.simplify import FDefinition
@@ -37,8 +37,8 @@ layer_norm = register_norm(
 )
 
 
-@FQChannelFactors.register(layer_norm)
-def layer_norm_factors(call: Call) -> ChannelFactors | None:
+@FAxes.register(layer_norm)
+def layer_norm_factors(call: Call) -> Axes | None:
     """Gamma and beta times the factors of the result; none come in."""
     attrs = LayerNormAttrs.of(call)
     if not attrs.scale or not all(isinstance(arg, Constant) for arg in call.args[1:]):
@@ -46,7 +46,7 @@ def layer_norm_factors(call: Call) -> ChannelFactors | None:
     axis = attrs.axis % len(call.tensor_type.shape)
     gamma = Absorber(1, RESULT, 0)
     beta = Absorber(2, RESULT, 0)
-    return ChannelFactors({RESULT: axis}, absorbers=(gamma, beta))
+    return Axes({RESULT: axis}, absorbers=(gamma, beta))
 
 
 @FQAnnotateRewrite.register(layer_norm, needs_tables=True)

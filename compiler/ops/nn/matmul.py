@@ -276,12 +276,6 @@ def dense_numpy(attrs: DenseAttrs, args: Arrays, out_type: Type) -> list[Any]:
     return [result.reshape(*data.shape[:-1], weight.shape[0])]
 
 
-@FQProductShape.register(dense)
-def dense_product(call: Call) -> ProductShape:
-    """One product per input feature; channels lie on the last axis of the output."""
-    return ProductShape(call.args[1].tensor_type.concrete_shape[1], weight_axis=0, out_trailing=0)
-
-
 FQAnnotateRewrite.register(dense)(annotate_dense)
 FQRealizeRewrite.register(dense)(realize_matmul_like)
 FQDomScale.register(dense)(weighted_scale)

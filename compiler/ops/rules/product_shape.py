@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from compiler.ir.expr import Call
 from compiler.ir.op import OpRule
+from compiler.ops.rules.axes import RESULT, FAxes
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +30,14 @@ FQProductShape: OpRule[Callable[[Call], ProductShape]] = OpRule(
     "FQProductShape", asked_by="QuantizeCalibrate and QuantizeRealize"
 )
 """``rule(call)`` for a call over typed arguments, the call itself typed too."""
+
+
+@FQProductShape.register("nn.conv2d", "nn.dense")
+def weighted_shape(call: Call) -> ProductShape:
+    """All of the weight but its output channels is summed; FAxes says where these lie."""
+    axes = FAxes.require(call.op)(call)
+    assert axes is not None
+    data, weight = (arg.tensor_type for arg in call.args[:2])
+    rows = axes.weight_axis(call, RESULT)
+    terms = weight.num_elements // max(1, weight.concrete_shape[rows])
+    return ProductShape(terms, rows, len(data.shape) - 1 - axes.own[RESULT])

@@ -1,8 +1,8 @@
 """The questions of FoldScaleAxis: may a per-channel scale pass an operator, and what happens then.
 
 A *scale* is a tensor that varies along one axis of the value it multiplies; squeezed, it is a
-vector. A *message* says on which axis an operator can take a scale. It passes relu, add, subtract
-and bias_add on its way to the weight of a convolution or nn.dense.
+vector. A *message* says on which axis an operator can take a scale. It passes what FAxes calls an
+activation or a join on its way to the weight of a product.
 
 After the operator the scale multiplies output channels, before it input channels of the weight;
 a transposed convolution takes it behind. Grouped convolutions take part only when depthwise.
@@ -11,17 +11,17 @@ Source: Relay v0.10 transforms/fold_scale_axis.cc, which leaves transposed ones 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from compiler.ir.expr import Args, Call, Constant, Expr, TempExpr, is_op_call
-from compiler.ir.op import OpPattern, OpRule
+from compiler.ir.op import OpPattern
 from compiler.ir.ty import TensorType
 from compiler.ir.walk import behind
 from compiler.ops.op_call import expand_to_axis, op_call
+from compiler.ops.rules.axes import RESULT, Axes, AxisPairs, FAxes
 from compiler.span import AnySpan
 
 
@@ -38,13 +38,6 @@ class Message:
 
 
 Messages = Sequence[Message | None]
-
-BackwardPrepRule = Callable[[Call, Messages], Message | None]
-"""``rule(call, messages of its arguments)``: what scale the result of ``call`` can absorb."""
-
-FScaleAxisBackwardPrep: OpRule[BackwardPrepRule] = OpRule(
-    "FScaleAxisBackwardPrep", asked_by="BackwardFoldScaleAxis"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,28 +56,6 @@ class MultiplyBy:
 
 ArgChange = PushDown | MultiplyBy | None
 """Change of one argument when a scale passes its consumer; None: only rewritten."""
-
-BackwardPushRule = Callable[[Call, Messages, Message, Expr], Sequence[ArgChange]]
-"""``rule(call, messages of its arguments, message of call, scale)``: one change per argument, such
-that the changed call equals ``call * scale``."""
-
-FScaleAxisBackwardPush: OpRule[BackwardPushRule] = OpRule(
-    "FScaleAxisBackwardPush", asked_by="BackwardFoldScaleAxis"
-)
-
-ForwardPrepRule = Callable[[Call, Message | None], Messages]
-"""``rule(call, message from above)``: the scale each argument may bring along."""
-
-FScaleAxisForwardPrep: OpRule[ForwardPrepRule] = OpRule(
-    "FScaleAxisForwardPrep", asked_by="ForwardFoldScaleAxis"
-)
-
-ForwardScaleRule = Callable[[Call, tuple[Expr, ...], Message | None], Expr | None]
-"""A rule of the ForwardRewriter over ``Scaled`` arguments."""
-
-FScaleAxisForwardRewrite: OpRule[ForwardScaleRule] = OpRule(
-    "FScaleAxisForwardRewrite", asked_by="ForwardFoldScaleAxis"
-)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -208,50 +179,151 @@ def scale_of(call: Call, args: Sequence[Expr], message: Message | None, data: in
     return squeeze_to_axis(args[1 - data], data_ty, factor_ty, message.axis, call.span)
 
 
-# ---- elementwise operators -----------------------------------------------------------------------
+# ---- the four questions --------------------------------------------------------------------------
 
 
-ACTIVATIONS = ("nn.relu", "nn.leaky_relu")
-SUMS = ("add", "subtract")
+def axes_of(call: Call) -> Axes:
+    """Axes along which scales pass a typed call; without a rule, none."""
+    rule = FAxes.get(call.op)
+    return (rule and rule(call)) or Axes()
 
 
-@FScaleAxisBackwardPrep.register(*ACTIVATIONS)
-def activation_takes_scale_behind(call: Call, messages: Messages) -> Message | None:
-    """Return the scale that its argument takes, as long as it is >= 0."""
-    return messages[0] and messages[0].through_activation()
+def _is_product(call: Call, axes: Axes) -> bool:
+    heavy = getattr(call.op, "pattern", None) == OpPattern.OUT_ELEMWISE_FUSABLE
+    return heavy and RESULT in axes.own and 0 in axes.own
 
 
-@FScaleAxisBackwardPush.register(*ACTIVATIONS)
-def activation_push(
-    call: Call, messages: Messages, message: Message, scale: Expr
-) -> Sequence[ArgChange]:
-    """relu(x) * s == relu(x * s) for s >= 0."""
-    return (PushDown(scale),)
+def _is_activation(call: Call, axes: Axes) -> bool:
+    """Tell whether f(x * s) == f(x) * s for s >= 0 along any axis."""
+    pairs = axes.tied.get(0)
+    if pairs is None or len(call.args) != 1 or axes.joins:
+        return False
+    return len(pairs) == len(call.tensor_type.shape) and all(a == b for a, b in pairs.items())
 
 
-@FScaleAxisForwardPrep.register(*ACTIVATIONS)
-def activation_takes_scale_before(call: Call, message: Message | None) -> Messages:
-    """Return the scale that its consumers take, as long as it is >= 0."""
-    return (message and message.through_activation(),)
+def takes_scale_behind(call: Call, messages: Messages) -> Message | None:
+    """Return the scale that the result of ``call`` can absorb.
+
+    Args:
+        messages: those of its arguments.
+    """
+    axes = axes_of(call)
+    if _is_product(call, axes):
+        return Message(axes.own[RESULT])
+    if axes.joins:
+        sides = _scaled_sides(call, messages, axes)
+        takers = [message for side in sides if (message := messages[side]) is not None]
+        if not takers:
+            return None
+        # Both sides will get the scale, so the condition of either holds for the sum.
+        return Message(takers[0].axis, any(m.require_positive for m in takers))
+    if _is_activation(call, axes):
+        return messages[0] and messages[0].through_activation()
+    return None
 
 
-@FScaleAxisForwardRewrite.register(*ACTIVATIONS)
-def activation_forward(ref_call: Call, new_args: Args, ctx: Message | None) -> Expr | None:
-    """The scale comes out behind the activation."""
-    (data,) = new_args
-    if not isinstance(data, Scaled):
+def pushed_down(call: Call, messages: Messages, message: Message, scale: Expr) -> list[ArgChange]:
+    """Return a change for each argument such that the changed call equals ``call * scale``.
+
+    Args:
+        messages: those of the arguments.
+        message: of the call.
+    """
+    axes = axes_of(call)
+    if axes.joins:
+        # (a + b) * s == a * s + b * s
+        sides = _scaled_sides(call, messages, axes)
+        return [
+            PushDown(scale)
+            if side in sides
+            else MultiplyBy(_along(scale, call, side, pairs, message.axis))
+            for side, pairs in enumerate(axes.joins)
+        ]
+    if _is_product(call, axes):
+        return [None, MultiplyBy(_weight_factor(call, axes, RESULT, scale))]
+    return [PushDown(scale)]
+
+
+def takes_scale_before(call: Call, message: Message | None) -> Messages | None:
+    """Return the scale that each argument may bring along; None where none passes.
+
+    Behind a norm of rows it stays, where smoothing changes it.
+
+    Args:
+        message: what the consumers of the call take.
+    """
+    axes = axes_of(call)
+    if _is_product(call, axes):
+        rows = is_op_call(call, "nn.dense") and len(call.args[0].tensor_type.shape) > 2
+        return (None if rows else Message(axes.own[0])), None
+    if axes.joins:
+        return _side_before(call, message)
+    if _is_activation(call, axes):
+        return (message and message.through_activation(),)
+    return None
+
+
+def forward(ref_call: Call, new_args: Args, ctx: Message | None) -> Expr | None:
+    """Take over the scale of an argument: the rule of the ForwardRewriter over ``Scaled`` values.
+
+    Args:
+        ctx: what the consumers of the call take.
+    """
+    if is_op_call(ref_call, "multiply"):
+        return _taken_out(ref_call, new_args, ctx)
+    if not any(isinstance(arg, Scaled) for arg in new_args):
         return None
-    value = ref_call.with_fields(args=(data.value,))
-    return Scaled(value, data.axis, data.scale, ref_call.with_fields(args=(data.plain,)))
+    axes = axes_of(ref_call)
+    if axes.joins:
+        return _sum_forward(ref_call, new_args)
+    (data, *others) = new_args
+    if not isinstance(data, Scaled) or any(isinstance(arg, Scaled) for arg in others):
+        return None
+    if _is_activation(ref_call, axes):
+        value = ref_call.with_fields(args=(data.value,))
+        return Scaled(value, data.axis, data.scale, ref_call.with_fields(args=(data.plain,)))
+    if not _is_product(ref_call, axes) or data.axis != axes.own[0]:
+        return None
+    factor = _weight_factor(ref_call, axes, 0, data.scale)
+    weight = op_call("multiply", others[0], factor, span=ref_call.span)
+    return ref_call.with_fields(args=(data.value, weight))
 
 
-def _scaled_sides(call: Call, messages: Messages) -> tuple[int, ...]:
+def _weight_factor(call: Call, axes: Axes, place: int, scale: Expr) -> Expr:
+    """The scale of a place along the axis of the weight that makes up for it."""
+    weight = call.args[1].tensor_type
+    return match_axis(scale, weight, axes.weight_axis(call, place), call.span)
+
+
+# ---- sums ----------------------------------------------------------------------------------------
+
+
+def _along(scale: Expr, call: Call, side: int, pairs: AxisPairs, axis: int) -> Expr:
+    """The scale in a shape that broadcasts along an axis of the result within one side."""
+    own = next(mine for mine, result in pairs.items() if result == axis)
+    return match_axis(scale, call.args[side].tensor_type, own, call.span)
+
+
+def _runs_along(call: Call, axes: Axes, side: int, axis: int) -> bool:
+    """True when a side varies along one axis of the result alone, and the other has all axes."""
+    shape = call.tensor_type.shape
+    mine = call.args[side].tensor_type.shape
+    pairs = axes.joins[side]
+    other = call.args[1 - side].tensor_type.shape
+    return (
+        len(other) == len(shape)
+        and axis in pairs.values()
+        and all(size == (other[axis] if pairs[k] == axis else 1) for k, size in enumerate(mine))
+    )
+
+
+def _scaled_sides(call: Call, messages: Messages, axes: Axes) -> tuple[int, ...]:
     """Arguments of a sum that take over a scale of the result; the first one sets the axis."""
     lhs, rhs = messages
     types = [a.tensor_type for a in call.args]
     same_axis = lhs is not None and rhs is not None and lhs.axis == rhs.axis
     for side, mine in enumerate(messages):
-        if mine is not None and is_per_axis(types[side], types[1 - side], mine.axis):
+        if mine is not None and _runs_along(call, axes, 1 - side, mine.axis):
             both = same_axis and len(types[0].shape) == len(types[1].shape)
             if both:
                 return (side, 1 - side)
@@ -261,28 +333,7 @@ def _scaled_sides(call: Call, messages: Messages) -> tuple[int, ...]:
     return ()
 
 
-@FScaleAxisBackwardPrep.register(*SUMS)
-def sum_takes_scale_behind(call: Call, messages: Messages) -> Message | None:
-    """Return the scale that one side takes if the other is per axis too, or that both sides
-    take."""
-    sides = _scaled_sides(call, messages)
-    takers = [message for side in sides if (message := messages[side]) is not None]
-    if not takers:
-        return None
-    # Both sides will get the scale, so the condition of either holds for the sum.
-    return Message(takers[0].axis, any(m.require_positive for m in takers))
-
-
-@FScaleAxisBackwardPush.register(*SUMS)
-def sum_push(call: Call, messages: Messages, message: Message, scale: Expr) -> Sequence[ArgChange]:
-    """(a + b) * s == a * s + b * s."""
-    sides = _scaled_sides(call, messages)
-    factor = match_axis(scale, call.tensor_type, message.axis, call.span)
-    return [PushDown(scale) if side in sides else MultiplyBy(factor) for side in (0, 1)]
-
-
-@FScaleAxisForwardPrep.register(*SUMS)
-def sum_takes_scale_before(call: Call, message: Message | None) -> Messages:
+def _side_before(call: Call, message: Message | None) -> Messages:
     """The message goes to the side that has all axes of the result.
 
     Two computed values of one shape are a residual: dividing one would cost what the scale costs.
@@ -298,16 +349,13 @@ def sum_takes_scale_before(call: Call, message: Message | None) -> Messages:
     return None, None
 
 
-@FScaleAxisForwardRewrite.register(*SUMS)
-def sum_forward(ref_call: Call, new_args: Args, ctx: Message | None) -> Expr | None:
+def _sum_forward(ref_call: Call, new_args: Args) -> Expr | None:
     """x * s + b == (x + b / s) * s; declined when s is no divisor (may_be_divisor)."""
-    side = next((i for i, arg in enumerate(new_args) if isinstance(arg, Scaled)), None)
-    if side is None or isinstance(new_args[1 - side], Scaled):
-        return None
+    side = next(i for i, arg in enumerate(new_args) if isinstance(arg, Scaled))
     data = new_args[side]
     other = new_args[1 - side]
     assert isinstance(data, Scaled)
-    if not may_be_divisor(data.scale):
+    if isinstance(other, Scaled) or not may_be_divisor(data.scale):
         return None
     divisor = match_axis(data.scale, ref_call.args[side].tensor_type, data.axis, ref_call.span)
     divided = op_call("divide", other, divisor, span=ref_call.span)
@@ -317,27 +365,8 @@ def sum_forward(ref_call: Call, new_args: Args, ctx: Message | None) -> Expr | N
     return Scaled(value, data.axis, data.scale, ref_call.with_fields(args=plain))
 
 
-@FScaleAxisBackwardPrep.register("nn.bias_add")
-def bias_add_takes_scale_behind(call: Call, messages: Messages) -> Message | None:
-    """Return the scale that the data takes on the very axis of the bias."""
-    attrs: Any = call.attrs
-    data = messages[0]
-    if data is not None and data.axis == attrs.axis:
-        return data
-    return None
-
-
-@FScaleAxisBackwardPush.register("nn.bias_add")
-def bias_add_push(
-    call: Call, messages: Messages, message: Message, scale: Expr
-) -> Sequence[ArgChange]:
-    """The bias is scaled along with the data."""
-    return PushDown(scale), MultiplyBy(scale)
-
-
-@FScaleAxisForwardRewrite.register("multiply")
-def multiply_forward(ref_call: Call, new_args: Args, ctx: Message | None) -> Expr | None:
-    """Take the scale out, if the consumers said that they take it."""
+def _taken_out(ref_call: Call, new_args: Args, ctx: Message | None) -> Expr | None:
+    """Take the scale out of a multiply, if the consumers said that they take it."""
     if ctx is None or any(isinstance(arg, Scaled) for arg in new_args):
         return None
     for data in (0, 1):
@@ -346,88 +375,3 @@ def multiply_forward(ref_call: Call, new_args: Args, ctx: Message | None) -> Exp
             plain = ref_call.with_fields(args=new_args)
             return Scaled(new_args[data], ctx.axis, scale, plain)
     return None
-
-
-# ---- products ------------------------------------------------------------------------------------
-
-
-CONVOLUTIONS = ("nn.conv2d", "nn.conv2d_transpose")
-
-
-class _Axes(NamedTuple):
-    """Axes of channels.
-
-    Attributes:
-        data, result: their channel axes.
-        inputs, outputs: axes of the weight.
-    """
-
-    data: int
-    result: int
-    inputs: int
-    outputs: int
-
-
-def _axes_of(call: Call) -> _Axes | None:
-    """None when the operator cannot fold."""
-    attrs: Any = call.attrs
-    if not is_op_call(call, *CONVOLUTIONS):
-        last = len(call.args[0].tensor_type.shape) - 1
-        return _Axes(last, last, 1, 0)
-    depthwise = is_depthwise(call)
-    if attrs.groups != 1 and not depthwise:
-        return None
-    # Of a depthwise one a single axis of the weight runs over all channels.
-    single = attrs.kernel_layout.index("O" if is_op_call(call, "nn.conv2d") else "I")
-    outputs = single if attrs.groups > 1 else attrs.kernel_layout.index("O")
-    inputs = single if depthwise else attrs.kernel_layout.index("I")
-    result = (attrs.out_layout or attrs.data_layout).index("C")
-    return _Axes(attrs.data_layout.index("C"), result, inputs, outputs)
-
-
-def is_depthwise(call: Call) -> bool:
-    """True when every output channel reads one input channel: one of O and I is 1, the other
-    groups (which of them, where the weight is of a transposed convolution)."""
-    attrs: Any = call.attrs
-    shape = call.args[1].tensor_type.shape
-    return {shape[attrs.kernel_layout.index(c)] for c in "OI"} == {1, attrs.groups}
-
-
-@FScaleAxisBackwardPrep.register(*CONVOLUTIONS, "nn.dense")
-def takes_scale_behind(call: Call, messages: Messages) -> Message | None:
-    """A scale on the output channels."""
-    axes = _axes_of(call)
-    if axes is None:
-        return None
-    return Message(axes.result)
-
-
-@FScaleAxisBackwardPush.register(*CONVOLUTIONS, "nn.dense")
-def push(call: Call, messages: Messages, message: Message, scale: Expr) -> Sequence[ArgChange]:
-    """The weight's output channels are multiplied."""
-    axes = _axes_of(call)
-    assert axes is not None
-    return None, MultiplyBy(match_axis(scale, call.args[1].tensor_type, axes.outputs, call.span))
-
-
-@FScaleAxisForwardPrep.register("nn.conv2d", "nn.dense")
-def takes_scale_before(call: Call, message: Message | None) -> Messages:
-    """A scale on the input channels; behind a norm of rows it stays, where smoothing changes it."""
-    axes = _axes_of(call)
-    rows = is_op_call(call, "nn.dense") and len(call.args[0].tensor_type.shape) > 2
-    return (None if axes is None or rows else Message(axes.data)), None
-
-
-@FScaleAxisForwardRewrite.register("nn.conv2d", "nn.dense")
-def forward(ref_call: Call, new_args: tuple[Expr, ...], ctx: Message | None) -> Expr | None:
-    """The weight's input channels are multiplied."""
-    data, weight = new_args
-    axes = _axes_of(ref_call)
-    if axes is None or not isinstance(data, Scaled) or isinstance(weight, Scaled):
-        return None
-    if data.axis != axes.data:
-        return None
-    span = ref_call.span
-    factor = match_axis(data.scale, ref_call.args[1].tensor_type, axes.inputs, span)
-    weight = op_call("multiply", weight, factor, span=span)
-    return ref_call.with_fields(args=(data.value, weight))

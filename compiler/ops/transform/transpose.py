@@ -18,6 +18,7 @@ from compiler.ops.arg_types import Types, normalize_axes, tensor
 from compiler.ops.evaluate import computes_by_body
 from compiler.ops.nn.window import axes_of
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.axes import Axes, FAxes
 from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, permutation_layout
 from compiler.ops.rules.lower import FLower, moved
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -71,6 +72,13 @@ def transpose_lower(call: Call, at: tuple[Scalar, ...]) -> list[Scalar]:
     attrs = TransposeAttrs.of(call)
     order = permutation(attrs.axes, len(at))
     return [at[order.index(axis)] for axis in range(len(at))]
+
+
+@FAxes.register(transpose)
+def transpose_axes(call: Call) -> Axes:
+    """Every factor passes, along the axis where its channels then are."""
+    axes = permutation(TransposeAttrs.of(call).axes, len(call.tensor_type.shape))
+    return Axes(tied={0: {source: axis for axis, source in enumerate(axes)}})
 
 
 @FConvertLayout.register(transpose)

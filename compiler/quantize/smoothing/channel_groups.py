@@ -7,7 +7,7 @@
 
 Sums join the groups of their sides, so a residual stream is one group. Inputs and results of the
 function, and what touches an operator without a rule, have no group. Operators take part through
-ops/rules/channel_factors.py.
+ops/rules/axes.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
 from compiler.ir.ty import TensorType
 from compiler.ir.walk import nodes_of
-from compiler.ops.rules.channel_factors import RESULT, Absorber, ChannelFactors, FQChannelFactors
+from compiler.ops.rules.axes import RESULT, Absorber, Axes, FAxes
 from compiler.quantize.layers import tied_tables
 from compiler.quantize.rewriting import rewritten
 from compiler.quantize.weighted_calls import weighted_calls
@@ -174,7 +174,7 @@ class _Finder:
         self._axis: list[int] = []
         self._size: list[int] = []
         self._frozen_tuples: set[Expr] = set()
-        self._flows: list[tuple[Call, ChannelFactors]] = []
+        self._flows: list[tuple[Call, Axes]] = []
 
     def visit(self, node: Expr) -> None:
         """Take in a value whose operands are known."""
@@ -200,18 +200,23 @@ class _Finder:
         else:
             self._tie(node, flow)
 
-    def _flow(self, node: Expr) -> ChannelFactors | None:
+    def _flow(self, node: Expr) -> Axes | None:
         if not isinstance(node, Call):
             return None
-        rule = FQChannelFactors.get(node.op)
+        rule = FAxes.get(node.op)
         values = (node, *(arg for arg in node.args if not isinstance(arg, Tuple)))
         if rule is None or not self._tied.isdisjoint(node.args):
             return None
         if not all(_is_float32(value) for value in values):
             return None
-        return rule(node)
+        axes = rule(node)
+        if axes is None or not all(
+            isinstance(node.args[a.operand], Constant) for a in axes.absorbers
+        ):
+            return None
+        return axes
 
-    def _tie(self, node: Call, flow: ChannelFactors) -> None:
+    def _tie(self, node: Call, flow: Axes) -> None:
         axes = set()
         for place, pairs in flow.tied.items():
             axis = self._axis_of(node.args[place])
@@ -290,7 +295,7 @@ def _trailing(absorber: Absorber, value: Expr, axis: int) -> int:
     return len(value.tensor_type.shape) - axis - 1
 
 
-def _bridge(call: Call, flow: ChannelFactors, groups: Mapping[int, int]) -> Bridge:
+def _bridge(call: Call, flow: Axes, groups: Mapping[int, int]) -> Bridge:
     """With the constant's axes in the order of its absorbers' places."""
     axes: dict[int, int] = {}
     constant = call.args[flow.absorbers[0].operand]

@@ -7,7 +7,7 @@
 s = (range of the weight's channel)^(1 - alpha) / (range of the activation's channel)^alpha, the
 latter measured on calibration data. With alpha = 1 all channels of the activation get one range,
 with alpha = 0 all columns of the weights. What is in front of the activation must be able to take
-up s (ops/rules/channel_factors.py); the function stays the same.
+up s (ops/rules/axes.py); the function stays the same.
 
 No factor passes a clip as of relu6: it would change what is cut off.
 Source: Xiao et al., "SmoothQuant: accurate and efficient post-training quantization for large

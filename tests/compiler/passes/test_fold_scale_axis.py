@@ -10,6 +10,9 @@ import pytest
 import compiler
 from compiler import relay, transform
 from compiler.ir.expr import Call, Expr, Function, Var, is_op_call
+from compiler.ir.op import temp_op_attr
+from compiler.ir.walk import nodes_of
+from compiler.ops.rules.axes import elementwise_axes
 
 op = relay.op
 rng = np.random.default_rng(5)
@@ -342,3 +345,24 @@ def test_random_nets_keep_their_values(seed: int) -> None:
     (want,), (got,) = compiler.evaluate(mod, [data]), compiler.evaluate(new, [data])
     # Scaling weights instead of results rounds differently, relative to the largest value.
     np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4 * float(np.abs(want).max() + 1))
+
+
+def test_a_reshape_of_unknown_size_lets_no_scale_pass() -> None:
+    rows = relay.var("rows", (relay.AnyDim(), 4))
+    shaped = op.reshape(op.multiply(op.nn.dense(rows, weight(3, 4)), positive(3)), newshape=(-1, 1))
+    _, new = run(shaped)
+    assert not any(is_op_call(n, "multiply") for n in nodes_of(new["main"]))
+
+
+def test_a_split_lets_no_scale_pass() -> None:
+    halves = op.split(op.nn.relu(x), indices_or_sections=2, axis=1)
+    stays(op.multiply(relay.TupleGetItem(halves, 0), positive(2, 1, 1)))
+
+
+def test_one_line_of_axes_lets_scales_pass_an_operator() -> None:
+    expr = op.multiply(op.copy(conv(x)), positive(3, 1, 1))
+    stays(expr)
+    with temp_op_attr("copy", "FAxes", elementwise_axes):
+        mod, new = run(expr)
+    assert not any(is_op_call(node, "multiply") for node in nodes_of(new["main"]))
+    same_values(mod, new)
