@@ -21,7 +21,6 @@ from starlette.requests import ClientDisconnect
 
 from compiler.errors import CompilerError
 from qsearch.dashboard.inspection import Inspection
-from qsearch.dashboard.live import Live
 from qsearch.dashboard.metrics import registry_of
 from qsearch.dashboard.page_files import PageFiles
 from qsearch.dashboard.routes import artifacts, commands, events, jobs, studies, trials
@@ -47,8 +46,8 @@ PAGES: Final = (
     "/compare",
 )
 _DESCRIPTION: Final = "/api/v1/openapi.json"
-_AS_THEY_ARE: Final = ("application/octet-stream", "text/event-stream", "image/png")
-"""Answers that are sent uncompressed: downloads tell their size, and events go out at once."""
+_AS_THEY_ARE: Final = ("application/octet-stream", "image/png")
+"""Answers that are sent uncompressed: downloads tell their size."""
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     status: {"model": ErrorOut}
     for status in (400, 401, 403, 404, 409, 413, 415, 422, 429, 503, 507)
@@ -75,7 +74,6 @@ class DashboardOptions:
 
 def create_app(options: DashboardOptions) -> FastAPI:
     """The application; its only state are the caches in ``app.state.shared``."""
-    live = Live()
     uploaded = Inspection(options.inspection.memory_bytes, options.inspection.time_s)
     server = options.server
     queue = None if server is None else JobQueue(server)
@@ -91,7 +89,6 @@ def create_app(options: DashboardOptions) -> FastAPI:
                 policy=options.policy,
                 sources=sources,
                 snapshots=Snapshots(sources),
-                live=live,
                 inspection=options.inspection,
                 queue=queue,
                 exports=Path(exports),
@@ -102,7 +99,6 @@ def create_app(options: DashboardOptions) -> FastAPI:
             try:
                 yield
             finally:
-                live.end()
                 for threads in (app.state.shared.preparer, app.state.shared.uploads):
                     threads.shutdown(wait=False, cancel_futures=True)
                 await reading
@@ -125,7 +121,6 @@ def create_app(options: DashboardOptions) -> FastAPI:
         lifespan=lifespan,
         responses=_ERRORS,
     )
-    app.state.live = live
     app.state.queue = queue
     app.add_middleware(
         GZipMiddleware, minimum_size=1024, compresslevel=4, exclude_content_types=_AS_THEY_ARE

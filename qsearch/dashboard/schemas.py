@@ -176,7 +176,6 @@ class StudyDetail(StudyOut, of=Study, shows="seed code_version emitted"):
     stages: list[StageOut]
     drivers: list[DriverOut]
     layer_kinds: list[str]
-    last_event: int
     can_resume: bool
     can_change: bool
 

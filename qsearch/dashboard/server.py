@@ -1,4 +1,4 @@
-"""The server process: uvicorn that ends its streams when it is told to stop."""
+"""The server process: uvicorn for clients that send in time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import errno
 import logging
 import signal
 import socket
-from types import FrameType
 from typing import Any, Final
 
 import h11
@@ -21,7 +20,7 @@ from qsearch.errors import SettingsError
 from qsearch.store.engine import require_folder
 
 GRACE_S: Final = 2
-"""An open stream would otherwise keep the server alive for as long as somebody watches."""
+"""Seconds that answers may take once the server is told to stop."""
 
 HEADERS_S: Final = 15.0
 """Seconds that a client may take to send the headers of a request."""
@@ -87,16 +86,6 @@ class PromptProtocol(H11Protocol):
             self._deadline = None
 
 
-class DashboardServer(uvicorn.Server):
-    """A uvicorn server that ends its streams first."""
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End every stream, then stop as uvicorn does."""
-        live: Any = self.config.app.state.live  # type: ignore[union-attr]
-        live.end()
-        super().handle_exit(sig, frame)
-
-
 def serve(options: DashboardOptions, port: int) -> None:
     """Serve until the process is told to stop.
 
@@ -140,7 +129,7 @@ def serve(options: DashboardOptions, port: int) -> None:
         # uvicorn stops in good order, then raises the signal again for the handler before its own.
         signal.signal(signal.SIGTERM, lambda _number, _frame: None)
         with contextlib.suppress(KeyboardInterrupt):  # raised again in the same way
-            DashboardServer(config).run([listener])
+            uvicorn.Server(config).run([listener])
 
 
 def server_config(app: FastAPI, **more: Any) -> uvicorn.Config:

@@ -15,7 +15,6 @@ from fastapi import Depends, Request
 
 from compiler.errors import CompilerError
 from qsearch.dashboard.inspection import Inspection
-from qsearch.dashboard.live import Live
 from qsearch.dashboard.security import USER, Policy
 from qsearch.dashboard.snapshots import Snapshot, Snapshots
 from qsearch.dashboard.sources import Sources
@@ -43,7 +42,6 @@ class Shared:
     policy: Policy
     sources: Sources
     snapshots: Snapshots
-    live: Live
     inspection: Inspection
     queue: JobQueue | None
     exports: Path

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import bindparam, func, select
+from sqlalchemy import func, select
 
 from qsearch.store.database import Database
 from qsearch.store.records import (
@@ -21,17 +21,6 @@ from qsearch.store.records import (
 from qsearch.store.tables import ARTIFACT, DRIVER, EVENT, STUDY, TRIAL
 
 NOTE: Final = "note"
-_OF_STUDY: Final[Any] = bindparam("of_study")
-_PULSE: Final = select(
-    STUDY.c.updated_at,
-    select(func.count())
-    .where(DRIVER.c.study_id == _OF_STUDY, DRIVER.c.state == "running")
-    .scalar_subquery(),
-    select(func.count())
-    .where(EVENT.c.study_id == _OF_STUDY, EVENT.c.id > bindparam("after"))
-    .scalar_subquery(),
-).where(STUDY.c.id == _OF_STUDY)
-"""One statement, built once: it runs twice a second for every study that a page shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,23 +178,6 @@ class ViewQueries(Database):
     def newest_notes(self, study_id: int) -> dict[int | None, Note]:
         """The note that counts of each trial; that of the study under None."""
         return {note.trial: note for note in self.notes_of(study_id)}
-
-    def pulse(self, study_id: int, after: int) -> tuple[float, int, int] | None:
-        """Three numbers of which one changes with whatever happens; None: there is no study.
-
-        Args:
-            after: id of an event.
-        Returns:
-            when the study's row was changed, how many drivers run, and how many events have an id
-            above ``after``.
-        """
-        given = {"of_study": study_id, "after": after}
-        return next((tuple(row) for row in self.read(_PULSE, given)), None)
-
-    def last_event(self, study_id: int) -> int:
-        """Id of the newest event; 0 when there is none."""
-        rows = self.read(select(func.max(EVENT.c.id)).where(EVENT.c.study_id == study_id))
-        return int(rows[0][0] or 0)
 
 
 def _point_of(row: Any) -> TrialPoint:

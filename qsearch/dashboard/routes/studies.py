@@ -101,7 +101,6 @@ def get_study(study: SnapshotDep, found: SharedDep, user: UserDep) -> StudyDetai
             for driver in view.drivers[-20:]
         ],
         layer_kinds=sorted({figures.kind for figures in repository.layers_of(row.id)}),
-        last_event=repository.last_event(row.id),
         can_resume=found.can_resume(study) and user.submits,
         can_change=found.may_change(study, user),
     )

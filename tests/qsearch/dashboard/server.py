@@ -19,8 +19,6 @@ from qsearch.dashboard.server import server_config
 class Client(httpx.Client):
     """Asks the dashboard; knows the key of its only study."""
 
-    live: Any = None
-
     @property
     def key(self) -> str:
         key: str = self.get("/api/v1/studies").json()["studies"][0]["key"]
@@ -51,9 +49,7 @@ def served(options: DashboardOptions, **client: Any) -> Iterator[Client]:
             time.sleep(0.01)
         port = server.servers[0].sockets[0].getsockname()[1]
         with Client(base_url=f"http://127.0.0.1:{port}", timeout=240, **client) as asking:
-            asking.live = config.app.state.live
             yield asking
     finally:
-        config.app.state.live.end()
         server.should_exit = True
         thread.join()

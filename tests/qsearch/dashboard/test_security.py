@@ -69,7 +69,7 @@ def test_a_short_token_is_refused():
 
 
 def test_without_a_token_nothing_is_told(guarded):
-    for path in ("/api/v1/studies", "/api/v1/openapi.json", "/api/v1/studies/x/events/stream"):
+    for path in ("/api/v1/studies", "/api/v1/openapi.json", "/api/v1/studies/x/events"):
         told(guarded.get(path), 401)
     assert guarded.get("/api/v1/studies").headers["www-authenticate"] == "Bearer"
     told(guarded.post("/api/v1/studies", json={}), 401)

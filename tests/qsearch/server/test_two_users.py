@@ -57,7 +57,6 @@ ROUTES = {
     "POST /api/v1/studies/{key}/commands": CHANGED,
     "POST /api/v1/studies/{key}/delete": CHANGED,
     "GET /api/v1/studies/{key}/events": SEEN,
-    "GET /api/v1/studies/{key}/events/stream": SEEN,
     "GET /api/v1/studies/{key}/export/{format}": SEEN,
     "GET /api/v1/studies/{key}/failures": SEEN,
     "GET /api/v1/studies/{key}/files/{name}": SEEN,

@@ -279,25 +279,6 @@ def test_a_deleted_study_leaves_nothing_behind(repository: Repository) -> None:
     assert repository.trials_of(study.id) == []
 
 
-def test_the_pulse_of_a_study_tells_that_something_happened_and_stands_still_else(
-    repository: Repository,
-) -> None:
-    study, other = repository.create_study(new_study()), repository.create_study(new_study("other"))
-    seen = {repository.pulse(study.id, after=0)}
-    repository.set_study_state(study.id, "paused")
-    seen.add(repository.pulse(study.id, after=0))
-    driver = repository.join(study.id, "here:1", "c" * 16, 2)
-    seen.add(repository.pulse(study.id, after=0))
-    repository.add_event(study.id, "resumed")
-    last = repository.pulse(study.id, after=0)
-    seen.add(last)
-    assert len(seen) == 4
-    repository.record_heartbeat(driver)
-    repository.add_event(other.id, "resumed")
-    assert repository.pulse(study.id, after=0) == last
-    assert repository.pulse(study.id + 99, after=0) is None
-
-
 def test_a_claim_reads_no_trials_that_have_ended(tmp_path: Path) -> None:
     engine = open_engine(f"sqlite:///{tmp_path / 'study.db'}")
     repository = Repository(engine, Clock())

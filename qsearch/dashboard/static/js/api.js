@@ -1,4 +1,4 @@
-// The REST API, and the stream of events that reconnects by itself.
+// The REST API.
 
 class ApiError extends Error {
   constructor(status, told) {
@@ -62,37 +62,4 @@ export function query(values) {
     if (value !== undefined && value !== null && value !== "") words.append(name, value);
   }
   return words.toString();
-}
-
-// The browser sends Last-Event-ID when it reconnects; where it gave up, we ask it again.
-export function follow(key, onevent, onlink) {
-  let source = null;
-  let ended = false;
-  let timer = 0;
-  let connected = false;
-  function open() {
-    source = new EventSource(`/api/v1/studies/${key}/events/stream`);
-    source.addEventListener("hello", () => {
-      onlink("live");
-      if (connected) onevent({ kind: "reconnected" });
-      connected = true;
-    });
-    source.addEventListener("event", (message) => onevent(JSON.parse(message.data)));
-    source.addEventListener("status", () => onevent({ kind: "status" }));
-    source.addEventListener("reload", () => onevent({ kind: "reload" }));
-    source.onerror = () => {
-      if (ended) return;
-      onlink("lost");
-      if (source.readyState === EventSource.CLOSED) {
-        clearTimeout(timer);
-        timer = setTimeout(open, 1500);
-      }
-    };
-  }
-  open();
-  return () => {
-    ended = true;
-    clearTimeout(timer);
-    source.close();
-  };
 }

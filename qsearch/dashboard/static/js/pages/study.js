@@ -1,6 +1,6 @@
 // One study, live.
 
-import { charts, follow, get, post } from "../api.js";
+import { charts, get, post } from "../api.js";
 import { ask, card, chip, failed, h, link, problem, replace, toast } from "../../web/dom.js";
 import { duration, plain } from "../../web/format.js";
 import { progressOf, resultHead, studyChip } from "../../web/head.js";
@@ -8,9 +8,12 @@ import { notesCard } from "../notes.js";
 import { go, settings } from "../router.js";
 import { TrialsTable } from "../trials.js";
 
-const REFRESH_MS = 700;
 const PLOTS_MS = 2500;
-const POLL_MS = 15000;
+const POLL_MS = 1500;
+
+// What the head shows: heartbeats count in steps of ten seconds.
+const told = (study) => JSON.stringify([study, study.drivers.map((driver) => Math.floor(driver.silent_s / 10))],
+  (name, value) => (name === "silent_s" ? undefined : value));
 
 export async function studyPage(page, key) {
   const table = new TrialsTable(key);
@@ -32,6 +35,7 @@ export async function studyPage(page, key) {
   let tabled = null;
   let pending = 0;
   let busy = false;
+  let shown = told(study);
 
   page.crumbs([study.name]);
   page.show(head, h("div", { class: "grid" }, card("Trials", { wide: true, id: "trials" }, table.element), drawings, stages, failures, notes));
@@ -42,46 +46,39 @@ export async function studyPage(page, key) {
   // The table is painted before the plots are fetched, unless a refresh has fetched them by then.
   requestAnimationFrame(() => setTimeout(() => page.current() && !plottedAt && plot()));
 
-  function soon(delay = REFRESH_MS) {
-    if (!pending) pending = setTimeout(refresh, delay);
+  function soon(delay) {
+    clearTimeout(pending);
+    pending = setTimeout(() => refresh().catch(() => {}), delay);
   }
 
   async function refresh() {
-    pending = 0;
-    if (busy) {
-      soon();
-      return;
-    }
+    if (busy) return;
     busy = true;
     try {
       const states = study.state;
       const found = await get(`/studies/${key}`);
       if (!page.current()) return;
       study = found;
-      draw();
+      const now = told(study);
+      if (now !== shown) draw();
+      shown = now;
       if (study.version !== tabled || study.state !== states) {
         const { version } = study;
         const [, told] = await Promise.all([table.refresh(study), askFailures()]);
         tabled = version;
         drawFailures(told);
       }
-      if (study.version !== plotted) {
-        const wait = plottedAt + PLOTS_MS - performance.now();
-        if (wait > 0) soon(wait);
-        else await plot();
-      }
+      if (study.version !== plotted && performance.now() - plottedAt >= PLOTS_MS) await plot();
     } catch (error) {
-      if (error.status === 404) page.show(problem(error));
+      if (error.status !== 404) throw error;
+      page.show(problem(error));
     } finally {
       busy = false;
     }
   }
 
-  page.onleave(follow(key, () => soon(), (state) => page.link(state)));
-  // Events tell what changes; only the silence of a driver is told by nobody.
-  const timer = setInterval(() => study.state === "running" && !study.silent && soon(0), POLL_MS);
+  page.poll(refresh, POLL_MS);
   page.onleave(() => {
-    clearInterval(timer);
     clearTimeout(pending);
     plots.forEach((each) => each.plot.close());
     plots = [];
@@ -96,7 +93,6 @@ export async function studyPage(page, key) {
     try {
       sent = await Promise.all([charts(), get(`/studies/${key}/points`), get(`/studies/${key}/layers`)]);
     } catch {
-      soon(PLOTS_MS);
       return;
     }
     const [{ Trials, studyPlots }, columns, layers] = sent;
@@ -129,8 +125,6 @@ export async function studyPage(page, key) {
     replace(head, heading(key, study, () => soon(300)), progressOf(study), resultHead(study, trialPath, { downloads: downloadsOf(key, study) }));
     replace(stages.lastChild, stagesOf(study));
     stages.hidden = !study.stages.length;
-    // The proof is derived beside the page.
-    if (study.module_bytes && !study.proof) soon(PLOTS_MS);
     besides();
   }
 
