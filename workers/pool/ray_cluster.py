@@ -109,18 +109,6 @@ def await_resources(
         threading.Thread(target=tell_later, name="ray room", daemon=True).start()
 
 
-def draining_nodes(ray: Any) -> frozenset[str]:
-    """Ids of the nodes that will go away soon: a preemption, or an autoscaler's or user's wish.
-
-    No public function tells; where this one is gone, nodes are seen to go when they are gone.
-    """
-    state: Any = getattr(getattr(ray, "_private", None), "state", None)
-    ask = getattr(getattr(state, "state", None), "get_draining_nodes", None)
-    if ask is None:
-        return frozenset()
-    return frozenset(ask())
-
-
 ASK_EVERY_S = 2.0
 """Seconds between a pool's questions for its share of a cluster that others use too."""
 TURN_S = 300.0

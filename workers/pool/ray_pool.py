@@ -36,7 +36,6 @@ from workers.pool.ray_cluster import (
     Share,
     await_resources,
     connect,
-    draining_nodes,
     start,
 )
 from workers.process import code_version, log_tail, python_path
@@ -50,7 +49,6 @@ NODE_S = 900.0
 """Seconds that a joined cluster may be without a worker: its autoscaler brings nodes."""
 _INQUEST_S = 15.0
 """Seconds that the node of a dead worker may take to tell its end; a node that is gone does not."""
-_LOOK_EVERY_S = 2.0
 _RESTART_PAUSE_S = 0.2
 _STOP_TIMEOUT_S = 4.0
 _STARTED = "cluster at "
@@ -136,7 +134,7 @@ class RayPool(QueuedPool[_Actor]):
     """The pool "ray". Not for use from several threads at once.
 
     Ray does not tell why an actor died, so its node is asked before the request is blamed or tried
-    again. Workers of a node that is draining get no further request; others take their place.
+    again.
 
     Ray starts with the first use of the pool; requests wait for it. A cluster of this machine
     starts in a process of its own (``main``).
@@ -166,8 +164,6 @@ class RayPool(QueuedPool[_Actor]):
         self._share: Share | None = None
         self._surplus = 0
         self._inquests: dict[Any, _Inquest] = {}
-        self._draining: frozenset[str] = frozenset()
-        self._looked = -math.inf
         self._last_ready = math.inf
         self._start_error: Exception | None = None
         self._started = threading.Event()
@@ -299,7 +295,6 @@ class RayPool(QueuedPool[_Actor]):
         self._surplus = max(len(self._slots) - allowed, 0)
         if self._num_ready or self._last_ready == math.inf:
             self._last_ready = time.monotonic()
-        self._look_for_draining()
         self._dispatch()
         actors = {actor.call: actor for actor in self._slots if actor.call is not None}
         calls = [*actors, *self._inquests]
@@ -327,16 +322,6 @@ class RayPool(QueuedPool[_Actor]):
     def _given_up(self) -> bool:
         """Tell whether no worker has been there for too long."""
         return time.monotonic() - self._last_ready > self._patience_s
-
-    def _look_for_draining(self) -> None:
-        now = time.monotonic()
-        if self._share is None or now - self._looked < _LOOK_EVERY_S:
-            return
-        self._looked = now
-        before = self._draining
-        self._draining = draining_nodes(self._ray)
-        for node in self._draining - before:
-            _log.warning("node %s is draining: its workers get no further request", node[:12])
 
     def _check_cluster(self) -> None:
         """Forget the actors of a cluster that ended: they cannot be released any more."""
@@ -370,9 +355,6 @@ class RayPool(QueuedPool[_Actor]):
         for actor in idle[: self._surplus]:
             self._end(actor)
             self._surplus -= 1
-        for actor in idle:
-            if actor.node in self._draining and actor in self._slots:
-                self._end(actor)  # its successor waits for a place on another node
         super()._dispatch()
 
     def _run(self, slot: _Actor, job: Job) -> None:
