@@ -7,7 +7,7 @@ operands within their grids; open in between.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -16,7 +16,7 @@ import numpy as np
 from compiler.errors import EvaluationError
 from compiler.judgement.exact import evaluate
 from compiler.judgement.layers import Network, Product
-from compiler.judgement.nodes import QUANTIZE, given, windows
+from compiler.judgement.nodes import DEQUANTIZE, QUANTIZE, given, windows
 from compiler.ops.number_format import Array
 
 PROVED: Final = "proved"
@@ -27,6 +27,8 @@ Verdict = Literal["proved", "refuted", "refuted at the layer", "open"]
 
 _LOW = -(2**31)
 _HIGH = 2**31 - 1
+_LEAST_SCALE: Final = float(np.finfo(np.float32).tiny)
+SCALE: Final = "scale"
 _TRIED: Final = 1000.0
 """Inputs of this size, in units of a sample, saturate the points in front of a layer."""
 
@@ -36,8 +38,8 @@ class Claim:
     """A judgement of one accumulator or bias.
 
     Attributes:
-        layer: the product.
-        what: "accumulator" or "bias".
+        layer: the product, or the node of a scale.
+        what: "accumulator", "bias" or "scale".
         verdict: see above.
         low, high: of the value in integers, over all channels; for an accumulator of partial sums.
         channel: where it is largest.
@@ -109,7 +111,7 @@ def overflow(network: Network, terms: Mapping[str, int]) -> list[Claim]:
     Args:
         terms: length of the sums of products whose operands are both computed.
     """
-    claims: list[Claim] = []
+    claims = list(_ill_scales(network))
     pending = [network]
     inside = False
     while pending:
@@ -122,6 +124,24 @@ def overflow(network: Network, terms: Mapping[str, int]) -> list[Claim]:
             claims += [replace(claim, inside=inside) for claim in found]
         inside = True
     return claims
+
+
+def _ill_scales(network: Network) -> Iterator[Claim]:
+    """Refute scales that are no unit: zero, negative, denormal, infinite or NaN."""
+    seen: set[str] = set()
+    for node in network.nodes:
+        name = given(node, 1) if node.op_type in (QUANTIZE, DEQUANTIZE) else ""
+        scales = network.constants.get(name)
+        if scales is None or name in seen:
+            continue
+        seen.add(name)
+        flat = np.asarray(scales, np.float64).reshape(-1)
+        ill = ~(np.isfinite(flat) & (flat >= _LEAST_SCALE))
+        if ill.any():
+            channel = int(ill.argmax())
+            told = f"{name} of channel {channel} is {flat[channel]:g}; a scale is a finite number "
+            told += f"of at least {_LEAST_SCALE:.3g}"
+            yield Claim(node.name or node.output[0], SCALE, AT_THE_LAYER, 0, 0, channel, told)
 
 
 def _bias(product: Product, bias: Array) -> Claim:
@@ -195,7 +215,8 @@ def with_witnesses(
     products = {product.name: product for product in network.products}
     found = []
     for claim in claims:
-        if claim.verdict != AT_THE_LAYER or claim.inside or not samples:
+        no_witness = claim.verdict != AT_THE_LAYER or claim.what == SCALE or claim.inside
+        if no_witness or not samples:
             found.append(claim)
             continue
         made = _witness(network, products[claim.layer], claim, samples)

@@ -71,21 +71,21 @@ def wrong_conversions(mod: IRModule) -> Iterator[Finding]:
             yield Finding(
                 "ranges",
                 f"input %{param.name_hint}",
-                f"is multiplied by {factor[0]:.9g} and has the zero point {zero_point}; its scale "
-                f"says {wanted[0]:.9g} and {quant.zero_point}",
+                f"is multiplied by {factor[0]:.9g} and has the zero point {zero_point:g}; its "
+                f"scale says {wanted[0]:.9g} and {quant.zero_point}",
             )
     before.unlink()
 
 
-def _conversion(value: Value) -> tuple[Array, int] | None:
+def _conversion(value: Value) -> tuple[Array, float] | None:
     """The factor and the zero point of an input; None where it is not converted by these."""
-    zero_point = 0
+    zero_point = 0.0
     while (step := value.producer) is not None:
         held = step.args[1].data if len(step.args) == 2 else None
         if step.name == "multiply" and held is not None:
             return held.reshape(-1), zero_point
         if step.name == "add" and held is not None and held.size == 1:
-            zero_point += int(held.reshape(()))
+            zero_point += float(held.reshape(()))
         elif step.name not in _CONVERTS:
             return None
         value = step.args[0]

@@ -63,6 +63,15 @@ def test_a_bias_at_an_end_of_int32_was_clipped(bias: int) -> None:
     assert "clipped" in claim.detail
 
 
+@pytest.mark.parametrize("scale", [0.0, -0.03, np.nan, np.inf, 1e-42])
+def test_a_scale_that_is_no_unit_is_refuted_by_name(scale: float) -> None:
+    network = read_network(dense(random_weights(8, 2, 3), scales=(0.5, 0.1, scale)))
+    found = with_witnesses(network, overflow(network, {}), [{"x": np.zeros((1, 8), np.float32)}])
+    (claim,) = (c for c in found if c.what == "scale")
+    assert claim.refuted
+    assert claim.detail.startswith(f"sy of channel 0 is {np.float32(scale):g}; a scale is a finite")
+
+
 def test_a_float_bias_beyond_int32_is_refuted() -> None:
     bias = np.array([5.0, -4.5], np.float32)
     network = read_network(dense(random_weights(8, 2, 3), bias, scales=(0.5, 7.8e-10, 0.1)))

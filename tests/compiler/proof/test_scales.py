@@ -156,6 +156,13 @@ def test_a_zero_point_that_the_input_does_not_have_is_refuted() -> None:
     assert refuted(with_text(module(), pattern, lambda n: f"{n}, 9"))
 
 
+def test_a_conversion_that_adds_nan_is_refuted() -> None:
+    source = text(module(), show_types=False)
+    assert "round(%0)" in source
+    forged = infer_module(parse(source.replace("round(%0)", "round(add(%0, nanf))", 1)))
+    assert any("has the zero point nan" in one for one in refuted(forged))
+
+
 def test_a_forged_zero_point_is_refuted() -> None:
     mod = module(activation_scheme="asymmetric")
     pattern = r"qnn\.requantize\([^)]*\) : quant\([0-9.e-]+f, (-?\d+)"
