@@ -12,6 +12,12 @@ def main() -> None:
 
         gc.set_threshold(20_000)  # imports leave no garbage: 5 % less CPU time of a search
 
+        from qsearch.limits import forked
+
+        ended = forked(sys.argv[1:])
+        if ended is not None:
+            sys.exit(ended)
+
         from qsearch.cli.main import run
 
         code = run(sys.argv[1:])

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from compiler.at_work import at_work
 from compiler.errors import EvaluationError
 from compiler.judgement.layers import Network, Product
 from compiler.judgement.nodes import (
@@ -60,6 +61,7 @@ def evaluate(network: Network, inputs: Mapping[str, Array], whole: bool = False)
     for place, node in enumerate(network.nodes):
         if node.output and node.output[0] in network.constants:
             continue
+        at_work(lambda n: f"{n.op_type} {n.name!r}", node)
         taken = [found.values.get(name) if name else None for name in node.input]
         product = products.get(node.name)
         if product is not None:

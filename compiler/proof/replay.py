@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from compiler.at_work import at_work
 from compiler.errors import CodegenError, CompilerError, LoweringError, TooLargeError
 from compiler.ir.dataflow import dataflow
 from compiler.ir.expr import Var
@@ -180,6 +181,7 @@ def replay(
     found = [compare_runs(_SAMPLES, zip(wanted[MAIN, REAL], stored), len(samples))]
     findings = [*found[0].finding("samples")]
     for form, make in _forms(mod, in_c).items():
+        at_work(str, f"the {form}")
         try:
             executors = make()
         except CompilerError as error:

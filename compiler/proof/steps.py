@@ -28,6 +28,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.at_work import at_work
 from compiler.errors import CodegenError, CompilerError, EvaluationError
 from compiler.ir.dataflow import Dataflow, Step, Value, dataflow, values_of
 from compiler.ir.module import IRModule
@@ -193,6 +194,7 @@ def check_forms(
     own = dataflow(mod)
     proved = value_bounds(own)
     for name, make in forms.items():
+        at_work(str, f"the {name}")
         try:
             form = make()
         except CompilerError as error:
@@ -265,6 +267,7 @@ def check_steps(
         given = {value: drives.draw(value, kind) for value in form.starts}
         form.begin([given[value] for value in form.starts], rng)
         for stage, values in enumerate(form.stages):
+            at_work(titles.of, values[0])
             leaves = needed.leaves[stage]
             given |= {v: drives.draw(v, kind) for v in leaves if v not in given}
             results = form.run_stage(stage, given)

@@ -484,6 +484,11 @@ def replay_inputs(work: Work) -> int:
     return min(MAX_INPUTS, max(least, int(REPLAY_CPU_S / seconds)))
 
 
+def planned_seconds(work: Work) -> float:
+    """CPU seconds of the replay and the stepped forms of a verification, at most."""
+    return 2 * run_seconds(work) * replay_inputs(work)
+
+
 def check_work(work: Work, file_bytes: int) -> None:
     """Refuse what does not run once.
 

@@ -17,6 +17,7 @@ from typing import Final
 
 import numpy as np
 
+from compiler.at_work import at_work
 from compiler.core.legalize import forget, is_whole, words_of
 from compiler.ir.dataflow import Dataflow, Step, Value, values_of
 from compiler.ir.op import OpRule
@@ -103,7 +104,7 @@ class RangeContext:
             what: the quantity, such as "the accumulator".
         """
         self.intermediates.append(
-            Intermediate(self._node(step), what, dtype, bounds.lowest, bounds.highest)
+            Intermediate(self.name_of(step), what, dtype, bounds.lowest, bounds.highest)
         )
         return self.result_fits(step, what, bounds, dtype)
 
@@ -125,9 +126,9 @@ class RangeContext:
 
     def report(self, step: Step, what: str, bound: int | None = None) -> None:
         """Record a finding about one step."""
-        self.findings.append(Finding("ranges", self._node(step), what, bound))
+        self.findings.append(Finding("ranges", self.name_of(step), what, bound))
 
-    def _node(self, step: Step) -> str:
+    def name_of(self, step: Step) -> str:
         """The operator that the module names, whose word ``step`` is."""
         named = self.operator or step
         name = self._names.get(named.results[0])
@@ -190,6 +191,7 @@ def value_bounds(flow: Dataflow) -> dict[Value, Interval]:
 
 def analyse_step(step: Step, ctx: RangeContext) -> None:
     """Record the bounds of what a step computes."""
+    at_work(ctx.name_of, step)
     if any(is_float(value.type.dtype) for value in (*step.args, *step.results)):
         # Only around the core: the check of dtypes refuses floats inside.
         ends = None

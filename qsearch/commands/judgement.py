@@ -21,6 +21,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
+from compiler.at_work import at_work
 from compiler.errors import CodegenError, CompilerError, EvaluationError
 from compiler.frontend.from_onnx.model_file import read_model
 from compiler.insight.groups import joined_fields
@@ -43,6 +44,7 @@ from compiler.ops.number_format import Array
 from compiler.targets.ort.session import OrtExecutor, with_outputs
 from compiler.text_output import abbreviated, first_lines
 from qsearch.data.prepared_data import Batches
+from qsearch.limits import allow_cpu
 from qsearch.opening.model_file import ModelSource, find_model
 from qsearch.opening.open_model import DataSource, dims_with
 from qsearch.search.closeness import Closeness
@@ -393,6 +395,7 @@ def judge(
         DataError: the data do not fit.
     """
     source = find_model(model)
+    at_work(str, "the graph of the file")
     network = read_network(source.path)
     given = DataSource.of(data)
     specs = _specs(source, dims_with(given.data, source, dim, given.fields))
@@ -405,8 +408,10 @@ def judge(
         described = opened.described
         compared = list(Batches(opened, specs, _COMPARED)) if against is not None else []
         try:
+            at_work(str, "a session of onnxruntime")
             # Limited in time and memory, before our own evaluation: anybody wrote the file.
             first = _Sessions(network, False, 1)
+            allow_cpu(_MOST_S)
             plain = []
             begun = time.monotonic()
             for batch in Batches(opened, specs, samples):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from numpy.typing import NDArray
 
+from compiler.at_work import at_work
 from compiler.errors import ArtifactError, ArtifactHashError, TypeInferenceError
 from compiler.ir.module import IRModule
 from compiler.ir.text.printer import text
@@ -27,7 +28,7 @@ from compiler.proof.certificate import certificate
 from compiler.proof.derive import Proof, derive
 from compiler.proof.record import RecordState, compare_record, record_of, record_state
 from compiler.proof.replay import Comparison, differing_elements
-from compiler.proof.work import check_text, check_work, declared_work
+from compiler.proof.work import check_text, check_work, declared_work, planned_seconds
 from compiler.ranges.finding import Finding
 from compiler.runtime.archive import json_bytes, read_archive, write_archive
 from compiler.runtime.artifact import QModule, load_qmod
@@ -37,6 +38,7 @@ from qsearch.commands.onnx_file import parts_outside
 from qsearch.commands.running import Runnable, run_samples
 from qsearch.data.prepared_data import judged_output
 from qsearch.errors import system_errors
+from qsearch.limits import allow_cpu
 from qsearch.opening.open_model import DataSource
 from qsearch.run.run_folder import RunFolder, module_at
 from qsearch.run.signing import (
@@ -211,6 +213,7 @@ def _verify(
         raise ArtifactError(f"there is no file {path}", fix="check the path")
     digest = hashlib.sha256(_read(path)).hexdigest()
     try:
+        at_work(str, "the members of the file")
         members = read_archive(path)
         if not allow_large:
             check_text(len(members.get("module.relay", b"")), path.stat().st_size)
@@ -223,7 +226,9 @@ def _verify(
             raise
         return Verification(path, digest, (Finding("types", path.name, str(error.__cause__)),))
     if not allow_large:
-        check_work(declared_work(module.module), path.stat().st_size)
+        work = declared_work(module.module)
+        check_work(work, path.stat().st_size)
+        allow_cpu(planned_seconds(work))
     types = declared_types(stated, module.module)
     proof = derive(module.module, module.samples, compiled=find_compiler() is not None)
     against = [*types, *proof.findings]
@@ -234,6 +239,7 @@ def _verify(
     evaluation = None
     judge = None if beside is None else _file_judge(beside, module)
     if source.data is not None:
+        allow_cpu(None)
         comparison, evaluation, found = _evaluate(path, module, source, judge)
         proof = proof.with_comparison(comparison, "eval")
         against.extend([*comparison.finding("eval"), *found])
@@ -247,6 +253,7 @@ def _verify(
     words = b""
     checked_again = 0
     if not against:
+        at_work(str, "the certificate of bounds")
         words = certificate(module.module)
         try:
             checked_again = checker.check(io.BytesIO(words))

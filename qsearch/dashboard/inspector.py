@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.at_work import observe
 from compiler.errors import CompilerError
 from compiler.insight import layer_sqnr
 from compiler.ir.blob import ModuleBlob
@@ -28,9 +29,11 @@ from qsearch.dashboard.inspection import EXIT_BAD_FILE
 from qsearch.dashboard.module_view import drawing_of, exported, proof_of, text_of, times_of
 from qsearch.dashboard.uploaded import about_npy, about_npz, about_onnx, about_zip, unpack_images
 from qsearch.errors import DataError
+from qsearch.limits import Limits, Watch, size_of
 from qsearch.search.shipped import runs_of
 
 NICE: Final = 5
+_ELSEWHERE: Final = "use the qsearch command on it, with --allow-large"
 BINS: Final = 96
 MAX_POINTS: Final = 400
 MAX_FILE_BYTES: Final = 1 << 30
@@ -153,11 +156,21 @@ TASKS: Final[dict[str, Callable[..., dict[str, Any]]]] = {
 def serve() -> None:
     """Answer a question a line until the server goes away; each in a child of its own."""
     for line in sys.stdin:
+        question = json.loads(line)
+        limits = Limits.of_file(size_of(question["file"]))
+        watch = Watch()
         child = os.fork()
         if child == 0:
-            os._exit(respond(**json.loads(line)))
-        _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
+            observe(watch)
+            limits.set()
+            os._exit(respond(**question))
+        _, found = os.waitpid(child, 0)
+        status = os.waitstatus_to_exitcode(found)
+        if told := watch.ended(status, limits):
+            told_of = {"what": told, "where": Path(question["file"]).name, "fix": _ELSEWHERE}
+            Path(question["answer"]).write_text(json.dumps(told_of), encoding="utf-8")
+            status = EXIT_BAD_FILE
+        print(status, flush=True)
 
 
 def respond(task: str, file: str, memory_bytes: int, answer: str, **options: Any) -> int:

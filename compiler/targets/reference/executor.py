@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.at_work import at_work
 from compiler.errors import CompilerError, EvaluationError
 from compiler.ir.adt import (
     Constructor,
@@ -189,6 +190,7 @@ class _Machine:
                 continue
             step = steps[frame.at]
             frame.at += 1
+            at_work(_place, step.node)
             try:
                 self._do(step, frame.slots)
             except CompilerError as error:

@@ -1,0 +1,158 @@
+"""Limits of a process that reads a file of any author, and of the CPU time of deciding about it.
+
+A command runs in a child of its own process, which reports the node that it works on. When a limit
+ends the child, the parent says so, names that node, and ends with exit code 2:
+
+    memory     2 GB and 50 bytes for each byte of the file
+    CPU time   20 s and 2 s for each MB, of ``verify``; ``allow_cpu`` adds what is announced
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from compiler.at_work import observe
+from qsearch.exit_codes import EXIT_BAD_INPUT
+
+LIMITED: Final = ("verify", "run", "profile", "export", "show", "diff", "doctor")
+"""Commands that read a file of any author."""
+TIMED: Final = "verify"
+UNLIMITED: Final = "--allow-large"
+CPU_S: Final = 20
+CPU_S_PER_MB: Final = 2
+DATA_BYTES: Final = 2 << 30
+DATA_BYTES_PER_BYTE: Final = 50
+_NAME_BYTES: Final = 500
+_MODULE: Final = "best.qmod"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of a process; a CPU time of 0 is any."""
+
+    data_bytes: int
+    cpu_s: int = 0
+
+    @classmethod
+    def of_file(cls, size: int, timed: bool = True) -> Limits:
+        """Limits for a file of so many bytes."""
+        cpu_s = CPU_S + CPU_S_PER_MB * size // 1_000_000 if timed else 0
+        return cls(DATA_BYTES + DATA_BYTES_PER_BYTE * size, cpu_s)
+
+    def set(self) -> None:
+        """Limit this process, and the processes that it starts."""
+        _lower(resource.RLIMIT_DATA, self.data_bytes)
+        if self.cpu_s:
+            _lower(resource.RLIMIT_CPU, self.cpu_s)
+
+    def __str__(self) -> str:
+        told = f"{self.data_bytes >> 20} MiB of memory"
+        return f"{told}, {self.cpu_s} s of CPU time" if self.cpu_s else told
+
+
+def _lower(kind: int, most: int) -> None:
+    soft, hard = resource.getrlimit(kind)
+    if soft == resource.RLIM_INFINITY or soft > most:
+        resource.setrlimit(kind, (most, hard))
+
+
+def allow_cpu(seconds: float | None) -> None:
+    """Add CPU time to the limit of this process, if there is one; None lifts the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    if soft == resource.RLIM_INFINITY:
+        return
+    more = hard if seconds is None else soft + int(seconds) + 1
+    if hard != resource.RLIM_INFINITY:
+        more = min(more, hard)
+    resource.setrlimit(resource.RLIMIT_CPU, (more, hard))
+
+
+class Watch:
+    """The name of the node that a child process works on."""
+
+    def __init__(self) -> None:
+        self._shared = mmap.mmap(-1, _NAME_BYTES)
+
+    def report(self, name: str) -> None:
+        """Store a name; the last one is kept when the process ends."""
+        data = name.encode(errors="replace")[:_NAME_BYTES]
+        self._shared[:] = data.ljust(_NAME_BYTES, b"\0")
+
+    @property
+    def name(self) -> str:
+        """The name that was stored last."""
+        return self._shared[:].rstrip(b"\0").decode(errors="replace")
+
+    def ended(self, status: int, limits: Limits) -> str:
+        """Explain how a signal ended the child; "" if it ended by itself."""
+        if status >= 0:
+            return ""
+        if -status == signal.SIGXCPU:
+            what = f"it takes more than {limits.cpu_s} s of CPU time to decide"
+        else:
+            name = signal.Signals(-status).name
+            what = f"{name} ended the process, whose limits are {limits}"
+        return f"{what}; it was at {self.name}" if self.name else what
+
+
+def forked(words: Sequence[str]) -> int | None:
+    """Run a command that reads a file of any author in a limited child.
+
+    Returns:
+        The exit code, in the parent. None in the child, and for other commands: they run here.
+    """
+    if not words or words[0] not in LIMITED or UNLIMITED in words:
+        return None
+    size = sum(size_of(word) for word in words[1:])
+    if not size:
+        return None
+    limits = Limits.of_file(size, words[0] == TIMED)
+    watch = Watch()
+    child = os.fork()
+    if child == 0:
+        observe(watch)
+        limits.set()
+        return None
+    with _handed_to(child):
+        _, found = os.waitpid(child, 0)
+    status = os.waitstatus_to_exitcode(found)
+    told = watch.ended(status, limits)
+    if -status in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+        return 128 - status
+    if told:
+        print(
+            f"error: {told}\n  where: {' '.join(words)}\n"
+            f"  fix: {UNLIMITED} runs it all the same, if you trust where it comes from",
+            file=sys.stderr,
+        )
+        return EXIT_BAD_INPUT
+    return status
+
+
+@contextlib.contextmanager
+def _handed_to(child: int) -> Iterator[None]:
+    """Hand SIGINT and SIGTERM to the child, which answers them."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda n, frame: os.kill(child, n)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before):
+            signal.signal(number, handler)
+
+
+def size_of(word: str) -> int:
+    """Bytes of the file that a word names, or of the module of a run folder; 0 for other words."""
+    with contextlib.suppress(OSError, ValueError):
+        path = Path(word)
+        return (path / _MODULE if path.is_dir() else path).stat().st_size
+    return 0
