@@ -18,10 +18,7 @@ if TYPE_CHECKING:
     from qsearch.commands.analysis import ModelInsight as ModelInsight
     from qsearch.commands.analysis import doctor as doctor
     from qsearch.commands.analysis import insight as insight
-    from qsearch.commands.export import C as C
-    from qsearch.commands.export import Commands as Commands
     from qsearch.commands.export import ExportedFiles as ExportedFiles
-    from qsearch.commands.export import Qdq as Qdq
     from qsearch.commands.export import export as export
     from qsearch.commands.judgement import Judgement as Judgement
     from qsearch.commands.judgement import judge as judge

@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
-
-import click
+from typing import TYPE_CHECKING, Any, Final
 
 from compiler.text_output import first_lines
 from qsearch.cli.command import Call, command, given_verbosity
@@ -19,18 +16,13 @@ from qsearch.exit_codes import EXIT_OK, EXIT_TARGET_MISSED
 
 if TYPE_CHECKING:
     from compiler.ranges.finding import Finding
-    from qsearch.commands.export import C, Commands, Qdq, Tflite
     from qsearch.commands.verification import Verification
     from qsearch.settings.parameters import (
         Count,
         Dims,
-        ExportFormat,
-        Hardware,
         Json,
-        Module,
         Out,
         PathLike,
-        Seldom,
     )
 
 _SHOWN: Final = 20
@@ -85,75 +77,12 @@ def profile_command(profile: Call, out: Out = None, as_json: Json = False) -> No
         print(f"note: {note}")
 
 
-_BESIDE: Final = {"batch": "onnx"}
-"""Options of one format that are no fields of its class; a batch is that of every ONNX file."""
-
-
-def _export_format(format: str, given: Mapping[str, Any]) -> str | C | Qdq | Tflite | Commands:
-    """The format with its options.
-
-    Raises:
-        SettingsError: an option of another format was given.
-    """
-    from qsearch.commands.export import FORMATS, ONNX_FORMATS
-
-    owners = {each.name: name for name, kind in FORMATS.items() for each in fields(kind)} | _BESIDE
-    flags = {each.name: each.opts[0] for each in click.get_current_context().command.params}
-    own: dict[str, Any] = {}
-    for name in (name for name, value in given.items() if value):
-        if owners[name] not in (format, "onnx" if format in ONNX_FORMATS else format):
-            what = f"--format {format} has no {flags[name]}"
-            fix = f"--format {owners[name]}"
-            raise SettingsError(what, where=flags[name], fix=f"leave it out, or choose {fix}")
-        own |= {name: given[name]} if name not in _BESIDE else {}
-    return FORMATS[format](**own) if own else format
-
-
-@command()
-def export_command(
-    module: Module,
-    format: ExportFormat = "c",
-    out: Out = None,
-    reduce_range: Seldom = False,
-    opset: int | None = None,
-    unpack: Literal["run", "load"] | None = None,
-    io: Literal["int8", "uint8", "float"] | None = None,
-    hw: Hardware = None,
-    batch: Count | None = None,
-    name: str | None = None,
-    as_json: Json = False,
-) -> int:
-    """Write a .qmod as C source, as ONNX, as a LiteRT file, or as commands of an accelerator.
-
-    Args:
-        format: c: C99 source with a self check; onnx: exact integers; qdq: for 8-bit kernels;
-            tflite: a LiteRT file for TFLM, of a module of requantization=tflite; float:
-            a module that is not on integers; commands: what the accelerator --hw and its host run
-        out: output folder; for ONNX also x.onnx, for tflite x.tflite or x.cc, a C array (beside
-            the module)
-        reduce_range: with qdq: 7-bit weights, for processors without VNNI
-        opset: with qdq: the newest that the runtime takes; weights of up to 2 bits take 2 from
-            opset 25 on, of up to 4 bits 4 from 21 on (25)
-        unpack: with c: unpack constants in every run, or once, which takes more RAM and less time
-            (run)
-        io: with tflite: dtype of inputs and outputs (the module's integers)
-        batch: batch size of the ONNX model (any)
-        name: stem of the file names and C symbols (that of the module)
-    """
-    given = {
-        "reduce_range": reduce_range,
-        "opset": opset,
-        "unpack": unpack,
-        "io": io,
-        "hw": hw,
-        "batch": batch,
-    }
-    from qsearch.commands.export import export
-
-    form = _export_format(format, given)
-    found = export(module, form, out, name=name, batch=batch)
+@command("export")
+def export_command(export: Call, as_json: Json = False) -> None:
+    """Write a .qmod as C source, as ONNX, as a LiteRT file, or as commands of an accelerator."""
+    found = export()
     if json_printed(found, as_json):
-        return EXIT_OK
+        return
     for path in found.files:
         print(f"wrote {path}")
     for fact, value in found.facts.items():
@@ -163,7 +92,6 @@ def export_command(
         print(f"next: {found.hint}")
     if found.python:
         print(f"in Python:\n{found.python}")
-    return EXIT_OK
 
 
 @command(own_code=False)

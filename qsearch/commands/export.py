@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from compiler.errors import CodegenError, TfliteExportError
 from compiler.named_table import NamedTable
@@ -22,6 +22,7 @@ from compiler.targets.c.names import c_name
 from qsearch.commands.onnx_file import ELSEWHERE, parts_outside, sample_of, write_onnx
 from qsearch.errors import RunFolderError, SettingsError, system_errors
 from qsearch.run.run_folder import PathLike, evaluation_data, module_at
+from qsearch.settings.parameters import Count, ExportFormat, Hardware, Module, Out, Seldom
 from qsearch.store.artifacts import write_atomically
 
 if TYPE_CHECKING:
@@ -60,55 +61,23 @@ class ExportedFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Qdq:
-    """The format "qdq": a graph for onnxruntime's 8 bit kernels.
-
-    Attributes:
-        reduce_range: weights of 7 bits, for processors without VNNI.
-        opset: as of ``to_qdq_onnx``.
-    """
+class FormatOptions:
+    """Options of single formats, as of ``export``."""
 
     reduce_range: bool = False
     opset: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class C:
-    """The format "c": C99 source.
-
-    Attributes:
-        unpack: packed constants are unpacked in every run ("run"), or once into memory of their own
-            ("load"), which takes more memory and less time.
-    """
-
     unpack: Unpack = "run"
-
-
-@dataclass(frozen=True, slots=True)
-class Tflite:
-    """The format "tflite": a LiteRT file for TFLM.
-
-    Attributes:
-        io: what it takes and gives: "int8", "uint8" or "float"; None for the integers of
-            the module.
-    """
-
     io: str | None = None
+    hw: PathLike | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Commands:
-    """The format "commands": what an accelerator and its host run, in order.
-
-    Attributes:
-        hw: name of a shipped hardware description, or its file; it has to be given.
-    """
-
-    hw: str = ""
-
-
-FORMATS: Final = {"c": C, "qdq": Qdq, "tflite": Tflite, "commands": Commands}
-"""Formats with options, and their options."""
+_OWN: Final = {
+    "qdq": ("reduce_range", "opset"),
+    "c": ("unpack",),
+    "tflite": ("io",),
+    "commands": ("hw",),
+}
+"""Options that a format has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +89,7 @@ class ExportTarget:
         folder: it is there.
         module: the .qmod.
         batch: samples at a time, of ONNX; None takes any number.
-        options: those of the format, where it has any.
+        options: those of the format.
         as_array: a LiteRT file is written as a C array.
     """
 
@@ -128,7 +97,7 @@ class ExportTarget:
     folder: Path
     module: Path
     batch: int | None = None
-    options: C | Qdq | Tflite | Commands | None = None
+    options: FormatOptions = FormatOptions()
     as_array: bool = False
 
 
@@ -138,56 +107,80 @@ export_formats: NamedTable[Exporter] = NamedTable("export format", SettingsError
 
 
 def export(
-    path: PathLike,
-    format: str | C | Qdq | Tflite | Commands = "c",
-    out: PathLike | None = None,
+    path: Module,
+    format: ExportFormat = "c",
+    out: Out = None,
     *,
+    reduce_range: Seldom = False,
+    opset: int | None = None,
+    unpack: Literal["run", "load"] = "run",
+    io: Literal["int8", "uint8", "float"] | None = None,
+    hw: Hardware = None,
+    batch: Count | None = None,
     name: str | None = None,
-    batch: int | None = None,
 ) -> ExportedFiles:
     """Write a .qmod in a form that runs without qsearch.
 
     Args:
-        path: a .qmod, or a run folder that holds one.
-        format: "c" or ``C(unpack)``, C99 source whose main.c checks itself; "onnx", exact
-            integers; "qdq" or ``Qdq(...)``, a graph for 8 bit kernels; "float", a
-            module that is not on integers; "tflite" or ``Tflite(…)``, a LiteRT file that gives the
-            integers of a module of requantization "tflite"; ``Commands(hw)``, what an accelerator
-            and its host run, in order.
-        out: folder for the files, made if it is missing; of ONNX and LiteRT also the file,
-            ``x.onnx``, ``x.tflite``, or ``x.cc``, a C array of the latter. Beside the module
-            without it: ``NAME.FORMAT.onnx`` (NAME.integer.onnx), ``NAME.tflite``, or the folder
-            ``NAME_FORMAT``.
-        name: base of the file names and C symbols; that of the module without it.
-        batch: samples that an ONNX model takes at a time; None takes any number of them.
+        format: c: C99 source with a self check; onnx: exact integers; qdq: for 8-bit kernels;
+            tflite: a LiteRT file for TFLM, of a module of requantization=tflite; float: a module
+            that is not on integers; commands: what the accelerator --hw and its host run
+        out: output folder; for ONNX also x.onnx, for tflite x.tflite or x.cc, a C array (beside
+            the module)
+        reduce_range: with qdq: 7-bit weights, for processors without VNNI
+        opset: with qdq: the newest that the runtime takes; weights of up to 2 bits take 2 from
+            opset 25 on, of up to 4 bits 4 from 21 on (25)
+        unpack: with c: unpack constants in every run, or once, which takes more RAM and less time
+        io: with tflite: dtype of inputs and outputs (the module's integers)
+        hw: with commands: the accelerator
+        batch: batch size of the ONNX model (any)
+        name: stem of the file names and C symbols (that of the module)
     Raises:
-        SettingsError: unknown format; a batch where the format has none.
+        SettingsError: unknown format; an option that the format does not have.
         HDFGError: the hardware description is wrong or not there.
         CodegenError: something in the module has no C form.
         OnnxExportError: something in the module has no such ONNX form.
         TfliteExportError: something in the module has no such form in LiteRT.
     """
-    options = None if isinstance(format, str) else format
-    form = format if isinstance(format, str) else type(format).__name__.lower()
-    exporter = export_formats.require(form)
-    if form == "commands" and not (isinstance(options, Commands) and options.hw):
+    exporter = export_formats.require(format)
+    options = FormatOptions(reduce_range, opset, unpack, io, hw)
+    _check_options(format, options)
+    if format == "commands" and hw is None:
         raise SettingsError(
-            "commands are those of an accelerator", where=f"--format {form}", fix="add --hw opu_q"
+            "commands are those of an accelerator", where=f"--format {format}", fix="add --hw opu_q"
         )
-    if batch is not None and form not in ONNX_FORMATS:
+    if batch is not None and format not in ONNX_FORMATS:
         raise SettingsError(
-            f"{form} has the number of samples of the module",
+            f"{format} has the number of samples of the module",
             where="--batch",
             fix=f"leave it out, or choose --format {ONNX_FORMATS[0]}",
         )
     found = module_at(Path(path))
     module = load_qmod(found)
-    folder, base = _place(found, form, None if out is None else Path(out))
+    folder, base = _place(found, format, None if out is None else Path(out))
     what = f"{folder} cannot be made"
     with system_errors(RunFolderError, what, where="-o", fix="name another folder"):
         folder.mkdir(parents=True, exist_ok=True)
     as_array = out is not None and Path(out).suffix == ".cc"
     return exporter(module, ExportTarget(name or base, folder, found, batch, options, as_array))
+
+
+def _check_options(format: str, options: FormatOptions) -> None:
+    """Refuse options of other formats.
+
+    Raises:
+        SettingsError: one was given.
+    """
+    plain = FormatOptions()
+    for owner, names in _OWN.items():
+        for name in names if owner != format else ():
+            if getattr(options, name) != getattr(plain, name):
+                flag = f"--{name.replace('_', '-')}"
+                raise SettingsError(
+                    f"--format {format} has no {flag}",
+                    where=flag,
+                    fix=f"leave it out, or choose --format {owner}",
+                )
 
 
 def _place(module: Path, format: str, out: Path | None) -> tuple[Path, str]:
@@ -228,7 +221,7 @@ def export_c(module: QModule, to: ExportTarget) -> ExportedFiles:
     exact = not check_dtypes(module.module)
     lowered = lower(module.module, target="c").mod
     outside = "\n".join(parts_outside(module))
-    unpack = to.options.unpack if isinstance(to.options, C) else "run"
+    unpack = to.options.unpack
     package = c_package(
         lowered, to.name, _brief_sample(module), exact=exact, remark=outside, unpack=unpack
     )
@@ -291,7 +284,7 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
     from compiler.export.to_onnx.qdq.model import to_qdq_onnx
     from compiler.targets.engine.library import adds_pairs
 
-    options = to.options if isinstance(to.options, Qdq) else Qdq()
+    options = to.options
     made = to_qdq_onnx(module.module, options.reduce_range, opset=options.opset)
     written = _written("qdq", made.model, module, to, exact=None)
     left = sum(macs for _, _, macs in made.float_products)
@@ -347,8 +340,7 @@ def export_commands(module: QModule, to: ExportTarget) -> ExportedFiles:
     from compiler.fusion.hardware.program import program
     from qsearch.commands.views import read_hardware
 
-    assert isinstance(to.options, Commands)
-    made = program(module.module, read_hardware(to.options.hw))
+    made = program(module.module, read_hardware(str(to.options.hw)))
     inputs, outputs = sample_of(module)
     found = made.run([inputs[name] for name in module.input_names])
     if [a.tobytes() for a in found] != [b.tobytes() for b in outputs]:
@@ -373,12 +365,11 @@ def export_tflite(module: QModule, to: ExportTarget) -> ExportedFiles:
     from compiler.export.to_tflite.inputs import CURE
     from compiler.targets.tflite.interpreters import FileJudge, available
 
-    asked = to.options if isinstance(to.options, Tflite) else Tflite()
     write = partial(tflite_file, module.module, module.input_names)
     interface = None if module.pipeline is not None else module.interface
     names = () if interface is None else tuple(port.name for port in interface.outputs)
     try:
-        made = write(names, asked.io)
+        made = write(names, to.options.io)
     except TfliteExportError as error:
         if CURE not in (error.fix or "") or (module.qconfig and module.qconfig.for_tflm):
             raise
@@ -388,7 +379,7 @@ def export_tflite(module: QModule, to: ExportTarget) -> ExportedFiles:
             fix="make one with `qsearch compile --qconfig auto,for=tflite`, or search with "
             "--for tflite",
         ) from error
-    plain = made if asked.io is None else write(names, None)
+    plain = made if to.options.io is None else write(names, None)
     judge = FileJudge(module.module, plain.data, available())
     if module.samples:
         judge.compare(module.samples[0][0])
@@ -405,14 +396,14 @@ def export_tflite(module: QModule, to: ExportTarget) -> ExportedFiles:
     facts: dict[str, Any] = {
         "bytes": len(made.data),
         "operators": ", ".join(f"{n} x {name}" for name, n in made.operators.items()),
-        "io": asked.io or "int8",
+        "io": to.options.io or "int8",
         **{f"input {n}": f"scale {s:.9g}, zero {z}" for n, (s, z) in made.inputs.items()},
         **{f"output {n}": f"scale {s:.9g}, zero {z}" for n, (s, z) in made.outputs.items()},
         "self_check": f"0 of {judge.elements} integers differ in {' and '.join(judge.judges)}",
         **({"outside": parts_outside(module)} if module.pipeline is not None else {}),
     }
     verifies = shlex.join(["qsearch", "verify", str(to.module), "--tflite", str(path)])
-    judged = not to.as_array and asked.io != "float"
+    judged = not to.as_array and to.options.io != "float"
     return ExportedFiles("tflite", (path,), facts, verifies if judged else "")
 
 

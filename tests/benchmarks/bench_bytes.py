@@ -63,7 +63,7 @@ def main() -> None:
                 sizes = [(folder / "m.qmod").stat().st_size, code_bytes(folder / "c")]
                 for opset in (17, 21, 25):
                     file = folder / f"{opset}.onnx"
-                    qsearch.export(folder / "m.qmod", qsearch.Qdq(opset=opset), file)
+                    qsearch.export(folder / "m.qmod", "qdq", file, opset=opset)
                     sizes.append(file.stat().st_size)
             told = dict(zip((".qmod", "C", "QDQ 17", "21", "25"), sizes, strict=True))
             lost, won = np.sum(before & ~after), np.sum(after & ~before)

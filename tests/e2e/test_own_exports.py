@@ -14,7 +14,6 @@ import qsearch.models
 from compiler import evaluate
 from compiler.errors import OnnxImportError
 from compiler.runtime.artifact import QModule
-from qsearch.commands.export import Qdq
 from tests.compiler.frontend.from_onnx.test_spellings import EQUAL_DB, decibels
 
 DIGITS = Path(qsearch.models.__file__).parent
@@ -33,29 +32,29 @@ def modules() -> dict[str, QModule]:
     return {name: qsearch.quantize(model, calib, config) for name, config in asked.items()}
 
 
-def written(module: QModule, to: Any, folder: Path) -> Path:
+def written(module: QModule, folder: Path, form: str, **options: Any) -> Path:
     module.save(folder / "m.qmod")
-    return Path(qsearch.export(folder / "m.qmod", to, out=folder / "e.onnx").files[0])
+    return qsearch.export(folder / "m.qmod", form, folder / "e.onnx", **options).files[0]
 
 
 @pytest.mark.parametrize(
-    ("which", "to"),
+    ("which", "options"),
     [
-        ("8 bits", Qdq(opset=17)),
-        ("8 bits", Qdq(opset=25)),
-        ("8 bits", Qdq(reduce_range=True)),
-        ("4 bits", Qdq(opset=21)),
-        ("4 bits", Qdq(opset=17)),
+        ("8 bits", {"opset": 17}),
+        ("8 bits", {"opset": 25}),
+        ("8 bits", {"reduce_range": True}),
+        ("4 bits", {"opset": 21}),
+        ("4 bits", {"opset": 17}),
     ],
     ids=str,
 )
 def test_a_qdq_export_given_to_compile_is_the_same_integers(
-    modules: dict[str, QModule], which: str, to: Qdq, tmp_path: Path
+    modules: dict[str, QModule], which: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    path = written(modules[which], to, tmp_path)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(path, options)
+    path = written(modules[which], tmp_path, "qdq", **options)
+    plain = onnxruntime.SessionOptions()
+    plain.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(path, plain)
     again = qsearch.quantize(path, [{"input": image} for image in pixels("calib", 16)])
     feeds = [{"input": image} for image in pixels("dev", 32)]
     found = np.concatenate([evaluate(again.module, feed)[0] for feed in feeds])
@@ -64,6 +63,6 @@ def test_a_qdq_export_given_to_compile_is_the_same_integers(
 
 
 def test_an_exact_export_is_refused_by_name(modules: dict[str, QModule], tmp_path: Path) -> None:
-    path = written(modules["8 bits"], "onnx", tmp_path)
+    path = written(modules["8 bits"], tmp_path, "onnx")
     with pytest.raises(OnnxImportError, match="exact integers of a module"):
         qsearch.quantize(path, [{"input": image} for image in pixels("calib", 2)])
