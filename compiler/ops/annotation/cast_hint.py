@@ -4,18 +4,24 @@ annotation.stop_fusion: the identity; FuseOps does not look through it.
 
 from __future__ import annotations
 
-from compiler.ir.expr import Args, Call, Expr
+from compiler.ir.expr import Args, Call, Expr, is_op_call
 from compiler.ir.ty import is_float
+from compiler.ir.walk import behind
 from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.identity import identity_op
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.annotate import FQAnnotateRewrite, annotated, kind_of, unannotated
+from compiler.ops.rules.annotate import (
+    FQAnnotateRewrite,
+    annotated,
+    kind_of,
+    unannotated,
+    with_args,
+)
 from compiler.ops.rules.dom_scale import same_scale
 from compiler.ops.rules.integer_calls import cast
 from compiler.ops.rules.pass_through import (
     annotate_pass_through,
     keeps_integers,
-    realize_keeping_channels,
 )
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, of_integers, storage_dtype
 from compiler.qtypes.context import QuantizeContext
@@ -45,7 +51,8 @@ def cast_hint_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr
 @FQRealizeRewrite.register(cast_hint)
 @of_integers
 def cast_hint_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
-    """A cast to the dtype of the hint, which may be float; none for values that do not fit.
+    """A cast to the dtype of the hint, which may be float; none for values that do not fit, or that
+    have the dtype already; Relay has it all the same.
 
     Values do not fit behind an operator without quantize points (``debug_enabled_ops``).
     """
@@ -56,6 +63,8 @@ def cast_hint_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContex
     dtype = dtype or storage_dtype(data.low, data.high, ctx.qconfig)
     if dtype is None:
         return data.like(data.data)
+    if dtype == data.dtype and not ctx.qconfig.is_relay:
+        return data
     return data.like(cast(data.data, dtype), dtype=dtype)
 
 
@@ -65,5 +74,16 @@ stop_fusion = identity_op("annotation.stop_fusion")
 
 
 FQAnnotateRewrite.register(stop_fusion)(annotate_pass_through)
-FQRealizeRewrite.register(stop_fusion)(realize_keeping_channels)
+
+
+@FQRealizeRewrite.register(stop_fusion)
+@of_integers
+def stop_fusion_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
+    """The mark, behind a requantization, which takes it in as ``stored``; Relay has it always."""
+    _, source = behind(data.data, ("cast", "clip", "add", "subtract"))
+    if ctx.qconfig.is_relay or is_op_call(source, "qnn.requantize"):
+        return data.like(with_args(ref_call, (data.data,)), channel_clip=data.channel_clip)
+    return data
+
+
 keeps_integers(cast_hint, stop_fusion, scale=same_scale)
