@@ -16,13 +16,12 @@ from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import Pass, run_named
 from compiler.ir.ty import tensor_fields
 from compiler.lowering.lower_te import LowerTE
-from compiler.ops.rules.layout import Order
 from compiler.passes.convert_layout import ConvertLayout
 from compiler.passes.eta_expand import EtaExpand
 from compiler.passes.inline_requantize import InlineRequantize
 from compiler.passes.merge_requantize import MergeRequantize
 from compiler.runtime.lowered_module import LoweredModule
-from compiler.span import AnySpan
+from compiler.targets.c.stepwise import Lowering, Orders
 from compiler.targets.compilation_config import CompilationConfig
 from compiler.targets.reference.executor import ReferenceExecutor
 from compiler.targets.target import Target
@@ -99,7 +98,7 @@ def tflite_file(
     return to_tflite(laid, names, told, io)
 
 
-def fuse_for_c(mod: IRModule, orders: dict[AnySpan | None, Order] | None = None) -> IRModule:
+def fuse_for_c(mod: IRModule, orders: Orders | None = None) -> IRModule:
     """Run the passes of ``lower`` for target ``c`` up to the lowering of kernels.
 
     Args:
@@ -145,3 +144,7 @@ def lower_fused(
     config = config or CompilationConfig.of("c")
     lowered = LowerTE(mod_name, config=config)(fused)
     return LoweredModule(lowered, config.default_primitive.target or "")
+
+
+C_LOWERING = Lowering(fuse_for_c, lower_fused)
+"""The lowering of the C that ``derive`` tests."""

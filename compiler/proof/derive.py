@@ -29,6 +29,7 @@ from compiler.proof.work import KINDS, known_work, replay_inputs
 from compiler.ranges.analysis import Intermediate
 from compiler.ranges.finding import Finding
 from compiler.runtime.artifact import StoredSample
+from compiler.targets.c.stepwise import Lowering
 
 # The forms that a product with a real scale takes on integers.
 _RESCALING = (
@@ -120,13 +121,14 @@ class Proof:
         }
 
 
-def derive(mod: IRModule, samples: Sequence[StoredSample], compiled: bool = False) -> Proof:
+def derive(mod: IRModule, samples: Sequence[StoredSample], in_c: Lowering | None = None) -> Proof:
     """Prove what can be proved and test the rest.
 
     Args:
         mod: typed; partitioned, or it is refuted for that.
         samples: inputs of main with the outputs that were recorded for them.
-        compiled: also test the C that export writes; needs a C compiler.
+        in_c: also test the C that export writes, ``compiler.pipeline.C_LOWERING``; needs a C
+            compiler.
 
     A module that is refuted for its wiring or its ranges is not run.
     """
@@ -135,7 +137,7 @@ def derive(mod: IRModule, samples: Sequence[StoredSample], compiled: bool = Fals
         # Numbers that leave their dtype say nothing, whatever an executor makes of them.
         return proof
     bounds = [(low, high) for _, low, high in proof.inputs]
-    return _tested(proof, mod, bounds, samples, compiled)
+    return _tested(proof, mod, bounds, samples, in_c)
 
 
 @collector_rests
@@ -199,7 +201,7 @@ def _tested(
     mod: IRModule,
     bounds: Sequence[tuple[int, int]],
     samples: Sequence[StoredSample],
-    compiled: bool,
+    lowering: Lowering | None,
 ) -> Proof:
     try:
         work = known_work(mod)
@@ -209,7 +211,7 @@ def _tested(
             found = replay_samples(mod, samples, inputs)
             return proof.with_comparison(found, "samples")
         rng = np.random.default_rng(_SEED)
-        in_c = built_in_c(mod, c_flags(mod)) if compiled else None
+        in_c = None if lowering is None else built_in_c(mod, c_flags(mod), lowering)
         comparisons, findings = replay(mod, bounds, samples, rng, in_c, inputs)
         rounds = 1 if work is None else rounds_of(work)
         steps, more = check_forms(mod, rounds, _SEED, in_c)

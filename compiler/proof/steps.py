@@ -39,7 +39,7 @@ from compiler.proof.work import Work, replay_inputs, run_seconds
 from compiler.ranges.analysis import value_bounds
 from compiler.ranges.finding import Finding
 from compiler.ranges.interval import Interval
-from compiler.targets.c.stepwise import SteppedC
+from compiler.targets.c.stepwise import Lowering, SteppedC
 from compiler.targets.engine.stepwise import SteppedEngine
 from compiler.targets.ort.stepwise import SteppedOnnx
 
@@ -161,14 +161,14 @@ MOST_C_BYTES: Final = 1 << 28
 """Upper limit of the bytes of constants of a module that is compiled as C to be compared."""
 
 
-def built_in_c(mod: IRModule, flags: Sequence[str]) -> Callable[[], SteppedC]:
+def built_in_c(mod: IRModule, flags: Sequence[str], lowering: Lowering) -> Callable[[], SteppedC]:
     """The C of a partitioned module, built once, when it is asked for."""
 
     def build() -> SteppedC:
         size = sum(data.nbytes for data in dataflow(mod).constants())
         if size > MOST_C_BYTES:
             raise CodegenError(f"a compiler would read {size} bytes of constants as text")
-        return SteppedC(mod, PREFIX, CORE, flags)
+        return SteppedC(mod, PREFIX, CORE, flags, lowering)
 
     return cache(build)
 

@@ -23,6 +23,7 @@ from compiler.at_work import at_work
 from compiler.errors import ArtifactError, ArtifactHashError, TypeInferenceError
 from compiler.ir.module import IRModule
 from compiler.ir.text.printer import text
+from compiler.pipeline import C_LOWERING
 from compiler.proof import checker
 from compiler.proof.certificate import certificate
 from compiler.proof.derive import Proof, derive
@@ -230,7 +231,8 @@ def _verify(
         check_work(work, path.stat().st_size)
         allow_cpu(planned_seconds(work))
     types = declared_types(stated, module.module)
-    proof = derive(module.module, module.samples, compiled=find_compiler() is not None)
+    in_c = None if find_compiler() is None else C_LOWERING
+    proof = derive(module.module, module.samples, in_c)
     against = [*types, *proof.findings]
     differences = compare_record(module.proof, proof.to_dict())
     record: RecordState = "disagrees" if differences else record_state(module.proof)

@@ -17,6 +17,7 @@ import sys
 
 import numpy as np
 
+from compiler.pipeline import C_LOWERING
 from compiler.proof.derive import derive_static
 from compiler.proof.replay import c_flags, replay
 from compiler.proof.steps import built_in_c, check_forms, rounds_of
@@ -46,7 +47,7 @@ def costs(path: str) -> tuple[float, float, int]:
     bounds = [(low, high) for _, low, high in derive_static(mod).inputs]
     begin = _cpu_s()
     rng = np.random.default_rng(0)
-    in_c = built_in_c(mod, c_flags(mod))
+    in_c = built_in_c(mod, c_flags(mod), C_LOWERING)
     _, replayed = replay(mod, bounds, module.samples, rng, in_c, most)
     middle = _cpu_s()
     _, stepped = check_forms(mod, rounds_of(work), 0, in_c)

@@ -12,10 +12,9 @@ A kernel that gives none of these values runs together with the one that reads i
 from __future__ import annotations
 
 import ctypes
-import importlib
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -30,15 +29,29 @@ from compiler.ir.ty import TensorType
 from compiler.ops.number_format import Array
 from compiler.ops.rules.layout import Order, natural
 from compiler.ops.transform.scan import ScanAttrs
+from compiler.runtime.lowered_module import LoweredModule
 from compiler.runtime.packed import numbers
 from compiler.span import AnySpan, Span
 from compiler.targets.c.executor import KERNELS, CExecutor
 from compiler.targets.c.program import C_FORM, Step, Value
 
 Calls = Sequence[tuple[Call, tuple[flat.Value, ...]]]
+Orders = dict[AnySpan | None, Order]
 Placed = tuple[flat.Value, Order]
 """A value of the module, and the order of its axes in the memory of the C."""
 _MOVES: Final = ("layout_transform", "reshape", "transpose")
+
+
+class Lowering(NamedTuple):
+    """The passes that make kernels of a module.
+
+    Attributes:
+        fuse: a module whose kernels are functions; takes what ``ConvertLayout.orders`` is.
+        lower: what ``compiler.lower`` gives, of such a module.
+    """
+
+    fuse: Callable[[IRModule, Orders], IRModule]
+    lower: Callable[[IRModule], LoweredModule]
 
 
 class _Kernels:
@@ -209,6 +222,7 @@ class SteppedC(_Kernels, CExecutor):
     Args:
         mod, flags: as for ``CExecutor``.
         prefix, core: names of the function that gives the operands of the other.
+        lowering: makes the kernels of a module.
     Attributes:
         bodies: of the loops.
         symbols: addresses of kernels, by their names in the module.
@@ -217,12 +231,13 @@ class SteppedC(_Kernels, CExecutor):
         EvaluationError: the C has other kernels than the graph that it is made of.
     """
 
-    def __init__(self, mod: IRModule, prefix: str, core: str, flags: Sequence[str]) -> None:
-        pipeline = importlib.import_module("compiler.pipeline")
+    def __init__(
+        self, mod: IRModule, prefix: str, core: str, flags: Sequence[str], lowering: Lowering
+    ) -> None:
         marked = _marked(mod)
-        orders: dict[AnySpan | None, Order] = {}
-        fused = pipeline.fuse_for_c(marked, orders)
-        CExecutor.__init__(self, pipeline.lower_fused(fused).mod, "main", flags)
+        orders: Orders = {}
+        fused = lowering.fuse(marked, orders)
+        CExecutor.__init__(self, lowering.lower(fused).mod, "main", flags)
         table = (ctypes.c_void_p * len(self.package.functions)).in_dll(self._library, KERNELS)
         self.symbols = dict(zip(self.package.functions, table))
         own, own_calls = _flattened(mod, "main")
@@ -283,7 +298,7 @@ class _Pairs:
         own: flat.Dataflow,
         marked: flat.Dataflow,
         fused: flat.Dataflow,
-        orders: Mapping[AnySpan | None, Order],
+        orders: Orders,
     ) -> None:
         self.own, self.fused = own, fused
         self._origin = {
@@ -306,7 +321,7 @@ class _Pairs:
                         self.copies.setdefault(value, []).append(result)
         self.sources = self._equal_values()
 
-    def body(self, step: flat.Step, orders: Mapping[AnySpan | None, Order]) -> _Pairs:
+    def body(self, step: flat.Step, orders: Orders) -> _Pairs:
         """The pairs of one turn of a loop of the graph."""
         mine, marked = self._origin[step.span]
         bodies = mine.body, marked.body, step.body

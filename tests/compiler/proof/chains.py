@@ -20,6 +20,7 @@ from compiler.errors import CompilerError
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.text.parser import parse
+from compiler.pipeline import C_LOWERING
 from compiler.proof.derive import derive_static
 from compiler.proof.replay import c_flags, replay
 from compiler.proof.steps import built_in_c
@@ -440,7 +441,7 @@ def search(seed: int, indices: Iterator[int] | range, compiled: bool) -> Found:
             found.missed.append(f"{place}: {told}")
         ranges = [(low, high) for _, low, high in proof.inputs]
         _, findings = replay(
-            mod, ranges, (), rng, built_in_c(mod, c_flags(mod)) if compiled else None
+            mod, ranges, (), rng, built_in_c(mod, c_flags(mod), C_LOWERING) if compiled else None
         )
         found.missed += [f"{place}: {finding}" for finding in findings]
     return found

@@ -10,6 +10,7 @@ import pytest
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.text.parser import parse
+from compiler.pipeline import C_LOWERING
 from compiler.proof.derive import derive
 from compiler.runtime.artifact import QModule
 from tests.compiler.inner_values import whole_module
@@ -64,7 +65,7 @@ def loop(dtype: str = "uint16", inside: int = 40_000) -> IRModule:
     ],
 )
 def test_states_of_every_dtype_are_exact_in_every_form(dtype: str, inside: int) -> None:
-    proof = derive(loop(dtype, inside), (), compiled=True)
+    proof = derive(loop(dtype, inside), (), C_LOWERING)
     assert proof.findings == ()
     assert [one.without for one in proof.steps] == ["", "", ""]
     assert all(one.steps >= 9 for one in proof.steps), "the bodies are among them"
@@ -189,7 +190,7 @@ DEFECTS = {
 @pytest.mark.parametrize("what", DEFECTS)
 def test_a_defect_of_a_loop_is_found(what: str) -> None:
     with put_back(DEFECTS[what]):
-        proof = derive(loop(), (), compiled=True)
+        proof = derive(loop(), (), C_LOWERING)
     assert proof.findings
 
 

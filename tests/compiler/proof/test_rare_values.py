@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from compiler.errors import PlanError, TypeInferenceError
+from compiler.pipeline import C_LOWERING
 from compiler.proof.derive import derive_static
 from compiler.proof.steps import built_in_c, check_forms
 from compiler.targets.c.executor import CExecutor
@@ -19,6 +20,7 @@ from tests.needs import NEEDS_C
 RARE = 0x2B5C9D71
 HALF, MOST = 1 << 30, (1 << 31) - 1
 CORE = "quantized_main"
+FLAGS = ("-O0", "-ffp-contract=off")
 
 
 def ints(*values: int, dtype: str = "int32") -> Array:
@@ -71,6 +73,14 @@ CASES = {
         {"q": WORDS},
         CONSTANTS,
     ),
+    **{
+        f"limits beyond int32 of a product, halves {how}": Case(
+            f"""  qnn.requantize(%q, multiplier=2000000000, shift=-1, rounding="{how}",
+    low=-9007199254740992, high=-4294967297, out_dtype="int64")""",
+            {"q": WORDS},
+        )
+        for how in ("even", "away", "up")
+    },
     "limits that bytes do not hold": Case(
         """  %0 = clip(%q, a_min=-3f, a_max=200f);
   %1 = qnn.requantize(%0, multiplier=2000000000, shift=0, low=0, high=255, out_dtype="int32");
@@ -194,7 +204,7 @@ def test_a_rewrite_without_its_premise_is_found_step_by_step(what: str) -> None:
     with put_back(DEFECTS[what]):
         mod = CASES[what].mod
         assert derive_static(mod).holds
-        found = check_forms(mod, 16, 0, built_in_c(mod, ("-O0", "-ffp-contract=off")))[1]
+        found = check_forms(mod, 16, 0, built_in_c(mod, FLAGS, C_LOWERING))[1]
     form = "engine" if "halves" in what else "generated C"
     assert any(f"the {form} computes other numbers" in finding.what for finding in found)
 
@@ -208,7 +218,7 @@ def test_a_condition_that_no_operand_meets_is_said() -> None:
         {"q": ints(1, 2, 3, dtype="int8"), "p": ints(1, 2, 3, dtype="int8")},
         {"RARE": ints(91 * 89)},
     )
-    tested, found = check_forms(case.mod, 8, 0, built_in_c(case.mod, ("-O0",)))
+    tested, found = check_forms(case.mod, 8, 0, built_in_c(case.mod, FLAGS, C_LOWERING))
     assert found == ()
     engine, exact, in_c = tested
     assert exact.unmet == ()  # every value is given
@@ -220,6 +230,6 @@ def test_a_condition_that_no_operand_meets_is_said() -> None:
 @NEEDS_C
 def test_a_condition_on_two_halves_of_a_number_is_met() -> None:
     mod = CASES["a negative factor, halves even"].mod
-    tested, found = check_forms(mod, 8, 0, built_in_c(mod, ("-O0",)))
+    tested, found = check_forms(mod, 8, 0, built_in_c(mod, FLAGS, C_LOWERING))
     assert found == ()
     assert [one.unmet for one in tested] == [(), (), ()]

@@ -17,6 +17,7 @@ from compiler.ir.text.parser import parse
 from compiler.ir.text.printer import text
 from compiler.ir.ty import integer_range
 from compiler.ops.number_format import storage_dtype
+from compiler.pipeline import C_LOWERING
 from compiler.proof import replay
 from compiler.proof.derive import derive
 from compiler.proof.replay import (
@@ -113,7 +114,7 @@ def test_a_large_module_runs_as_many_inputs_as_its_work_allows(
 @NEEDS_C
 def test_the_generated_c_is_compared_as_well(integral: IRModule, samples: list[Sample]) -> None:
     comparisons, findings = replayed(
-        integral, samples, in_c=built_in_c(integral, c_flags(integral))
+        integral, samples, in_c=built_in_c(integral, c_flags(integral), C_LOWERING)
     )
     assert findings == ()
     in_c = [c for c in comparisons if "generated C" in c.what]
@@ -176,7 +177,7 @@ def @main(%x: Tensor[(2, 50), {given}]) {{
 """)
     )
     compiled = find_compiler() is not None and given == "float32"
-    in_c = built_in_c(mod, c_flags(mod)) if compiled else None
+    in_c = built_in_c(mod, c_flags(mod), C_LOWERING) if compiled else None
     found, findings = replay_module(mod, [(-128, 127)], [], np.random.default_rng(1), in_c)
     assert findings == ()
     engine = is_available() and given == "float32"

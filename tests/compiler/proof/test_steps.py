@@ -13,6 +13,7 @@ from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.text.parser import parse
 from compiler.ops.evaluate import evaluate_step
+from compiler.pipeline import C_LOWERING
 from compiler.proof import steps
 from compiler.proof.derive import derive_static
 from compiler.proof.steps import CHECK, built_in_c, check_forms
@@ -87,7 +88,7 @@ def test_a_border_that_a_producer_leaves_out_is_found(monkeypatch: pytest.Monkey
 def test_every_form_is_compared_with_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a reference that computes something else, the step is found in each of them."""
     mod = CASES["ties along an axis that is not the channels'"].mod
-    tested, found = check_forms(mod, 2, 0, built_in_c(mod, QUICK_FLAGS))
+    tested, found = check_forms(mod, 2, 0, built_in_c(mod, QUICK_FLAGS, C_LOWERING))
     assert found == ()
     assert [one.form for one in tested] == ["engine", "integer ONNX", "generated C"]
     assert [(one.steps, one.of) for one in tested] == [(4, 4), (4, 4), (3, 3)]
@@ -97,7 +98,7 @@ def test_every_form_is_compared_with_the_reference(monkeypatch: pytest.MonkeyPat
         return [result + 1 if step.name == "qnn.requantize" else result]
 
     monkeypatch.setattr(steps, "evaluate_step", shifted)
-    found = check_forms(mod, 2, 0, built_in_c(mod, QUICK_FLAGS))[1]
+    found = check_forms(mod, 2, 0, built_in_c(mod, QUICK_FLAGS, C_LOWERING))[1]
     for form in ("engine", "integer ONNX", "generated C"):
         assert any(f"the {form} computes other numbers" in one.what for one in found), form
     assert all("qnn.requantize" in one.node or "cast" in one.node for one in found)
@@ -218,7 +219,7 @@ def @main(%x: Tensor[(4, 3), float32]) {
 }
 """)
     )
-    tested, found = check_forms(mod, 2, 0, built_in_c(mod, QUICK_FLAGS))
+    tested, found = check_forms(mod, 2, 0, built_in_c(mod, QUICK_FLAGS, C_LOWERING))
     assert found == ()
     assert [one.without for one in tested] == ["", "", ""]
 
@@ -227,7 +228,7 @@ def test_what_the_c_picks_from_a_packed_table_is_given_packed() -> None:
     table = np.random.default_rng(0).integers(0, 16, (91, 7)).astype("int8")
     core = "  negative(take(TABLE, %x, axis=0))"
     mod = whole_module(core, {"x": np.zeros(2, "int32")}, {"TABLE": table})
-    tested, found = check_forms(mod, 2, 0, built_in_c(mod, QUICK_FLAGS))
+    tested, found = check_forms(mod, 2, 0, built_in_c(mod, QUICK_FLAGS, C_LOWERING))
     assert found == ()
     assert tested[2].steps == tested[2].of > 0
 
@@ -237,7 +238,7 @@ def test_forms_that_a_large_module_has_not_are_said(monkeypatch: pytest.MonkeyPa
     mod = CASES[min(CASES)].mod
     monkeypatch.setattr("compiler.proof.steps.MOST_C_BYTES", 0)
     monkeypatch.setattr("compiler.export.to_onnx.integer.model.MOST_BYTES", 0)
-    tested, found = check_forms(mod, 2, 0, built_in_c(mod, QUICK_FLAGS))
+    tested, found = check_forms(mod, 2, 0, built_in_c(mod, QUICK_FLAGS, C_LOWERING))
     assert found == ()
     engine, exact, in_c = tested
     assert engine.steps == engine.of
