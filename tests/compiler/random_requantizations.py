@@ -14,9 +14,16 @@ op = relay.op
 
 def requantized(g: Growing) -> None:
     """A requantization with limits, relus, sums, casts and marks in front and behind."""
-    for _ in range(g.pick(0, 1, 1, 2, 3)):
-        _neighbour(g)
     x, ty = g.some(*DTYPES)
+    if g.chance(0.8):  # so that sums and products have room
+        most = int(g.pick(100, 30_000, 1 << 20, (1 << 31) - 1))
+        x = op.clip(x, a_min=float(-most), a_max=float(most))
+        g.add(lambda: op.cast(x, dtype=g.pick("int8", "int16", "int32", "int32", "int64")))
+    for _ in range(g.pick(0, 1, 2, 3, 4)):
+        _neighbour(g)
+    x, ty = g.values[-1]
+    if ty.dtype == "bool":
+        return
     rounding = g.pick(*ROUNDINGS)
     compute = "int32" if rounding == "tflm" else g.pick("int32", "int64", "int64")
     how: dict[str, Any] = {"rounding": rounding, "compute_dtype": compute, "relu": g.chance(0.3)}
@@ -49,7 +56,7 @@ def requantized(g: Growing) -> None:
         how["axis"] = axis
     if g.add(lambda: op_call("qnn.requantize", x, *vectors, **how)):
         for _ in range(g.pick(0, 1, 2, 3)):
-            _neighbour(g, behind=True)
+            _neighbour(g)
 
 
 def _add_limits(g: Growing, how: dict[str, Any]) -> None:
@@ -65,26 +72,35 @@ def _add_limits(g: Growing, how: dict[str, Any]) -> None:
     how |= {"low": low, "high": high, "zero_point": zero_point}
 
 
-def _neighbour(g: Growing, behind: bool = False) -> None:
-    """What passes may draw into a requantization."""
-    x, ty = g.values[-1] if behind else g.some()
+def _neighbour(g: Growing) -> None:
+    """What passes may draw into a requantization, of the newest value."""
+    x, ty = g.values[-1]
     if ty.dtype == "bool":
         return
-    kind = g.pick("limits", "relu", "sum", "cast", "mark", "rare")
+    kind = g.pick("limits", "limits", "relu", "sum", "sum", "cast", "cast", "mark", "rare")
     if kind == "limits":
-        limited(g)
+        low, high = sorted((g.number("int16"), g.number("int16")))
+        if g.chance(0.3):
+            limited(g)
+        else:
+            g.add(lambda: op.clip(x, a_min=float(low), a_max=float(high)))
     elif kind == "relu":
         g.add(lambda: op.nn.relu(x))
     elif kind == "sum":
         axis = int(g.rng.integers(len(ty.shape))) if ty.shape else 0
         along = tuple(n if a == axis else 1 for a, n in enumerate(ty.concrete_shape))
-        shape = () if g.chance(0.5) else along
-        many = g.constant(ty.dtype, shape, lambda: g.number("uint8"))
-        g.add(lambda: g.pick(op.add, op.subtract)(x, many))
+        shape = g.pick((), along, along, ty.concrete_shape)
+        many = g.constant(ty.dtype, shape, lambda: g.number("int8"))
+        sides = (many, x) if g.chance(0.2) else (x, many)
+        g.add(lambda: g.pick(op.add, op.subtract)(*sides))
     elif kind == "cast":
-        low, high = g.pick((-128, 127), (0, 255), (-(1 << 31), (1 << 31) - 1))
-        kept = op.clip(x, a_min=float(low), a_max=float(high)) if g.chance(0.7) else x
-        g.add(lambda: op.cast(kept, dtype=g.pick(*DTYPES)))
+        dtype = g.pick(*DTYPES, "int32", "int64")
+        own, other = ends(ty.dtype), ends(dtype)
+        low, high = max(own[0], other[0]), min(own[1], other[1])
+        if g.chance(0.7) and (low, high) != own:
+            g.add(lambda: op.clip(x, a_min=float(low), a_max=float(high)))
+        kept = g.values[-1][0]
+        g.add(lambda: op.cast(kept, dtype=dtype))
     elif kind == "mark":
         g.add(lambda: op_call("annotation.stop_fusion", x))
     else:

@@ -305,7 +305,7 @@ def requantize_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
 
 def scaled_sum(x: Value, factors: Factors, attrs: RequantizeAttrs, words: Words) -> Value:
     """The fixed-point product in ``compute_dtype``, of powers of two a shift; int32 where it was
-    rounded away from zero or to even."""
+    rounded away from zero or to even, and int32 holds the limits."""
     x = words.cast(x, attrs.compute_dtype)
     multiplier, shift, _ = factors
     dtype = x.type.dtype
@@ -351,7 +351,11 @@ def scaled_sum(x: Value, factors: Factors, attrs: RequantizeAttrs, words: Words)
         result = words.binary("right_shift", summed, along(right, "int64"))
     else:
         result = shifted_down(product, right, attrs.rounding, words)
-    return words.cast(result, "int32")
+    result = words.cast(result, "int32")
+    limits = limits_of(attrs)
+    if limits is None or all_hold(limits, "int32"):
+        return result
+    return words.cast(result, dtype)
 
 
 def _product(x: Value, multiplier: Array, shift: Array, axis: int, words: Words) -> Value:
