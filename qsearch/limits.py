@@ -23,9 +23,9 @@ from typing import Final
 from compiler.at_work import observe
 from qsearch.exit_codes import EXIT_BAD_INPUT
 
-LIMITED: Final = ("verify", "run", "profile", "export", "show", "diff", "doctor")
-"""Commands that read a file of any author."""
 TIMED: Final = "verify"
+LIMITED: Final = (TIMED, "run", "profile", "export", "show", "diff")
+"""Commands that read a .qmod of any author; of an .onnx file only the first one is limited."""
 UNLIMITED: Final = "--allow-large"
 CPU_S: Final = 20
 CPU_S_PER_MB: Final = 2
@@ -112,9 +112,10 @@ def forked(words: Sequence[str]) -> int | None:
     """
     if not words or words[0] not in LIMITED or UNLIMITED in words:
         return None
-    size = sum(size_of(word) for word in words[1:])
-    if not size:
+    files = [path for word in words[1:] if (path := _file_of(word)) is not None]
+    if not any(words[0] == TIMED or path.suffix != ".onnx" for path in files):
         return None
+    size = sum(map(size_of, files))
     limits = Limits.of_file(size, words[0] == TIMED)
     watch = Watch()
     child = os.fork()
@@ -150,9 +151,23 @@ def _handed_to(child: int) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def size_of(word: str) -> int:
-    """Bytes of the file that a word names, or of the module of a run folder; 0 for other words."""
+def _file_of(word: str) -> Path | None:
+    """The file that a word names, or the module of a run folder."""
     with contextlib.suppress(OSError, ValueError):
         path = Path(word)
-        return (path / _MODULE if path.is_dir() else path).stat().st_size
+        path = path / _MODULE if path.is_dir() else path
+        return path if path.is_file() else None
+    return None
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file; of a model also those of its external data, which begin with its name."""
+    with contextlib.suppress(OSError):
+        return sum(one.stat().st_size for one in path.parent.iterdir() if _belongs(one, path))
     return 0
+
+
+def _belongs(one: Path, model: Path) -> bool:
+    return one.name == model.name or (
+        model.suffix == ".onnx" and one.is_file() and one.name.startswith(model.name)
+    )

@@ -157,7 +157,7 @@ def serve() -> None:
     """Answer a question a line until the server goes away; each in a child of its own."""
     for line in sys.stdin:
         question = json.loads(line)
-        limits = Limits.of_file(size_of(question["file"]))
+        limits = Limits.of_file(size_of(Path(question["file"])))
         watch = Watch()
         child = os.fork()
         if child == 0:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from compiler.at_work import at_work, last_node, observe
-from qsearch.limits import Limits, Watch, allow_cpu, forked
+from qsearch.limits import Limits, Watch, allow_cpu, forked, size_of
 from tests.compiler.judgement.small_files import node, packed
 
 
@@ -83,6 +83,22 @@ def test_other_commands_and_an_explicit_wish_have_no_limits(tmp_path: Path) -> N
     assert forked(["verify", str(file), "--allow-large"]) is None
     assert forked(["verify", "--help"]) is None
     assert forked([]) is None
+
+
+def test_a_model_has_the_size_of_its_external_data(tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes(b"12")
+    (tmp_path / "m.onnx.data").write_bytes(b"345")
+    (tmp_path / "other.onnx").write_bytes(b"6")
+    assert size_of(model) == 5
+    assert size_of(tmp_path / "none.qmod") == 0
+
+
+def test_a_model_of_ones_own_is_shown_and_examined_without_limits(tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes(b"12")
+    assert forked(["show", str(model)]) is None
+    assert forked(["doctor", "--model", str(model)]) is None
 
 
 def test_a_padding_of_terabytes_ends_with_a_sentence_that_names_its_node(tmp_path: Path) -> None:
