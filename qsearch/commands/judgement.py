@@ -104,7 +104,7 @@ class Cure:
 
     @property
     def worse(self) -> bool:
-        """Whether its outputs are farther from the float model than those of the judged file."""
+        """True if its outputs are farther from the float model than those of the judged file."""
         mine = self.float_db
         theirs = self.file_float_db
         return mine is not None and (theirs is None or mine < theirs)

@@ -329,7 +329,7 @@ class _Pairs:
         return _Pairs(own, other, made, orders)
 
     def _equal_values(self) -> dict[flat.Value, flat.Value]:
-        """What EliminateCommonSubexpr leaves out, as the first of the equal values."""
+        """Map each value that EliminateCommonSubexpr removes to the first equal one."""
         first: dict[flat.Value, flat.Value] = {}
         seen: dict[Any, flat.Step] = {}
         for step in self.own.steps:
