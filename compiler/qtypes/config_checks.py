@@ -163,10 +163,11 @@ def check_fields(config: Any, options: Mapping[str, Option]) -> dict[str, Any]:
                 fix=f"lower nbit_{kind} to {bits(dtype)} or take a wider dtype",
             )
     _check_layers(values)
-    if values["requantization"] == "tflite" and bits(values["dtype_input"]) > 16:
+    if values["requantization"] == "tflite" and values["dtype_input"] != "int8":
+        dtype = values["dtype_input"]
         raise ConfigValueError(
-            "QConfig.requantization='tflite' has no form for dtype_input='int32'",
-            fix="take int8, or int16, with nbit_input=16 and activation_scheme='symmetric'",
+            f"QConfig.requantization='tflite' has no form for dtype_input={dtype!r}",
+            fix="take int8",
         )
     if values["do_simulation"] and values["partition_conversions"] == "fully_integral":
         raise ConfigValueError(

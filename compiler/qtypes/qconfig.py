@@ -16,7 +16,8 @@ from typing import Any, Self
 from compiler.errors import legal_names
 from compiler.ir.expr import Call, Op
 from compiler.qtypes.config_checks import check_fields, flag, level, one_of, share, stored_mode
-from compiler.qtypes.errors import ConfigValueError, UnknownConfigKeyError, refused
+from compiler.qtypes.errors import ConfigValueError, UnknownConfigKeyError
+from compiler.qtypes.integer_form import FORMS, IntegerForm
 from compiler.qtypes.layer_choices import LayerChoices, layer_choices
 from compiler.qtypes.options import option, options_of
 from compiler.qtypes.relay_config import RelayConfig
@@ -122,8 +123,6 @@ class QConfig(RelayConfig):
     def __post_init__(self) -> None:
         for name, value in check_fields(self, options_of(type(self))).items():
             object.__setattr__(self, name, value)
-        if self.for_tflm and self.dtype_input != "int8":
-            raise refused("dtype_input", self.dtype_input, 'int8, with requantization "tflite"')
 
     @property
     def most_input_bits(self) -> int:
@@ -183,14 +182,14 @@ class QConfig(RelayConfig):
         """
         decides = (name for name, one in options_of(type(self)).items() if one.measured)
         found = {name: _plain(getattr(self, name)) for name in decides}
-        found |= {"sums": self.layers.wide_sums, "narrow": self.for_tflm or self.layers.narrow_sums}
+        narrow = self.form.stores_values or self.layers.narrow_sums
+        found |= {"sums": self.layers.wide_sums, "narrow": narrow}
         return {**found, "float_layers": list(self.layers.float_layers)}
 
     @property
-    def for_tflm(self) -> bool:
-        """Return whether a module computes what TFLM's kernels compute, so that a LiteRT file says
-        it."""
-        return self.requantization == "tflite"
+    def form(self) -> IntegerForm:
+        """Return the arithmetic of the operators that a module is made for."""
+        return FORMS[self.requantization]
 
     @property
     def is_relay(self) -> bool:
@@ -201,7 +200,7 @@ class QConfig(RelayConfig):
     @property
     def narrow_results(self) -> bool:
         """Return whether every result of the function has the bits of a stored value."""
-        return self.for_tflm or (self.integer_tables and not self.keep_output_wide)
+        return self.form.stores_values or (self.integer_tables and not self.keep_output_wide)
 
     @property
     def needs_ranges(self) -> bool:

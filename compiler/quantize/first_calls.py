@@ -17,16 +17,16 @@ from compiler.ir.expr import Call, Constant, Expr, Tuple, Var, is_op_call
 from compiler.quantize.conversions.operators import converts_one, is_conversion, is_real, rounds
 
 
-def first_calls(nodes: Sequence[Expr], for_tflm: bool) -> Mapping[Expr, frozenset[Expr]]:
+def first_calls(nodes: Sequence[Expr], stored: bool) -> Mapping[Expr, frozenset[Expr]]:
     """Calls on float inputs, each with the operands that need a quantize point.
 
     Args:
         nodes: of a function body, operands before users. Fields of tuples count as operands.
-        for_tflm: inputs themselves are quantized, for a LiteRT file has one scale for each; what
-            scales and moves them is done in integers.
+        stored: inputs themselves are quantized, each by one scale; what scales and moves them is
+            done in integers.
     """
-    converted = converted_inputs(nodes, casts_only=for_tflm)
-    if not for_tflm:  # an output that is converted alone is computed from integers, too
+    converted = converted_inputs(nodes, casts_only=stored)
+    if not stored:  # an output that is converted alone is computed from integers, too
         body = nodes[-1]
         outputs = body.fields if isinstance(body, Tuple) else (body,)
         converted.difference_update(one for one in outputs if isinstance(one, Call))
@@ -36,7 +36,7 @@ def first_calls(nodes: Sequence[Expr], for_tflm: bool) -> Mapping[Expr, frozense
             isinstance(node, Call)
             and node not in converted
             and (
-                for_tflm
+                stored
                 or not is_conversion(node)
                 or all(_over_inputs(arg, converted) for arg in node.args)
             )

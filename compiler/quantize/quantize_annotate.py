@@ -36,7 +36,7 @@ from compiler.ops.annotation.wide_point import (
     last_states,
     residual_stream,
     stored_sums,
-    tflm_sums,
+    sums_for_norms,
     wide_point,
 )
 from compiler.ops.op_call import op_call
@@ -69,11 +69,11 @@ class QuantizeAnnotate(RunPass, FunctionPass):
         run = replace(run, facts=_facts_of(fn, run.qconfig))
         # Where the model says what is quantized, narrow values get no second point.
         given = bool(points_of(fn))
-        for_tflm = run.qconfig.for_tflm
+        stores = run.qconfig.form.stores_values
         first: Mapping[Expr, frozenset[Expr]] = {}
         if run.qconfig.integer_tables:
-            first = first_calls(nodes_of(fn), for_tflm)
-        states = frozenset() if for_tflm else first_states(fn)
+            first = first_calls(nodes_of(fn), stores)
+        states = frozenset() if stores else first_states(fn)
         keeps = given and REST in run.qconfig.layers
         annotator = _Annotator(run, call_places(fn), given, keeps, first, states, _pointed(fn))
         body = ForwardRewriter(
@@ -85,18 +85,18 @@ class QuantizeAnnotate(RunPass, FunctionPass):
 
 def _facts_of(fn: Function, qconfig: QConfig) -> GraphFacts:
     layers = qconfig.layers
-    for_tflm = qconfig.for_tflm
+    stores = qconfig.form.stores_values
     in_float = frozenset(call for call, choice in choices_of(fn, layers).items() if choice.float)
     if not qconfig.integer_tables:
         return GraphFacts(float_layers=in_float)
-    wide = tflm_sums(fn) if for_tflm else residual_stream(fn, layers.wide_sums) | last_states(fn)
+    wide = sums_for_norms(fn) if stores else residual_stream(fn, layers.wide_sums) | last_states(fn)
     return GraphFacts(
         wide_values=wide,
         stored_sums=stored_sums(fn, wide) if layers.narrow_sums else frozenset(),
-        tied_tables=frozenset() if for_tflm else tied_tables(fn),
+        tied_tables=frozenset() if stores else tied_tables(fn),
         float_layers=in_float,
-        masks=frozenset() if for_tflm else mask_values(fn),
-        narrow_moves=narrow_moves(fn, every=for_tflm),
+        masks=frozenset() if stores else mask_values(fn),
+        narrow_moves=narrow_moves(fn, every=stores),
     )
 
 

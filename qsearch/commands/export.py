@@ -371,7 +371,8 @@ def export_tflite(module: QModule, to: ExportTarget) -> ExportedFiles:
     try:
         made = write(names, to.options.io)
     except TfliteExportError as error:
-        if CURE not in (error.fix or "") or (module.qconfig and module.qconfig.for_tflm):
+        made_for = module.qconfig is not None and module.qconfig.requantization == "tflite"
+        if made_for or CURE not in (error.fix or ""):
             raise
         raise TfliteExportError(
             "the module was made for other targets than LiteRT",

@@ -117,7 +117,7 @@ class Winner:
         qconfig = QConfig.from_dict(best.qconfig)
         if prepared.settings.space is not None or qconfig.layers.points:
             return None
-        narrow = prepared.settings.for_ in RESTRICTED or qconfig.for_tflm
+        narrow = prepared.settings.for_ in RESTRICTED or qconfig.form.stores_values
         return audited(
             self.calibration,
             qconfig,

@@ -93,9 +93,9 @@ def first_states(fn: Function) -> frozenset[Expr]:
     return frozenset(found - elsewhere)
 
 
-def tflm_sums(fn: Function) -> frozenset[Expr]:
-    """Sums that keep 16 bits in a module for TFLM, whose products and windows give 8: those of the
-    residual stream, and those that are the next state of a loop."""
+def sums_for_norms(fn: Function) -> frozenset[Expr]:
+    """Return sums that keep 16 bits in a module of stored values, whose products and windows give
+    8: those of the residual stream, and those that are the next state of a loop."""
     found = {node for node in residual_stream(fn) if is_op_call(node, "add")}
     for node in nodes_of(fn):
         if isinstance(node, Call) and is_op_call(node, END) and isinstance(node.args[1], Tuple):

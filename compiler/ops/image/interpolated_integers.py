@@ -147,7 +147,7 @@ def realize_mixing(
     mixed: Expr = data.in_dtype(narrow)
     if weights:
         axes = tuple(axis for axis, _ in weights)
-        early = ctx.qconfig.for_tflm  # LiteRT files pick from narrow tensors only
+        early = ctx.qconfig.form.stores_values
         mixed = op_call(MIX, mixed, *taps, axes=axes, dtype=acc, picked_first=early)
     result = integers(mixed, scale, acc if weights else narrow, ctx.bounds_of)
     if not result.fits(acc):

@@ -150,7 +150,7 @@ def average_pool_scale(counts: Counts) -> Callable[..., DomScale | None]:
 def _mean_scale(scale: DomScale, factor: int, qconfig: QConfig) -> DomScale:
     """The scale of a mean of ``factor`` times the data; with ``requantization`` "tflite" that of a
     depthwise convolution with ones, whose weights have a scale of their own."""
-    if not qconfig.for_tflm:
+    if not qconfig.form.int32_kernels:
         return scale.over(factor)
     return scale * DomScale(chosen_scale(1 / factor, qconfig))
 

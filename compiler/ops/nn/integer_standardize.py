@@ -286,7 +286,7 @@ def annotate_norm(ref_call: Call, args: Args, axis: int, ctx: QuantizeContext) -
     if kind_of(args[0]) != QAnnotateKind.INPUT:
         count = ref_call.tensor_type.concrete_shape[axis]
         wide = (count << (WIDE_BITS - 1)).bit_length() * 2 <= _ROOT_LIMIT_BITS
-        if ctx.qconfig.for_tflm:
+        if ctx.qconfig.form.stores_values:
             wide = isinstance(args[0], QAnnotateExpr) and args[0].wide
         data = wide_point(data, ctx) if wide else as_input(args[0], ctx)
     return annotated(ref_call, (data, *args[1:]))
@@ -343,7 +343,7 @@ def realize_norm(ref_call: Call, data: Expr, norm: Norm, ctx: QuantizeContext) -
         scale = DomScale(as_scale(step))
         data = requantize(in_integers(data, ctx), scale, -bound, bound, len(shape), ctx.qconfig)
     affine = _rounded(count, factor, np.zeros(1) if offset is None else offset, ctx.qconfig)
-    if ctx.qconfig.for_tflm:
+    if ctx.qconfig.form.int32_kernels:
         if not data.fits("int16") or count > MOST_SUMMANDS:
             return None
         standard = tflm_standardize(data, axis, count, epsilon, norm.centred, affine.out_bits)
@@ -387,7 +387,7 @@ def _rounded(count: int, factor: Vector, offset: Vector, qconfig: QConfig) -> _A
     # Bits are shared evenly between the normalised value and gamma.
     reach = (output_bound(count, 0) + 1).bit_length()
     out_bits = (_RESULT_BITS - reach) // 2
-    if qconfig.for_tflm:
+    if qconfig.form.int32_kernels:
         out_bits = min(out_bits, WIDE_BITS - 1 - reach)
     factor_bits = _RESULT_BITS - 1 - reach - out_bits
     unit = max(

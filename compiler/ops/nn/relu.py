@@ -155,8 +155,7 @@ def prelu_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | N
     data, alpha = args
     if kind_of(data) is None or not isinstance(alpha, Constant) or ctx.check_to_skip(ref_call):
         return None
-    for_tflm = ctx.qconfig.for_tflm
-    held = as_input(data, ctx) if for_tflm else unannotated(data)
+    held = as_input(data, ctx) if ctx.qconfig.form.stores_values else unannotated(data)
     return annotated(ref_call, (held, alpha))
 
 
@@ -182,7 +181,7 @@ def prelu_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
         wide = left_shift(wide, scalar(finer, acc))
     zero = scalar(0, acc)
     scale = data.scale.over(1 << finer)
-    if finer and ctx.qconfig.for_tflm:
+    if finer and ctx.qconfig.form.int32_kernels:
         whole = along_axis(np.rint(np.ldexp(slopes, finer)), trailing, acc)
         parts = multiply(minimum(data.in_dtype(acc), zero), whole), maximum(wide, zero)
         return integers(add(*parts), scale, acc, ctx.bounds_of)

@@ -353,7 +353,7 @@ def softmax_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext)
     # The annotate rule narrows the operand; where debug_enabled_ops left it out, this stays float.
     if dtype is None:
         return None
-    if ctx.qconfig.for_tflm:
+    if ctx.qconfig.form.int32_kernels:
         return _of_tflm(data, attrs.axis, shape, ctx.qconfig)
     # The sum of a row stays below 2^31.
     table_bits = min(_TABLE_BITS, 30 - (shape[attrs.axis] - 1).bit_length())

@@ -135,7 +135,7 @@ def arg_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | Non
     (data,) = args
     if kind_of(data) is None or ctx.check_to_skip(ref_call) or holds_float(ref_call.checked_type):
         return None
-    if ctx.qconfig.for_tflm:
+    if ctx.qconfig.form.stores_values:
         return with_args(ref_call, (as_input(data, ctx),))
     return with_args(ref_call, (_wide(unannotated(data)),))
 
@@ -170,7 +170,7 @@ def arg_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> 
         return None
     rank = len(ref_call.args[0].tensor_type.shape)
     at_one_scale = in_integers(to_scalar(data, rank, ctx.qconfig), ctx)
-    if ctx.qconfig.for_tflm:
+    if ctx.qconfig.form.stores_values:
         at_one_scale = stored(at_one_scale, ctx.qconfig)
     return with_args(ref_call, (at_one_scale.data,))
 

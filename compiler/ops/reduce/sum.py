@@ -86,7 +86,7 @@ FNumpyCompute.register(sum_)(of_axes(lambda data, **how: data.sum(dtype=data.dty
 def _adds_squares(ref_call: Call, qconfig: QConfig) -> bool:
     """Return whether the terms are squares, which are added as they are; LiteRT adds narrow
     terms."""
-    return not qconfig.for_tflm and is_square(ref_call.args[0])
+    return not qconfig.form.stores_values and is_square(ref_call.args[0])
 
 
 @FQPartitionRewrite.register(sum_, needs_tables=True)

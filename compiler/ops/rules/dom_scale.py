@@ -23,7 +23,6 @@ below the normal float32 numbers, and the quotient of two scales beyond the larg
 FINEST: Final = np.float32(2.0**-24)
 """Share of the larger of two scales: a finer one is not common to both in 32 bits."""
 _OF_ONE_SCALE: Final = ("cast", "add", "subtract", "maximum", "minimum", "concatenate")
-_DIGITS: Final = {"power_of_two": 1, "tflite": 12}
 """Binary digits of the scales that may be chosen, by QConfig.requantization."""
 
 
@@ -83,7 +82,7 @@ def chosen_scale(values: Any, qconfig: QConfig) -> NDArray[np.float32]:
     the next power of two that is not below, with "tflite" the next of 12 bits, so that float32
     holds the product of two; else as they are."""
     scale = as_scale(values)
-    digits = _DIGITS.get(qconfig.requantization)
+    digits = qconfig.form.scale_digits
     if digits is None:
         return scale
     fraction, exponent = np.frexp(scale)

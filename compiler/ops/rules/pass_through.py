@@ -156,12 +156,12 @@ annotate_max_pool = _of_narrow(QAnnotateKind.INPUT)
 def annotate_tabulated(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Looks narrow integers up in a table; the result is an accumulator, as fine as it needs.
 
-    A table of a LiteRT file holds 8 bits.
+    A table of bytes gives narrow integers, too.
     """
     if ctx.check_to_skip(ref_call) or not tabulates(ctx):
         return None
     found = annotated(ref_call, (as_input(args[0], ctx),))
-    if ctx.qconfig.for_tflm:
+    if ctx.qconfig.form.byte_tables:
         return QAnnotateExpr(as_input(found, ctx), QAnnotateKind.INPUT)
     return found
 

@@ -269,8 +269,8 @@ class _Step:
         self.same = bool((scales == out.values).all())
         self.out = out
         self.nbit = 0 if clipped is None or qconfig.is_relay else wide_bits(*clipped)
-        self.for_tflm = qconfig.for_tflm
-        if self.for_tflm:
+        self.rounds_twice = qconfig.form.rounds_twice
+        if self.rounds_twice:
             # Scales of 12 bits: the double of TFLM's own preparation.
             self.factor: NDArray[Any] = scales.astype(np.float64) / out.values.astype(np.float64)
             self.shifts: Ints | None = None
@@ -360,7 +360,7 @@ class _Step:
 
     @property
     def _ties(self) -> str:
-        if self.for_tflm:
+        if self.rounds_twice:
             return TFLM
         if self.shifts is None:
             return TIES[self.qconfig.rounding]
@@ -372,7 +372,7 @@ class _Step:
 
     def _product(self, rank: int, bounds: tuple[float, float] | None) -> QRealizeIntExpr:
         value = self.value
-        if self.for_tflm:
+        if self.rounds_twice:
             multiplier, shift = tflm_multiplier(self.factor)
             return self._scaled(value.data, shift, "int32", rank, bounds, multiplier)
         data: Expr = value.data
@@ -407,7 +407,7 @@ class _Step:
         """The step on numbers, one per channel, before the final clip."""
         if self.same:
             return values
-        if self.for_tflm:
+        if self.rounds_twice:
             return rescaled(values, *tflm_multiplier(self.factor), TFLM)
         if self.shifts is None:
             return rescaled(values, *multiplier_and_shift(self.factor), self._ties)

@@ -72,7 +72,7 @@ def unify_for_concatenate(
     narrow = qconfig.dtype_input
     acc = qconfig.dtype_activation
     flat = [to_scalar(v.settled(), rank_of(r), qconfig) for v, r in zip(values, ref_fields)]
-    if qconfig.for_tflm:
+    if qconfig.form.stores_values:
         flat = [stored(v, qconfig) for v in flat]
     finest = min((v.dom_scale for v in flat), key=lambda scale: float(scale.data))
     # Zeros are zeros at any scale, and none of their own coarsens the others.
@@ -222,7 +222,7 @@ def unify_for_add(
         input_quantization(ref_arg) or value.is_narrow(qconfig)
         for ref_arg, value in zip(ref_call.args, operands)
     ]
-    if qconfig.for_tflm:
+    if qconfig.form.rounds_twice:
         if all(narrow):
             return _rounded_apart(ref_call, (lhs, rhs), qconfig)
         kept = (
@@ -238,7 +238,7 @@ def unify_for_add(
     ]
     limit = integer_limits(acc)[1]
     rooms: list[int] | None = None
-    beside = _with_constant(ref_call, operands, narrow) if qconfig.for_tflm else None
+    beside = _with_constant(ref_call, operands, narrow) if qconfig.form.rounds_twice else None
     if beside is not None:
         scale = beside
     elif qconfig.integer_tables:
@@ -368,7 +368,7 @@ def _as_accumulator(
     narrow = storage_dtype(value.low, value.high, qconfig)
     if value.dtype != acc:
         data = value.data
-        stored = qconfig.for_tflm or qconfig.layers.narrow_sums
+        stored = qconfig.form.stores_values or qconfig.layers.narrow_sums
         if value.dtype == "float32" and narrow and stored:
             data = cast(data, narrow)  # a file has one input for all its readers
         return value.like(cast(data, acc), dtype=acc).centred(acc)

@@ -71,12 +71,12 @@ def add_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | Non
         return None
     if all(kind_of(arg) is None for arg in args):
         return None
-    for_tflm = ctx.qconfig.for_tflm
-    if for_tflm and any(map(varies, args)):
+    stores = ctx.qconfig.form.stores_values
+    if stores and any(map(varies, args)):
         # No bias that a product of TFLM takes: it is added to what the product gives.
         args = tuple(arg if is_literal(arg) else _narrow(arg, ctx) for arg in args)
     (lhs, rhs), (left, right) = args, (kind_of(args[0]), kind_of(args[1]))
-    if for_tflm and not (is_literal(lhs) or is_literal(rhs)):
+    if stores and not (is_literal(lhs) or is_literal(rhs)):
         left_side = as_input(lhs, ctx)
         right_side = as_input(rhs, ctx)
         if ref_call in ctx.facts.wide_values:
@@ -120,8 +120,8 @@ def _sixteen(old: Expr, arg: Expr, ctx: QuantizeContext) -> Expr | None:
 def _quantized(expr: Expr, other: QAnnotateKind | None, ctx: QuantizeContext) -> Expr:
     """A constant becomes a weight, anything else narrow; ``other`` is the other side's kind."""
     kind = QAnnotateKind.WEIGHT if is_literal(expr) else QAnnotateKind.INPUT
-    for_tflm = ctx.qconfig.for_tflm
-    wide = for_tflm or other == QAnnotateKind.ACTIVATION
+    stores = ctx.qconfig.form.stores_values
+    wide = stores or other == QAnnotateKind.ACTIVATION
     own_scale = ctx.qconfig.bias_mode == "accumulator" and wide
     # A bias at the accumulator's scale cannot share its point with another accumulator's.
     shared = not (own_scale and kind == QAnnotateKind.WEIGHT)

@@ -36,7 +36,7 @@ def sqrt_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
     """An accumulator of the sums as they are; in a module for TFLM a table of narrow integers."""
     if kind_of(args[0]) is None or ctx.check_to_skip(ref_call):
         return None
-    if ctx.qconfig.for_tflm:
+    if ctx.qconfig.form.byte_tables:
         return annotate_tabulated(ref_call, args, ctx)
     return accumulating(ref_call, args[0])
 
@@ -45,7 +45,7 @@ def sqrt_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
 @of_integers
 def sqrt_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
     """The exact root of the integers, 15 bits of it behind the point."""
-    if ctx.qconfig.for_tflm:
+    if ctx.qconfig.form.byte_tables:
         table = Call(unary_formula, ref_call.args, UnaryFormulaAttrs("x sqrt"), span=ref_call.span)
         return unary_formula_realize(table, (data,), ctx)
     data = to_scalar(data, len(ref_call.tensor_type.shape), ctx.qconfig)

@@ -40,7 +40,7 @@ def larger_or_smaller_realize(ref_call: Call, args: Args, ctx: QuantizeContext) 
     lhs, rhs = (value.settled() for value in pair)
     acc = ctx.qconfig.dtype_activation
     pair = _within(ref_call.args[0], lhs, rhs, acc), _within(ref_call.args[1], rhs, lhs, acc)
-    if ctx.qconfig.for_tflm and all(each.is_narrow(ctx.qconfig) for each in pair):
+    if ctx.qconfig.form.stores_values and all(each.is_narrow(ctx.qconfig) for each in pair):
         lhs, rhs = unify_for_concatenate(ref_call.args, pair, ctx.qconfig)
     else:
         (lhs, rhs), _ = unify_for_add(ref_call, pair, ctx.qconfig, ctx.reach_of(ref_call))

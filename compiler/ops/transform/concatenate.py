@@ -106,10 +106,10 @@ def concatenate_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Ex
     (data,) = args
     if not isinstance(data, Tuple) or all(kind_of(field) is None for field in data.fields):
         return None
-    for_tflm = ctx.qconfig.for_tflm
+    stores = ctx.qconfig.form.stores_values
     fields = [
         as_input(field, ctx)
-        if for_tflm
+        if stores
         else attach_simulated_quantize(field, QAnnotateKind.ACTIVATION, context=ctx)
         if kind_of(field) is None
         else unannotated(field)

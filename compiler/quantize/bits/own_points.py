@@ -198,7 +198,7 @@ def _own_parts(
     main: Function = annotated["main"]
     points = measured_points(annotated)
     rows = _rows(ranges, len(points))
-    if rows is None or qconfig.for_tflm or not mentions(main, ("unary_formula", "clip")):
+    if rows is None or qconfig.form.byte_tables or not mentions(main, ("unary_formula", "clip")):
         return {}
     read: dict[Expr, dict[Expr, Expr]] = {}
     for node in nodes_of(main):

@@ -165,7 +165,7 @@ _SUMS: Final = ("add", "subtract", "nn.dense", "nn.conv2d", "nn.matmul", "nn.bat
 def results_of(body: Expr, qconfig: QConfig) -> set[Expr]:
     """Points of 8 bits that a module gives to its user, of sums that nothing else limits."""
     found: set[Expr] = set()
-    waiting = [body] if qconfig.for_tflm else []
+    waiting = [body] if qconfig.form.stores_values else []
     while waiting:
         top = waiting.pop()
         if isinstance(top, Tuple):
@@ -333,7 +333,7 @@ class _Binder:
             axis = rule(node).weight_axis if rule is not None else None
             for place, arg in enumerate(node.args):
                 constant = quantize_kind(arg) == QAnnotateKind.WEIGHT
-                if place == 0 and constant and axis is None and not self.qconfig.for_tflm:
+                if place == 0 and constant and axis is None and not self.qconfig.form.stores_values:
                     picked.setdefault(arg, []).append(node)
                 else:
                     axes.setdefault(arg, set()).add(axis if place == 1 else None)
@@ -414,7 +414,7 @@ class _Binder:
         self, point: Expr, scale: DomScale | None, product: Expr, consumer: Call | None
     ) -> DomScale:
         assert isinstance(point, Call)
-        if scale is not None and not scale.wide and self.qconfig.for_tflm:
+        if scale is not None and not scale.wide and self.qconfig.form.rounds_twice:
             scale = beside_constant(scale)
         if scale is None or not scale.wide:
             return self._bind_weight(point, None, consumer)
@@ -440,8 +440,7 @@ class _Binder:
             if bound.data is not None:
                 nbit = bits(self.qconfig.dtype_activation)
             limit = 2.0 ** (nbit - 1) - 1
-            # TFLM limits activations by their dtype.
-            twos = self.qconfig.for_tflm
+            twos = self.qconfig.form.whole_range
             whole = twos and quantize_kind(point) == QAnnotateKind.INPUT
             low, high = (-limit - whole, limit) if bound.steps is None else bound.steps
             constants = (

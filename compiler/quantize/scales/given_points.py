@@ -139,7 +139,7 @@ def for_given_points(mod: IRModule, qconfig: QConfig) -> QConfig:
     """``qconfig``, with zero points and 16 bits allowed where points of the model have some, and
     halves to the even neighbour, as QuantizeLinear rounds them."""
     limits = _limits(mod)
-    if limits and qconfig.rounding == "UPWARD" and not qconfig.for_tflm:
+    if limits and qconfig.rounding == "UPWARD" and not qconfig.form.rounds_twice:
         qconfig = qconfig.with_overrides(rounding="TONEAREST_EVEN")
     steps = max((high - low for low, high in limits), default=0.0)
     if steps >= 1 << bits(qconfig.dtype_input):
