@@ -62,7 +62,7 @@ def test_underscores_in_flags_are_hyphens_and_values_are_left_alone() -> None:
     words = ["export", "--reduce_range", "--name=a_b", "--hw", "opu_q", "--", "--x_y"]
     given = parse(words).params
     assert given["reduce_range"]
-    assert (given["name"], given["hw"], given["module"]) == ("a_b", "opu_q", "--x_y")
+    assert (given["name"], given["hw"], given["path"]) == ("a_b", "opu_q", "--x_y")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
