@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from compiler.errors import CompilerError, nearest
-from compiler.ir.expr import Expr
+from compiler.frontend.from_onnx.node import OnnxNode
+from compiler.frontend.from_onnx.signature import Converted, by_signature
 
-if TYPE_CHECKING:
-    from compiler.frontend.from_onnx.node import OnnxNode
-
-Converter = Callable[["OnnxNode"], Expr | Sequence[Expr]]
+Converter = Callable[[OnnxNode], Converted]
 """``converter(node)`` gives one expression, or one per output of the node."""
-_Kind = TypeVar("_Kind", bound=Converter)
+_Kind = TypeVar("_Kind", bound=Callable[..., Converted])
 
 # Converters say from which opset on they hold, so an old meaning is never taken for a newer one.
 OLDEST_OPSET = 1
@@ -27,7 +25,8 @@ _KEPT: set[tuple[str, str]] = set()
 def from_onnx(
     op_type: str, since: int = 1, domain: str = "", *, folds: bool = True
 ) -> Callable[[_Kind], _Kind]:
-    """Decorator: converts ``op_type`` from opset ``since`` up to the next registration.
+    """Decorator: converts ``op_type`` from opset ``since`` up to the next registration; the
+    signature says what is read of a node (``signature.py``).
 
     Args:
         folds: the importer computes the result where all inputs are known; False keeps the node,
@@ -43,7 +42,7 @@ def from_onnx(
         versions = _CONVERTERS.setdefault((plain_domain(domain), op_type), [])
         if any(since == held for held, _ in versions):
             raise CompilerError(f"ONNX {op_type} has two converters since opset {since}")
-        versions.append((since, converter))
+        versions.append((since, by_signature(converter)))
         versions.sort(key=lambda version: version[0])
         return converter
 

@@ -11,48 +11,50 @@ import numpy as np
 
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
+from compiler.frontend.from_onnx.signature import Input
 from compiler.ir.expr import Expr
 from compiler.ir.ty import is_float
+from compiler.ops.number_format import Array
 from compiler.ops.tensor.formula import reduce_words
 
 
 @from_onnx("Clip", since=6)
-def clip_attributes(node: OnnxNode) -> Expr:
+def clip_attributes(
+    node: OnnxNode, data: Expr, *, min: float = -math.inf, max: float = math.inf
+) -> Expr:
     """Clip before opset 11: bounds are attributes."""
-    low = node.attr("min", -math.inf)
-    high = node.attr("max", math.inf)
     # Where bounds are crossed ONNX lets the upper win, Relay the lower.
-    return node.call("clip", node.arg(0), a_min=float(min(low, high)), a_max=float(high))
+    return node.call("clip", data, a_min=float(max if max < min else min), a_max=float(max))
 
 
 @from_onnx("Clip", since=11)
-def clip(node: OnnxNode) -> Expr:
+def clip(node: OnnxNode, data: Expr, low: Input | None = None, high: Input | None = None) -> Expr:
     """Clip with constant bounds; bounds that are computed become maximum and minimum."""
-    data = node.arg(0)
-    bounds = [node.known(i) if node.has_input(i) else None for i in (1, 2)]
-    computed = any(node.has_input(i) and bounds[i - 1] is None for i in (1, 2))
-    if not computed and is_float(data.tensor_type.dtype):
-        low = -math.inf if bounds[0] is None else float(bounds[0].reshape(()))
-        high = math.inf if bounds[1] is None else float(bounds[1].reshape(()))
-        return node.call("clip", data, a_min=min(low, high), a_max=high)
-    if node.has_input(1):
-        data = node.call("maximum", data, node.arg(1))
-    if node.has_input(2):
-        data = node.call("minimum", data, node.arg(2))
+    bounds = [-math.inf, math.inf]
+    computed = not is_float(data.tensor_type.dtype)
+    for place, bound in enumerate((low, high)):
+        if bound is not None and bound.known is not None:
+            bounds[place] = float(bound.known.reshape(()))
+        elif bound is not None:
+            computed = True
+    if not computed:
+        return node.call("clip", data, a_min=min(bounds), a_max=bounds[1])
+    if low is not None:
+        data = node.call("maximum", data, low.expr)
+    if high is not None:
+        data = node.call("minimum", data, high.expr)
     return data
 
 
 @from_onnx("LeakyRelu")
-def leaky_relu(node: OnnxNode) -> Expr:
-    """LeakyRelu; ONNX's default slope is 0.01."""
-    return node.call("nn.leaky_relu", node.arg(0), alpha=node.attr("alpha", 0.01))
+def leaky_relu(node: OnnxNode, data: Expr, *, alpha: float = 0.01) -> Expr:
+    """LeakyRelu."""
+    return node.call("nn.leaky_relu", data, alpha=alpha)
 
 
 @from_onnx("PRelu")
-def prelu_before_opset_7(node: OnnxNode) -> Expr:
+def prelu_before_opset_7(node: OnnxNode, data: Expr, slope: Expr) -> Expr:
     """One slope, or one per channel of axis 1."""
-    data = node.arg(0)
-    slope = node.arg(1)
     rank = node.rank(data)
     if node.rank(slope) == 1 and node.shape(slope) != (1,) and rank > 2:
         slope = node.call("expand_dims", slope, axis=1, num_newaxis=rank - 2)
@@ -60,24 +62,22 @@ def prelu_before_opset_7(node: OnnxNode) -> Expr:
 
 
 @from_onnx("PRelu", since=7)
-def prelu(node: OnnxNode) -> Expr:
+def prelu(node: OnnxNode, data: Expr, slope: Input) -> Expr:
     """PRelu: one slope per channel, or any slope that broadcasts."""
-    data = node.arg(0)
-    slope = node.arg(1)
     shape = node.shape(data)
-    slopes = node.shape(slope)
+    slopes = node.shape(slope.expr)
     channels = shape[1] if len(shape) > 1 else 1
     rank = len(shape)
     along = (1,) * max(rank - len(slopes), 0) + slopes
     if rank > 1 and along in ((1,) * rank, (1, channels) + (1,) * (rank - 2)):
-        alpha = node.weight(
-            1, f"flat_{channels}", lambda a: np.broadcast_to(a.reshape(-1), (channels,))
+        alpha = slope.weight(
+            f"flat_{channels}", lambda a: np.broadcast_to(a.reshape(-1), (channels,))
         )
         if alpha is None:
-            alpha = node.call("reshape", slope, newshape=(-1,))
+            alpha = node.call("reshape", slope.expr, newshape=(-1,))
             alpha = node.call("broadcast_to", alpha, shape=(channels,))
         return node.call("nn.prelu", data, alpha, axis=1)
-    return _with_slope(node, data, slope)
+    return _with_slope(node, data, slope.expr)
 
 
 def _with_slope(node: OnnxNode, data: Expr, slope: Expr) -> Expr:
@@ -121,9 +121,9 @@ _UNARY: Final = {
 """ONNX operators that are one of our unary operators."""
 
 
-def unary(node: OnnxNode) -> Expr:
+def unary(node: OnnxNode, data: Expr) -> Expr:
     """The operator that is the same."""
-    return node.call(_UNARY[node.op_type], node.arg(0))
+    return node.call(_UNARY[node.op_type], data)
 
 
 for _op_type in _UNARY:
@@ -131,16 +131,15 @@ for _op_type in _UNARY:
 
 
 @from_onnx("IsInf")
-def is_inf(node: OnnxNode) -> Expr:
+def is_inf(
+    node: OnnxNode, data: Expr, *, detect_negative: bool = True, detect_positive: bool = True
+) -> Expr:
     """IsInf of both signs, or of one."""
-    data = node.arg(0)
-    negative = node.attr("detect_negative", 1)
-    positive = node.attr("detect_positive", 1)
-    if negative and positive:
+    if detect_negative and detect_positive:
         return node.call("isinf", data)
-    if not negative and not positive:
+    if not detect_negative and not detect_positive:
         return node.const(np.zeros(node.shape(data), bool))
-    wanted = math.inf if positive else -math.inf
+    wanted = math.inf if detect_positive else -math.inf
     return node.call("equal", data, node.scalar_like(wanted, data))
 
 
@@ -151,27 +150,28 @@ def _formula(node: OnnxNode, data: Expr, formula: str) -> Expr:
 
 
 @from_onnx("Reciprocal")
-def reciprocal(node: OnnxNode) -> Expr:
+def reciprocal(node: OnnxNode, data: Expr) -> Expr:
     """1 / x."""
-    return _formula(node, node.arg(0), "1 x divide")
+    return _formula(node, data, "1 x divide")
 
 
 @from_onnx("HardSigmoid")
-def hard_sigmoid(node: OnnxNode) -> Expr:
+def hard_sigmoid(node: OnnxNode, data: Expr, *, alpha: float = 0.2, beta: float = 0.5) -> Expr:
     """clip(alpha x + beta, 0, 1)."""
-    alpha = node.attr("alpha", 0.2)
-    beta = node.attr("beta", 0.5)
-    moved = _formula(node, node.arg(0), f"x {alpha} multiply {beta} add")
+    moved = _formula(node, data, f"x {alpha} multiply {beta} add")
     return node.call("clip", moved, a_min=0.0, a_max=1.0)
 
 
 @from_onnx("Swish", since=24)
-@from_onnx("QuickGelu", since=1, domain="com.microsoft")
-def swish(node: OnnxNode) -> Expr:
+def swish(node: OnnxNode, data: Expr, *, alpha: float = 1.0) -> Expr:
     """x sigmoid(alpha x)."""
-    return swish_of(
-        node, node.arg(0), node.attr("alpha", 1.0 if node.op_type == "Swish" else 1.702)
-    )
+    return swish_of(node, data, alpha)
+
+
+@from_onnx("QuickGelu", since=1, domain="com.microsoft")
+def quick_gelu(node: OnnxNode, data: Expr, *, alpha: float = 1.702) -> Expr:
+    """x sigmoid(alpha x)."""
+    return swish_of(node, data, alpha)
 
 
 def swish_of(node: OnnxNode, data: Expr, alpha: float) -> Expr:
@@ -180,17 +180,16 @@ def swish_of(node: OnnxNode, data: Expr, alpha: float) -> Expr:
 
 
 @from_onnx("SwiGLU", since=28)
-def swiglu(node: OnnxNode) -> Expr:
+def swiglu(node: OnnxNode, gate: Expr, data: Expr, *, alpha: float = 1.0) -> Expr:
     """Swish of the gate, times the other input."""
-    gate = swish_of(node, node.arg(0), node.attr("alpha", 1.0))
-    return node.call("multiply", gate, node.arg(1))
+    return node.call("multiply", swish_of(node, gate, alpha), data)
 
 
 @from_onnx("Gelu", since=20)
 @from_onnx("Gelu", since=1, domain="com.microsoft")
-def gelu(node: OnnxNode) -> Expr:
+def gelu(node: OnnxNode, data: Expr, *, approximate: str = "none") -> Expr:
     """x/2 (1 + erf(x/√2)), or its tanh approximation."""
-    return gelu_of(node, node.arg(0), tanh=node.attr("approximate", "none") == "tanh")
+    return gelu_of(node, data, tanh=approximate == "tanh")
 
 
 def gelu_of(node: OnnxNode, data: Expr, *, tanh: bool) -> Expr:
@@ -202,56 +201,50 @@ def gelu_of(node: OnnxNode, data: Expr, *, tanh: bool) -> Expr:
     return _formula(node, data, f"x 0.5 multiply {inner} 1 add multiply")
 
 
-def _softplus(node: OnnxNode, data: Expr) -> Expr:
-    """max(x, 0) + log(1 + exp(-|x|)): no overflow for large x."""
+@from_onnx("Softplus")
+def softplus(node: OnnxNode, data: Expr) -> Expr:
+    """log(1 + exp(x)) as max(x, 0) + log(1 + exp(-|x|)): no overflow for large x."""
     log = _formula(node, data, "x abs negative exp 1 add log")
     return node.call("add", node.call("nn.relu", data), log)
 
 
-@from_onnx("Softplus")
-def softplus(node: OnnxNode) -> Expr:
-    """log(1 + exp(x))."""
-    return _softplus(node, node.arg(0))
-
-
 @from_onnx("Softsign")
-def softsign(node: OnnxNode) -> Expr:
+def softsign(node: OnnxNode, data: Expr) -> Expr:
     """x / (1 + |x|)."""
-    return _formula(node, node.arg(0), "x x abs 1 add divide")
-
-
-def _exponential(node: OnnxNode, alpha: float) -> Expr:
-    # exp only sees x <= 0: the branch not taken must not overflow.
-    negative = f"x 0 minimum exp 1 subtract {alpha} multiply"
-    return _formula(node, node.arg(0), f"x 0 greater x {negative} where")
+    return _formula(node, data, "x x abs 1 add divide")
 
 
 @from_onnx("Elu")
-def elu(node: OnnxNode) -> Expr:
+def elu(node: OnnxNode, data: Expr, *, alpha: float = 1.0) -> Expr:
     """x for x > 0, else alpha (exp(x) - 1)."""
-    return _exponential(node, node.attr("alpha", 1.0))
+    # exp only sees x <= 0: the branch not taken must not overflow.
+    negative = f"x 0 minimum exp 1 subtract {alpha} multiply"
+    return _formula(node, data, f"x 0 greater x {negative} where")
 
 
 @from_onnx("Selu")
-def selu(node: OnnxNode) -> Expr:
+def selu(
+    node: OnnxNode,
+    data: Expr,
+    *,
+    alpha: float = 1.6732632423543772,
+    gamma: float = 1.0507009873554805,
+) -> Expr:
     """gamma times elu."""
-    result = _exponential(node, node.attr("alpha", 1.6732632423543772))
-    return node.times(result, node.attr("gamma", 1.0507009873554805))
+    return node.times(elu(node, data, alpha=alpha), gamma)
 
 
 @from_onnx("Shrink", since=9)
-def shrink(node: OnnxNode) -> Expr:
+def shrink(node: OnnxNode, data: Expr, *, bias: float = 0.0, lambd: float = 0.5) -> Expr:
     """x + bias below -lambd, x - bias above lambd, 0 between."""
-    limit = node.attr("lambd", 0.5)
-    bias = node.attr("bias", 0.0)
-    above = f"x {limit} greater x {bias} subtract 0 where"
-    return _formula(node, node.arg(0), f"x {-limit} less x {bias} add {above} where")
+    above = f"x {lambd} greater x {bias} subtract 0 where"
+    return _formula(node, data, f"x {-lambd} less x {bias} add {above} where")
 
 
 @from_onnx("ThresholdedRelu", since=10)
-def thresholded_relu(node: OnnxNode) -> Expr:
+def thresholded_relu(node: OnnxNode, data: Expr, *, alpha: float = 1.0) -> Expr:
     """x above alpha, 0 elsewhere."""
-    return _formula(node, node.arg(0), f"x {node.attr('alpha', 1.0)} greater x 0 where")
+    return _formula(node, data, f"x {alpha} greater x 0 where")
 
 
 _Along = Callable[[OnnxNode, Expr, int], Expr]
@@ -283,14 +276,16 @@ _ALONG: dict[str, _Along] = {
 }
 
 
-def along_axis(node: OnnxNode) -> Expr:
-    """Over one axis; before opset 13 axes from ``axis`` on are one."""
+def along_axis(node: OnnxNode, data: Expr, *, axis: int = -1) -> Expr:
+    """Over one axis."""
+    return _ALONG[node.op_type](node, data, axis)
+
+
+def along_axes(node: OnnxNode, data: Expr, *, axis: int = 1) -> Expr:
+    """Before opset 13 axes from ``axis`` on are one."""
     along = _ALONG[node.op_type]
-    data = node.arg(0)
-    if node.opset >= 13:
-        return along(node, data, node.attr("axis", -1))
     rank = node.rank(data)
-    axis = node.axis(node.attr("axis", 1), rank)
+    axis = node.axis(axis, rank)
     if axis == rank - 1:
         return along(node, data, -1)
     shape = node.shape(data)
@@ -299,18 +294,22 @@ def along_axis(node: OnnxNode) -> Expr:
 
 
 for _op_type in _ALONG:
-    from_onnx(_op_type)(along_axis)
+    from_onnx(_op_type)(along_axes)
     from_onnx(_op_type, since=13)(along_axis)
 
 
 @from_onnx("Dropout")
-def dropout(node: OnnxNode) -> list[Expr]:
+def dropout(
+    node: OnnxNode,
+    data: Expr,
+    ratio: Input | None = None,
+    training_mode: Array | None = None,
+) -> list[Expr]:
     """Dropout at inference: the data, and a mask of ones."""
-    if node.has_input(2) and node.require_known(2, "training_mode").any():
-        ratio = node.require_known(1, "the ratio") if node.has_input(1) else np.ones(())
-        if ratio.any():
+    if training_mode is not None and training_mode.any():
+        kept = np.ones(()) if ratio is None else node.require_known(1, "the ratio")
+        if kept.any():
             raise node.error("training_mode is not supported", "export the model in eval mode")
-    data = node.arg(0)
     mask = node.const(np.ones((), dtype="bool"))
     outputs = [data]
     if len(node.proto.output) > 1 and node.proto.output[1]:

@@ -21,6 +21,7 @@ from compiler.frontend.from_onnx.convert.normalization import layer_normalized, 
 from compiler.frontend.from_onnx.convert.recurrent import ACTIVATIONS, activation
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
+from compiler.frontend.from_onnx.signature import Input, by_signature
 from compiler.ir.expr import Expr
 
 _fused: Final = partial(from_onnx, since=1, domain="com.microsoft")
@@ -39,7 +40,9 @@ def fused_conv(node: OnnxNode) -> Expr:
 def fused_gemm(node: OnnxNode) -> Expr:
     """Gemm and an activation."""
     factors = [node.attr(f"activation_{kind}", None) for kind in ("alpha", "beta")]
-    return _activated(node, gemm(node), [f for f in factors if f is not None])
+    result = by_signature(gemm)(node)
+    assert isinstance(result, Expr)
+    return _activated(node, result, [f for f in factors if f is not None])
 
 
 def _activated(node: OnnxNode, data: Expr, factors: Sequence[float]) -> Expr:
@@ -88,36 +91,51 @@ def _turned(node: OnnxNode, index: int, side: str) -> Expr:
 
 
 @_fused("BiasGelu")
-def bias_gelu(node: OnnxNode) -> Expr:
+def bias_gelu(node: OnnxNode, data: Expr, bias: Expr) -> Expr:
     """Gelu of a sum."""
-    return gelu_of(node, node.call("add", node.arg(0), node.arg(1)), tanh=False)
+    return gelu_of(node, node.call("add", data, bias), tanh=False)
 
 
 @_fused("FastGelu")
-def fast_gelu(node: OnnxNode) -> Expr:
+def fast_gelu(node: OnnxNode, data: Expr, bias: Expr | None = None) -> Expr:
     """Gelu by tanh, of a sum where there is a bias."""
-    return gelu_of(node, _sum(node, (0, 1)), tanh=True)
+    return gelu_of(node, _sum(node, data, bias), tanh=True)
 
 
 @_fused("SkipLayerNormalization")
-def skip_layer_normalization(node: OnnxNode) -> list[Expr]:
+def skip_layer_normalization(
+    node: OnnxNode,
+    data: Expr,
+    skip: Expr,
+    gamma: Expr,
+    beta: Expr | None = None,
+    bias: Expr | None = None,
+    *,
+    epsilon: float = 1e-12,
+) -> list[Expr]:
     """Layer norm of a sum; output 3 is the sum."""
-    total = _sum(node, (0, 1, 4))
-    beta = node.arg(3) if node.has_input(3) else None
-    return _with_sum(node, layer_normalized(node, total, node.arg(2), beta, 1e-12), total)
+    total = _sum(node, data, skip, bias)
+    return _with_sum(node, layer_normalized(node, total, gamma, beta, epsilon), total)
 
 
 @_fused("SkipSimplifiedLayerNormalization")
-def skip_rms_normalization(node: OnnxNode) -> list[Expr]:
+def skip_rms_normalization(
+    node: OnnxNode,
+    data: Expr,
+    skip: Expr,
+    gamma: Expr,
+    bias: Expr | None = None,
+    *,
+    epsilon: float = 1e-5,
+) -> list[Expr]:
     """RMS norm of a sum; output 3 is the sum."""
-    total = _sum(node, (0, 1, 3))
+    total = _sum(node, data, skip, bias)
     last = (node.rank(total) - 1,)
-    return _with_sum(node, rms_normalized(node, total, node.arg(2), last), total)
+    return _with_sum(node, rms_normalized(node, total, gamma, last, epsilon), total)
 
 
-def _sum(node: OnnxNode, places: Sequence[int]) -> Expr:
-    terms = (node.arg(place) for place in places if node.has_input(place))
-    return reduce(partial(node.call, "add"), terms)
+def _sum(node: OnnxNode, *terms: Expr | None) -> Expr:
+    return reduce(partial(node.call, "add"), [term for term in terms if term is not None])
 
 
 def _with_sum(node: OnnxNode, result: Expr, total: Expr) -> list[Expr]:
@@ -143,14 +161,16 @@ def embed_layer_normalization(node: OnnxNode) -> list[Expr]:
         count = node.call("sum", node.arg(7), axis=(1,))
     else:
         count = node.const(np.zeros(rows, np.int32))
-    normalized = layer_normalized(node, total, node.arg(5), node.arg(6), 1e-12)
+    normalized = layer_normalized(
+        node, total, node.arg(5), node.arg(6), node.attr("epsilon", 1e-12)
+    )
     return [normalized, count, total][: len(node.proto.output)]
 
 
 @_fused("Attention")
 def attention(node: OnnxNode) -> Expr:
     """Convert an attention of one stream, whose three products are one."""
-    joined = matmul(node)
+    joined = matmul(node, node.arg(0), Input(node, 1))
     if node.has_input(2):
         joined = node.call("add", joined, node.arg(2))
     width = node.shape(joined)[-1] // 3

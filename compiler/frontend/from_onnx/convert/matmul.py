@@ -9,53 +9,59 @@ import numpy as np
 
 from compiler.frontend.from_onnx.node import MAX_CONSTANT, OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
+from compiler.frontend.from_onnx.signature import Input
 from compiler.ir.expr import Expr
 
 
 @from_onnx("Gemm")
-def gemm(node: OnnxNode) -> Expr:
+def gemm(
+    node: OnnxNode,
+    data: Expr,
+    weight: Input,
+    bias: Input | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: bool = False,
+    transB: bool = False,
+) -> Expr:
     """alpha * A B + beta * C; factors are folded into the weights where these are constant."""
-    alpha = node.attr("alpha", 1.0)
-    beta = node.attr("beta", 1.0)
-    data = node.arg(0)
-    if node.attr("transA", 0):
+    if transA:
         data = node.call("transpose", data, axes=(1, 0))
-    transposed = bool(node.attr("transB", 0))
-    stored = node.values.is_stored(node.proto.input[1])
-    weight = None
+    stored = weight.is_stored
+    rows = None
     # nn.dense wants (units, in_features), which is B already when transB is set.
-    if stored and not (transposed and alpha == 1.0):
-        weight = node.weight(
-            1,
+    if stored and not (transB and alpha == 1.0):
+        rows = weight.weight(
             "dense" if alpha == 1.0 else f"dense_{alpha:g}",
-            lambda b: np.ascontiguousarray(b if transposed else b.T) * b.dtype.type(alpha),
+            lambda b: np.ascontiguousarray(b if transB else b.T) * b.dtype.type(alpha),
         )
-    if weight is None:  # as it is, computed, or behind nodes that run when weights are bound
-        weight = node.arg(1)
-        if transposed != stored:
-            weight = node.call("transpose", weight, axes=(1, 0))
-        weight = node.times(weight, alpha) if stored else weight
+    if rows is None:  # as it is, computed, or behind nodes that run when weights are bound
+        rows = weight.expr
+        if transB != stored:
+            rows = node.call("transpose", rows, axes=(1, 0))
+        rows = node.times(rows, alpha) if stored else rows
     if stored:
-        result = node.call("nn.dense", data, weight, units=node.shape(weight)[0])
+        result = node.call("nn.dense", data, rows, units=node.shape(rows)[0])
     else:
-        result = node.times(node.call("nn.matmul", data, weight), alpha)
-    if not node.has_input(2) or beta == 0.0:
+        result = node.times(node.call("nn.matmul", data, rows), alpha)
+    if bias is None or beta == 0.0:
         return result
-    bias = None
+    addend = None
     if beta != 1.0:
-        bias = node.weight(2, f"times_{beta:g}", lambda c: c * c.dtype.type(beta))
-    return node.call("add", result, bias or node.times(node.arg(2), beta))
+        addend = bias.weight(f"times_{beta:g}", lambda c: c * c.dtype.type(beta))
+    return node.call("add", result, addend or node.times(bias.expr, beta))
 
 
 @from_onnx("MatMul")
-def matmul(node: OnnxNode) -> Expr:
+def matmul(node: OnnxNode, lhs: Expr, rhs: Input) -> Expr:
     """numpy's matmul; leading axes broadcast."""
-    known = node.known(1)
-    if known is not None and known.ndim == 2 and node.rank(node.arg(0)) >= 1:
-        weight = node.weight(1, "dense", lambda b: b.T)
+    known = rhs.known
+    if known is not None and known.ndim == 2 and node.rank(lhs) >= 1:
+        weight = rhs.weight("dense", lambda b: b.T)
         assert weight is not None
-        return dense(node, node.arg(0), weight)
-    return product(node, node.arg(0), node.arg(1))
+        return dense(node, lhs, weight)
+    return product(node, lhs, rhs.expr)
 
 
 def dense(node: OnnxNode, data: Expr, weight: Expr) -> Expr:
@@ -108,24 +114,39 @@ def _batched(node: OnnxNode, lhs: Expr, rhs: Expr) -> Expr:
 
 
 @from_onnx("DFT", since=17)
+def dft_before_opset_20(
+    node: OnnxNode,
+    data: Expr,
+    dft_length: int | None = None,
+    *,
+    axis: int = 1,
+    inverse: bool = False,
+    onesided: bool = False,
+) -> Expr:
+    """The axis is an attribute."""
+    return dft(node, data, dft_length, axis, inverse=inverse, onesided=onesided)
+
+
 @from_onnx("DFT", since=20)
-def dft(node: OnnxNode) -> Expr:
+def dft(
+    node: OnnxNode,
+    data: Expr,
+    dft_length: int | None = None,
+    axis: int | None = None,
+    *,
+    inverse: bool = False,
+    onesided: bool = False,
+) -> Expr:
     """A product with a constant matrix of cosines and sines over (samples, parts)."""
-    data = node.arg(0)
     shape = node.shape(data)
     rank = node.rank(data)
-    if node.opset < 20:
-        axis = node.attr("axis", 1)
-    else:
-        axis = node.ints(2, "the axis")[0] if node.has_input(2) else -2
-    axis = node.axis(axis, rank)
+    axis = node.axis(-2 if axis is None else axis, rank)
     samples = shape[axis]
     parts = shape[-1]
-    inverse = node.attr("inverse", 0)
-    onesided = node.attr("onesided", 0)
-    mirrored = bool(inverse and onesided)
+    mirrored = inverse and onesided
     length = 2 * (samples - 1) if mirrored else samples
-    length = node.ints(1, "the length")[0] if node.has_input(1) else length
+    if dft_length is not None:
+        length = dft_length
     count = length // 2 + 1 if onesided and not inverse else length
     if 4 * count * samples > MAX_CONSTANT:
         raise node.error(f"a transform of {samples} samples is a product of {4 * count * samples}")

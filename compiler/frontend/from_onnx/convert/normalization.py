@@ -9,32 +9,38 @@ import onnx
 
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
+from compiler.frontend.from_onnx.signature import Input
 from compiler.ir.expr import Expr
 
 
 @from_onnx("BatchNormalization")
-def batch_normalization(node: OnnxNode) -> list[Expr]:
+def batch_normalization(
+    node: OnnxNode,
+    data: Expr,
+    scale: Expr,
+    bias: Expr,
+    mean: Expr,
+    variance: Expr,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+) -> list[Expr]:
     """Normalize with the stored statistics, or in training mode with those of the batch."""
-    mean = node.arg(3)
-    variance = node.arg(4)
+    stored = [mean, variance]
     training = trains(node.proto, node.opset)
+    found = stored
     if training:
-        mean, variance = _batch_statistics(node)
-    normalized = node.call(
-        "nn.batch_norm",
-        node.arg(0),
-        node.arg(1),
-        node.arg(2),
-        mean,
-        variance,
-        axis=1,
-        epsilon=node.attr("epsilon", 1e-5),
-    )
+        axes = tuple(a for a in range(node.rank(data)) if a != 1)
+        found = [node.call("squeeze", one, axis=axes) for one in _moments(node, data, axes)]
+    normalized = node.call("nn.batch_norm", data, scale, bias, *found, axis=1, epsilon=epsilon)
     result = node.field(normalized, 0)
     if not training:
         return [result]
-    running = [_running(node, node.arg(3), mean), _running(node, node.arg(4), variance)]
-    saved = [mean, variance] if node.opset < 14 else []
+    running = [
+        node.call("add", node.times(old, momentum), node.times(new, 1 - momentum))
+        for old, new in zip(stored, found, strict=True)
+    ]
+    saved = found if node.opset < 14 else []
     return [result, *running, *saved]
 
 
@@ -60,13 +66,6 @@ def training_note(model: onnx.ModelProto) -> str:
     )
 
 
-def _batch_statistics(node: OnnxNode) -> tuple[Expr, ...]:
-    """Mean and variance per channel over the batch."""
-    data = node.arg(0)
-    axes = tuple(a for a in range(node.rank(data)) if a != 1)
-    return tuple(node.call("squeeze", one, axis=axes) for one in _moments(node, data, axes))
-
-
 def _moments(node: OnnxNode, data: Expr, axes: tuple[int, ...]) -> tuple[Expr, Expr]:
     """Mean and variance, whose axes are kept."""
     mean = node.call("mean", data, axis=axes, keepdims=True)
@@ -75,82 +74,81 @@ def _moments(node: OnnxNode, data: Expr, axes: tuple[int, ...]) -> tuple[Expr, E
     return mean, node.call("mean", square, axis=axes, keepdims=True)
 
 
-def _running(node: OnnxNode, stored: Expr, batch: Expr) -> Expr:
-    """stored · momentum + batch · (1 - momentum)."""
-    momentum = node.attr("momentum", 0.9)
-    return node.call("add", node.times(stored, momentum), node.times(batch, 1 - momentum))
-
-
 @from_onnx("InstanceNormalization", since=6)
-def instance_normalization(node: OnnxNode) -> Expr:
+def instance_normalization(
+    node: OnnxNode, data: Expr, scale: Expr, bias: Expr, *, epsilon: float = 1e-5
+) -> Expr:
     """Statistics per sample and channel."""
-    return node.call("nn.instance_norm", *node.args(), axis=1, epsilon=node.attr("epsilon", 1e-5))
+    return node.call("nn.instance_norm", data, scale, bias, axis=1, epsilon=epsilon)
 
 
 @from_onnx("LayerNormalization", since=1)
 @from_onnx("LayerNormalization", since=1, domain="com.microsoft")
-def layer_normalization(node: OnnxNode) -> list[Expr]:
+def layer_normalization(
+    node: OnnxNode,
+    data: Expr,
+    scale: Input,
+    bias: Input | None = None,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+) -> list[Expr]:
     """Over the axes from ``axis`` on; several of them are flattened first."""
-    data = node.arg(0)
     shape = node.shape(data)
-    axis = node.axis(node.attr("axis", -1), len(shape))
-    size = math.prod(shape[axis:])
-    data = node.reshaped(data, (*shape[:axis], size))
+    axis = node.axis(axis, len(shape))
+    rows = node.reshaped(data, (*shape[:axis], math.prod(shape[axis:])))
 
-    def vector(index: int) -> Expr:
-        if axis == len(shape) - 1 and node.rank(node.arg(index)) == 1:
-            return node.arg(index)
-        derived = node.weight(index, "flat", lambda v: v.reshape(-1))
-        return derived or node.call("reshape", node.arg(index), newshape=(-1,))
+    def vector(given: Input) -> Expr:
+        if axis == len(shape) - 1 and node.rank(given.expr) == 1:
+            return given.expr
+        derived = given.weight("flat", lambda v: v.reshape(-1))
+        return derived or node.call("reshape", given.expr, newshape=(-1,))
 
-    result = layer_normalized(node, data, vector(1), vector(2) if node.has_input(2) else None)
+    beta = None if bias is None else vector(bias)
+    result = layer_normalized(node, rows, vector(scale), beta, epsilon)
     result = node.reshaped(result, shape)
-    return [result, *_statistics(node, node.arg(0), tuple(range(axis, len(shape))))]
+    if len(node.proto.output) < 2:
+        return [result]
+    mean, spread = _moments(node, data, tuple(range(axis, len(shape))))
+    moved = node.call("add", spread, node.scalar_like(epsilon, data))
+    return [result, mean, node.call("rsqrt", moved)]
 
 
 def layer_normalized(
-    node: OnnxNode, data: Expr, gamma: Expr, beta: Expr | None, epsilon: float = 1e-5
+    node: OnnxNode, data: Expr, gamma: Expr, beta: Expr | None, epsilon: float
 ) -> Expr:
-    """Over the last axis; ``epsilon`` where the node has none."""
+    """Over the last axis."""
     if beta is None:
         beta = node.const(np.zeros(node.shape(data)[-1], data.tensor_type.dtype))
-    epsilon = node.attr("epsilon", epsilon)
     return node.call("nn.layer_norm", data, gamma, beta, axis=-1, epsilon=epsilon)
-
-
-def _statistics(node: OnnxNode, data: Expr, axes: tuple[int, ...]) -> list[Expr]:
-    """Mean and 1/sqrt(variance + epsilon), where the node has these outputs."""
-    if len(node.proto.output) < 2:
-        return []
-    mean, spread = _moments(node, data, axes)
-    moved = node.call("add", spread, node.scalar_like(node.attr("epsilon", 1e-5), data))
-    return [mean, node.call("rsqrt", moved)]
 
 
 @from_onnx("RMSNormalization", since=23)
 @from_onnx("SimplifiedLayerNormalization", since=1)
-def rms_normalization(node: OnnxNode) -> Expr:
+def rms_normalization(
+    node: OnnxNode, data: Expr, scale: Expr, *, axis: int = -1, epsilon: float = 1e-5
+) -> Expr:
     """Over the axes from ``axis`` on."""
-    rank = node.rank(node.arg(0))
-    axes = range(node.axis(node.attr("axis", -1), rank), rank)
-    return rms_normalized(node, node.arg(0), node.arg(1), tuple(axes))
+    rank = node.rank(data)
+    axes = range(node.axis(axis, rank), rank)
+    return rms_normalized(node, data, scale, tuple(axes), epsilon)
 
 
-def rms_normalized(node: OnnxNode, data: Expr, gamma: Expr, axes: tuple[int, ...]) -> Expr:
+def rms_normalized(
+    node: OnnxNode, data: Expr, gamma: Expr, axes: tuple[int, ...], epsilon: float
+) -> Expr:
     """x / sqrt(mean(x²) + epsilon) * gamma."""
     square = node.call("multiply", data, data)
     mean = node.call("mean", square, axis=axes, keepdims=True)
-    moved = node.call("add", mean, node.scalar_like(node.attr("epsilon", 1e-5), data))
+    moved = node.call("add", mean, node.scalar_like(epsilon, data))
     normalized = node.call("multiply", data, node.call("rsqrt", moved))
     return node.call("multiply", normalized, gamma)
 
 
 @from_onnx("LpNormalization")
-def lp_normalization(node: OnnxNode) -> Expr:
+def lp_normalization(node: OnnxNode, data: Expr, *, axis: int = -1, p: int = 2) -> Expr:
     """x / |x| along one axis, p = 1 or 2."""
-    data = node.arg(0)
-    axis = node.axis(node.attr("axis", -1), node.rank(data))
-    return normalized(node, data, axis, f"L{node.attr('p', 2)}")
+    return normalized(node, data, node.axis(axis, node.rank(data)), f"L{p}")
 
 
 def normalized(node: OnnxNode, data: Expr, axis: int, norm: str) -> Expr:
@@ -172,14 +170,14 @@ def normalized(node: OnnxNode, data: Expr, axis: int, norm: str) -> Expr:
 
 
 @from_onnx("LRN")
-def local_response_normalization(node: OnnxNode) -> Expr:
+def local_response_normalization(
+    node: OnnxNode,
+    data: Expr,
+    *,
+    size: int,
+    alpha: float = 1e-4,
+    beta: float = 0.75,
+    bias: float = 1.0,
+) -> Expr:
     """Across channels."""
-    return node.call(
-        "nn.lrn",
-        node.arg(0),
-        size=node.attr("size"),
-        axis=1,
-        bias=node.attr("bias", 1.0),
-        alpha=node.attr("alpha", 1e-4),
-        beta=node.attr("beta", 0.75),
-    )
+    return node.call("nn.lrn", data, size=size, axis=1, bias=bias, alpha=alpha, beta=beta)

@@ -10,8 +10,10 @@ import numpy as np
 from compiler.errors import OnnxImportError
 from compiler.frontend.from_onnx.node import MAX_CONSTANT, OnnxNode, dtype_of
 from compiler.frontend.from_onnx.opsets import from_onnx
+from compiler.frontend.from_onnx.signature import Input
 from compiler.ir.expr import Call, Expr, is_op_call
 from compiler.ir.ty import bits, integer_range, is_dynamic, is_float, is_integer
+from compiler.ops.number_format import Array
 
 _BINARY = {
     "Add": "add",
@@ -35,41 +37,39 @@ _ALL_BINARY = _BINARY | {
 }
 
 
-def binary(node: OnnxNode) -> Expr:
+def binary(node: OnnxNode, lhs: Expr, rhs: Expr) -> Expr:
     """The operator that is the same."""
-    return node.call(_ALL_BINARY[node.op_type], node.arg(0), _aligned(node))
+    return node.call(_ALL_BINARY[node.op_type], lhs, rhs)
 
 
-def _aligned(node: OnnxNode) -> Expr:
-    """The second operand. Before opset 7 its axes lie along those of the first one from ``axis`` on
-    where ``broadcast`` says so, and it gets trailing axes of size 1; without ``axis`` along the
-    last ones."""
-    data = node.arg(0)
-    other = node.arg(1)
-    axis = node.attr("axis", None)
-    if node.opset >= 7 or not node.attr("broadcast", 0) or axis is None:
-        return other
-    rank = node.rank(data)
-    other_rank = node.rank(other)
-    missing = rank - other_rank - node.axis(axis, rank)
-    if missing < 0:
-        raise node.error(f"axis {axis} leaves no room for rank {other_rank} in rank {rank}")
-    if missing == 0:
-        return other
-    return node.call("expand_dims", other, axis=other_rank, num_newaxis=missing)
+def binary_before_opset_7(
+    node: OnnxNode, lhs: Expr, rhs: Expr, *, axis: int | None = None, broadcast: bool = False
+) -> Expr:
+    """The axes of the second operand lie along those of the first one from ``axis`` on where
+    ``broadcast`` says so, and it gets trailing axes of size 1; without ``axis`` along the last
+    ones."""
+    if broadcast and axis is not None:
+        rank = node.rank(lhs)
+        own = node.rank(rhs)
+        missing = rank - own - node.axis(axis, rank)
+        if missing < 0:
+            raise node.error(f"axis {axis} leaves no room for rank {own} in rank {rank}")
+        if missing:
+            rhs = node.call("expand_dims", rhs, axis=own, num_newaxis=missing)
+    return binary(node, lhs, rhs)
 
 
 for _op_type in _BINARY:
-    from_onnx(_op_type)(binary)
+    from_onnx(_op_type)(binary_before_opset_7)
 for _op_type in _ALL_BINARY:
     if _op_type not in ("Mul", "Div", "Pow"):
         from_onnx(_op_type, since=7)(binary)
 
 
 @from_onnx("Mul", since=7)
-def multiply(node: OnnxNode) -> Expr:
+def multiply(node: OnnxNode, lhs: Expr, rhs: Expr) -> Expr:
     """Elementwise product; nothing is left of one with zeros, whose range would be no scale."""
-    made = node.call("multiply", node.arg(0), node.arg(1))
+    made = node.call("multiply", lhs, rhs)
     zeros = (node.known(place) for place in (0, 1))
     if not any(held is not None and held.dtype.kind == "f" and not held.any() for held in zeros):
         return made
@@ -80,18 +80,16 @@ def multiply(node: OnnxNode) -> Expr:
 
 
 @from_onnx("BitwiseNot", since=18)
-def bitwise_not(node: OnnxNode) -> Expr:
+def bitwise_not(node: OnnxNode, data: Expr) -> Expr:
     """Bitwise complement."""
-    return node.call("bitwise_not", node.arg(0))
+    return node.call("bitwise_not", data)
 
 
 @from_onnx("BitShift", since=11)
-def bit_shift(node: OnnxNode) -> Expr:
+def bit_shift(node: OnnxNode, data: Expr, amount: Expr, *, direction: str) -> Expr:
     """Shift in the direction of the attribute; amounts outside the width push every bit out."""
-    right = node.attr("direction") == "RIGHT"
+    right = direction == "RIGHT"
     op = "right_shift" if right else "left_shift"
-    data = node.arg(0)
-    amount = node.arg(1)
     width = bits(amount.tensor_type.dtype)
     known = node.known(1)
     if known is not None and known.size and known.min() >= 0 and known.max() < width:
@@ -111,50 +109,43 @@ def bit_shift(node: OnnxNode) -> Expr:
 
 
 @from_onnx("Div", since=7)
-def divide(node: OnnxNode) -> Expr:
+def divide(node: OnnxNode, lhs: Expr, rhs: Input) -> Expr:
     """Division; by a float constant it becomes a product with the reciprocal."""
-    data = node.arg(0)
-    if is_float(data.tensor_type.dtype):
-        inverse = node.weight(1, "reciprocal", lambda d: d.dtype.type(1) / d)
+    if is_float(lhs.tensor_type.dtype):
+        inverse = rhs.weight("reciprocal", lambda d: d.dtype.type(1) / d)
         if inverse is not None and node.known(0) is None:
-            return node.call("multiply", data, inverse)
-    return node.call("divide", data, node.arg(1))
+            return node.call("multiply", lhs, inverse)
+    return node.call("divide", lhs, rhs.expr)
 
 
 @from_onnx("Pow", since=7)
-def power(node: OnnxNode) -> Expr:
+def power(node: OnnxNode, data: Expr, exponent: Input) -> Expr:
     """Power; exponents 2 and 0.5 become a product and a square root."""
-    data = node.arg(0)
     dtype = data.tensor_type.dtype
-    exponent = node.known(1)
-    if exponent is not None and exponent.size == 1 and is_float(dtype):
-        value = float(exponent.reshape(()))
-        if value == 2.0 and exponent.ndim <= node.rank(data):
+    known = exponent.known
+    if known is not None and known.size == 1 and is_float(dtype):
+        value = float(known.reshape(()))
+        if value == 2.0 and known.ndim <= node.rank(data):
             return node.call("multiply", data, data)
-        if value == 0.5 and exponent.ndim <= node.rank(data):
+        if value == 0.5 and known.ndim <= node.rank(data):
             return node.call("sqrt", data)
-        if value == 1.0 and exponent.ndim <= node.rank(data):
+        if value == 1.0 and known.ndim <= node.rank(data):
             return data
-    return node.call("power", data, node.cast(node.arg(1), dtype))
+    return node.call("power", data, node.cast(exponent.expr, dtype))
 
 
 @from_onnx("Mod", since=10)
-def modulo(node: OnnxNode) -> Expr:
+def modulo(node: OnnxNode, lhs: Expr, rhs: Expr, *, fmod: bool = False) -> Expr:
     """Sign of the divisor, or of the dividend with fmod=1."""
-    op = "trunc_mod" if node.attr("fmod", 0) else "floor_mod"
-    return node.call(op, node.arg(0), node.arg(1))
-
-
-def _folded(node: OnnxNode, op: str) -> Expr:
-    return reduce(partial(node.call, op), node.args())
+    return node.call("trunc_mod" if fmod else "floor_mod", lhs, rhs)
 
 
 _VARIADIC = {"Sum": "add", "Max": "maximum", "Min": "minimum"}
 
 
-def variadic(node: OnnxNode) -> Expr:
+def variadic(node: OnnxNode, *data: Expr) -> Expr:
     """Any number of tensors, folded from the left."""
-    return _folded(node, _VARIADIC[node.op_type])
+    return reduce(partial(node.call, _VARIADIC[node.op_type]), data)
 
 
 for _op_type in _VARIADIC:
@@ -163,38 +154,37 @@ for _op_type in _VARIADIC:
 
 
 @from_onnx("Mean", since=8)
-def mean_of_inputs(node: OnnxNode) -> Expr:
+def mean_of_inputs(node: OnnxNode, *data: Expr) -> Expr:
     """Elementwise mean of the inputs."""
-    return node.times(_folded(node, "add"), 1 / node.num_inputs)
+    return node.times(reduce(partial(node.call, "add"), data), 1 / len(data))
 
 
 @from_onnx("Where", since=9)
-def where(node: OnnxNode) -> Expr:
+def where(node: OnnxNode, condition: Expr, yes: Expr, no: Expr) -> Expr:
     """Choice by a bool tensor."""
-    return node.call("where", node.arg(0), node.arg(1), node.arg(2))
+    return node.call("where", condition, yes, no)
 
 
 @from_onnx("Identity")
-def identity(node: OnnxNode) -> Expr:
+def identity(data: Expr) -> Expr:
     """The input itself."""
-    return node.arg(0)
+    return data
 
 
 @from_onnx("Cast", since=6)
-def cast(node: OnnxNode) -> Expr:
+def cast(node: OnnxNode, data: Expr, *, to: int) -> Expr:
     """Cast; to its own dtype it is the input itself."""
-    return _cast(node, dtype_of(node.attr("to"), node.label))
+    return _cast(node, data, dtype_of(to, node.label))
 
 
 @from_onnx("CastLike", since=15)
-def cast_like(node: OnnxNode) -> Expr:
+def cast_like(node: OnnxNode, data: Expr, like: Expr) -> Expr:
     """Cast to the dtype of the second input."""
-    return _cast(node, node.arg(1).tensor_type.dtype)
+    return _cast(node, data, like.tensor_type.dtype)
 
 
-def _cast(node: OnnxNode, dtype: str) -> Expr:
+def _cast(node: OnnxNode, data: Expr, dtype: str) -> Expr:
     """Floats that become integers and floats again are floats without their fraction."""
-    data = node.arg(0)
     held = data.tensor_type.dtype
     if held == dtype:
         return data
@@ -206,41 +196,45 @@ def _cast(node: OnnxNode, dtype: str) -> Expr:
 
 
 @from_onnx("Constant")
-def constant(node: OnnxNode) -> Expr:
+def constant(
+    node: OnnxNode,
+    *,
+    value: Array | None = None,
+    value_float: float | None = None,
+    value_floats: list[float] | None = None,
+    value_int: int | None = None,
+    value_ints: list[int] | None = None,
+) -> Expr:
     """A tensor literal in any of its spellings."""
-    for name, dtype in {
-        "value": None,
-        "value_float": "float32",
-        "value_floats": "float32",
-        "value_int": "int64",
-        "value_ints": "int64",
-    }.items():
-        value = node.attr(name, None)
-        if value is not None:
-            return node.const(value, dtype)
+    if value is not None:
+        return node.const(value)
+    for real in (value_float, value_floats):
+        if real is not None:
+            return node.const(real, "float32")
+    for integer in (value_int, value_ints):
+        if integer is not None:
+            return node.const(integer, "int64")
     raise node.error("only dense numeric values are supported")
 
 
 @from_onnx("ConstantOfShape", since=9)
-def constant_of_shape(node: OnnxNode) -> Expr:
+def constant_of_shape(node: OnnxNode, shape: list[int], *, value: Array | None = None) -> Expr:
     """A tensor full of one value; the shape must be constant."""
-    shape = tuple(node.ints(0, "the shape"))
-    value = np.asarray(node.attr("value", np.zeros(1, "float32"))).reshape(())
+    fill = np.zeros((), "float32") if value is None else np.asarray(value).reshape(())
     if any(d < 0 for d in shape):
-        raise node.error(f"negative dimension in shape {shape}")
-    return node.call("full", node.const(value), shape=shape, dtype=str(value.dtype))
+        raise node.error(f"negative dimension in shape {tuple(shape)}")
+    return node.call("full", node.const(fill), shape=tuple(shape), dtype=str(fill.dtype))
 
 
 @from_onnx("EyeLike", since=9)
-def eye_like(node: OnnxNode) -> Expr:
+def eye_like(node: OnnxNode, data: Expr, *, dtype: int | None = None, k: int = 0) -> Expr:
     """Ones on a diagonal, of a static shape."""
-    shape = node.shape(node.arg(0))
-    to = node.attr("dtype", None)
-    dtype = node.arg(0).tensor_type.dtype if to is None else dtype_of(to, node.label)
-    if len(shape) != 2 or shape[0] * shape[1] * bits(dtype) > 1 << 31:
+    shape = node.shape(data)
+    kind = data.tensor_type.dtype if dtype is None else dtype_of(dtype, node.label)
+    if len(shape) != 2 or shape[0] * shape[1] * bits(kind) > 1 << 31:
         raise node.error(f"shape {shape} is not that of a matrix of up to 256 MB")
-    offset = max(-shape[0], min(shape[1], node.attr("k", 0)))
-    return node.const(np.eye(shape[0], shape[1], k=offset, dtype=np.dtype(dtype)))
+    offset = max(-shape[0], min(shape[1], k))
+    return node.const(np.eye(shape[0], shape[1], k=offset, dtype=np.dtype(kind)))
 
 
 @from_onnx("Range", since=11)
@@ -257,12 +251,10 @@ def arange(node: OnnxNode) -> Expr:
 
 
 @from_onnx("Shape")
-def shape_of(node: OnnxNode) -> Expr:
+def shape_of(node: OnnxNode, data: Expr, *, start: int = 0, end: int | None = None) -> Expr:
     """A static shape is a constant; an unknown one is computed."""
-    data = node.arg(0)
     rank = node.rank(data)
-    start = node.attr("start", 0)
-    end = node.attr("end", rank)
+    end = rank if end is None else end
     try:
         return node.const(np.asarray(node.shape(data)[start:end], "int64"))
     except OnnxImportError:
@@ -274,32 +266,27 @@ def shape_of(node: OnnxNode) -> Expr:
 
 
 @from_onnx("Size")
-def size(node: OnnxNode) -> Expr:
+def size(node: OnnxNode, data: Expr) -> Expr:
     """Number of elements."""
-    return node.const(np.asarray(np.prod(node.shape(node.arg(0)), dtype="int64"), "int64"))
+    return node.const(np.asarray(np.prod(node.shape(data), dtype="int64"), "int64"))
 
 
 @from_onnx("Trilu", since=14)
-def trilu(node: OnnxNode) -> Expr:
+def trilu(node: OnnxNode, data: Expr, k: int | None = None, *, upper: bool = True) -> Expr:
     """Upper or lower triangle, as a product with a constant mask chosen by where."""
-    data = node.arg(0)
     shape = node.shape(data)[-2:]
-    offset = int(node.require_known(1, "k").reshape(())) if node.has_input(1) else 0
-    triangle = np.triu if node.attr("upper", 1) else np.tril
-    mask = node.const(triangle(np.ones(shape, bool), offset))
+    triangle = np.triu if upper else np.tril
+    mask = node.const(triangle(np.ones(shape, bool), k or 0))
     return node.call("where", mask, data, node.scalar_like(0, data))
 
 
 @from_onnx("CumSum", since=11)
-def cumsum(node: OnnxNode) -> Expr:
+def cumsum(
+    node: OnnxNode, data: Expr, axis: int, *, exclusive: bool = False, reverse: bool = False
+) -> Expr:
     """Running sum along a constant axis, from the front or the back."""
-    data = node.arg(0)
-    axis = node.axis(int(node.require_known(1, "the axis").reshape(())), node.rank(data))
-    reverse = node.attr("reverse", 0)
-    exclusive = bool(node.attr("exclusive", 0))
+    axis = node.axis(axis, node.rank(data))
     if reverse:
         data = node.call("reverse", data, axis=axis)
     result = node.call("cumsum", data, axis=axis, exclusive=exclusive)
-    if reverse:
-        return node.call("reverse", result, axis=axis)
-    return result
+    return node.call("reverse", result, axis=axis) if reverse else result

@@ -12,24 +12,20 @@ from compiler.ir.expr import Expr
 
 
 @from_onnx("Reshape", since=5)
-def reshape(node: OnnxNode) -> Expr:
+def reshape(node: OnnxNode, data: Expr, shape: list[int], *, allowzero: bool = False) -> Expr:
     """Reshape to a constant shape; 0 copies a dimension unless allowzero is set."""
-    data = node.arg(0)
-    wanted = node.ints(1, "the shape")
-    if not node.attr("allowzero", 0):
-        source = data.tensor_type.shape
-        if any(d == 0 and axis >= len(source) for axis, d in enumerate(wanted)):
-            raise node.error(f"shape {wanted} copies a dimension that {source} does not have")
-        return node.call("reshape", data, newshape=tuple(wanted))
-    return node.call("reshape", data, newshape=tuple(wanted), allowzero=True)
+    if allowzero:
+        return node.call("reshape", data, newshape=tuple(shape), allowzero=True)
+    source = data.tensor_type.shape
+    if any(d == 0 and axis >= len(source) for axis, d in enumerate(shape)):
+        raise node.error(f"shape {shape} copies a dimension that {source} does not have")
+    return node.call("reshape", data, newshape=tuple(shape))
 
 
 @from_onnx("Flatten")
-def flatten(node: OnnxNode) -> Expr:
+def flatten(node: OnnxNode, data: Expr, *, axis: int = 1) -> Expr:
     """To two dimensions, split at ``axis``."""
-    data = node.arg(0)
     rank = node.rank(data)
-    axis = node.attr("axis", 1)
     axis = axis + rank if axis < 0 else axis
     if axis == 1 and rank >= 2:
         return node.call("nn.batch_flatten", data)
@@ -38,85 +34,97 @@ def flatten(node: OnnxNode) -> Expr:
 
 
 @from_onnx("Squeeze")
+def squeeze_before_opset_13(node: OnnxNode, data: Expr, *, axes: list[int] | None = None) -> Expr:
+    """The axes are an attribute."""
+    return squeeze(node, data, axes)
+
+
 @from_onnx("Squeeze", since=13)
-def squeeze(node: OnnxNode) -> Expr:
+def squeeze(node: OnnxNode, data: Expr, axes: list[int] | None = None) -> Expr:
     """Without the given axes, or all of one element."""
-    data = node.arg(0)
-    axes = node.ints_since(13, 1, "axes", "the axes")
-    shape = node.shape(data) if axes is None else ()
     rank = node.rank(data)
-    chosen = [i for i, d in enumerate(shape) if d == 1] if axes is None else axes
-    chosen = sorted({node.axis(a, rank) for a in chosen})
-    if chosen:
-        return node.call("squeeze", data, axis=tuple(chosen))
-    return data
+    if axes is None:
+        axes = [i for i, d in enumerate(node.shape(data)) if d == 1]
+    chosen = sorted({node.axis(a, rank) for a in axes})
+    return node.call("squeeze", data, axis=tuple(chosen)) if chosen else data
 
 
 @from_onnx("Unsqueeze")
+def unsqueeze_before_opset_13(node: OnnxNode, data: Expr, *, axes: list[int]) -> Expr:
+    """The axes are an attribute."""
+    return unsqueeze(node, data, axes)
+
+
 @from_onnx("Unsqueeze", since=13)
-def unsqueeze(node: OnnxNode) -> Expr:
+def unsqueeze(node: OnnxNode, data: Expr, axes: list[int]) -> Expr:
     """With axes of one element at the given places."""
-    result = node.arg(0)
-    axes = node.ints_since(13, 1, "axes", "the axes") or ()
-    rank = node.rank(result) + len(axes)
+    rank = node.rank(data) + len(axes)
     for axis in sorted(node.axis(a, rank) for a in axes):
-        result = node.call("expand_dims", result, axis=axis)
-    return result
+        data = node.call("expand_dims", data, axis=axis)
+    return data
 
 
 @from_onnx("Transpose")
-def transpose(node: OnnxNode) -> Expr:
+def transpose(node: OnnxNode, data: Expr, *, perm: list[int] | None = None) -> Expr:
     """Permutation of axes; reversed when none is given."""
-    data = node.arg(0)
-    axes = node.attr("perm", None) or list(range(node.rank(data)))[::-1]
+    axes = perm or list(range(node.rank(data)))[::-1]
     return node.call("transpose", data, axes=tuple(axes))
 
 
 @from_onnx("Concat", since=4)
-def concat(node: OnnxNode) -> Expr:
+def concat(node: OnnxNode, *data: Expr, axis: int) -> Expr:
     """Concatenation along one axis."""
-    return node.joined(node.args(), node.attr("axis"))
+    return node.joined(data, axis)
 
 
 @from_onnx("Split", since=2)
+def split_before_opset_13(
+    node: OnnxNode, data: Expr, *, axis: int = 0, split: list[int] | None = None
+) -> list[Expr]:
+    """The section sizes are an attribute."""
+    return sections(node, data, split, axis=axis)
+
+
 @from_onnx("Split", since=13)
-def split(node: OnnxNode) -> list[Expr]:
+def sections(
+    node: OnnxNode,
+    data: Expr,
+    split: list[int] | None = None,
+    *,
+    axis: int = 0,
+    num_outputs: int | None = None,
+) -> list[Expr]:
     """Sections of the given sizes, or of equal ones."""
-    data = node.arg(0)
-    sizes = node.ints_since(13, 1, "split", "the section sizes")
-    axis = node.axis(node.attr("axis", 0), node.rank(data))
+    axis = node.axis(axis, node.rank(data))
     length = node.size(data, axis)
-    if sizes is None:
-        count = node.attr("num_outputs", len(node.proto.output))
+    if split is None:
+        count = len(node.proto.output) if num_outputs is None else num_outputs
         each = -(-length // count)
-        sizes = [min(each, length - i * each) for i in range(count)]
-    if sum(sizes) != length or any(s < 0 for s in sizes):
-        raise node.error(f"sections {list(sizes)} do not add up to {length}")
-    if len(sizes) == 1:
+        split = [min(each, length - i * each) for i in range(count)]
+    if sum(split) != length or any(s < 0 for s in split):
+        raise node.error(f"sections {list(split)} do not add up to {length}")
+    if len(split) == 1:
         return [data]
-    cuts = tuple(int(c) for c in np.cumsum(sizes)[:-1])
+    cuts = tuple(int(c) for c in np.cumsum(split)[:-1])
     parts = node.call("split", data, indices_or_sections=cuts, axis=axis)
-    return [node.field(parts, i) for i in range(len(sizes))]
+    return [node.field(parts, i) for i in range(len(split))]
 
 
 @from_onnx("Expand", since=8)
-def expand(node: OnnxNode) -> Expr:
+def expand(node: OnnxNode, data: Expr, shape: list[int]) -> Expr:
     """Broadcast to the joint shape of data and a constant shape."""
-    data = node.arg(0)
-    wanted = tuple(node.ints(1, "the shape"))
+    wanted = tuple(shape)
     try:
-        shape = np.broadcast_shapes(node.shape(data), wanted)
+        joint = np.broadcast_shapes(node.shape(data), wanted)
     except ValueError as error:
         raise node.error(f"{node.shape(data)} does not broadcast with {wanted}") from error
-    if shape == node.shape(data):
-        return data
-    return node.call("broadcast_to", data, shape=shape)
+    return data if joint == node.shape(data) else node.call("broadcast_to", data, shape=joint)
 
 
 @from_onnx("Tile", since=6)
-def tile(node: OnnxNode) -> Expr:
+def tile(node: OnnxNode, data: Expr, repeats: list[int]) -> Expr:
     """Repeat along every axis, a constant number of times."""
-    return node.call("tile", node.arg(0), reps=tuple(node.ints(1, "the repeats")))
+    return node.call("tile", data, reps=tuple(repeats))
 
 
 @from_onnx("Pad", since=2)
@@ -176,18 +184,12 @@ def _crop(
 
 
 @from_onnx("DepthToSpace")
-def depth_to_space(node: OnnxNode) -> Expr:
+def depth_to_space(node: OnnxNode, data: Expr, *, blocksize: int, mode: str = "DCR") -> Expr:
     """Channels to pixels, in DCR or CRD order."""
-    return _with_blocks(node, "nn.depth_to_space")
+    return node.call("nn.depth_to_space", data, block_size=blocksize, mode=mode)
 
 
 @from_onnx("SpaceToDepth")
-def space_to_depth(node: OnnxNode) -> Expr:
+def space_to_depth(node: OnnxNode, data: Expr, *, blocksize: int, mode: str = "DCR") -> Expr:
     """Pixels to channels."""
-    return _with_blocks(node, "nn.space_to_depth")
-
-
-def _with_blocks(node: OnnxNode, op: str) -> Expr:
-    block = node.attr("blocksize")
-    mode = node.attr("mode", "DCR")
-    return node.call(op, node.arg(0), block_size=block, mode=mode)
+    return node.call("nn.space_to_depth", data, block_size=blocksize, mode=mode)
