@@ -72,6 +72,12 @@ class NoModuleError(SearchFailedError):
     exit_code: ClassVar[int] = EXIT_TARGET_MISSED
 
 
+class WrongImportError(SearchError):
+    """The imported model computes another function than its file."""
+
+    exit_code: ClassVar[int] = EXIT_TARGET_MISSED
+
+
 @contextlib.contextmanager
 def system_errors(
     kind: type[CompilerError], what: str, *, where: str | None = None, fix: str | None = None

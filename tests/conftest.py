@@ -126,9 +126,11 @@ def few_labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """With CI=true a skipped test is a failure: what CI can install must have run.
 
-    The models and images of ``../shared/data`` nobody can install; where they are missing, the
-    tests that need them are counted on a line of their own.
+    Nobody can install the models and images of ``../shared/data``, or instructions of a processor:
+    tests that lack them are counted on lines of their own.
     """
+    from tests.needs import NO_INSTRUCTIONS
+
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or os.environ.get("CI") != "true":
         return
@@ -136,7 +138,11 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     without_data = sum(NO_SHARED_DATA in reason for reason in reasons)
     if without_data:
         reporter.write_line(f"CI=true: {without_data} not run, no ../shared/data here", red=True)
-    if len(reasons) > without_data and exitstatus == 0:
-        failing = len(reasons) - without_data
+    without_instructions = sum(NO_INSTRUCTIONS in reason for reason in reasons)
+    if without_instructions:
+        line = f"CI=true: {without_instructions} not run, {NO_INSTRUCTIONS} such instructions"
+        reporter.write_line(line, red=True)
+    failing = len(reasons) - without_data - without_instructions
+    if failing and exitstatus == 0:
         reporter.write_line(f"CI=true: {failing} skipped, which counts as failure", red=True)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

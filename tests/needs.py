@@ -5,11 +5,13 @@ Reasons of skips are made here, so that every one says what ends it.
 
 from __future__ import annotations
 
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
+import onnxruntime
 import pytest
 
 from compiler.targets.c.toolchain import find_compiler
+from compiler.targets.engine.library import adds_pairs
 
 PACKAGES: Final = {
     "a C compiler": "apt-get install gcc libc6-dev, or pip install ziglang",
@@ -34,9 +36,31 @@ def missing(*needs: str) -> str:
     return f"needs {', '.join(needs)}: {'; '.join(commands)}"
 
 
+NO_INSTRUCTIONS: Final = "this processor has no"
+"""Beginning of the reason of a skip that nothing can be installed for."""
+
+
+def skip_without(instructions: str) -> NoReturn:
+    """Skip the test that runs: the processor lacks instructions that cannot be emulated on it."""
+    pytest.skip(f"{NO_INSTRUCTIONS} {instructions}")
+
+
 def skip(*needs: str) -> NoReturn:
     """Skip the test that runs, for lack of these."""
     pytest.skip(missing(*needs))
+
+
+def exact_products() -> Any:
+    """Options of an onnxruntime session whose products of 8 bits saturate on no processor.
+
+    Kernels of x86 processors without VNNI add pairs in 16 bits; an optimizer replaces them.
+    """
+    options = onnxruntime.SessionOptions()
+    if adds_pairs():
+        options.add_session_config_entry("session.x64quantprecision", "1")
+    else:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return options
 
 
 NEEDS_C: Final = pytest.mark.skipif(find_compiler() is None, reason=missing("a C compiler"))

@@ -100,7 +100,10 @@ def joined_fields(model: onnx.ModelProto, names: Sequence[str]) -> dict[str, Fie
         model: with or without the data of its weights.
         names: of values of the graph, such as its outputs.
     """
-    graph = onnx.shape_inference.infer_shapes(model).graph
+    try:
+        graph = onnx.shape_inference.infer_shapes(model).graph
+    except onnx.shape_inference.InferenceError:  # an operator of a domain that the file omits
+        graph = model.graph
     infos = (*graph.input, *graph.value_info, *graph.output)
     shapes: dict[str, list[int | str]] = {
         tensor.name: list(tensor.dims) for tensor in graph.initializer
@@ -248,6 +251,7 @@ def lost_channels(wanted: NDArray[Any], found: NDArray[Any]) -> bool:
     """
     if len(wanted) < _LOST_SAMPLES:
         return False
-    before = float(np.var(wanted.astype(np.float64), axis=0).sum())
-    after = float(np.var(found.astype(np.float64), axis=0).sum())
+    with np.errstate(invalid="ignore"):  # of values that are not finite nothing is said
+        before = float(np.var(wanted.astype(np.float64), axis=0).sum())
+        after = float(np.var(found.astype(np.float64), axis=0).sum())
     return before > 0 and after < _LOST_SHARE * before

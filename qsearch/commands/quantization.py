@@ -18,6 +18,7 @@ from compiler.quantize.scales.given_points import given_points
 from compiler.runtime.artifact import QModule
 from qsearch.data.prepared_data import Batches
 from qsearch.errors import SettingsError
+from qsearch.opening.import_check import check_import
 from qsearch.opening.open_model import DataSource, OpenedModel, found_model, open_model
 from qsearch.run.progress import Progress
 from qsearch.search.audit import AUDIT, audited
@@ -122,6 +123,7 @@ def _quantized(
     module = opened.module
     inputs = opened.inputs
     data = opened.data(given, "calib")
+    check_import(opened, data)
     # Both hold the whole model for a moment: before calibration holds more.
     kept = source.kept
     digest = module_sha256(module)

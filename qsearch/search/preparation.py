@@ -27,6 +27,7 @@ from qsearch.data.prepared_data import (
 )
 from qsearch.data.streams import STATES
 from qsearch.errors import ConflictError, RunFolderError, SettingsError
+from qsearch.opening.import_check import check_import
 from qsearch.opening.model_file import ModelSource
 from qsearch.opening.open_model import DataSource, OpenedModel, open_model
 from qsearch.run.progress import Progress
@@ -132,6 +133,8 @@ def _prepared(
     inputs = opened.inputs
     used = None if {STATES, *LABELLED}.intersection(fields or ()) else settings.preprocess
     calib_data = eval_data = opened.data(given, "calib")
+    if not settings.passes:
+        check_import(opened, calib_data)
     if (evaluation := _first(evaluation, source.eval)) is not None:
         judged = judged_output(module, source.pipeline, settings.metric or "")
         eval_data = opened.data(replace(given, data=evaluation), "eval", judged)

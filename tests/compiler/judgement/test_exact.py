@@ -17,6 +17,7 @@ from compiler.judgement.layers import read_network
 from qsearch.opening.model_file import find_model
 from tests.compiler.judgement.small_files import dense, node, packed, random_weights
 from tests.each import each
+from tests.needs import exact_products
 
 
 class Samples:
@@ -32,9 +33,7 @@ def digits(seed: int) -> np.ndarray:
 
 
 def runtime(path: str | bytes, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return list(onnxruntime.InferenceSession(path, options).run(None, inputs))
+    return list(onnxruntime.InferenceSession(path, exact_products()).run(None, inputs))
 
 
 @pytest.mark.parametrize(

@@ -129,11 +129,15 @@ def _repaired(x: Expr) -> Expr:
 
 
 def _neighbours(x: Expr) -> Expr:
-    """Values and places of the three largest, and all in order."""
+    """Values and places of the three largest, and what other places hold."""
     pair = op.topk(x, k=3, axis=1, ret_type="both", dtype="int64")
     values, places = (relay.TupleGetItem(pair, k) for k in (0, 1))
     found: Expr = op.concatenate(
-        (values, op.cast(places, dtype="float32"), op.gather(op.sort(x, axis=1), places, axis=1)),
+        (
+            values,
+            op.cast(places, dtype="float32"),
+            op.gather(op.reverse(x, axis=1), places, axis=1),
+        ),
         axis=1,
     )
     return op.strided_slice(found, begin=(0, 0), end=(3, WIDTH))

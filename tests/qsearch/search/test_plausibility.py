@@ -78,9 +78,9 @@ def test_a_dry_run_names_the_likely_mistake(tmp_path: Path, change: Change, told
 
 
 def test_one_hot_labels_are_told_with_what_to_store(tmp_path: Path) -> None:
-    found = planned(tmp_path, lambda x, y: (x, np.eye(10, dtype=np.int64)[y]))
-    assert "labels are one-hot (10 a sample)" in found["warnings"]
-    assert "labels.argmax(1)" in found["warnings"]
+    with pytest.raises(DataError, match="labels are one-hot: one 1 among 10") as caught:
+        planned(tmp_path, lambda x, y: (x, np.eye(10, dtype=np.int64)[y]))
+    assert "labels.argmax(1)" in str(caught.value.fix)
 
 
 def test_a_label_that_is_no_class_is_refused_with_its_sample(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ from onnxruntime.quantization import (
     quantize_static,
 )
 
+from tests.needs import exact_products
+
 Array = NDArray[Any]
 MICROSOFT = "com.microsoft"
 SHAPE = (1, 3, 8, 8)
@@ -615,9 +617,7 @@ def exactly(model: onnx.ModelProto, feeds: dict[str, Array]) -> Array:
     if not (grouped or any(node.domain for node in model.graph.node)):
         wide = {n: x.astype(np.float64) if x.dtype == np.float32 else x for n, x in feeds.items()}
         return np.asarray(ReferenceEvaluator(in_double(model)).run(None, wide)[0])
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), exact_products())
     return np.asarray(session.run(None, feeds)[0])
 
 

@@ -22,14 +22,15 @@ from compiler.targets.engine.steps import layout, number
 from compiler.targets.engine.tiles import TILES_VARIABLE, limits_of
 from tests.compiler.targets.engine.emulated import libraries
 from tests.compiler.targets.engine.kernel_cases import agree, drawn, requantized
-from tests.needs import NEEDS_C, skip
+from tests.needs import NEEDS_C, skip, skip_without
 
 pytestmark = NEEDS_C
 op = relay.op
 
 
 def amx() -> Library:
-    return next((each for each in libraries() if each.isa == "amx"), None) or skip("avx512_vnni")
+    found = next((each for each in libraries() if each.isa == "amx"), None)
+    return found or skip_without("AVX512-VNNI, on which tiles are emulated")
 
 
 def field(mod: IRModule, name: str) -> list[int]:
