@@ -51,15 +51,21 @@ def skip(*needs: str) -> NoReturn:
 
 
 def exact_products() -> Any:
-    """Options of an onnxruntime session whose products of 8 bits saturate on no processor.
+    """Options of an onnxruntime session whose integer operators saturate on no processor.
 
     Kernels of x86 processors without VNNI add pairs in 16 bits; an optimizer replaces them.
     """
     options = onnxruntime.SessionOptions()
     if adds_pairs():
         options.add_session_config_entry("session.x64quantprecision", "1")
-    else:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        return options
+    return unoptimized()
+
+
+def unoptimized() -> Any:
+    """Options of an onnxruntime session that runs a graph as it is written."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return options
 
 

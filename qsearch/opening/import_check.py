@@ -33,6 +33,7 @@ log = logging.getLogger("qsearch.opening.import_check")
 SAMPLES: Final = 2
 LEAST_DB: Final = 80.0
 """Below it the import computes another function than the file."""
+_QUANTIZED: Final = frozenset(("DequantizeLinear", "QuantizeLinear", "MatMulNBits"))
 _HALVES: Final = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 
 Outputs = Sequence[NDArray[Any]]
@@ -41,7 +42,7 @@ Outputs = Sequence[NDArray[Any]]
 def check_import(opened: OpenedModel, data: PreparedData) -> None:
     """Refuse an import whose outputs differ from those of the file in onnxruntime.
 
-    Files of halves and files with quantization points round in other places, and are not compared.
+    Files of halves and quantized files round in other places, and are not compared.
 
     Args:
         data: samples of the core.
@@ -50,7 +51,8 @@ def check_import(opened: OpenedModel, data: PreparedData) -> None:
     """
     core = opened.source.content
     model = read_model(core)
-    if given_points(opened.module).count or _holds_halves(model):
+    quantized = any(node.op_type in _QUANTIZED for node in model.graph.node)
+    if quantized or given_points(opened.module).count or _holds_halves(model):
         return
     dataset = open_dataset(data.ref, opened.inputs)
     batches = list(spread_batches(dataset, SAMPLES, opened.inputs, SAMPLES))

@@ -17,7 +17,7 @@ from qsearch.dashboard.app import DashboardOptions
 from qsearch.errors import StoreError
 from qsearch.masking import masked
 from qsearch.process import logging_to
-from qsearch.report.html import report
+from qsearch.report.html import write_report
 from qsearch.run import tracking
 from qsearch.settings.launch_settings import Settings
 from qsearch.store.engine import open_engine, parse_url
@@ -105,7 +105,7 @@ def test_no_sink_of_a_search_tells_a_secret(
     repository.set_study_state(study.id, "stopped", f"no answer of {url('s3')}")
     repository.add_event(study.id, "requeued", data={"error": f"cannot reach {url('s3')}"})
     repository.close()
-    report(out, tmp_path / "page.html", storage=storage)
+    write_report(out, tmp_path / "page.html", storage=storage)
     sinks = {
         path.name: path.read_text("utf-8")
         for path in out.iterdir()

@@ -139,7 +139,8 @@ def test_a_kernel_that_refuses_tiles_leaves_vnni(
 @pytest.mark.slow
 def test_tiles_are_loaded_where_rows_lie_and_sums_stay_in_them() -> None:
     """The kernels that an AMX machine runs: this one may only look at them."""
-    dump = shutil.which("objdump") or skip("objdump")
+    amx()
+    dump = shutil.which("objdump") or skip("gcc")
     path = build_library(*build_of("amx"))
     text = subprocess.run([dump, "-d", str(path)], capture_output=True, text=True, check=True)
     (body,) = re.findall(r"<qk_run_tiles>:\n(.*?)\n\n", text.stdout + "\n\n", flags=re.S)
