@@ -40,4 +40,6 @@ def at_work(name: Callable[[Any], str], node: Any) -> None:
 def last_node() -> str:
     """Return the name that was reported last; "" without an observer."""
     observer = _OBSERVER.get()
-    return "" if observer is None else observer.name
+    if observer is None:
+        return ""
+    return observer.name

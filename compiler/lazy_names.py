@@ -36,7 +36,10 @@ def lazy_names(
         home = homes[name]
         module = import_module(home)
         is_module = home == package or not hasattr(module, name)
-        value = import_module(f"{home}.{name}") if is_module else getattr(module, name)
+        if is_module:
+            value = import_module(f"{home}.{name}")
+        else:
+            value = getattr(module, name)
         setattr(sys.modules[package], name, value)
         return value
 

@@ -54,7 +54,10 @@ class NamedTable(Generic[T]):
         Raises:
             the table's error: there is none; the message lists the legal names, nearest first.
         """
-        entries = self._entries if name in self._entries else self._filled()
+        if name in self._entries:
+            entries = self._entries
+        else:
+            entries = self._filled()
         entry = entries.get(name)
         if entry is None:
             raise self._error(

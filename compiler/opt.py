@@ -60,7 +60,10 @@ def run_passes(
     level = HIGHEST_LEVEL if opt_level is None else opt_level
     with PassContext(opt_level=level, instruments=tuple(instruments), verify=True):
         mod = InferType()(mod)
-        mod = run_named(mod, passes) if opt_level is None else Sequential(passes)(mod)
+        if opt_level is None:
+            mod = run_named(mod, passes)
+        else:
+            mod = Sequential(passes)(mod)
     return text(mod, show_types=show_types, show_meta=show_meta)
 
 
@@ -85,7 +88,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.dump_ir:
         instruments.append(DumpDir(Path(options.dump_ir)))
     try:
-        source = sys.stdin.read() if options.file == "-" else Path(options.file).read_text("utf-8")
+        if options.file == "-":
+            source = sys.stdin.read()
+        else:
+            source = Path(options.file).read_text("utf-8")
         result = run_passes(
             source,
             options.passes,

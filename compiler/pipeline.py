@@ -131,9 +131,10 @@ def lower(
         mod = IRModule.from_expr(mod)
     config = CompilationConfig.of(target, targets_by_kind)
     to_c = (config.default_primitive.target or "").partition(" ")[0] == "c"
-    fused = (
-        fuse_for_c(mod) if to_c else run_named(lifted(infer_module(mod)), BEFORE_LOWERING, "lower")
-    )
+    if to_c:
+        fused = fuse_for_c(mod)
+    else:
+        fused = run_named(lifted(infer_module(mod)), BEFORE_LOWERING, "lower")
     return lower_fused(fused, mod_name, config)
 
 

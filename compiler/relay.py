@@ -166,7 +166,9 @@ class _Builder:
     def __call__(self, *args: Any, **attrs: Any) -> Expr:
         made = call(self.__name__, *args, **attrs)
         # As Relay's builder: the mask is of no use at inference.
-        return made[0] if self.__name__ == "nn.dropout" else made
+        if self.__name__ == "nn.dropout":
+            return made[0]
+        return made
 
 
 op = OpNamespace()
@@ -184,7 +186,9 @@ _load, _ = lazy_names(
 
 def __getattr__(name: str) -> Any:
     """``relay.add``, ``relay.nn.conv2d``: operators as in ``op``."""
-    return getattr(op, name) if name in dir(op) else _load(name)
+    if name in dir(op):
+        return getattr(op, name)
+    return _load(name)
 
 
 def module(
@@ -196,7 +200,10 @@ def module(
     Raises:
         TypeInferenceError: it is ill-typed.
     """
-    mod = IRModule.from_expr(main) if isinstance(main, Expr) else IRModule(main)
+    if isinstance(main, Expr):
+        mod = IRModule.from_expr(main)
+    else:
+        mod = IRModule(main)
     for data in type_definitions:
         mod = mod.with_type(data)
     return infer_module(mod)

@@ -19,7 +19,10 @@ def show(text: str) -> None:
 
 def abbreviated(names: Sequence[str], most: int) -> str:
     """The first names, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
+    if len(names) > most:
+        more = f" and {len(names) - most} more"
+    else:
+        more = ""
     return ", ".join(names[:most]) + more
 
 

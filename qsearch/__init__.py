@@ -92,7 +92,10 @@ def check_own_packages() -> None:
     home = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     for name in _OURS:
         spec = find_spec(name)
-        found = next(iter(spec.submodule_search_locations or ()), spec.origin) if spec else None
+        if spec:
+            found = next(iter(spec.submodule_search_locations or ()), spec.origin)
+        else:
+            found = None
         if found is not None and os.path.realpath(found) == os.path.join(home, name):
             continue
         if found is None:

@@ -56,7 +56,9 @@ class Limits:
 
     def __str__(self) -> str:
         told = f"{self.data_bytes >> 20} MiB of memory"
-        return f"{told}, {self.cpu_s} s of CPU time" if self.cpu_s else told
+        if self.cpu_s:
+            return f"{told}, {self.cpu_s} s of CPU time"
+        return told
 
 
 def _lower(kind: int, most: int) -> None:
@@ -101,7 +103,9 @@ class Watch:
         else:
             name = signal.Signals(-status).name
             what = f"{name} ended the process, whose limits are {limits}"
-        return f"{what}; it was at {self.name}" if self.name else what
+        if self.name:
+            return f"{what}; it was at {self.name}"
+        return what
 
 
 def forked(words: Sequence[str]) -> int | None:
@@ -156,7 +160,9 @@ def _file_of(word: str) -> Path | None:
     with contextlib.suppress(OSError, ValueError):
         path = Path(word)
         path = path / _MODULE if path.is_dir() else path
-        return path if path.is_file() else None
+        if path.is_file():
+            return path
+        return None
     return None
 
 

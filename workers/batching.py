@@ -99,6 +99,9 @@ def model_batches(
             rows = {n: padded(v[offset : offset + count], size) for n, v in read.inputs.items()}
             if whole_runs:
                 rows = {name: np.asarray(values[0]) for name, values in rows.items()}
-            labels = None if read.labels is None else read.labels[offset : offset + count]
+            if read.labels is None:
+                labels = None
+            else:
+                labels = read.labels[offset : offset + count]
             own = {spec.name: rows.pop(spec.name) for spec in inputs}
             yield ModelBatch(own, labels, start + offset, count, rows)

@@ -73,7 +73,10 @@ class Builder:
             CompilerError: it cannot be quantized, realised or exported.
         """
         watch = Stopwatch()
-        settings = "" if build.evaluator == "float" else repr(sorted(build.qconfig.items()))
+        if build.evaluator == "float":
+            settings = ""
+        else:
+            settings = repr(sorted(build.qconfig.items()))
         keys = map(self._values.key, (build.blob, build.channels, build.module))
         key = (*keys, settings, build.activation_scales, build.evaluator, build.form)
         made = self._made.get(key, lambda: self._make(build))
@@ -98,7 +101,10 @@ class Builder:
             file = build.module
             key = self._values.key(file)
             shipped = self._shipped.get(key, lambda: load_qmod(self._values.value(file)))
-            executor = "reference" if build.evaluator == "reference" else AUTO
+            if build.evaluator == "reference":
+                executor = "reference"
+            else:
+                executor = AUTO
             run_module = partial(shipped.run, executor=executor, core=True)
             return Runnable(input_specs(shipped.module), run_module)
         mod = self._values.module(build.blob)
@@ -106,7 +112,10 @@ class Builder:
         if build.evaluator == "float":
             return Runnable(inputs, float_executor(mod).run)
         qconfig = QConfig.from_dict(dict(build.qconfig))
-        channels = self._channel_stats(build) if qconfig.needs_channels else None
+        if qconfig.needs_channels:
+            channels = self._channel_stats(build)
+        else:
+            channels = None
         whole = qconfig.with_whole_weights()
         keys = map(self._values.key, (build.blob, build.channels))
         ranges_key = (*keys, whole, build.activation_scales)

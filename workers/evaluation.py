@@ -143,7 +143,10 @@ class _Evaluation:
         """Look at samples spread over the range, since neighbours are often of one class."""
         after = self.request.collapse_after
         runs = len(self._runs)
-        probes = 0 if after is None else min(-(-after // self.size), runs)
+        if after is None:
+            probes = 0
+        else:
+            probes = min(-(-after // self.size), runs)
         # Where all there is would be probed, there is nothing to save.
         if self.reference is None or probes == 0 or (self._alone and probes == runs):
             return False
@@ -233,9 +236,15 @@ class _Evaluation:
         request = self.request
         if module is None:
             return {}
-        found = hardware_figures(module, request.hardware) if request.hardware else {}
+        if request.hardware:
+            found = hardware_figures(module, request.hardware)
+        else:
+            found = {}
         if set(DEVICE).intersection(request.asked):
-            core = request.build.form if request.build.form in CORES else None
+            if request.build.form in CORES:
+                core = request.build.form
+            else:
+                core = None
             found |= device_figures(module, core)
         timed = [name for name in TIMED if name in request.asked]
         if timed and not collapsed:

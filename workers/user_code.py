@@ -129,7 +129,10 @@ def code_behind(path: str) -> UserModule:
     """The files of ``module:name``, which was imported; none of ours and of installed packages."""
     name = path.partition(":")[0]
     top = name.partition(".")[0]
-    folder = None if top in _OURS or top not in sys.modules else _folder_of(sys.modules[top])
+    if top in _OURS or top not in sys.modules:
+        folder = None
+    else:
+        folder = _folder_of(sys.modules[top])
     sources = () if folder is None or _is_installed(folder) else _sources(name, folder)
     return UserModule(name, path, sources)
 
@@ -151,7 +154,10 @@ def _importable(path: Path) -> str:
             fix=f"rename it, for example to {''.join(c if c.isalnum() else '_' for c in name)}.py",
         )
     loaded = sys.modules.get(name)
-    spec = loaded.__spec__ if loaded is not None else importlib.util.find_spec(name)
+    if loaded is not None:
+        spec = loaded.__spec__
+    else:
+        spec = importlib.util.find_spec(name)
     origin = getattr(loaded, "__file__", None) or (spec.origin if spec is not None else None)
     if origin is not None and Path(origin).resolve() != home:
         raise UserCodeError(
@@ -187,7 +193,10 @@ def _failure(error: BaseException, name: str, given: str) -> UserCodeError:
         place = f"{error.filename}, line {error.lineno}"
     else:
         told = isinstance(error, CompilerError)
-        what = str(error).partition("\n")[0] if told else _in_a_line(error)
+        if told:
+            what = str(error).partition("\n")[0]
+        else:
+            what = _in_a_line(error)
         trace = traceback.extract_tb(error.__traceback__)
         frames = [f for f in trace if _is_users(f.filename)] or list(trace)
         place = _line_of(frames[-1])
@@ -285,7 +294,10 @@ def _is_installed(folder: Path) -> bool:
 def _folder_of(module: ModuleType) -> Path | None:
     """Return the folder that holds the file or the folder of a top-level module."""
     places = list(getattr(module, "__path__", ()))
-    file = places[0] if places else getattr(module, "__file__", None)
+    if places:
+        file = places[0]
+    else:
+        file = getattr(module, "__file__", None)
     if file is None:
         return None
     return Path(file).resolve().parent
@@ -303,7 +315,10 @@ def _imports_of(source: Source) -> list[str]:
     """Dotted names of the modules that a file may import."""
     if not source.path.endswith(".py"):
         return []
-    package = source.name if source.package else source.name.rpartition(".")[0]
+    if source.package:
+        package = source.name
+    else:
+        package = source.name.rpartition(".")[0]
     names = []
     for node in ast.walk(ast.parse(source.data)):
         if isinstance(node, ast.Import):

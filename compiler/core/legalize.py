@@ -45,8 +45,14 @@ def words_of(
         outer, depth = waiting.pop()
         outer.args = tuple(_last(arg, same) for arg in outer.args)
         whole = is_integral(outer) or (floats and outer is step)
-        rule = FBody.get(outer.op) if whole and outer.name not in kept else None
-        found = None if rule is None else rule(outer, words := Words(outer))
+        if whole and outer.name not in kept:
+            rule = FBody.get(outer.op)
+        else:
+            rule = None
+        if rule is None:
+            found = None
+        else:
+            found = rule(outer, words := Words(outer))
         if found is None:
             steps.append(outer)
             continue

@@ -173,7 +173,10 @@ class Words:
 
     def binary(self, name: str, a: Value, b: Value | int) -> Value:
         """A word of two operands of one dtype, broadcast."""
-        b = b if isinstance(b, Value) else self.constant(b, a.type.dtype)
+        if isinstance(b, Value):
+            b = b
+        else:
+            b = self.constant(b, a.type.dtype)
         shape = np.broadcast_shapes(shape_of(a), shape_of(b))
         dtype = "bool" if name in ("less", "equal") else a.type.dtype
         return self.word(name, [a, b], shape, dtype)

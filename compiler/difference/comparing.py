@@ -299,7 +299,10 @@ class _Total:
             elif quant is not None:
                 right = (right - quant.zero_point) * quant.scales
             own = _moments(right, judged)
-            self.moments = own if self.moments is None else self.moments + own
+            if self.moments is None:
+                self.moments = own
+            else:
+                self.moments = self.moments + own
             if quant is None:
                 judged = judged * self.scale
             else:
@@ -332,7 +335,10 @@ class _Total:
         joint = xy - x * y / count
         explained = np.divide(joint**2, spread, out=np.zeros_like(joint), where=spread > 0)
         noise = float(np.maximum(xx - x * x / count - explained, 0.0).sum())
-        found = 10 * math.log10(self.signal / noise) if noise > 0 and self.signal > 0 else math.inf
+        if noise > 0 and self.signal > 0:
+            found = 10 * math.log10(self.signal / noise)
+        else:
+            found = math.inf
         if found > self.snr_db + _MUCH_BETTER_DB:
             return found
         return None
@@ -340,7 +346,10 @@ class _Total:
 
 def _moments(x: Array, y: Array) -> NDArray[np.float64]:
     """Sums over all axes but the channels', axis 1; float64 (6, channels)."""
-    rank_two = (x, y) if x.ndim > 1 else (x.reshape(1, -1), y.reshape(1, -1))
+    if x.ndim > 1:
+        rank_two = (x, y)
+    else:
+        rank_two = (x.reshape(1, -1), y.reshape(1, -1))
     a, b = (np.moveaxis(one, 1, 0).reshape(one.shape[1], -1) for one in rank_two)
     sums = (np.ones_like(a), a, b, a * a, b * b, a * b)
     return np.stack([one.sum(axis=1) for one in sums])
@@ -444,7 +453,10 @@ def named_for(mod: IRModule, batch: Mapping[str, NDArray[Any]]) -> Arrays:
             where=f"inputs {', '.join(types)}; given {', '.join(batch)}",
             fix="compare modules with the same inputs",
         )
-    found = dict(batch) if set(types) == set(batch) else dict(zip(types, batch.values()))
+    if set(types) == set(batch):
+        found = dict(batch)
+    else:
+        found = dict(zip(types, batch.values()))
     for name, array in found.items():
         if array.dtype.kind == "f" and is_float(types[name].dtype):
             found[name] = array.astype(types[name].dtype)

@@ -200,7 +200,10 @@ class _FrameBuilder:
             if kernel is not None and (given := kernel.constants_of(node)):
                 detail["constants"] = given
         if kernel is not None:
-            title = f"{kernel.name} on {kernel.runs_on}" if kernel.runs_on else kernel.name
+            if kernel.runs_on:
+                title = f"{kernel.name} on {kernel.runs_on}"
+            else:
+                title = kernel.name
             if kernel.loops:
                 detail["loops"] = kernel.loops
         key = self._put(node, f"{name}  {title}", ty, kind_of(node), detail, kernel)
@@ -225,7 +228,10 @@ class _FrameBuilder:
         key = self.next_key
         self.next_key += 1
         self._keys[node] = key
-        quantized = any(t.dtype in QUANTIZED_DTYPES for t in tensor_fields(ty)) if ty else False
+        if ty:
+            quantized = any(t.dtype in QUANTIZED_DTYPES for t in tensor_fields(ty))
+        else:
+            quantized = False
         self._types[key] = (type_text(ty), quantized)
         rows = () if kernel is None else kernel.rows
         self.frame.boxes.append(Box(key, title, type_text(ty), kind, detail, rows))

@@ -102,7 +102,10 @@ class Parts:
         if self.after is not None:
             where.append(f"until {abbreviated([*map(_short, self.last)], _SHOWN)}")
         inside, whole = self.multiplications
-        why = f", because of {abbreviated(self.why, _NAMED)}" if self.why else ""
+        if self.why:
+            why = f", because of {abbreviated(self.why, _NAMED)}"
+        else:
+            why = ""
         return (
             f"quantized {' '.join(where)}: {inside:,} of {whole:,} multiplications "
             f"({self.share:.1%}); the rest of the model stays in float around it{why}"
@@ -225,7 +228,10 @@ def _levels(graph: Graph, before: set[int], bad: set[int], in_front: set[int]) -
     depth = [0] * count
     for place in range(count):
         if place not in before and graph.live[place]:
-            own = (1 if place in in_front else count) if place in bad else 0
+            if place in bad:
+                own = 1 if place in in_front else count
+            else:
+                own = 0
             depth[place] = max((depth[w] for w in graph.writers(place)), default=0) + own
     first = [-1 if place in before else count for place in range(count)]
     for place in reversed(range(count)):

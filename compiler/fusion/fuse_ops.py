@@ -71,7 +71,10 @@ class FuseOps(FunctionPass):
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         if fn.has_nonzero_attr("Primitive"):
             return fn
-        level = ctx.opt_level if self.fuse_opt_level < 0 else self.fuse_opt_level
+        if self.fuse_opt_level < 0:
+            level = ctx.opt_level
+        else:
+            level = self.fuse_opt_level
         limits = self._limits(ctx)
         graph = IndexedForwardGraph(fn)
         _warn_of_missing_patterns(graph)

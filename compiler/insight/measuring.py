@@ -94,7 +94,10 @@ class PointSums:
         masked = exact < -LIMIT / 2
         if masked.any():  # no value of a masked place matters, if it is low
             exact, local, units = (np.where(masked, 0, each) for each in (exact, local, units))
-            simulated = None if simulated is None else np.where(masked, 0, simulated)
+            if simulated is None:
+                simulated = None
+            else:
+                simulated = np.where(masked, 0, simulated)
         self.minimum = min(self.minimum, float(exact.min(initial=math.inf)))
         self.maximum = max(self.maximum, float(exact.max(initial=-math.inf)))
         _, low, high = self._bounds

@@ -99,7 +99,10 @@ class OutputInsight:
         """Name the worst output and its SQNR; "" if there is one output, or all are exact."""
         if self.worst is None or self.worst_db is None:
             return ""
-        name = str(self.worst) if self.worst_name is None else repr(self.worst_name)
+        if self.worst_name is None:
+            name = str(self.worst)
+        else:
+            name = repr(self.worst_name)
         return f"the worst output is {name}: {self.worst_db:.1f} dB"
 
 

@@ -188,7 +188,10 @@ def flatten_function(
     env: Env = {}
     for param in fn.params:
         ty = param.checked_type
-        fields = tensor_fields(ty) if form.tuples or isinstance(ty, TensorType) else []
+        if form.tuples or isinstance(ty, TensorType):
+            fields = tensor_fields(ty)
+        else:
+            fields = []
         if not fields or any(is_dynamic(field) for field in fields):
             raise form.error(
                 f"parameter %{param.name_hint} has type {ty}",
@@ -259,7 +262,10 @@ class _Flattener:
             stack.append(("close", node, scope, None))
             operands: Sequence[Expr] = node.operands()
             if isinstance(node, Call):
-                operands = node.args[1:] if is_op_call(node, SCAN) else node.args
+                if is_op_call(node, SCAN):
+                    operands = node.args[1:]
+                else:
+                    operands = node.args
                 single = self.single(node)
                 if single is not None:
                     self.singles[node] = single

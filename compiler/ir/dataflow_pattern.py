@@ -196,7 +196,10 @@ class AttrPattern(DFPattern):
         if isinstance(expr, Op):
             values = {"TOpPattern": expr.pattern, **dict.fromkeys(expr.flags, True)}
         elif isinstance(expr, Call):
-            values = dict(expr.attrs.items()) if expr.attrs is not None else {}
+            if expr.attrs is not None:
+                values = dict(expr.attrs.items())
+            else:
+                values = {}
         elif isinstance(expr, Function):
             values = dict(expr.attrs)
         else:
@@ -231,7 +234,10 @@ class DominatorPattern(DFPattern):
         seen = {expr}
         while stack:
             node = stack.pop()
-            inputs = node.args if isinstance(node, Call) else node.operands()
+            if isinstance(node, Call):
+                inputs = node.args
+            else:
+                inputs = node.operands()
             if not inputs:
                 return False
             for child in inputs:
@@ -312,7 +318,10 @@ def rewrite(callbacks: DFPatternCallback | Sequence[DFPatternCallback], expr: Ex
     Raises:
         RewriteLoopError: still changing after 100 rounds.
     """
-    rules = list(callbacks) if isinstance(callbacks, Sequence) else [callbacks]
+    if isinstance(callbacks, Sequence):
+        rules = list(callbacks)
+    else:
+        rules = [callbacks]
     for _ in range(MAX_ROUNDS):
         new = _PatternRewriter(rules).visit(expr)
         if new is expr or structural_equal(new, expr):

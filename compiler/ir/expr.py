@@ -506,11 +506,10 @@ def describe(expr: Expr) -> str:
     if isinstance(expr, Constant):
         return f"constant {tuple(expr.data.shape)} {expr.data.dtype}"
     if isinstance(expr, Call):
-        callee = (
-            describe(expr.op)
-            if isinstance(expr.op, (Op, GlobalVar, Var))
-            else type(expr.op).__name__
-        )
+        if isinstance(expr.op, (Op, GlobalVar, Var)):
+            callee = describe(expr.op)
+        else:
+            callee = type(expr.op).__name__
         return f"call of {callee}"
     return type(expr).__name__
 

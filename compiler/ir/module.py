@@ -45,9 +45,12 @@ class IRModule:
         self._types: dict[str, TypeData] = {
             header.name_hint: data for header, data in (type_definitions or {}).items()
         }
-        self._attrs = (
-            attrs if isinstance(attrs, DictAttrs) else DictAttrs(attrs) if attrs else NO_ATTRS
-        )
+        if isinstance(attrs, DictAttrs):
+            self._attrs = attrs
+        elif attrs:
+            self._attrs = DictAttrs(attrs)
+        else:
+            self._attrs = NO_ATTRS
         for key, function in (functions or {}).items():
             gv = key if isinstance(key, GlobalVar) else GlobalVar(key)
             if gv.name_hint in self._functions:
@@ -57,7 +60,10 @@ class IRModule:
     @staticmethod
     def from_expr(expr: Expr) -> IRModule:
         """A module whose @main is ``expr``, wrapped over its free variables if no function."""
-        main = expr if isinstance(expr, Function) else Function(tuple(free_vars(expr)), expr)
+        if isinstance(expr, Function):
+            main = expr
+        else:
+            main = Function(tuple(free_vars(expr)), expr)
         return IRModule({"main": main})
 
     @property

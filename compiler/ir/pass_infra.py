@@ -220,7 +220,10 @@ def _check_option(spec: str, name: str, key: str, value: object, default: object
         return
     if kind is float and type(value) is int:
         return
-    wanted = "list in square brackets" if kind is tuple else kind.__name__
+    if kind is tuple:
+        wanted = "list in square brackets"
+    else:
+        wanted = kind.__name__
     raise CompilerError(
         f"{name}: option {key} takes a {wanted}, got {value!r}",
         where=f"pipeline {spec!r}",
@@ -319,7 +322,9 @@ def function_pass(
     Pipelines know it by ``name`` where that is given.
     """
     make = _local_pass(FunctionPass, opt_level, name, required)
-    return make if pass_func is None else make(pass_func)
+    if pass_func is None:
+        return make
+    return make(pass_func)
 
 
 @overload
@@ -347,7 +352,9 @@ def module_pass(
     Pipelines know it by ``name`` where that is given.
     """
     make = _local_pass(ModulePass, opt_level, name, required)
-    return make if pass_func is None else make(pass_func)
+    if pass_func is None:
+        return make
+    return make(pass_func)
 
 
 def _local_pass(

@@ -102,7 +102,8 @@ def assert_structural_equal(a: Subject, b: Subject, map_free_vars: bool = False)
     for (mine, record), (theirs, other) in zip(left.records, right.records):
         if record != other:
             path += _path_to(mine, a)
-            a, b = mine, theirs
+            a = mine
+            b = theirs
             break
     raise AssertionError(
         f"not structurally equal at {path.removeprefix('.') or 'the root'}\n"
@@ -144,7 +145,10 @@ def _path_to(part: Any, root: Any) -> str:
 def _short(value: Any, limit: int = 400) -> str:
     from compiler.ir.inference.errors import call_text
 
-    shown = call_text(value) if isinstance(value, Expr) else str(value)
+    if isinstance(value, Expr):
+        shown = call_text(value)
+    else:
+        shown = str(value)
     if len(shown) <= limit:
         return shown
     return shown[: limit - 1] + "…"
@@ -273,7 +277,10 @@ class _Digest:
 
     def _define(self, var: Var | TypeVar) -> None:
         if var not in self._ref:
-            what = self._annotation(var) if isinstance(var, Var) else var.kind.encode()
+            if isinstance(var, Var):
+                what = self._annotation(var)
+            else:
+                what = var.kind.encode()
             self._ref[var] = self._number(var, b"V" + what)
 
     def _annotation(self, var: Var) -> bytes:

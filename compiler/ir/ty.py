@@ -83,7 +83,10 @@ def _checked_dim(dim: object, shape: tuple[object, ...]) -> Dim:
     if isinstance(dim, Any):
         return dim
     # numpy integers are dimensions too.
-    size = -1 if isinstance(dim, bool) or not hasattr(dim, "__index__") else operator.index(dim)
+    if isinstance(dim, bool) or not hasattr(dim, "__index__"):
+        size = -1
+    else:
+        size = operator.index(dim)
     if size < 0:
         raise TypeInferenceError(
             f"{dim!r} is not a dimension of a tensor",
@@ -243,7 +246,10 @@ class FuncType(Nested):
         return (*self.arg_types, self.ret_type)
 
     def text(self, shown: Callable[[Type], str]) -> str:
-        params = f"[{', '.join(map(shown, self.type_params))}]" if self.type_params else ""
+        if self.type_params:
+            params = f"[{', '.join(map(shown, self.type_params))}]"
+        else:
+            params = ""
         return f"fn {params}({', '.join(map(shown, self.arg_types))}) -> {shown(self.ret_type)}"
 
 
@@ -292,7 +298,10 @@ class TypeCall(Nested):
         return self.args
 
     def text(self, shown: Callable[[Type], str]) -> str:
-        args = f"[{', '.join(map(shown, self.args))}]" if self.args else ""
+        if self.args:
+            args = f"[{', '.join(map(shown, self.args))}]"
+        else:
+            args = ""
         return shown(self.func) + args
 
 

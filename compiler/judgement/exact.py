@@ -98,7 +98,10 @@ def _product(product: Product, found: Evaluation, taken: Values) -> Array:
     operands: list[Array] = []
     for grid, name, place in ((data, product.data_name, 0), (weight, product.weight_name, 1)):
         values = found.values[name].astype(np.float64)
-        reads = node.input[2 + place] if whole and given(node, 2 + place) else ""
+        if whole and given(node, 2 + place):
+            reads = node.input[2 + place]
+        else:
+            reads = ""
         zero = found.values[reads] if reads else grid.zero
         if zero is None:
             return multiply(node, taken)
@@ -116,8 +119,9 @@ def _product(product: Product, found: Evaluation, taken: Values) -> Array:
     if data.scale is None or weight.scale is None:
         return multiply(node, taken)
     channels = sums.shape[out_axis] if sums.ndim else 1
-    vector = (
-        np.resize(weight.scale.reshape(-1), channels) if weight.scale.size > 1 else weight.scale
-    )
+    if weight.scale.size > 1:
+        vector = np.resize(weight.scale.reshape(-1), channels)
+    else:
+        vector = weight.scale
     result: Array = sums * (data.scale.reshape(()) * spread.along(sums.ndim, vector))
     return with_bias(node, result, taken[2] if bias is None and len(taken) > 2 else None)

@@ -92,12 +92,18 @@ def _partners(network: Network, plain: Network) -> list[tuple[Product, onnx.Node
     found = []
     for product in network.products:
         weight = _dequantized(product)
-        same = {} if weight is None else nodes.get(_shape_of(weight), {})
+        if weight is None:
+            same = {}
+        else:
+            same = nodes.get(_shape_of(weight), {})
         if weight is None or not same:
             continue
         named = [n for n in same.values() if product.name in (n.name, f"{n.name}_quant")]
         likeness = partial(_likeness, product, weight, plain)
-        nearest = named[0] if named else max(same.values(), key=likeness)
+        if named:
+            nearest = named[0]
+        else:
+            nearest = max(same.values(), key=likeness)
         del same[nearest.output[0]]
         found.append((product, nearest))
     return found
@@ -157,7 +163,10 @@ def _weight_loss(product: Product, stored: Array) -> Loss | None:
         wanted = scaled
     ends = np.abs(wanted).max(others, keepdims=True)
     # One bit is left unused on purpose, for processors without VNNI.
-    levels = int(product.weights.max() - product.weights.min()) + 1 if weight.size else 0
+    if weight.size:
+        levels = int(product.weights.max() - product.weights.min()) + 1
+    else:
+        levels = 0
     top = 2 ** (grid.bits - 1 - (levels <= 2 ** (grid.bits - 1))) - 1
     step = np.where(ends > 0, ends / top, 1)
     best = _sqnr(wanted, np.clip(np.rint(wanted / step), -top - 1, top) * step)
@@ -206,7 +215,10 @@ def _unequal_points(network: Network) -> list[Loss]:
     """A DequantizeLinear of another grid than the QuantizeLinear that wrote its integers."""
     found = []
     for node in network.nodes:
-        written = network.writer.get(node.input[0]) if node.op_type == DEQUANTIZE else None
+        if node.op_type == DEQUANTIZE:
+            written = network.writer.get(node.input[0])
+        else:
+            written = None
         if written is None or written.op_type != QUANTIZE:
             continue
         ours = network.grid(node, node.input[0])

@@ -236,7 +236,10 @@ class Network:
                 if stored is not None:
                     self.dtypes[part.output[0]] = dtype_name(stored.data_type)
                 values = [helper.get_attribute_value(a) for a in part.attribute]
-                value = np.asarray(values[0] if values else 0) if stored is None else _array(stored)
+                if stored is None:
+                    value = np.asarray(values[0] if values else 0)
+                else:
+                    value = _array(stored)
                 self.constants[part.output[0]] = value
             else:
                 yield part
@@ -286,7 +289,10 @@ class Network:
             if written.op_type == "Clip":
                 ends = [self.constants.get(given(written, i)) for i in (1, 2)]
                 low = low if ends[0] is None else max(low, int(ends[0].item()))
-                high = high if ends[1] is None else min(high, int(ends[1].item()))
+                if ends[1] is None:
+                    high = high
+                else:
+                    high = min(high, int(ends[1].item()))
             written = self.writer.get(written.input[0])
         none = np.zeros((), np.int64) if not zero else None
         steps = self.constants.get(scale)

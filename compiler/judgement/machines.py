@@ -285,7 +285,10 @@ def _opaque_row(node: onnx.NodeProto, network: Network) -> Row:
         signed = node.op_type == "QAttention" and network.dtype_of(node.input[0]) != "uint8"
         if dtype != "int8" or signed or (weights is not None and weights.ndim < 2):
             continue
-        pairs = None if weights is None else np.swapaxes(weights, -1, -2)
+        if weights is None:
+            pairs = None
+        else:
+            pairs = np.swapaxes(weights, -1, -2)
         pair = _saturating_pair(None if pairs is None else _paired(pairs), *_UNSIGNED)
         if pair is not None:
             row.pair = pair
@@ -358,7 +361,10 @@ def _product_row(product: Product, network: Network, runs: Sequence[Evaluation])
         row.rules += ["amx"] if mixed else ["swapped"]
         pairs = _pairs(product)
         known = pairs is not None or product.weights is None
-        row.pair = _saturating_pair(pairs, *(_UNSIGNED if mixed else _SIGNED)) if known else None
+        if known:
+            row.pair = _saturating_pair(pairs, *(_UNSIGNED if mixed else _SIGNED))
+        else:
+            row.pair = None
         if row.pair is not None:
             row.cells |= dict.fromkeys(_PAIRED, SATURATES)
             row.rules.append("pairs")
@@ -493,7 +499,10 @@ def _rows(product: Product, data: Array) -> Iterable[tuple[slice, Array]]:
         yield slice(None), data.reshape(-1, data.shape[-1])
         return
     assert product.weights is not None
-    zero = 0 if product.data.zero is None else int(product.data.zero.item())
+    if product.data.zero is None:
+        zero = 0
+    else:
+        zero = int(product.data.zero.item())
     fill = zero + (128 if product.data.dtype == "int8" else 0)
     kernel = product.weights.shape[2:]
     seen = np.stack([s for _, s in windows(product.node, data, kernel, fill)])
@@ -534,7 +543,10 @@ def _pools_that_lose_zeros(graph: onnx.GraphProto) -> Iterator[str]:
     constants = [node for node in graph.node if node.op_type == "Constant"]
     stored |= {node.output[0]: attribute(node, "value", None) for node in constants}
     for place, node in enumerate(graph.node):
-        pad = writer.get(given(node, 0)) if node.op_type == "MaxPool" else None
+        if node.op_type == "MaxPool":
+            pad = writer.get(given(node, 0))
+        else:
+            pad = None
         if pad is None or pad.op_type != "Pad":
             continue
         if attribute(pad, "mode", b"constant") != b"constant":

@@ -112,7 +112,10 @@ def evaluate_node(
                 return [_quantize(network, node, taken, ties)]
             if node.op_type == DEQUANTIZE:
                 return [_dequantize(network.grid(node, node.input[0]), node, taken)]
-            rule = _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+            if node.domain in ("", "ai.onnx"):
+                rule = _RULES.get(node.op_type)
+            else:
+                rule = None
             if rule is not None:
                 return [rule(node, taken)]
             return _by_reference(network, node, taken)
@@ -175,7 +178,10 @@ def _dequantize(grid: Grid, node: onnx.NodeProto, taken: Values) -> Array:
     data = known(taken[0])
     scale = known(taken[1])
     zero = taken[2] if len(taken) > 2 else None
-    centred = data if zero is None else data - _blocks(node, grid, zero, data)
+    if zero is None:
+        centred = data
+    else:
+        centred = data - _blocks(node, grid, zero, data)
     result: Array = centred * _blocks(node, grid, scale, data)
     return result
 
@@ -276,7 +282,10 @@ def _pooled(node: onnx.NodeProto, taken: Values) -> Array:
     data = known(taken[0])
     kernel = attribute(node, "kernel_shape", [1])
     if node.op_type == "MaxPool":
-        least = -np.inf if data.dtype.kind == "f" else np.iinfo(np.int64).min
+        if data.dtype.kind == "f":
+            least = -np.inf
+        else:
+            least = np.iinfo(np.int64).min
         seen = (part for _, part in windows(node, data.astype(np.float64), kernel, least))
         result: Array = np.maximum.reduce([*seen]).astype(data.dtype)
         return result

@@ -65,13 +65,19 @@ class Claim:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; small witnesses whole, others by their ends."""
-        shown = None if self.witness is None else {n: _shown(v) for n, v in self.witness.items()}
+        if self.witness is None:
+            shown = None
+        else:
+            shown = {n: _shown(v) for n, v in self.witness.items()}
         return {**{name: getattr(self, name) for name in self.__slots__}, "witness": shown}
 
 
 def _shown(value: Array) -> dict[str, Any]:
     facts = {"shape": list(value.shape), "dtype": str(value.dtype)}
-    ends = {"min": float(value.min()), "max": float(value.max())} if value.size else {}
+    if value.size:
+        ends = {"min": float(value.min()), "max": float(value.max())}
+    else:
+        ends = {}
     return facts | ends | ({"values": value.tolist()} if value.size <= 1024 else {})
 
 
@@ -130,7 +136,10 @@ def _ill_scales(network: Network) -> Iterator[Claim]:
     """Refute scales that are no unit: zero, negative, denormal, infinite or NaN."""
     seen: set[str] = set()
     for node in network.nodes:
-        name = given(node, 1) if node.op_type in (QUANTIZE, DEQUANTIZE) else ""
+        if node.op_type in (QUANTIZE, DEQUANTIZE):
+            name = given(node, 1)
+        else:
+            name = ""
         scales = network.constants.get(name)
         if scales is None or name in seen:
             continue
@@ -183,7 +192,10 @@ def _accumulator(product: Product, terms: int | None) -> Claim:
     part_high = np.maximum(up, 0).sum(1) + np.maximum(bias, 0)
     low = int(part_low.min(initial=0))
     high = int(part_high.max(initial=0))
-    channel = int(np.abs(whole).max(0).argmax()) if whole.size else 0
+    if whole.size:
+        channel = int(np.abs(whole).max(0).argmax())
+    else:
+        channel = 0
     claim = Claim(name, sums, PROVED, low, high, channel)
     if low >= _LOW and high <= _HIGH:
         return claim
@@ -192,7 +204,10 @@ def _accumulator(product: Product, terms: int | None) -> Claim:
         return replace(claim, verdict=OPEN, detail=told)
     at_top = whole[1, channel] > _HIGH
     reached = whole[1 if at_top else 0, channel]
-    higher = (weights[channel] > 0).sum() if at_top else (weights[channel] < 0).sum()
+    if at_top:
+        higher = (weights[channel] > 0).sum()
+    else:
+        higher = (weights[channel] < 0).sum()
     told = (
         f"channel {channel} adds up to {reached:.0f}: its bias {bias[channel]:.0f} and "
         f"{weights.shape[1]} products, x = {product.data.high} for {higher} "
@@ -250,7 +265,10 @@ def _candidates(
     sample = samples[0]
     weights = centred_weights(product)
     writer = network.writer.get(product.data_name)
-    source = product.data_name if writer is None else given(writer, 0)
+    if writer is None:
+        source = product.data_name
+    else:
+        source = given(writer, 0)
     direct = writer is None or writer.op_type == QUANTIZE
     if direct and source in sample and weights is not None:
         for sign in (1, -1):

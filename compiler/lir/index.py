@@ -187,7 +187,10 @@ def clamped(value: Scalar, size: int) -> Scalar:
     # Clamped in its own dtype, then narrowed: the other way round would wrap.
     dtype = value.dtype
     largest = integer_range(dtype)[1]
-    held = value if dtype.startswith("u") else Bin("max", value, IntImm(0, dtype))
+    if dtype.startswith("u"):
+        held = value
+    else:
+        held = Bin("max", value, IntImm(0, dtype))
     if size - 1 < largest:
         held = Bin("min", held, IntImm(size - 1, dtype))
     return Cast(INDEX_DTYPE, held)

@@ -199,7 +199,12 @@ def _applied(name: str, args: tuple[Scalar, ...], target: str | None) -> Scalar:
     """
     if name in INTRINSICS:
         return Intrin(name, args, target)
-    count = 3 if name == "select" else 2 if name in BINARY else 1
+    if name == "select":
+        count = 3
+    elif name in BINARY:
+        count = 2
+    else:
+        count = 1
     if len(args) != count:
         raise LoweringError(f"{name or 'a parenthesis'} takes {count} values, not {len(args)}")
     if name == "":

@@ -72,7 +72,10 @@ def block_text(block: Block) -> str:
     if isinstance(block, Extern):
         outs = ", ".join(buffer.name for buffer in block.outs)
         ins = ", ".join(buffer.name for buffer in block.ins)
-        attrs = f" attrs={attributes(block.attrs)}" if block.attrs else ""
+        if block.attrs:
+            attrs = f" attrs={attributes(block.attrs)}"
+        else:
+            attrs = ""
         return f"{outs} = extern {literals.string(block.symbol)}({ins}){attrs}"
     where = ", ".join(scalar_text(index, tight=True) for index in block.out_index)
     hints = "".join(f" {hint}" for hint in block.hints)
@@ -80,7 +83,10 @@ def block_text(block: Block) -> str:
     if block.init is None:
         return f"{head} {scalar_text(block.expr)}"
     start = f"{block.combiner}({scalar_text(block.init)}; {_loops(block.raxes)})"
-    post = "" if block.post is None else f" |> {scalar_text(block.post)}"
+    if block.post is None:
+        post = ""
+    else:
+        post = f" |> {scalar_text(block.post)}"
     return f"{head} {start} {scalar_text(block.expr)}{post}"
 
 

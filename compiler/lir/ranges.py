@@ -108,7 +108,10 @@ class ValueRanges:
             told = self.facts.get(name)
             if told is not None:
                 low, high = ((end + constant) // divisor for end in told)
-                found = (low, high) if found is None else (max(found[0], low), min(found[1], high))
+                if found is None:
+                    found = (low, high)
+                else:
+                    found = (max(found[0], low), min(found[1], high))
         return found
 
     def _range(self, node: Scalar) -> Range | None:

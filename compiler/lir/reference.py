@@ -121,7 +121,10 @@ class Tile:
             return np.where(values[0], values[1], values[2])
         if isinstance(node, Intrin):
             function = intrinsics.require(node.name)
-            found = function(*values, node.to) if node.to is not None else function(*values)
+            if node.to is not None:
+                found = function(*values, node.to)
+            else:
+                found = function(*values)
             return np.asarray(found).astype(node.dtype, copy=False)
         if isinstance(node, Un):
             return np.asarray(_UNARY[node.op](values[0]))
@@ -348,7 +351,10 @@ def _combined(block: Compute, value: Array, axes: tuple[int, ...], first: Any) -
         found = np.asarray(search(rows, axis=-1))
         best = np.take_along_axis(rows, found[..., None], axis=-1)[..., 0]
         # What is no better than the start leaves its number, 0.
-        better = best > first if block.combiner == "argmax" else best < first
+        if block.combiner == "argmax":
+            better = best > first
+        else:
+            better = best < first
         better |= (best != best) & (first == first)
         return np.where(better, found, 0).astype(np.int32)
     if block.combiner in ("max", "min"):

@@ -75,7 +75,10 @@ def rewrite(root: Scalar, change: Callable[[Scalar], Scalar | None]) -> Scalar:
         operands = node.operands()
         new = with_operands(node, [done[id(operand)] for operand in operands])
         # An operation may have become one of its operands, which has had its turn.
-        replaced = change(new) if not operands or isinstance(node, Load) else None
+        if not operands or isinstance(node, Load):
+            replaced = change(new)
+        else:
+            replaced = None
         done[id(node)] = new if replaced is None else replaced
     return done[id(root)]
 

@@ -62,7 +62,10 @@ class LexicalOnDeviceMixin:
         if isinstance(expr, Var):
             return self._var_devices.get(expr, UNCONSTRAINED)
         if isinstance(expr, GlobalVar):
-            fn = self._functions[expr] if expr.name_hint in self._functions else None
+            if expr.name_hint in self._functions:
+                fn = self._functions[expr]
+            else:
+                fn = None
             if isinstance(fn, Function):
                 return fn.virtual_device
             return UNCONSTRAINED

@@ -106,7 +106,10 @@ def _lowered(
         return []
     if isinstance(node, Call) and isinstance(node.op, Op):
         return _call(node, node.op, views, uses, builder)
-    what = f"variable {node.name_hint}" if isinstance(node, Var) else describe(node)
+    if isinstance(node, Var):
+        what = f"variable {node.name_hint}"
+    else:
+        what = describe(node)
     raise LoweringError(
         f"{what} cannot stand in a primitive function",
         fix="lower calls of operators on parameters, constants and tuples only",
@@ -139,7 +142,10 @@ def _call(
         if is_dynamic(call.checked_type):
             raise DynamicShapeError(f"{op.name} has the type {call.checked_type}")
         rule = FLower.get(op)
-        found = None if rule is None else rule(call, inputs, out_types, builder)
+        if rule is None:
+            found = None
+        else:
+            found = rule(call, inputs, out_types, builder)
         definition = FDefinition.get(op) or FSimplifyInference.get(op)
         if found is None and definition is not None:
             found = _by_definition(call, op, definition, inputs, builder)

@@ -82,7 +82,10 @@ class TECompiler:
     ) -> None:
         self._prefix = f"{mod_name}_" if mod_name else ""
         self._config = config
-        self._names = {gv.name_hint for gv in mod} if mod is not None else set()
+        if mod is not None:
+            self._names = {gv.name_hint for gv in mod}
+        else:
+            self._names = set()
         self._next: dict[str, int] = {}
         self._by_hash: dict[str, CachedFunc] = {}
         self._order: list[CachedFunc] = []
@@ -102,7 +105,10 @@ class TECompiler:
             self._by_hash[full].use_count += 1
             return self._by_hash[full]
         compiler = key.source.get_attr("Compiler")
-        made = self._lower_kernel(key) if compiler is None else self._note(key, str(compiler))
+        if compiler is None:
+            made = self._lower_kernel(key)
+        else:
+            made = self._note(key, str(compiler))
         self._by_hash[full] = made
         self._order.append(made)
         return made
@@ -255,7 +261,10 @@ def _refuse_missing_dtypes(source: Function, target: Target) -> None:
         return
     for node in post_order(source):
         ty = node.checked_type_or_none
-        dtypes = set() if ty is None else {part.dtype for part in tensor_fields(ty)}
+        if ty is None:
+            dtypes = set()
+        else:
+            dtypes = {part.dtype for part in tensor_fields(ty)}
         for dtype in sorted(dtypes & missing):
             raise LoweringError(
                 f"target {target.kind} has no type {dtype}",

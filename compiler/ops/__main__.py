@@ -56,7 +56,10 @@ def matrix(substring: str = "") -> str:
     numbers = " ".join(f"{k:>2}" for k in range(1, len(names) + 1))
     lines.append(f"{'operator':<{width}}  pat  {numbers}")
     for op in ops:
-        letter = "-" if op.pattern is None else _LETTERS[OpPattern(op.pattern)]
+        if op.pattern is None:
+            letter = "-"
+        else:
+            letter = _LETTERS[OpPattern(op.pattern)]
         marks = " ".join(" x" if op in tables[n] else " ." for n in names)
         lines.append(f"{op.name:<{width}}   {letter}   {marks}")
     lines.append(f"{len(ops)} operators")

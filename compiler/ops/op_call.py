@@ -26,7 +26,10 @@ def op_call(name: str, *args: Expr, span: AnySpan | None = None, **attrs: Any) -
     attrs_type = Op.get(name).attrs_type
     if attrs_type is None and attrs:
         raise AttrError(f"{name} has no attributes", where=f"given {list(attrs)}")
-    record = None if attrs_type is None else attrs_type.make(**attrs)
+    if attrs_type is None:
+        record = None
+    else:
+        record = attrs_type.make(**attrs)
     return call_op(name, *args, attrs=record, span=span)
 
 

@@ -33,7 +33,10 @@ class CanonicalizeCast(FunctionPass):
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The function with duplicated casts, itself when none is shared."""
-        edges = _edges_to_split(fn) if Op.get("cast") in operators_of(fn) else set()
+        if Op.get("cast") in operators_of(fn):
+            edges = _edges_to_split(fn)
+        else:
+            edges = set()
         if not edges:
             return fn
         return _CastSplitter(edges).mutate(fn)

@@ -151,7 +151,10 @@ class _Effects:
     def _body(self, callee: Expr) -> Expr | None:
         target: Any = callee
         if isinstance(callee, GlobalVar):
-            target = self.mod[callee] if self.mod.contains(callee.name_hint) else None
+            if self.mod.contains(callee.name_hint):
+                target = self.mod[callee]
+            else:
+                target = None
         elif isinstance(callee, Var):
             target = self.functions.get(callee)
         if isinstance(target, Function):

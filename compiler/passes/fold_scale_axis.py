@@ -127,7 +127,10 @@ def _forward_messages(fn: Function) -> dict[Expr, Message | None]:
     """Message of every node: what all of its consumers agree to take."""
     messages: dict[Expr, Message | None] = {}
     for node in reversed(list(post_order(fn))):
-        taken = takes_scale_before(node, messages.get(node)) if isinstance(node, Call) else None
+        if isinstance(node, Call):
+            taken = takes_scale_before(node, messages.get(node))
+        else:
+            taken = None
         if isinstance(node, Call) and taken is not None:
             for arg, message in zip(node.args, taken):
                 _agree(messages, arg, message)

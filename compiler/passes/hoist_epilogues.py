@@ -87,7 +87,10 @@ class _Hoister(TypedMutator):
                 held = None if held is None else self._before(held, move)
             if held is None or held.size != max(held.shape, default=1):
                 return None
-            channels = (-1, *held.shape[int(np.argmax(held.shape)) + 1 :]) if held.size > 1 else ()
+            if held.size > 1:
+                channels = (-1, *held.shape[int(np.argmax(held.shape)) + 1 :])
+            else:
+                channels = ()
             args[1 - place] = Constant(held.reshape(channels), span=constant.span)
         made: Expr = Call(call.op, tuple(args), call.attrs, span=call.span)
         self.types[made] = self.type_of(data)

@@ -176,7 +176,10 @@ class _Merged:
         self.data = call.args[0]
         self.read: Quant | None = None
         biased = attrs.bias or len(self._vectors) % 2
-        self._sum_dtype = bias_dtype(_dtype(self.data)) if biased else ""
+        if biased:
+            self._sum_dtype = bias_dtype(_dtype(self.data))
+        else:
+            self._sum_dtype = ""
         self.last: tuple[Expr, ...] = (call,)
         while self._takes_behind():
             pass
@@ -340,7 +343,10 @@ class _Merged:
     def _changed(self, user: Call, number: int | None) -> RequantizeAttrs | None:
         """The fields with what reads the result; None where they cannot say it."""
         attrs = self._attrs
-        bound = None if attrs.low is None or attrs.high is None else (attrs.low, attrs.high)
+        if attrs.low is None or attrs.high is None:
+            bound = None
+        else:
+            bound = (attrs.low, attrs.high)
         if is_op_call(user, _STOP):
             return replace(attrs, stored=True)
         if is_op_call(user, "cast"):

@@ -122,7 +122,10 @@ class _Finder:
         for variable in variables:
             known = self.found.get(variable)
             mine = [variable] if known is None else [known.source, variable]
-            common = mine if common is None else [s for s in common if s in mine]
+            if common is None:
+                common = mine
+            else:
+                common = [s for s in common if s in mine]
         return [s for s in common or [] if isinstance(s.checked_type, TensorType)]
 
     def _as_words(self, arg: Expr, source: Expr, ty: TensorType) -> Words:

@@ -101,7 +101,10 @@ class _Domains:
     def _say(self, node: Expr) -> None:
         """Record the devices that annotations, kernels of other compilers and scopes fix."""
         props = get_on_device_props(node)
-        copy = None if props is not None else get_device_copy_props(node)
+        if props is not None:
+            copy = None
+        else:
+            copy = get_device_copy_props(node)
         if props is not None:
             if props.constrain_body:
                 self._fix(props.body, props.virtual_device)
@@ -191,7 +194,10 @@ class _Placer:
 
     def _device(self, node: Expr) -> VirtualDevice:
         """A let variable is where its value is."""
-        held = self._value_device.get(node) if isinstance(node, Var) else None
+        if isinstance(node, Var):
+            held = self._value_device.get(node)
+        else:
+            held = None
         if held is None:
             return self._domains.device(node)
         return held

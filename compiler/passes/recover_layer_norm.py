@@ -147,7 +147,10 @@ def _standardized(node: Expr) -> _Norm | None:
         vector = _along(gamma, norm, data)
         if vector is None:
             return None
-        norm.gamma = vector if norm.gamma is None else norm.gamma * vector
+        if norm.gamma is None:
+            norm.gamma = vector
+        else:
+            norm.gamma = norm.gamma * vector
     return norm
 
 
@@ -161,7 +164,10 @@ def _reduced_axes(mean: Expr, data: Expr) -> tuple[int, ...] | None:
 def _axes(reduction: Call, data: Expr) -> tuple[int, ...] | None:
     attrs: Any = reduction.attrs
     rank = len(data.tensor_type.shape)
-    axes = attrs.axis if isinstance(attrs.axis, tuple) else (attrs.axis,)
+    if isinstance(attrs.axis, tuple):
+        axes = attrs.axis
+    else:
+        axes = (attrs.axis,)
     if not attrs.keepdims or attrs.exclude or not axes or None in axes:
         return None
     return tuple(sorted(int(axis) % rank for axis in axes))

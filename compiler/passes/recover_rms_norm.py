@@ -94,7 +94,10 @@ def _of_squares(data: Expr, total: Expr, epsilon: float) -> _Norm | None:
         return None
     attrs: Any = total.attrs
     shape = data.tensor_type.concrete_shape
-    axes = attrs.axis if isinstance(attrs.axis, tuple) else (attrs.axis,)
+    if isinstance(attrs.axis, tuple):
+        axes = attrs.axis
+    else:
+        axes = (attrs.axis,)
     axes = tuple(range(len(shape))) if axes == (None,) else axes
     axes = tuple(axis for axis in axes if shape[axis] > 1) or axes
     if not attrs.keepdims or attrs.exclude or len(axes) != 1:

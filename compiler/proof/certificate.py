@@ -95,7 +95,10 @@ class _Writer:
                 if not analyse_word(word, self._ctx):
                     raise CompilerError(f"{title}: {self._ctx.findings[0]}")
                 is_result = word.results[0] in results
-                name = title if is_result else f"{title}, word {place} {word.name}"
+                if is_result:
+                    name = title
+                else:
+                    name = f"{title}, word {place} {word.name}"
                 rows.append(self._row(word, name))
             for value, made in zip(step.results, results):
                 if value is not made:
@@ -115,7 +118,10 @@ class _Writer:
 
     def _row(self, step: Step, name: str) -> Any:
         operands = [self._number(arg) for arg in step.args]
-        attrs = self._loop(step, step.body) if step.body is not None else _attrs(step)
+        if step.body is not None:
+            attrs = self._loop(step, step.body)
+        else:
+            attrs = _attrs(step)
         many = len(step.results) > 1
         results = [
             self.add(value, f"{name}.{place}" if many else name)
@@ -150,7 +156,8 @@ def _slices(step: Step) -> Attrs:
 
 
 def _average(step: Step) -> Attrs:
-    attrs, source = step.attrs, step.attrs.layout
+    attrs = step.attrs
+    source = step.attrs.layout
     return {
         "spatial": [source.index(letter) for letter in "HW"],
         "order": [source.index(letter) for letter in attrs.out_layout or source],
@@ -189,4 +196,6 @@ _ATTRS: dict[str, Callable[[Step], Attrs]] = {
 
 def _attrs(step: Step) -> Attrs:
     rule = _ATTRS.get(step.name)
-    return {} if rule is None else rule(step)
+    if rule is None:
+        return {}
+    return rule(step)

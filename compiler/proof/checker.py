@@ -72,7 +72,9 @@ class Tensor:
     @property
     def ends(self) -> tuple[Any, Any]:
         """The least lower and the greatest upper bound."""
-        return (self.low.min(), self.high.max()) if self.low.size else (0, 0)
+        if self.low.size:
+            return (self.low.min(), self.high.max())
+        return (0, 0)
 
     def along(self, axes: Sequence[int]) -> tuple[Array, Array]:
         """One pair of bounds for all elements along the axes, which become 1 long."""
@@ -241,7 +243,10 @@ def _weighted(weight: Array, low: Array, high: Array) -> list[Array]:
         low, high: (groups, terms).
     """
     reach = max((abs(int(end)) for end in (*low.flat, *high.flat)), default=0)
-    largest = max(abs(int(weight.min())), abs(int(weight.max()))) if weight.size else 0
+    if weight.size:
+        largest = max(abs(int(weight.min())), abs(int(weight.max())))
+    else:
+        largest = 0
     room = 2 * max(reach, 1) * max(largest, 1) * max(math.prod(weight.shape[2:]), 1)
     kind: Any = np.float64 if room < 1 << 53 else np.int64 if room < 1 << 62 else object
     wide = weight.astype(object if kind is object else np.int64)
@@ -262,7 +267,9 @@ def _added(args: Sequence[Tensor], result: Tensor, sums: Sequence[Any], padded: 
         require_fits(*arg.ends, result.dtype, f"the operand {arg.name}")
     if sums[0].size:
         require_fits(sums[0].min(), sums[1].max(), result.dtype, "a partial sum")
-    return (sums[0], sums[1]) if padded else (sums[2], sums[3])
+    if padded:
+        return (sums[0], sums[1])
+    return (sums[2], sums[3])
 
 
 def _of_two(args: Sequence[Tensor], result: Tensor, terms: int, padded: bool) -> Bounds:
@@ -276,7 +283,8 @@ def _of_two(args: Sequence[Tensor], result: Tensor, terms: int, padded: bool) ->
 def convolution(attrs: Attrs, args: Sequence[Tensor], result: Tensor) -> Bounds:
     """Each output channel with its own weights."""
     data, kernel = args
-    groups, padded = attrs["groups"], attrs["padded"]
+    groups = attrs["groups"]
+    padded = attrs["padded"]
     outputs, terms, *taps = kernel.shape
     fit = data.shape[1] == groups * terms and outputs == result.shape[1]
     require(fit, "the channels do not fit")
@@ -305,13 +313,17 @@ def matmul(attrs: Attrs, args: Sequence[Tensor], result: Tensor) -> Bounds:
     weight = known.reshape(math.prod(lead), units, terms, 1)
     low, high = (np.broadcast_to(end, (len(weight), terms)) for end in ends)
     least, most = _added(args, result, _weighted(weight, low, high), False)
-    shape = (*lead, units, 1) if right.data is None else (*lead, 1, units)
+    if right.data is None:
+        shape = (*lead, units, 1)
+    else:
+        shape = (*lead, 1, units)
     return least.reshape(shape), most.reshape(shape)
 
 
 def reduction(attrs: Attrs, args: Sequence[Tensor], result: Tensor) -> Bounds:
     """The sum, the maximum or the position of the maximum of the elements along some axes."""
-    data, axes = args[0], tuple(attrs["axes"])
+    data = args[0]
+    axes = tuple(attrs["axes"])
     count = math.prod(data.shape[axis] for axis in axes)
     if attrs["word"] == "argmax":
         return 0, count - 1
@@ -325,7 +337,10 @@ def reduction(attrs: Attrs, args: Sequence[Tensor], result: Tensor) -> Bounds:
 
 def _check_sum(low: Any, high: Any, count: int, dtype: str) -> None:
     """Partial sums have at least 32 bits."""
-    wide = dtype if range_of(dtype)[1] >= range_of("int32")[1] else "int32"
+    if range_of(dtype)[1] >= range_of("int32")[1]:
+        wide = dtype
+    else:
+        wide = "int32"
     require_fits(min(low, 0), max(high, 0), wide, f"a sum of {count} elements")
 
 
@@ -405,7 +420,8 @@ def take(attrs: Attrs, args: Sequence[Tensor], result: Tensor) -> Bounds:
 def scatter(attrs: Attrs, args: Sequence[Tensor], result: Tensor) -> Bounds:
     """Data and rows of updates; sums of as many updates as can meet at a row."""
     data, places, updates = args
-    first, new = data.along([0]), updates.along([0])
+    first = data.along([0])
+    new = updates.along([0])
     small = max(math.prod(arg.shape) for arg in args) <= MOST_ELEMENTS
     rows = None
     if small and bool(np.all(places.low == places.high)):
@@ -413,7 +429,10 @@ def scatter(attrs: Attrs, args: Sequence[Tensor], result: Tensor) -> Bounds:
         rows = [min(max(int(n), 0), data.shape[0] - 1) for n in wide]
     if attrs["mode"] == "add":
         known = rows is not None and len(rows) and places.data is not None
-        most = int(np.bincount(np.array(rows)).max()) if known else places.shape[1]
+        if known:
+            most = int(np.bincount(np.array(rows)).max())
+        else:
+            most = places.shape[1]
         low = first[0] + most * np.minimum(new[0], 0)
         high = first[1] + most * np.maximum(new[1], 0)
         require_fits(low.min(), high.max(), result.dtype, f"a sum of {most} updates")
@@ -459,7 +478,8 @@ def _real(
         exact: the same of fractions: a result that is rounded is one unit wider to both sides.
     """
     kind = np.dtype(dtype).type
-    lows, highs = [], []
+    lows = []
+    highs = []
     for corner in product(*(arg.ends for arg in args)):
         value = kind(function(*map(kind, corner)))
         if np.isnan(value):
@@ -474,7 +494,9 @@ def _real(
 
 def _half_away(x: Any) -> Any:
     whole = np.trunc(x)
-    return whole + np.sign(x) * (np.abs(x - whole) >= 0.5) if np.isfinite(x) else x
+    if np.isfinite(x):
+        return whole + np.sign(x) * (np.abs(x - whole) >= 0.5)
+    return x
 
 
 _EXACT: Final[dict[str, Callable[..., Any]]] = {
@@ -542,7 +564,10 @@ class Checker:
         """
         for number in self._program["inputs"]:
             value = self._values[number]
-            anything = ANY_FLOAT if value.is_float else range_of(value.dtype)
+            if value.is_float:
+                anything = ANY_FLOAT
+            else:
+                anything = range_of(value.dtype)
             self._follows(value, anything)
         self._check(self._program["steps"])
 
@@ -584,7 +609,8 @@ class Checker:
         """A loop: bounds of a state hold its first value and what the body makes of any state."""
         inner = [self._values[number] for number in attrs["inputs"]]
         outputs = [self._values[number] for number in attrs["outputs"]]
-        states, moving = attrs["states"], attrs["states"] + attrs["moving"]
+        states = attrs["states"]
+        moving = attrs["states"] + attrs["moving"]
         fits = len(inner) == len(args) and len(outputs) == len(made) and attrs["length"] > 0
         require(fits, "it has other operands or results")
         for place, (value, arg) in enumerate(zip(inner, args)):
@@ -619,17 +645,23 @@ def _stated(name: str, dtype: str, shape: Sequence[int], low: Any, high: Any) ->
 def _hold(value: Tensor, data: Array) -> None:
     """Give a constant its elements, and their bounds: of a large one along its longest axes."""
     require(data.shape == value.shape, f"{value.name} has the shape {data.shape}")
-    value.data, value.known = data, True
+    value.data = data
+    value.known = True
     low: Any = data
     high: Any = data
     if value.is_float:
-        ends = (float(data.min()), float(data.max())) if data.size else (0.0, 0.0)
+        if data.size:
+            ends = (float(data.min()), float(data.max()))
+        else:
+            ends = (0.0, 0.0)
         ends = ANY_FLOAT if any(map(math.isnan, ends)) else ends
         low, high = (np.full((1,) * data.ndim, end) for end in ends)
     while low.size > MOST_ELEMENTS:
         axis = int(np.argmax(low.shape))
-        low, high = low.min(axis=axis, keepdims=True), high.max(axis=axis, keepdims=True)
-    value.low, value.high = numbers(low), numbers(high)
+        low = low.min(axis=axis, keepdims=True)
+        high = high.max(axis=axis, keepdims=True)
+    value.low = numbers(low)
+    value.high = numbers(high)
     if not value.is_float and data.size:
         require_fits(*value.ends, value.dtype, value.name)
 

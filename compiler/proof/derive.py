@@ -211,7 +211,10 @@ def _tested(
             found = replay_samples(mod, samples, inputs)
             return proof.with_comparison(found, "samples")
         rng = np.random.default_rng(_SEED)
-        in_c = None if lowering is None else built_in_c(mod, c_flags(mod), lowering)
+        if lowering is None:
+            in_c = None
+        else:
+            in_c = built_in_c(mod, c_flags(mod), lowering)
         comparisons, findings = replay(mod, bounds, samples, rng, in_c, inputs)
         rounds = 1 if work is None else rounds_of(work)
         steps, more = check_forms(mod, rounds, _SEED, in_c)

@@ -119,7 +119,10 @@ class Drives:
         rows += [*known, *self._points.pop((value, TIES), ())]
         deciding = sum(map(len, limits))
         # Few numbers decide something: they are a third of the table.
-        times = 1 if not deciding else max(1, sum(map(len, rows)) // (2 * deciding))
+        if not deciding:
+            times = 1
+        else:
+            times = max(1, sum(map(len, rows)) // (2 * deciding))
         rows += limits * times
         self._deciding[value] = deciding * times
         shape = np.broadcast_shapes(*(row.shape[1:] for row in rows))
@@ -163,7 +166,10 @@ class Drives:
                 for points in self._points.get((inner, kind), ())
             ]
         own = self._limits if kind == LIMITS else self._ties
-        found = list(own(step, place, arg)) if len(step.results) == 1 else []
+        if len(step.results) == 1:
+            found = list(own(step, place, arg))
+        else:
+            found = []
         if kind == LIMITS:
             behind = [p for r in step.results for p in self._limits_behind(r)]
         else:

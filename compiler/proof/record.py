@@ -192,7 +192,10 @@ def _attrs_sha256(attrs: Any) -> str:
     record."""
     if attrs is None:
         return _NO_ATTRS
-    items = attrs.non_default_items() if isinstance(attrs, Attrs) else attrs.items()
+    if isinstance(attrs, Attrs):
+        items = attrs.non_default_items()
+    else:
+        items = attrs.items()
     told = [[key, _plain(value)] for key, value in sorted(items)]
     if told:
         return _sha256(json.dumps(told))

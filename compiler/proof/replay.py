@@ -111,7 +111,10 @@ def differing_elements(
         elif one.shape != other.shape or one.dtype != other.dtype:
             differing += max(one.size, 1)
         elif one.size:
-            bits = np.dtype(f"u{one.dtype.itemsize}") if one.dtype.kind != "b" else one.dtype
+            if one.dtype.kind != "b":
+                bits = np.dtype(f"u{one.dtype.itemsize}")
+            else:
+                bits = one.dtype
             differing += int((_bits(one, bits) != _bits(other, bits)).sum())
     return total, differing
 

@@ -145,7 +145,10 @@ class Tested:
         if self.bounds:
             told += f"; {self.bounds} bounds are not narrower"
         if self.unmet:
-            more = "" if len(self.unmet) <= _SHOWN else f" and {len(self.unmet) - _SHOWN} more"
+            if len(self.unmet) <= _SHOWN:
+                more = ""
+            else:
+                more = f" and {len(self.unmet) - _SHOWN} more"
             told += f"; changed no result: {', '.join(self.unmet[:_SHOWN])}{more}"
         return told
 
@@ -263,7 +266,10 @@ def check_steps(
     elements = 0
     wrong = dict[str, Finding]()
     for number in range(rounds):
-        kind = ROUNDS[number] if number < len(ROUNDS) else ROUNDS[number % 2]
+        if number < len(ROUNDS):
+            kind = ROUNDS[number]
+        else:
+            kind = ROUNDS[number % 2]
         given = {value: drives.draw(value, kind) for value in form.starts}
         form.begin([given[value] for value in form.starts], rng)
         for stage, values in enumerate(form.stages):

@@ -123,7 +123,10 @@ def _trace(main: Function) -> tuple[dict[str, list[Wire]], list[Wire]]:
         reads = [] if node in wires else _reads(node, bound)
         missing = [read for read in reads if read not in wires]
         if missing and node in opened:
-            name = node.name_hint if isinstance(node, Var) else describe(node)
+            if isinstance(node, Var):
+                name = node.name_hint
+            else:
+                name = describe(node)
             raise _Untraceable(f"%{name} is used before it is bound")
         if missing:
             opened.add(node)
@@ -223,7 +226,10 @@ def _in_order(
 ) -> Iterator[Finding]:
     for number, wire in enumerate(given):
         if wire != (source, number):
-            wanted = _shown(names, (source, number)) if number < count else "nothing"
+            if number < count:
+                wanted = _shown(names, (source, number))
+            else:
+                wanted = "nothing"
             what = f"{said.format(_shown(names, wire), number)} instead of {wanted}"
             yield Finding("wiring", "@main", what)
             return

@@ -415,10 +415,16 @@ def _of_call(call: Call, op: Op) -> Work:
     constants = sum(arg.data.nbytes for arg in call.args if isinstance(arg, Constant))
     out = sum(_elements(ty) for ty in results)
     touched = max(out, *(_elements(ty) for ty in operands), 0)
-    wide = _WIDE if any(_is_wide(ty.dtype) for ty in (*operands, *results)) else 1
+    if any(_is_wide(ty.dtype) for ty in (*operands, *results)):
+        wide = _WIDE
+    else:
+        wide = 1
     units = touched * _UNITS_OF.get(op.name, _OTHER_UNITS) * wide
     rule = FWork.get(op)
-    found = OpWork(0, units) if rule is None else rule(call, operands, out)
+    if rule is None:
+        found = OpWork(0, units)
+    else:
+        found = rule(call, operands, out)
     scratch = found.scratch + _TEMPORARIES.get(op.name, 0) * out
     scratch += _SCRATCH * (out + sum(_elements(ty) for ty in operands))
     return Work(

@@ -39,7 +39,10 @@ def number(high: float, name: str, value: Any) -> float:
     ok = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
     if ok and 0 < value <= high:
         return float(value)
-    limit = "above 0" if high == math.inf else f"above 0, at most {high:g}"
+    if high == math.inf:
+        limit = "above 0"
+    else:
+        limit = f"above 0, at most {high:g}"
     raise refused(name, value, f"a number {limit}")
 
 
@@ -48,7 +51,10 @@ def word(legal: tuple[str, ...], name: str, value: Any) -> str:
     if isinstance(value, str) and value in legal:
         return value
     mode = {"calibrate_mode": "calibrate mode", "weight_scale": "weight scale mode"}.get(name)
-    what = f"QConfig.{name} cannot be {value!r}" if mode is None else f"Unknown {mode} {value!r}"
+    if mode is None:
+        what = f"QConfig.{name} cannot be {value!r}"
+    else:
+        what = f"Unknown {mode} {value!r}"
     fix = legal_names(str(value), legal)
     if name == "calibrate_mode":
         fix += "; a mode of your own is known once its module is imported (qsearch: --import)"

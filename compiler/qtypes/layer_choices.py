@@ -136,7 +136,10 @@ class LayerChoices(Mapping[str, LayerChoice]):
         """The same for layers, with wide residual sums, or with what they join as it was."""
         if not wide and self.narrow_sums:
             return self
-        sums = {SUMS: LayerChoice(nbit_input=POINT_BITS[SUMS][-1])} if wide else {}
+        if wide:
+            sums = {SUMS: LayerChoice(nbit_input=POINT_BITS[SUMS][-1])}
+        else:
+            sums = {}
         others = {name: choice for name, choice in self._items.items() if name != SUMS}
         return LayerChoices(others | sums)
 
@@ -214,7 +217,10 @@ def _bits(place: str, value: Any, legal: tuple[int, ...]) -> int | None:
     if isinstance(value, int) and not isinstance(value, bool) and value in legal:
         return value
     ends = f"{legal[0]} or {legal[-1]}"
-    told = ends if len(legal) == 2 else f"an integer from {legal[0]} to {legal[-1]}"
+    if len(legal) == 2:
+        told = ends
+    else:
+        told = f"an integer from {legal[0]} to {legal[-1]}"
     raise refused(place, value, told)
 
 

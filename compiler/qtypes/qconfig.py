@@ -146,7 +146,10 @@ class QConfig(RelayConfig):
         """Return the configuration of a file; a calibrate_mode of code that is not loaded is kept
         as a name."""
         mode = values.get("calibrate_mode")
-        named = {"calibrate_mode": stored_mode(mode)} if isinstance(mode, str) else {}
+        if isinstance(mode, str):
+            named = {"calibrate_mode": stored_mode(mode)}
+        else:
+            named = {}
         return cls(**{**values, **named})
 
     def to_dict(self) -> dict[str, Any]:

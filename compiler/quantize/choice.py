@@ -139,7 +139,10 @@ def _smoothing(
     told = f"even channels and less even weights are predicted to gain {gained:.1f} dB"
     if gained > enough:
         return Decision("smooth_alpha", SMOOTH_ALPHA, told)
-    seldom = f", {enough:g} are enough over {samples} samples" if enough else ""
+    if enough:
+        seldom = f", {enough:g} are enough over {samples} samples"
+    else:
+        seldom = ""
     return Decision("smooth_alpha", None, told + seldom)
 
 
@@ -156,6 +159,9 @@ def _rounding(samples: int, seconds: float) -> Decision:
         )
     else:
         value = "sequential"
-        fitted = "weights" if seconds > FITTING_SECONDS else "weights and ranges"
+        if seconds > FITTING_SECONDS:
+            fitted = "weights"
+        else:
+            fitted = "weights and ranges"
         why = f"{fitted} layer by layer, fitted to what reads them on {samples} samples"
     return Decision("weight_rounding", value, why)

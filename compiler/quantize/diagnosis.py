@@ -303,7 +303,10 @@ def _skipped_layer(record: CallRecord, _pass: str, qconfig: QConfig) -> str:
 def _no_rule(record: CallRecord, pass_name: str, qconfig: QConfig) -> str:
     if record.op in FCanonicalize and record.op not in FQAnnotateRewrite:
         return f"CanonicalizeOps writes {record.op} otherwise: set prerequisite_level=3"
-    tables = "" if qconfig.integer_tables else "set integer_tables=True; if that is not enough, "
+    if qconfig.integer_tables:
+        tables = ""
+    else:
+        tables = "set integer_tables=True; if that is not enough, "
     return (
         f"{tables}{record.op} has no rule in {pass_name}: replace it in the model, register a rule "
         "(compiler/quantize/README.md), end the module in front of it (--until NODE), or leave it "

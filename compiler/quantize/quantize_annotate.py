@@ -89,7 +89,10 @@ def _facts_of(fn: Function, qconfig: QConfig) -> GraphFacts:
     in_float = frozenset(call for call, choice in choices_of(fn, layers).items() if choice.float)
     if not qconfig.integer_tables:
         return GraphFacts(float_layers=in_float)
-    wide = sums_for_norms(fn) if stores else residual_stream(fn, layers.wide_sums) | last_states(fn)
+    if stores:
+        wide = sums_for_norms(fn)
+    else:
+        wide = residual_stream(fn, layers.wide_sums) | last_states(fn)
     return GraphFacts(
         wide_values=wide,
         stored_sums=stored_sums(fn, wide) if layers.narrow_sums else frozenset(),

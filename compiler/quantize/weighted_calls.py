@@ -15,7 +15,10 @@ def weighted_calls(main: Function) -> list[tuple[Call, InputColumns]]:
     """
     found = []
     for node in nodes_of(main):
-        rule = FQInputColumns.get(node.op) if isinstance(node, Call) else None
+        if isinstance(node, Call):
+            rule = FQInputColumns.get(node.op)
+        else:
+            rule = None
         if rule is not None and isinstance(node, Call) and weight_of(node) is not None:
             found.append((node, rule(node)))
     return found

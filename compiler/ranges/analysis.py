@@ -68,7 +68,10 @@ class RangeContext:
         held = self._known.get(value)
         if held is None:
             known = value.data is not None
-            held = interval(value.data, value.data) if known else anything(value)
+            if known:
+                held = interval(value.data, value.data)
+            else:
+                held = anything(value)
             self._known[value] = held
         return held
 
@@ -115,7 +118,10 @@ class RangeContext:
         above = bounds.highest > high
         if not below and not above:
             return True
-        reach = bounds.lowest if below and -bounds.lowest >= bounds.highest else bounds.highest
+        if below and -bounds.lowest >= bounds.highest:
+            reach = bounds.lowest
+        else:
+            reach = bounds.highest
         limit = low if reach < 0 else high
         self.report(
             step,

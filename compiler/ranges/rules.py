@@ -92,7 +92,10 @@ def bitwise_or(step: Step, ctx: RangeContext) -> Interval:
     """No less than either side; below 0 with a side that is, else of the bits of the larger one."""
     a, b = (ctx.of(v) for v in step.args)
     rank = len(step.result.type.shape)
-    low = max(a.lowest, b.lowest) if min(a.lowest, b.lowest) >= 0 else min(a.lowest, b.lowest)
+    if min(a.lowest, b.lowest) >= 0:
+        low = max(a.lowest, b.lowest)
+    else:
+        low = min(a.lowest, b.lowest)
     if min(a.highest, b.highest) < 0:
         return constant_interval(low, -1, rank)
     most = max(a.highest, b.highest).bit_length()
@@ -192,7 +195,12 @@ def weighted_sums(
     reach = max(map(abs, (*on_positive.flat, *on_negative.flat)), default=0)
     weight = (largest(positive) + largest(negative)) * positive.shape[2]
     room = max(reach, 1) * max(weight, 1)
-    kind = object if room >= _INT64_ROOM else np.int64 if room >= _FLOAT64_ROOM else np.float64
+    if room >= _INT64_ROOM:
+        kind = object
+    elif room >= _FLOAT64_ROOM:
+        kind = np.int64
+    else:
+        kind = np.float64
     total = positive.astype(kind) @ on_positive.astype(kind)
     total = total + negative.astype(kind) @ on_negative.astype(kind)
     ends = exact(total if kind is object else total.astype(np.int64))
@@ -471,7 +479,10 @@ def take(step: Step, ctx: RangeContext) -> Interval:
     if data.data is not None and data.data.ndim == 1 and data.data.size:
         held = ctx.of(places)
         all_of = step.attrs.mode == "wrap"
-        ends = (0, data.data.size) if all_of else (held.lowest, held.highest)
+        if all_of:
+            ends = (0, data.data.size)
+        else:
+            ends = (held.lowest, held.highest)
         return entries(data.data, *ends, rank)
     kept = ctx.of(data).along([axis])
     shape = kept.low.shape

@@ -112,7 +112,10 @@ def read_archive(path: str | os.PathLike[str] | bytes) -> dict[str, bytes]:
             what ``write_archive`` writes.
         ArtifactHashError: a member was changed, added or taken away.
     """
-    file = Path("module.qmod") if isinstance(path, bytes) else Path(path)
+    if isinstance(path, bytes):
+        file = Path("module.qmod")
+    else:
+        file = Path(path)
     if not isinstance(path, bytes) and not file.is_file():
         raise ArtifactError(f"there is no file {file}", fix="check the path")
     try:

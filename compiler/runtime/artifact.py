@@ -291,9 +291,15 @@ class QModule:
                 chosen = exact_executor(self.module)
             else:
                 found = "reference" if name == AUTO else name
-                note = "quantized_main holds floats" if name == AUTO else "asked for"
+                if name == AUTO:
+                    note = "quantized_main holds floats"
+                else:
+                    note = "asked for"
                 known = self._executors.get(found)
-                executor = known.executor if known else executor_named(found, self.module)
+                if known:
+                    executor = known.executor
+                else:
+                    executor = executor_named(found, self.module)
                 chosen = Chosen(found, executor, note)
             self._executors[name] = chosen
             self._executors.setdefault(chosen.name, chosen)
@@ -544,7 +550,10 @@ def load_qmod(path: str | os.PathLike[str] | bytes) -> QModule:
         parameters = module["main"].params
     provenance = read_json(members["provenance.json"], "provenance.json")
     samples = _samples(members, parameters)
-    proof = read_json(members["proof.json"], "proof.json") if "proof.json" in members else None
+    if "proof.json" in members:
+        proof = read_json(members["proof.json"], "proof.json")
+    else:
+        proof = None
     parts = (members.get(BEFORE), members.get(AFTER))
     for name, part in zip((BEFORE, AFTER), parts):
         if part is not None and len(part) > MAX_PART_BYTES:

@@ -74,7 +74,10 @@ class Call:
         if not any(own):
             return self._run(arrays)
         arrays = [a.astype(np.float32) if so else a for a, so in zip(arrays, own, strict=True)]
-        outputs = self._fitting(arrays) if self._fits(arrays) else self._run(arrays)
+        if self._fits(arrays):
+            outputs = self._fitting(arrays)
+        else:
+            outputs = self._run(arrays)
         return [
             a.astype(dtype) if dtype is not None and a.dtype == np.float32 else a
             for a, dtype in zip(outputs, self._given, strict=True)

@@ -69,7 +69,10 @@ def exact_executor(module: IRModule) -> Chosen:
     except (ImportError, OnnxExportError) as error:
         name = "reference"
         executor = executor_named("reference", module)
-        also = "no onnxruntime" if isinstance(error, ImportError) else error.what
+        if isinstance(error, ImportError):
+            also = "no onnxruntime"
+        else:
+            also = error.what
         note = f"{why}; {also}: the reference runs the module, much slower"
     note = note if fix is None else f"{note}; {fix}"
     _say_once(note)

@@ -77,7 +77,10 @@ def _created(
             return None
         error.filename = str(target)
         raise
-    kept = mode if mode is not None or known is None else stat.S_IMODE(known.st_mode)
+    if mode is not None or known is None:
+        kept = mode
+    else:
+        kept = stat.S_IMODE(known.st_mode)
     if kept is not None:
         os.fchmod(descriptor, kept)
     return descriptor

@@ -29,11 +29,10 @@ def read_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]
         ValueError: not the header of an array; numpy's own reader raises a dozen other errors.
     """
     version = np.lib.format.read_magic(stream)
-    read = (
-        np.lib.format.read_array_header_1_0
-        if version == (1, 0)
-        else np.lib.format.read_array_header_2_0
-    )
+    if version == (1, 0):
+        read = np.lib.format.read_array_header_1_0
+    else:
+        read = np.lib.format.read_array_header_2_0
     try:
         with warnings.catch_warnings(action="ignore"):  # of a header that is strange Python
             shape, fortran, dtype = read(stream)

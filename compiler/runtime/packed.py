@@ -124,8 +124,14 @@ def _header(array: Array, form: Form) -> bytes:
     axis = _NO_AXIS if form.axis is None else form.axis
     axis = axis if form.inner is None else _ENDS
     head = _HEADER.pack(_kind(array), form.bits, form.shift, axis, array.ndim)
-    low = np.asarray(form.low, array.dtype) if array.dtype.kind in "iu" else np.zeros(0, np.int8)
-    ends = b"" if form.inner is None else struct.pack("<2I", form.begin, form.inner)
+    if array.dtype.kind in "iu":
+        low = np.asarray(form.low, array.dtype)
+    else:
+        low = np.zeros(0, np.int8)
+    if form.inner is None:
+        ends = b""
+    else:
+        ends = struct.pack("<2I", form.begin, form.inner)
     return head + struct.pack(f"<{array.ndim}I", *array.shape) + _little(low).tobytes() + ends
 
 
@@ -184,7 +190,10 @@ def unpack(data: bytes, name: str) -> dict[str, Array]:
                 arrays[f"k{len(arrays)}"] = same
                 continue
             stored = dtype.newbyteorder("<")
-            low = int(np.frombuffer(data, stored, 1, offset)[0]) if whole else 0
+            if whole:
+                low = int(np.frombuffer(data, stored, 1, offset)[0])
+            else:
+                low = 0
             offset += dtype.itemsize if whole else 0
             size = whole_size = math.prod(shape)
             total += size * dtype.itemsize

@@ -32,7 +32,10 @@ class CompilationConfig:
         Raises:
             CompilerError: unknown target or option.
         """
-        chosen = Target.from_text(target) if isinstance(target, str) else target
+        if isinstance(target, str):
+            chosen = Target.from_text(target)
+        else:
+            chosen = target
         return CompilationConfig(
             device_of(chosen), device_of(chosen.host or chosen), targets_by_kind or {}
         )

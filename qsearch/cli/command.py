@@ -125,7 +125,10 @@ def declared(module: str, name: str) -> tuple[list[Declared], str]:
     defaults = [*given, *function.args.defaults, *function.args.kw_defaults]
     found = []
     for place, (argument, default) in enumerate(zip(arguments, defaults, strict=True)):
-        annotation = ast.unparse(argument.annotation) if argument.annotation else ""
+        if argument.annotation:
+            annotation = ast.unparse(argument.annotation)
+        else:
+            annotation = ""
         try:
             value = None if default is None else ast.literal_eval(default)
         except ValueError:  # a name: a parameter that is no option
@@ -170,7 +173,10 @@ def option_of(given: Declared) -> list[click.Parameter] | None:
             return None
         kind = shared.__origin__
         form = shared.__metadata__[0]
-        each = next(iter(get_args(kind)), None) if form.several else kind
+        if form.several:
+            each = next(iter(get_args(kind)), None)
+        else:
+            each = kind
         if get_origin(each) is Literal:
             choices = get_args(each)
     text = with_default(given.help or form.help, given.default)
@@ -202,7 +208,9 @@ def with_default(text: str, default: Any) -> str:
     """Return a help text with the default in parentheses, where it does not say it already."""
     if default in (None, "", ()) or isinstance(default, bool) or text.endswith(")"):
         return text
-    return f"{text} ({default:g})" if isinstance(default, float) else f"{text} ({default})"
+    if isinstance(default, float):
+        return f"{text} ({default:g})"
+    return f"{text} ({default})"
 
 
 def _click_type(kind: Any, form: Parameter, choices: Sequence[str]) -> Any:

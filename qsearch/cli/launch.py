@@ -51,7 +51,10 @@ def setting_options(without: Collection[str] = ()) -> Iterator[click.Option]:
         flag = next((held for held in field.metadata if isinstance(held, Flag)), None)
         if key in without or flag is None:
             continue
-        default = str(field.default) if isinstance(field.default, MaxDrop) else field.default
+        if isinstance(field.default, MaxDrop):
+            default = str(field.default)
+        else:
+            default = field.default
         spellings = (f"--{key.replace('_', '-')}", *flag.also, name)
         text = with_default(field.description or "", default)
         own: dict[str, Any] = {"help": text, "default": None, "multiple": flag.repeatable}

@@ -75,7 +75,10 @@ def _print_diagnosis(found: ModelDiagnosis, every: bool) -> None:
 
     diagnosis = found.diagnosis
     width = terminal_width()
-    name = found.model if width is None else shortened(found.model, width - 1)
+    if width is None:
+        name = found.model
+    else:
+        name = shortened(found.model, width - 1)
     print(wrapped(f"{name}: {', '.join(map(str, found.inputs))}", "  "))
     for hint in (*found.hints(), *found.warnings):
         print(wrapped(f"  {hint}", "    "))
@@ -83,7 +86,10 @@ def _print_diagnosis(found: ModelDiagnosis, every: bool) -> None:
         print(wrapped(f"  {found.cut}", "    "))
     print()
     conversions = sum(entry.reason == "conversion" for entry in diagnosis.operators)
-    why = f", {conversions} of which convert the inputs" if conversions else ""
+    if conversions:
+        why = f", {conversions} of which convert the inputs"
+    else:
+        why = ""
     copies = sum(entry.reason == "copied" for entry in diagnosis.operators)
     why += f", {copies} of which return an input as an output" if copies else ""
     print(f"{diagnosis.integer_count} operators integer, {diagnosis.float_count} float{why}")
@@ -122,7 +128,10 @@ def _print_diagnosis(found: ModelDiagnosis, every: bool) -> None:
 def _operator_row(place: int, entry: Any) -> dict[str, Any]:
     from compiler.quantize.diagnosis import why_float
 
-    name = entry.op if entry.conv_index is None else f"{entry.op} [{entry.conv_index}]"
+    if entry.conv_index is None:
+        name = entry.op
+    else:
+        name = f"{entry.op} [{entry.conv_index}]"
     return {
         "": place,
         "operator": name,
@@ -305,7 +314,10 @@ def _difference_row(node: NodeDifference) -> dict[str, Any]:
     operator = node.operator_b
     if node.operator_a != node.operator_b:
         operator = f"{node.operator_a} / {node.operator_b}"
-    dtype = node.dtype_a if node.dtype_a == node.dtype_b else f"{node.dtype_a} / {node.dtype_b}"
+    if node.dtype_a == node.dtype_b:
+        dtype = node.dtype_a
+    else:
+        dtype = f"{node.dtype_a} / {node.dtype_b}"
     return {
         "node": node.name,
         "operator": operator,

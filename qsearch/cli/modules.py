@@ -153,7 +153,10 @@ def verify_command(
     from qsearch.run.run_folder import RunFolder
 
     found = verify()
-    target = Path(out) if out else RunFolder(found.path.parent).proof
+    if out:
+        target = Path(out)
+    else:
+        target = RunFolder(found.path.parent).proof
     # Told before it is written: a folder that takes no file loses nothing.
     if not json_printed(found, as_json):
         print("\n".join(wrapped(line, "    ") for line in _report(found)))
@@ -240,7 +243,10 @@ def _report(found: Verification) -> list[str]:
     lines.append("tested")
     for test in found.proof.comparisons:
         differing = f"{test.differing} of {test.elements} elements differ"
-        runs = f"{test.runs} runs" if test.runs >= test.of else f"{test.runs} of {test.of} runs"
+        if test.runs >= test.of:
+            runs = f"{test.runs} runs"
+        else:
+            runs = f"{test.runs} of {test.of} runs"
         lines.append(f"  {test.what}: {runs}, {differing}")
     lines += [f"  {form}" for form in found.proof.steps]
     if found.evaluation is not None:
@@ -253,11 +259,17 @@ def _finding_lines(findings: Sequence[Finding]) -> list[str]:
 
 
 def _score(values: Mapping[str, Any]) -> str:
-    top1 = "no labels" if values["top1"] is None else f"top-1 {values['top1']:.4f}"
+    if values["top1"] is None:
+        top1 = "no labels"
+    else:
+        top1 = f"top-1 {values['top1']:.4f}"
     stored = values["stored_outputs_sha256"]
     same = "other data than the search scored on"
     if stored is not None:
-        same = "as stored" if stored == values["outputs_sha256"] else "NOT as stored"
+        if stored == values["outputs_sha256"]:
+            same = "as stored"
+        else:
+            same = "NOT as stored"
     return (
         f"  {values['samples']} samples, {top1}, outputs {values['outputs_sha256'][:16]} ({same})"
     )

@@ -130,7 +130,10 @@ def _finish(client: Client, job: dict[str, Any], out: Out, quiet: bool) -> int:
         failure = SearchFailedError(**(job["error"] or {"what": "the search failed"}))
         print(f"error: {failure}", file=sys.stderr)
         return int(job["exit_code"] or failure.exit_code)
-    why = "" if job["error"] is None else f": {job['error']['what']}"
+    if job["error"] is None:
+        why = ""
+    else:
+        why = f": {job['error']['what']}"
     if job["state"] == "cancelled" or job["study"] is None:
         print(f"{job['state']:<10} {job['name']}{why}", file=sys.stderr)
     if job["study"] is None:
@@ -186,7 +189,10 @@ def queue_command(
 def _row(job: dict[str, Any]) -> dict[str, Any]:
     shown = {name: job[name] for name in ("name", "owner", "state", "position")}
     why = job["error"]
-    note = "cancelling" if job["cancelled"] and job["state"] == "running" else None
+    if job["cancelled"] and job["state"] == "running":
+        note = "cancelling"
+    else:
+        note = None
     finished = job.get("finished")
     return {
         **shown,

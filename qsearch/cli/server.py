@@ -154,7 +154,10 @@ def serve_command(
         raise SettingsError(
             "only the pool ray joins a cluster", where="--address", fix="add --pool ray"
         )
-    memory = None if max_memory is None else _bytes(max_memory, "--max-memory")
+    if max_memory is None:
+        memory = None
+    else:
+        memory = _bytes(max_memory, "--max-memory")
     if memory is not None and memory < LEAST_MEMORY:
         least = f"{LEAST_MEMORY >> 20}M"
         raise SettingsError(

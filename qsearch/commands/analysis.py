@@ -143,7 +143,10 @@ def doctor(
 
                 settings = resolve(search).settings
                 usual = QConfig.recommended()
-                known = diagnosis if config == usual else diagnose(module, usual)
+                if config == usual:
+                    known = diagnosis
+                else:
+                    known = diagnose(module, usual)
                 text = described_space(settings, module, source.name, known.fully_integral)
                 elsewhere = "name another file with --space-out"
                 write_atomically(Path(space_out), text.encode(), fix=elsewhere)

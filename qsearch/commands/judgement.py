@@ -317,8 +317,14 @@ class Judgement:
         others: list[str] = []
         for claim in (c for c in self.overflow if c.verdict != PROVED):
             word = "REFUTED" if claim.refuted else "open"
-            where = " at the layer" if claim.verdict.endswith("layer") else ""
-            more = "; --json has the input" if claim.witness is not None else ""
+            if claim.verdict.endswith("layer"):
+                where = " at the layer"
+            else:
+                where = ""
+            if claim.witness is not None:
+                more = "; --json has the input"
+            else:
+                more = ""
             others.append(f"  {word:<8} {claim.layer}, {claim.what}{where}: {claim.detail}{more}")
         return lines + first_lines(others, _SHOWN)
 
@@ -406,7 +412,10 @@ def judge(
     with tempfile.TemporaryDirectory(prefix="qsearch-") as scratch:
         opened = given.prepared(specs, "eval", Path(scratch))
         described = opened.described
-        compared = list(Batches(opened, specs, _COMPARED)) if against is not None else []
+        if against is not None:
+            compared = list(Batches(opened, specs, _COMPARED))
+        else:
+            compared = []
         try:
             at_work(str, "a session of onnxruntime")
             # Limited in time and memory, before our own evaluation: anybody wrote the file.
@@ -437,7 +446,10 @@ def judge(
     zeros = [{s.name: np.zeros(s.shape, s.dtype) for s in specs}]
     claims = with_witnesses(network, overflow(network, terms), taken or zeros)
     ops = {node.op_type for node in network.model.graph.node}
-    static = "QDQ" if QUANTIZE in ops or "DequantizeLinear" in ops else "dynamic"
+    if QUANTIZE in ops or "DequantizeLinear" in ops:
+        static = "QDQ"
+    else:
+        static = "dynamic"
     form = "QOperator" if network.integer_forms else static
     opset = max((o.version for o in network.model.opset_import if not o.domain), default=0)
     rows = machines(network, runs)
@@ -599,7 +611,10 @@ def _measured(
             of = of + far.size
             steps = max(steps, int(far.max(initial=0)))
             firsts.update([place] if far.any() else ())
-    first = _layer_of(network, points[min(firsts)]) if firsts else ""
+    if firsts:
+        first = _layer_of(network, points[min(firsts)])
+    else:
+        first = ""
     return Measured(optimized, threads, differing, elements, largest, integers, of, steps, first)
 
 

@@ -197,7 +197,10 @@ def _variables(names: Sequence[str]) -> list[str]:
     found: list[str] = []
     for name in names:
         made = re.sub(r"\W", "_", name)
-        made = made if made.isidentifier() and made not in taken else f"x_{made}"
+        if made.isidentifier() and made not in taken:
+            made = made
+        else:
+            made = f"x_{made}"
         while made in taken:
             made += "_"
         taken.add(made)

@@ -136,7 +136,10 @@ class ModuleProfile:
     def facts(self) -> dict[str, str]:
         """Return the facts of the whole module, for people."""
         used = self.of_peak(self.macs, self.ms)
-        speed = f"{self.macs / self.ms / 1e6:.1f} GMAC/s" if self.ms else ""
+        if self.ms:
+            speed = f"{self.macs / self.ms / 1e6:.1f} GMAC/s"
+        else:
+            speed = ""
         found = {
             "module": self.module,
             "instruction set": self.isa,
@@ -215,7 +218,10 @@ def profile(path: Module, model: PathLike | None = None, rounds: Count = 15) -> 
     inputs = [dict(given) for given, _ in module.samples] or [noise_for(module)]
     notes: list[str] = []
     form, executor, note = exact_executor(module.module)
-    engine = executor if isinstance(executor, EngineExecutor) else None
+    if isinstance(executor, EngineExecutor):
+        engine = executor
+    else:
+        engine = None
     if note:
         notes.append(note)
     nodes: list[LayerTime] = []
@@ -223,7 +229,10 @@ def profile(path: Module, model: PathLike | None = None, rounds: Count = 15) -> 
         exported = to_integer_onnx(module.module).SerializeToString()
         least = _node_times(exported, inputs[0], rounds)
         nodes = [LayerTime(name, "", (form,), (), 0, 0, ms) for name, ms in least.items()]
-    seconds = engine.profile(inputs[0], rounds) if engine else np.zeros(0)
+    if engine:
+        seconds = engine.profile(inputs[0], rounds)
+    else:
+        seconds = np.zeros(0)
     runs: dict[str, Callable[[], object]] = {"": lambda: executor.run(inputs[0])}
     by_node: Mapping[str, float] = {}
     if model is not None:

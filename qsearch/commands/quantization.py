@@ -90,8 +90,14 @@ def quantize(
     changes = changes_of_auto(qconfig)
     config = resolve_qconfig(qconfig) if changes is None else None
     if keep_float_parts:
-        config = None if config is None else config.with_overrides(**_floats_kept(config.layers))
-        changes = None if changes is None else changes | _floats_kept(changes.get("layers", {}))
+        if config is None:
+            config = None
+        else:
+            config = config.with_overrides(**_floats_kept(config.layers))
+        if changes is None:
+            changes = None
+        else:
+            changes = changes | _floats_kept(changes.get("layers", {}))
     data = DataSource.of(calib, preprocess, seed)
     with found_model(model, data) as (source, given, folder):
         opened = open_model(source, given, dim, CutAt(until, from_, set_input), folder)
@@ -133,7 +139,10 @@ def _quantized(
     if config is None:
         config, decisions = chosen_config(calibration, module, changes or {})
         # The audit and the checks run a few of the samples, so they take half of the passes.
-        rounding = sequential_seconds(module) if config.sequential else 0.0
+        if config.sequential:
+            rounding = sequential_seconds(module)
+        else:
+            rounding = 0.0
         slower = watch.wall_s / max(watch.cpu_s, 1e-3)
         progress.expect(
             watch.wall_s / 2 + slower * rounding, "the module, its audit and its checks"
@@ -219,7 +228,10 @@ def changes_of_auto(given: QConfig | Mapping[str, Any] | str | None) -> dict[str
     """
     if given is None or given == AUTO:
         return {}
-    changes = _told_to_auto(given) if isinstance(given, str) else None
+    if isinstance(given, str):
+        changes = _told_to_auto(given)
+    else:
+        changes = None
     if changes is None:
         return None
     form = changes.pop("for", None)

@@ -211,8 +211,14 @@ class Scored:
 def run_samples(what: Runnable, given: Any, *, metric: str | None = None) -> Scored:
     """Run every sample of the data."""
     # What runs between float parts is no whole model.
-    cell = partial(Cell, what.run, what.outputs, what.sampled) if what.pipeline is None else None
-    judged = None if what.judged is None else replace(what.judged, metric=metric or "")
+    if what.pipeline is None:
+        cell = partial(Cell, what.run, what.outputs, what.sampled)
+    else:
+        cell = None
+    if what.judged is None:
+        judged = None
+    else:
+        judged = replace(what.judged, metric=metric or "")
     if judged is not None and metric is None and judged.classes == 1:
         judged = None  # a lone number has no top-1
     source = DataSource.of(given)

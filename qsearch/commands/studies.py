@@ -59,7 +59,10 @@ def status(
         try:
             with contextlib.closing(Repository(open_reader(address.url))) as repository:
                 name = address.name
-                studies = repository.studies() if name is None else [repository.study(name)]
+                if name is None:
+                    studies = repository.studies()
+                else:
+                    studies = [repository.study(name)]
                 found = [_study_row(repository, each) for each in studies]
         except StoreError as error:
             problems.append(error)
@@ -151,13 +154,21 @@ def best(
             where="best",
             fix="choose one of --trial, --smallest and --fastest",
         )
-    extreme = "smallest" if smallest else "fastest" if fastest else None
+    if smallest:
+        extreme = "smallest"
+    elif fastest:
+        extreme = "fastest"
+    else:
+        extreme = None
     address = find_study(folder, storage, study)
     with opened(address) as (repository, named):
         objective = Objective.of(named.spec)
         complete = repository.trials_of(named.id, states=["complete"])
         best_one = objective.best(complete)
-        winner = best_one if trial is None else trial_of(repository, named, trial)
+        if trial is None:
+            winner = best_one
+        else:
+            winner = trial_of(repository, named, trial)
         if extreme is not None:
             winner = extremes(complete, objective).get(extreme)
             if complete and winner is None:
@@ -173,7 +184,10 @@ def best(
             trials = repository.trials_of(named.id)
             found = nothing_found(trials, f"study {named.name!r} in {address.url}", named.stopped)
             raise NoModuleError(found.what, where=found.where, fix=found.fix)
-        module = RunFolder(address.folder).module if address.folder is not None else None
+        if address.folder is not None:
+            module = RunFolder(address.folder).module
+        else:
+            module = None
         is_best = best_one is not None and winner.number == best_one.number
         written = module is not None and is_best and module.is_file()
         scores = {one.number: one.score for one in complete}
@@ -276,7 +290,10 @@ def delete(
     address = find_study(folder, storage, study)
     with opened(address):
         pass  # before a lock is put where there is no study
-    run = None if address.folder is None else RunFolder(address.folder)
+    if address.folder is None:
+        run = None
+    else:
+        run = RunFolder(address.folder)
     with contextlib.nullcontext() if run is None else run.in_use():
         name, left = _forget(address, force)
         # A folder without a database of its own has its study in the storage it names.

@@ -175,7 +175,10 @@ def _add_pages(app: FastAPI) -> PageFiles:
 def _add_errors(app: FastAPI, page: PageFiles) -> None:
     @app.exception_handler(CompilerError)
     async def on_ours(_request: Request, error: CompilerError) -> JSONResponse:
-        status = error.http_status if isinstance(error, SearchError) else SearchError.http_status
+        if isinstance(error, SearchError):
+            status = error.http_status
+        else:
+            status = SearchError.http_status
         return _told(status, error.what, error.where, error.fix)
 
     @app.exception_handler(RequestValidationError)
@@ -195,7 +198,10 @@ def _add_errors(app: FastAPI, page: PageFiles) -> None:
             answer = await page.index()
             answer.status_code = 404
             return answer
-        fix = f"see {_DESCRIPTION}" if error.status_code in (404, 405) else None
+        if error.status_code in (404, 405):
+            fix = f"see {_DESCRIPTION}"
+        else:
+            fix = None
         return _told(error.status_code, str(error.detail), None, fix)
 
     @app.exception_handler(Exception)

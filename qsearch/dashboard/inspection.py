@@ -242,7 +242,10 @@ class Inspection:
                 reader.end()
                 reader.process.wait()
             size = out.stat().st_size if out.is_file() else 0
-            answer = out.read_bytes() if 0 < size <= MAX_ANSWER_BYTES else b""
+            if 0 < size <= MAX_ANSWER_BYTES:
+                answer = out.read_bytes()
+            else:
+                answer = b""
         if code is None and time.monotonic() - begun >= self.time_s:
             raise InspectionError(
                 f"reading it took longer than {self.time_s:g} s",

@@ -83,7 +83,10 @@ def histograms_of(statistics: Path, scales: str | None) -> dict[str, Any]:
         DataError: a file is larger than any that a search writes.
     """
     stats = CalibrationStats.from_arrays(arrays_of(statistics))
-    chosen = None if scales is None else arrays_of(Path(scales))["scales"]
+    if scales is None:
+        chosen = None
+    else:
+        chosen = arrays_of(Path(scales))["scales"]
     points: list[dict[str, Any]] = []
     for point, (tensor, kind) in enumerate(zip(stats.point_tensor, stats.point_kind)):
         if len(points) == MAX_POINTS:

@@ -98,7 +98,10 @@ class Policy:
                 fix=f"give {MIN_TOKEN} or more: "
                 "python -c 'import secrets; print(secrets.token_hex(16))'",
             )
-        user = self.tokens.find(self.token) if self.token and self.tokens else None
+        if self.token and self.tokens:
+            user = self.tokens.find(self.token)
+        else:
+            user = None
         if user is not None:
             raise SettingsError(
                 f"the server's own token is that of {user.name}, who could change everything",
@@ -121,7 +124,10 @@ class Policy:
     @property
     def cookie(self) -> str:
         """Name of the session's cookie; cookies are shared by the ports of a host."""
-        place = "" if self.tokens is None else str(self.tokens.path.absolute())
+        if self.tokens is None:
+            place = ""
+        else:
+            place = str(self.tokens.path.absolute())
         return "qsearch-" + hashlib.sha256(f"{self.token or place}".encode()).hexdigest()[:8]
 
     def user_of_token(self, given: str) -> User | None:
@@ -217,7 +223,10 @@ class Policy:
                 "use the dashboard's own page, or a client that sends no Origin",
             )
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        wanted = "application/octet-stream" if path == UPLOAD_PATH else "application/json"
+        if path == UPLOAD_PATH:
+            wanted = "application/octet-stream"
+        else:
+            wanted = "application/json"
         if kind != wanted:
             return _refused(415, f"the content type is {kind!r}", "Content-Type", f"send {wanted}")
         claimed = headers.get("content-length", "0")

@@ -149,6 +149,14 @@ def address(options: DashboardOptions, port: int) -> str:
     """Return the address to open: with a token in the fragment, which browsers do not send, where
     it is ours."""
     host = options.policy.host
-    name = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
-    hint = "  (append #token=… with your token)" if options.policy.asks_token else ""
+    if host in ("0.0.0.0", "::"):
+        name = "localhost"
+    elif ":" in host:
+        name = f"[{host}]"
+    else:
+        name = host
+    if options.policy.asks_token:
+        hint = "  (append #token=… with your token)"
+    else:
+        hint = ""
     return f"http://{name}:{port}/{hint}"

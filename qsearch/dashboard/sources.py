@@ -69,7 +69,10 @@ class Sources:
     def all(self) -> list[Source]:
         """Return the sources that are there now; a folder is looked through again each time."""
         shared = [] if self.storage is None else [self.of(None)]
-        folders = [self.root] if RunFolder(self.root).database.is_file() else []
+        if RunFolder(self.root).database.is_file():
+            folders = [self.root]
+        else:
+            folders = []
         for root in () if folders else self._roots():
             if root.is_dir():
                 folders += sorted(p for p in root.iterdir() if RunFolder(p).database.is_file())
@@ -134,7 +137,10 @@ class Sources:
             return RunFolder(source.folder)
         # Names come from a database that others write: a name is a folder's, never a path.
         plain = "\0" not in study.name and Path(study.name).name == study.name
-        named = [root / study.name for root in self._roots()] if plain else []
+        if plain:
+            named = [root / study.name for root in self._roots()]
+        else:
+            named = []
         for folder in (*named, self.root):
             owner = RunFolder(folder).owner()
             if owner is not None and owner[0] == study.model_sha256:

@@ -46,7 +46,10 @@ def objects_to_npz(data: Any, inputs: tuple[InputSpec, ...], folder: Path, name:
             folder.mkdir(parents=True, exist_ok=True)
         for item in data_items(data):
             sample = _named(item, inputs)
-            given = sorted(item) if isinstance(item, Mapping) else sorted(sample)
+            if isinstance(item, Mapping):
+                given = sorted(item)
+            else:
+                given = sorted(sample)
             names = names or given
             if given != names:
                 raise DataError(
@@ -123,7 +126,10 @@ def _named(item: Any, inputs: tuple[InputSpec, ...]) -> dict[str, NDArray[Any]]:
     if isinstance(item, Mapping):
         item = _known_names(item, inputs)
     else:
-        row = item if isinstance(item, tuple | list) and len(inputs) > 1 else [item]
+        if isinstance(item, tuple | list) and len(inputs) > 1:
+            row = item
+        else:
+            row = [item]
         if len(row) != len(inputs):
             raise DataError(
                 f"{len(row)} array{'s' * (len(row) > 1)} without names for a model with "

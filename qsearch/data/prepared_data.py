@@ -215,7 +215,10 @@ def prepare_data(
     Raises:
         DataError: single samples, and a model that computes an output from several together.
     """
-    inputs_of_all = inputs if pipeline is None else whole_inputs(pipeline.whole)
+    if pipeline is None:
+        inputs_of_all = inputs
+    else:
+        inputs_of_all = whole_inputs(pipeline.whole)
     if STATES in (options.get("preprocess") or {}):
         described = _described(given, options.get("seed", 0))
         given, options = _fed_back(given, inputs_of_all, name, cell, options)
@@ -353,7 +356,10 @@ def open_data(
     contents = Contents(path)
     fields = dict(preprocess or {})
     of_labels = checked_fields({name: fields.pop(name) for name in LABELLED if name in fields})
-    preprocess = None if preprocess is None or (of_labels and not fields) else fields
+    if preprocess is None or (of_labels and not fields):
+        preprocess = None
+    else:
+        preprocess = fields
     kind = _kind(path, fields, inputs)
     options = {"path": str(path.absolute())} | ({LABELS: of_labels} if of_labels else {})
     if kind != "npz":
@@ -369,7 +375,10 @@ def open_data(
     dataset = open_dataset(ref, inputs, contents)  # it checks the fields of preprocess
     sha256 = contents.sha256
     if kind != "npz":
-        beside = Contents(Path(fields["tokenizer"])).sha256 if fields.get("tokenizer") else None
+        if fields.get("tokenizer"):
+            beside = Contents(Path(fields["tokenizer"])).sha256
+        else:
+            beside = None
         sha256 = contents.combined(content_hash([preprocess, beside]).encode())
     if of_labels:
         sha256 = content_hash([sha256, of_labels])
@@ -457,7 +466,10 @@ def _checked(
     count = len(dataset)
     first = dataset.labels(range(1))
     axes = 0 if first is None else first.ndim
-    label_kind = "" if first is None else fit_labels(dataset, judged, described)
+    if first is None:
+        label_kind = ""
+    else:
+        label_kind = fit_labels(dataset, judged, described)
     spread = sorted({place * count // _RANGED for place in range(_RANGED)})
     ranges: dict[str, tuple[float, float]] = {}
     names = [spec.name for spec in inputs if spec.dtype.startswith("float")]
@@ -548,7 +560,10 @@ def fit_labels(dataset: OpenDataset, judged: Judged | None, where: str) -> str:
         fix = f"write {NO_LABEL} for samples without a label, or 'ignore: {least}' in the "
         fix += "preprocess file; add 1 where labels count from -1"
     elif classes == 1:
-        usual = "auc, f1" if (least, most) == (0, 1) else "mae, rmse, r2"
+        if (least, most) == (0, 1):
+            usual = "auc, f1"
+        else:
+            usual = "mae, rmse, r2"
         fix = (
             f"a model with one output has no classes: give --metric {usual}, or one of your own "
             "(module:name), or --eval without labels"

@@ -94,7 +94,10 @@ class Streams:
         Raises:
             DataError: a state is in the data.
         """
-        path = Path(data) if isinstance(data, str | os.PathLike) else None
+        if isinstance(data, str | os.PathLike):
+            path = Path(data)
+        else:
+            path = None
         shapes = {} if path is None else shapes_in(path)
         found = []
         for spec in self.inputs:
@@ -138,7 +141,10 @@ class Streams:
         states = zeros = {name: np.zeros(own[name].shape, own[name].dtype) for name in self.states}
         for place in range(len(dataset)):
             batch = dataset.batch(range(place, place + 1))
-            values = batch.inputs if together else {n: v[0] for n, v in batch.inputs.items()}
+            if together:
+                values = batch.inputs
+            else:
+                values = {n: v[0] for n, v in batch.inputs.items()}
             steps = [values]
             labels = batch.labels
             if streams:

@@ -271,8 +271,14 @@ def _first(samples: Any) -> tuple[list[Any], Any]:
 
 def _length(item: Any) -> int:
     """Samples of a batch of pairs of tensors, as far as one look shows."""
-    first = next(iter(item.values()), ()) if isinstance(item, Mapping) else item
-    first = first[0] if isinstance(first, tuple | list) and len(first) else first
+    if isinstance(item, Mapping):
+        first = next(iter(item.values()), ())
+    else:
+        first = item
+    if isinstance(first, tuple | list) and len(first):
+        first = first[0]
+    else:
+        first = first
     shape = np.shape(first) if hasattr(first, "shape") else ()
     if len(shape) > 1:
         return int(shape[0])
@@ -346,7 +352,10 @@ def _in_evaluation(module: Any) -> Iterator[None]:
 def _of_torch(module: Any) -> tuple[dict[str, bool], Run, dict[str, Export]]:
     torch = importlib.import_module("torch")
     for wrapper, inner in _WRAPPERS:
-        module = getattr(module, inner) if _is(module, "torch", wrapper) else module
+        if _is(module, "torch", wrapper):
+            module = getattr(module, inner)
+        else:
+            module = module
     weight = next((p for p in module.parameters() if p.is_floating_point()), None)
     if weight is not None and weight.dtype in (torch.bfloat16, torch.float64):
         # No runtime of ONNX has all operators in these.

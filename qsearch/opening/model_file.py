@@ -120,7 +120,10 @@ class ModelSource:
             ModelFileError: it was replaced or deleted.
         """
         if not self.contents.is_unchanged(self.path):
-            happened = "was changed" if self.path.exists() else "was deleted or moved"
+            if self.path.exists():
+                happened = "was changed"
+            else:
+                happened = "was deleted or moved"
             raise ModelFileError(
                 f"the model {self.path.name} {happened} while it was in use",
                 where=f"{self.path}, sha256 {self.sha256[:12]} before",

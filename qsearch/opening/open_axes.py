@@ -54,7 +54,10 @@ def sizes_of_arrays(
         given = given[0]
     if isinstance(given, str | os.PathLike):
         path = Path(given)
-        shapes = shapes_in(path) if path.suffix.lower() in (".npz", ".npy") else {}
+        if path.suffix.lower() in (".npz", ".npy"):
+            shapes = shapes_in(path)
+        else:
+            shapes = {}
     elif isinstance(given, np.ndarray):
         shapes = {"": given.shape}
     else:
@@ -65,7 +68,10 @@ def sizes_of_arrays(
     found: dict[str, int] = {}
     for port in inputs:
         shape = shapes.get(port.name, ())
-        shape = shape[2:] if streams and len(shape) == len(port.dims) + 2 else shape
+        if streams and len(shape) == len(port.dims) + 2:
+            shape = shape[2:]
+        else:
+            shape = shape
         whole = len(shape) == len(port.dims) + 1  # samples on an axis of their own
         alone = is_item and len(shape) == len(port.dims) - 1  # one sample
         shape = shape[1:] if whole else (0,) * alone + tuple(shape)

@@ -80,11 +80,17 @@ def study_data(address: StudyAddress) -> dict[str, Any]:
         StoreError: no such storage or study.
     """
     with opened(address) as (repository, study):
-        folder = None if address.folder is None else RunFolder(address.folder)
+        if address.folder is None:
+            folder = None
+        else:
+            folder = RunFolder(address.folder)
         view = _view(repository, study, folder, address.storage)
         told = _study_out(repository, view)
         best = told["best"]
-        found = repository.trials_by_number(study.id, [best["number"]]) if best else []
+        if best:
+            found = repository.trials_by_number(study.id, [best["number"]])
+        else:
+            found = []
         layers = repository.layers_of(study.id)
     measures = view.measures
     points = view.points

@@ -152,7 +152,10 @@ def _range_row(point: PointInsight, mode: str) -> dict[str, Any]:
         for m in MODES
     ]
     chosen = MODES.index(mode) if mode in MODES else None
-    note = "" if chosen is None or values[chosen] is None else f"{values[chosen]:.2f}"
+    if chosen is None or values[chosen] is None:
+        note = ""
+    else:
+        note = f"{values[chosen]:.2f}"
     return {**plot_row(point_name(point, {}), values, note), "chosen": chosen}
 
 

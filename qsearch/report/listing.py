@@ -44,7 +44,10 @@ def opened(address: StudyAddress, *, writing: bool = False) -> Iterator[tuple[Re
         SettingsError: several studies and no name.
     """
     url = address.url
-    engine = open_engine(url, create=False) if writing else open_reader(url)
+    if writing:
+        engine = open_engine(url, create=False)
+    else:
+        engine = open_reader(url)
     with contextlib.closing(Repository(engine)) as repository:
         name = address.name
         yield repository, only_study(repository) if name is None else repository.study(name)

@@ -60,7 +60,10 @@ def bundle(sources: Mapping[str, str], entry: str) -> str:
 
     add(entry)
     given = ", ".join(_EXPORT.findall(sources[entry]))
-    last = f"export const {{ {given} }} = {scope(entry)};\n" if given else ""
+    if given:
+        last = f"export const {{ {given} }} = {scope(entry)};\n"
+    else:
+        last = ""
     return "".join(done.values()) + last
 
 

@@ -131,7 +131,10 @@ class TrialTable:
 
     def _test(self, term: tuple[str, str, str]) -> Callable[[TrialPoint], bool]:
         name, operator, text = term
-        values = [text.strip('"')] if text.startswith('"') else text.split(",")
+        if text.startswith('"'):
+            values = [text.strip('"')]
+        else:
+            values = text.split(",")
         if not name:
             return lambda point: values[0].lower() in self._whole(point)
         column = self._column(name, "filter")

@@ -99,7 +99,10 @@ class StudyView:
     ) -> StudyView:
         """A study whose row and trials are known: stages, drivers and sentences are read now."""
         study, *_, best = known
-        beside = [] if best is None else repository.beside_of(study.id, best.number)
+        if best is None:
+            beside = []
+        else:
+            beside = repository.beside_of(study.id, best.number)
         stages = repository.stages_of(study.id)
         drivers = repository.drivers_of(study.id)
         return cls(*known, stages, drivers, folder, storage, beside)
@@ -154,8 +157,14 @@ class StudyView:
     def _limits(self) -> list[_Limit]:
         objective = self.measures.objective
         floor = self.floor
-        found = [] if floor is None else [_Limit(self.measures.accuracy, "≥", floor)]
-        costs = [] if objective.max_size is None else [("size", objective.max_size)]
+        if floor is None:
+            found = []
+        else:
+            found = [_Limit(self.measures.accuracy, "≥", floor)]
+        if objective.max_size is None:
+            costs = []
+        else:
+            costs = [("size", objective.max_size)]
         most = [*costs, *objective.at_most]
         return found + [_Limit(by_option(name), "≤", value) for name, value in most]
 
@@ -174,8 +183,14 @@ class StudyView:
         """``state`` (met, missed, none, open) and a sentence."""
         missed = [limit["words"] for limit in limits if limit["kept"] is False]
         if self.study.state == "running" or (self.study.state == "paused"):
-            so_far = "no trial within limits yet: " + ", ".join(missed) if missed else ""
-            phase = "interrupted: no driver is running" if self.silent else self.phase
+            if missed:
+                so_far = "no trial within limits yet: " + ", ".join(missed)
+            else:
+                so_far = ""
+            if self.silent:
+                phase = "interrupted: no driver is running"
+            else:
+                phase = self.phase
             return {"state": "open", "words": so_far or phase}
         if self.best is None:
             why = f": {self.study.stopped}" if self.study.stopped else ""
@@ -185,14 +200,16 @@ class StudyView:
             inside = [p for p in self.points if all(limit.keeps(p.score) for limit in asked)]
             within = self.measures.best(inside)
             which = ", ".join(missed)
-            words = (
-                f"no trial within limits: {which}"
-                if within is None
-                else f"trial {within.number} is within limits, the best is not: {which}"
-            )
+            if within is None:
+                words = f"no trial within limits: {which}"
+            else:
+                words = f"trial {within.number} is within limits, the best is not: {which}"
             return {"state": "missed", "words": words}
         kept = ", ".join(str(limit["words"]) for limit in limits)
-        ended = "done" if self.study.state == "complete" else self.study.state
+        if self.study.state == "complete":
+            ended = "done"
+        else:
+            ended = self.study.state
         return {"state": "met", "words": f"met: {kept}" if kept else f"{ended}; no limits were set"}
 
     @property
@@ -282,7 +299,10 @@ def spark(measures: Measures, points: Sequence[TrialPoint]) -> list[float]:
     winners = {point.number for point in measures.winners(points)}
     best: list[float] = []
     for point in points:
-        value = value_of(measures.primary, point) if point.state == "complete" else None
+        if point.state == "complete":
+            value = value_of(measures.primary, point)
+        else:
+            value = None
         if value is not None:
             best.append(value if not best or point.number in winners else best[-1])
     if len(best) <= SPARK_POINTS:
@@ -344,7 +364,10 @@ def importances_of(
         for point in points
         if point.state == "complete" and (value := value_of(measure, point)) is not None
     ]
-    shared = set.intersection(*(set(params) for params, _ in trials)) if trials else set()
+    if trials:
+        shared = set.intersection(*(set(params) for params, _ in trials))
+    else:
+        shared = set()
     left_out = sorted({name for params, _ in trials for name in params} - shared)
     trials = trials[:: -(-len(trials) // _MOST) or 1]
     if len(trials) < _LEAST or len({value for _, value in trials}) < 2:

@@ -40,7 +40,10 @@ class Progress:
 
     def expect(self, seconds: float, what: str) -> None:
         """Say about how long something takes from now on."""
-        told = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+        if seconds < 100:
+            told = f"{seconds:.0f} s"
+        else:
+            told = f"{seconds / 60:.0f} min"
         self.message(f"estimate: {told} for {what}")
 
     def close(self) -> None:
@@ -202,7 +205,10 @@ class BarProgress(Progress):
             return
         phase.done += steps
         elapsed = time.monotonic() - phase.start
-        rate = f"{60 * phase.here / elapsed:.1f}/min" if phase.name == TRIALS and elapsed else ""
+        if phase.name == TRIALS and elapsed:
+            rate = f"{60 * phase.here / elapsed:.1f}/min"
+        else:
+            rate = ""
         note = f", {note}" if note else ""
         self._bars.update(TaskID(self._task), advance=steps, rate=rate, note=note)
 

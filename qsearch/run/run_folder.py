@@ -280,7 +280,10 @@ def evaluation_data(folder: Path) -> tuple[str, str | None] | None:
     found = _EVALUATION.search(run._config_text())
     if found is None:
         return None
-    path = Path(found[1]) if Path(found[1]).exists() else run.data / "eval.npz"
+    if Path(found[1]).exists():
+        path = Path(found[1])
+    else:
+        path = run.data / "eval.npz"
     if not path.exists():
         return None
     return str(path), str(run.preprocess) if path.is_dir() else None
@@ -391,7 +394,10 @@ def _of_run(folder: Path, name: str | None) -> StudyAddress:
             where=str(run.database),
             fix="run `qsearch launch` again",
         )
-    storage = os.environ.get(STORAGE_VARIABLE) if "***" in kept else kept
+    if "***" in kept:
+        storage = os.environ.get(STORAGE_VARIABLE)
+    else:
+        storage = kept
     if not storage:
         raise StoreError(
             f"the study of {folder} lies in a storage with a password, which is not kept",

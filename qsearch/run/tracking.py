@@ -76,9 +76,10 @@ class MlflowCallback:
         self._entities: Any = import_module("mlflow.entities")
         self._client = mlflow.MlflowClient(tracking_uri=uri)
         known = self._client.get_experiment_by_name("qsearch")
-        self._experiment = (
-            known.experiment_id if known else self._client.create_experiment("qsearch")
-        )
+        if known:
+            self._experiment = known.experiment_id
+        else:
+            self._experiment = self._client.create_experiment("qsearch")
         tags = {"command": facts.command, **{f"version.{k}": v for k, v in facts.versions.items()}}
         self._run = self._begin(facts.study, tags)
         self._log(self._run, facts.settings, {})

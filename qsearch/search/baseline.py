@@ -371,7 +371,10 @@ class Examination:
 def examination(prepared: PreparedStudy, pool: WorkerPool, blob: Any) -> Examination:
     """The examination of the float model on the evaluation data; none for a metric of the user."""
     own = is_import_path(prepared.metric) or prepared.source.pipeline is not None
-    judged = None if own else judged_output(prepared.module, None, "")
+    if own:
+        judged = None
+    else:
+        judged = judged_output(prepared.module, None, "")
     classes = None if judged is None else judged.classes
     data = prepared.evaluation
     return Examination(pool, blob, data, prepared.inputs, classes)

@@ -112,7 +112,10 @@ class Closeness:
             rounded = _finished(pipeline, batches, rounded)
         to = "the given file" if given_points(model).count else "float"
         count = sum(batch.count for batch in batches)
-        fields = joined_fields(graph, names) if graph is not None else {}
+        if graph is not None:
+            fields = joined_fields(graph, names)
+        else:
+            fields = {}
         found = Closeness.between(exact, rounded, names, count, fields)
         if found is None:
             return None
@@ -172,7 +175,10 @@ class Closeness:
 
     def told(self, data: str) -> str:
         """Say the figure, the part that it is of, and what is lost; ``data`` names the samples."""
-        figure = "the same outputs" if self.sqnr_db is None else f"{self.sqnr_db:.1f} dB SQNR"
+        if self.sqnr_db is None:
+            figure = "the same outputs"
+        else:
+            figure = f"{self.sqnr_db:.1f} dB SQNR"
         named = [f"output {self.output!r}"] if self.output else []
         named += [self.group] if self.group else []
         worst = f" ({' '.join(named)}, the worst)" if named else ""

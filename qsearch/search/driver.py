@@ -151,7 +151,10 @@ class Driver:
         """Count the finished trials and name the interrupted ones, for the error message."""
         cut_off = sorted(self.running.numbers)
         listed = f"{'trials' if len(cut_off) > 1 else 'trial'} {', '.join(map(str, cut_off))}"
-        lost = f"{listed} ran and will begin again" if cut_off else "none was running"
+        if cut_off:
+            lost = f"{listed} ran and will begin again"
+        else:
+            lost = "none was running"
         return f"{self.trials.finished} of {self.budget.trials} trials are finished; {lost}"
 
     def _load(self) -> None:

@@ -61,7 +61,10 @@ def with_last_in_float(
     if found is None:
         return study
     function, until = found
-    begins = parts.first if parts is not None and parts.before is not None else ()
+    if parts is not None and parts.before is not None:
+        begins = parts.first
+    else:
+        begins = ()
     try:
         other = prepare(until, begins)
         both = (study, other)

@@ -168,7 +168,10 @@ def launch(
             objects[name] = given
     if progress is None:
         progress = "ipykernel" in sys.modules
-    shown = make_progress(0) if progress is True else progress or Progress()
+    if progress is True:
+        shown = make_progress(0)
+    else:
+        shown = progress or Progress()
     resolved = resolve(flags, config_file=None if config is None else Path(config))
     return run_search(
         resolved,
@@ -203,7 +206,10 @@ def run_search(
     source = _source(settings)
     if model_name is not None:
         source = replace(source, name=model_name, alone=source.calib is None)
-    signer = None if settings.sign is None else private_key(Path(settings.sign))
+    if settings.sign is None:
+        signer = None
+    else:
+        signer = private_key(Path(settings.sign))
     folder = run_folder(settings, source)
     storage = storage_url(settings, folder)
     _check_given(settings)
@@ -264,7 +270,9 @@ def run_search(
 
 def _renewed(folder: RunFolder, settings: Settings) -> contextlib.AbstractContextManager[None]:
     """Set the files of an earlier study aside for ``--fresh``, until the new one has a trial."""
-    return folder.renewed() if settings.fresh else contextlib.nullcontext()
+    if settings.fresh:
+        return folder.renewed()
+    return contextlib.nullcontext()
 
 
 def _facts(settings: Settings, folder: RunFolder) -> RunFacts:
@@ -455,7 +463,10 @@ def _paths(settings: Mapping[str, Any]) -> dict[str, Any]:
         if (given := found.pop(f"{word}_", None)) is not None:
             found[word] = given
     if (modules := found.pop("imports", None)) is not None:
-        listed = modules if isinstance(modules, list | tuple) else [modules]
+        if isinstance(modules, list | tuple):
+            listed = modules
+        else:
+            listed = [modules]
         found[IMPORT] = [one.__name__ if isinstance(one, ModuleType) else one for one in listed]
     if found.get("passes") is not None and not isinstance(found["passes"], str):
         found["passes"] = [path_of(one, "pass", in_this_process=True) for one in found["passes"]]

@@ -176,7 +176,10 @@ class LayerBases:
         if most is None:
             return
         left = max(most - others, self.plan.layers.least)
-        known = self._plan_for(kind).most if kind in self._plans else None
+        if kind in self._plans:
+            known = self._plan_for(kind).most
+        else:
+            known = None
         if of_layers and known is not None:
             left = min(left, known)
         self._plans[kind] = replace(self.plan, most=left)

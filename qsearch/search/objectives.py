@@ -139,7 +139,10 @@ class Objective:
             "sqnr": " (power of the float outputs by that of the errors, dB: higher is better)",
             "agreement": " (share of answers equal to the float model's)",
         }.get(self.metric, "")
-        size = [] if self.max_size is None else [f"--max-size {self.max_size:g}"]
+        if self.max_size is None:
+            size = []
+        else:
+            size = [f"--max-size {self.max_size:g}"]
         limits = [f"--max-drop {max_drop}", *size]
         limits += [f"--at-most {name}={limit:g}" for name, limit in self.at_most]
         return f"{verb} {self.names[0]}{explained}{also}; limits: {', '.join(limits)}"
@@ -209,7 +212,10 @@ class Objective:
         """The metric and the costs as they were measured; see ``smaller_is_better``."""
         metric = self.shown(score)
         if metric is None:
-            metric = -_NO_COST if by_option(self.metric).smaller_is_better else _LOST_ACCURACY
+            if by_option(self.metric).smaller_is_better:
+                metric = -_NO_COST
+            else:
+                metric = _LOST_ACCURACY
         return (metric, *self.costs(score))
 
     @property
@@ -256,8 +262,14 @@ class Objective:
         """The metric and the costs in words, for a line of progress."""
         parts = []
         for place, name in enumerate(self.names):
-            value = score.get(score_key(name)) if place else self.shown(score)
-            told = "unknown" if value is None else by_option(name).formatted(value)
+            if place:
+                value = score.get(score_key(name))
+            else:
+                value = self.shown(score)
+            if value is None:
+                told = "unknown"
+            else:
+                told = by_option(name).formatted(value)
             parts.append(f"{name} {told}")
             if not place and self.decides(score) != self.metric:
                 parts.append(f"sqnr {measure('sqnr_db').formatted(sqnr_value(score))}")

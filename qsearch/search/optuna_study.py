@@ -120,13 +120,25 @@ def frozen_trial(trial: Trial, distributions: Distributions, objective: Objectiv
     params = {name: value for name, value in trial.params.items() if name in distributions}
     state = _STATES[trial.state]
     score = trial.outcome.score
-    broken = objective.violations(score or {}) if score is not None else {}
+    if score is not None:
+        broken = objective.violations(score or {})
+    else:
+        broken = {}
     if len(objective.names) > 1 and state == TrialState.PRUNED:
-        state = TrialState.FAIL if score is None else TrialState.COMPLETE
+        if score is None:
+            state = TrialState.FAIL
+        else:
+            state = TrialState.COMPLETE
         broken["stopped"] = 1.0
     complete = state == TrialState.COMPLETE
-    begun = trial.created_at if trial.started_at is None else trial.started_at
-    ended = begun if trial.finished_at is None else max(begun, trial.finished_at)
+    if trial.started_at is None:
+        begun = trial.created_at
+    else:
+        begun = trial.started_at
+    if trial.finished_at is None:
+        ended = begun
+    else:
+        ended = max(begun, trial.finished_at)
     # Optuna's create_trial compares every distribution with itself, choice by choice.
     frozen = FrozenTrial(
         number=-1,

@@ -96,7 +96,10 @@ def prepare_study(
 
     # Objects may have been read to their end, and lie in files now.
     given = given if calib is None else Path(study.calib.path)
-    judged = judged if evaluation is None else Path(study.evaluation.path)
+    if evaluation is None:
+        judged = judged
+    else:
+        judged = Path(study.evaluation.path)
 
     def cut(until: str, begins: Sequence[str]) -> PreparedStudy:
         words = {"until": (until,), "from_": settings.from_ or tuple(begins)}
@@ -131,7 +134,10 @@ def _prepared(
     source = opened.source
     module = opened.module
     inputs = opened.inputs
-    used = None if {STATES, *LABELLED}.intersection(fields or ()) else settings.preprocess
+    if {STATES, *LABELLED}.intersection(fields or ()):
+        used = None
+    else:
+        used = settings.preprocess
     calib_data = eval_data = opened.data(given, "calib")
     if not settings.passes:
         check_import(opened, calib_data)
@@ -139,7 +145,10 @@ def _prepared(
         judged = judged_output(module, source.pipeline, settings.metric or "")
         eval_data = opened.data(replace(given, data=evaluation), "eval", judged)
     asked_metric = settings.metric or natural_metric(eval_data)
-    own_metric = asked_metric if is_import_path(asked_metric or "") else None
+    if is_import_path(asked_metric or ""):
+        own_metric = asked_metric
+    else:
+        own_metric = None
     if own_metric:
         custom_metric(own_metric)
     has_labels = eval_data is not calib_data and eval_data.has_labels
@@ -245,7 +254,10 @@ def _spec(study: PreparedStudy, evaluator: str) -> dict[str, Any]:
         "collapse_after": scoring.COLLAPSE_AFTER,
         "prune": _prune(settings),
     }
-    own = code_behind(study.metric) if is_import_path(study.metric) else None
+    if is_import_path(study.metric):
+        own = code_behind(study.metric)
+    else:
+        own = None
     weighs = weighs_accuracy(study.metric, settings.minimize, study.has_labels)
     hardware = study.hardware and hashlib.sha256(study.hardware[0].encode()).hexdigest()
     optional = {
@@ -335,11 +347,10 @@ def _float_warning(diagnosis: Diagnosis, start: QConfig) -> tuple[str, ...]:
     ]
     shown = f"{abbreviated(causes, 3)} in float" if causes else ""
     why = shown or diagnosis.obstacles[0].splitlines()[0]
-    outlook = (
-        "modules with float parts are tried first"
-        if start.partition_conversions != "fully_integral"
-        else "its trials will be infeasible; --allow-float admits modules with float parts"
-    )
+    if start.partition_conversions != "fully_integral":
+        outlook = "modules with float parts are tried first"
+    else:
+        outlook = "its trials will be infeasible; --allow-float admits modules with float parts"
     return (f"the model will not be on integers only ({why}; see qsearch doctor): {outlook}",)
 
 

@@ -129,7 +129,10 @@ def losses(metric: str, parts: Sequence[Sums]) -> NDArray[np.float64] | None:
         parts: sums of each part, by the name of the metric.
     """
     costs = by_option(metric).smaller_is_better
-    loss = None if costs else getattr(find_metric(metric), "loss", None)
+    if costs:
+        loss = None
+    else:
+        loss = getattr(find_metric(metric), "loss", None)
     if loss is None or not parts or any(metric not in sums for sums in parts):
         return None
     return np.asarray([loss(sums[metric]) for sums in parts], np.float64)

@@ -193,7 +193,10 @@ class SearchResult:
         name, value = accuracy_of(score)
         before = (self.summary["baseline"] or {}).get(name)
         told = measure(name)
-        float_told = "infinite" if before is None else told.formatted(before)
+        if before is None:
+            float_told = "infinite"
+        else:
+            float_told = told.formatted(before)
         parts = [f"{told.words} {told.formatted(value)} (float {float_told})"]
         parts += [
             f"{option_of(limit)} exceeded by {amount:.0%}"
@@ -291,7 +294,10 @@ def finish(
     scores = {
         t.number: t.outcome.score for t in trials if t.state == "complete" and t.outcome.score
     }
-    luck = None if best is None else objective.explained(best.number, scores)
+    if best is None:
+        luck = None
+    else:
+        luck = objective.explained(best.number, scores)
     warnings = (*prepared.warnings, *([luck] if luck else ()))
     score = emitted or (best.outcome.score if best is not None else None) or {}
     baseline = study.baseline or {}
@@ -355,7 +361,10 @@ def finish(
     wrong = unjudged and closeness is not None and closeness.wrong
     short["target_missed"] = missed = not (kept and fits)
     refuted = bool((emitted or {}).get("findings"))
-    ended = EXIT_TARGET_MISSED if missed or wrong or refuted else EXIT_OK
+    if missed or wrong or refuted:
+        ended = EXIT_TARGET_MISSED
+    else:
+        ended = EXIT_OK
     return SearchResult(
         summary=short,
         folder=folder.path,
@@ -405,7 +414,10 @@ def _target(
     """The limits of a search, and the accuracy that the winner loses."""
     name, value = accuracy_of(score)
     before = float(baseline.get(name) or 0.0)
-    drop = lost(name, value, before) if math.isfinite(value) else None
+    if math.isfinite(value):
+        drop = lost(name, value, before)
+    else:
+        drop = None
     return {
         "measure": name,
         "max_drop": str(prepared.settings.max_drop),
@@ -478,9 +490,15 @@ def nothing_found(
             places.append(f"trial {group[0].number} scored {_scores(group[0].outcome.score)}")
         elif first is not None:
             places.append(f"{first.what}: {first.where}" if first.where else first.what)
-        told_fix = first.fix if first is not None and cause not in ("lost", "float") else None
+        if first is not None and cause not in ("lost", "float"):
+            told_fix = first.fix
+        else:
+            told_fix = None
         fixes.append(told_fix or fix)
-    kind = SearchFailedError if {"failed", "lost"} & set(by_cause) else NoModuleError
+    if {"failed", "lost"} & set(by_cause):
+        kind = SearchFailedError
+    else:
+        kind = NoModuleError
     return kind(
         f"none of {len(ended)} trials gave a module: {', '.join(told)}",
         where="; ".join(places) or where,

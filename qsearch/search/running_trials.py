@@ -185,7 +185,10 @@ class RunningTrials:
         merged = merge(kept)
         if merged.rounding:
             self.roundings[run.trial.number] = merged.rounding
-        rival = self.pruner.rival_of(run.trial, kept) if self.pruner and reason else None
+        if self.pruner and reason:
+            rival = self.pruner.rival_of(run.trial, kept)
+        else:
+            rival = None
         outcome = self.scorer.outcome(merged, now - run.since, reason, rival)
         return Ended(run.trial, outcome, _shards(kept, run.parts))
 

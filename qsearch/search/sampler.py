@@ -220,7 +220,10 @@ class StudySampler:
         self.objective = objective
         self.plan = plan
         self.spec = spec
-        self._bases = None if plan is None else LayerBases(plan, objective, space, start)
+        if plan is None:
+            self._bases = None
+        else:
+            self._bases = LayerBases(plan, objective, space, start)
         if self._bases is not None and self._bases.halves and spec.sampler == AUTO:
             usual = {p.name: p.usual for p in space.parameters}
             small = [one for one in _SMALL if all(v in usual.get(n, ()) for n, v in one.items())]
@@ -234,9 +237,10 @@ class StudySampler:
         self._refinement = Refinement(space, self.start, refined)
         with quiet_optuna():
             self._global = _StageSampler(new_study(objective), space, GLOBAL)
-            self._layers = (
-                None if plan is None else _StageSampler(new_study(objective), plan.space, LAYERS)
-            )
+            if plan is None:
+                self._layers = None
+            else:
+                self._layers = _StageSampler(new_study(objective), plan.space, LAYERS)
 
     @property
     def start(self) -> QConfig:
@@ -314,7 +318,10 @@ class StudySampler:
 
     def _asked_of(self, stage: _StageSampler, number: int, work_of: WorkOf) -> list[Proposal]:
         """The proposals of a stage for a batch."""
-        place = stage.told if self.spec.needs_history else number * self.spec.batch_size
+        if self.spec.needs_history:
+            place = stage.told
+        else:
+            place = number * self.spec.batch_size
         name = "tpe" if self.spec.sampler == AUTO else self.spec.sampler
         proposals: list[Proposal] = []
         with quiet_optuna():
@@ -348,7 +355,10 @@ class StudySampler:
         if costly is not None:
             return costly
         for kind, given in self._turns(stage, batch, place, slot):
-            stage.study.sampler = batch.asked if given is None else batch.given
+            if given is None:
+                stage.study.sampler = batch.asked
+            else:
+                stage.study.sampler = batch.given
             if given is not None:
                 stage.study.enqueue_trial(dict(given))
             proposal = self._ask(stage, kind, batch, slot)
@@ -446,7 +456,10 @@ class StudySampler:
 
     def _proposal(self, stage: _StageSampler, point: Params, kind: Value = None) -> Proposal:
         bases = self._bases if stage.name == LAYERS else None
-        params = dict(point) if bases is None else bases.on_base(point, kind)
+        if bases is None:
+            params = dict(point)
+        else:
+            params = bases.on_base(point, kind)
         fields = {n: v for n, v in params.items() if n not in PLAN_NAMES}
         # A point of layers gives each its bits, whatever the limit gave it before.
         qconfig = to_qconfig(fields, self._plain if stage.name == LAYERS else self.start)

@@ -193,7 +193,10 @@ class Scorer:
     def build(self, qconfig: QConfig, scales: tuple[float, ...] | None) -> Build:
         """Build of a configuration with its activation ranges."""
         fields = qconfig.to_dict()
-        channels = self.channels(qconfig) if self.channels and qconfig.needs_channels else None
+        if self.channels and qconfig.needs_channels:
+            channels = self.channels(qconfig)
+        else:
+            channels = None
         return replace(
             self.whole.build,
             qconfig=fields,
@@ -270,7 +273,10 @@ def study_scorer(
     # Parts return their outputs to be hashed in order; large ones stay where they are.
     large = sum(output.nbytes for output in reference) > _HASHED_BYTES
     of_float = context.repository.study(context.study.name).baseline or {}
-    max_drop = settings.max_drop if "max_drop" in prepared.spec else None
+    if "max_drop" in prepared.spec:
+        max_drop = settings.max_drop
+    else:
+        max_drop = None
     return Scorer(
         whole,
         score_of,

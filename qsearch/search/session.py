@@ -189,7 +189,10 @@ class Session:
         """Store that the search ended, and why, unless other drivers continue."""
         if self._rows.drivers_of(self._study_id, running=True):
             return
-        why = error.what if isinstance(error, CompilerError) else f"{type(error).__name__}: {error}"
+        if isinstance(error, CompilerError):
+            why = error.what
+        else:
+            why = f"{type(error).__name__}: {error}"
         self._rows.set_study_state(self._study_id, "failed", why)
         self._rows.add_event(self._study_id, "failed", data={"stopped": why})
 
@@ -354,7 +357,10 @@ class Session:
         found = self._winner.audited(best)
         if found is None or not (told := found.to_dict()):
             return
-        new = driver.queue.beside(best, found.qconfig) if found.repairs else None
+        if found.repairs:
+            new = driver.queue.beside(best, found.qconfig)
+        else:
+            new = None
         note = partial(self._rows.add_event, self._study_id, AUDIT, trial=best.number, data=told)
         if new is None:
             note()

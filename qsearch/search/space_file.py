@@ -113,7 +113,10 @@ def read_space(source: str | Path | Mapping[str, Any], layers: Sequence[str]) ->
         SettingsError: unknown section, field, layer or key; a value that the field may not have.
     """
     where = "space" if isinstance(source, Mapping) else str(source)
-    given = source if isinstance(source, Mapping) else read_config_file(source)
+    if isinstance(source, Mapping):
+        given = source
+    else:
+        given = read_config_file(source)
     _check_keys(given, _SECTIONS, where)
     rows = _mapping(given.get("fields", {}), f"{where}: fields")
     legal = [f.name for f in fields(QConfig) if f.name not in _NOT_SEARCHED]
@@ -201,7 +204,10 @@ def _choices(
     """
     if isinstance(row, Mapping):
         _check_keys(row, _FIELD_KEYS, place)
-        values = row["values"] if "values" in row else _range(row, place)
+        if "values" in row:
+            values = row["values"]
+        else:
+            values = _range(row, place)
     else:
         values = row
     if not isinstance(values, list):
@@ -213,7 +219,10 @@ def _choices(
     kept: list[Value] = []
     for value in values:
         try:
-            own = {name: value} if layer is None else {"layers": {layer: {name: value}}}
+            if layer is None:
+                own = {name: value}
+            else:
+                own = {"layers": {layer: {name: value}}}
             own = {**fixed, **own}
             made = QConfig.recommended(**own).to_dict()
             checked = (made if layer is None else made["layers"].get(layer, made))[name]
@@ -227,7 +236,10 @@ def _choices(
 def _costly(name: str, row: Any, choices: tuple[Value, ...], place: str) -> tuple[Value, ...]:
     if not isinstance(row, Mapping) or "costly" not in row:
         return ()
-    asked = row["costly"] if isinstance(row["costly"], list) else [row["costly"]]
+    if isinstance(row["costly"], list):
+        asked = row["costly"]
+    else:
+        asked = [row["costly"]]
     found = tuple(value for value in choices if value in asked)
     if not 0 < len(found) == len(asked) < len(choices):
         what = f"{asked} cannot be the costly values of {name}"
@@ -271,7 +283,10 @@ def _conditions(
     _check_keys(rows, list(known), f"{place}: when", before)
     found = []
     for name, values in rows.items():
-        wanted = tuple(values) if isinstance(values, list) else (values,)
+        if isinstance(values, list):
+            wanted = tuple(values)
+        else:
+            wanted = (values,)
         for value in wanted:
             if value not in known[name]:
                 legal = map(str, known[name])
@@ -562,5 +577,8 @@ def described_space(settings: Settings, module: IRModule, model: str, fully_inte
     text = write_space(SpaceFile(found.space, inputs=found.start.layers), heading)
     if not weighted_calls(module["main"]):
         return text
-    section = "" if "\nlayers:" in text else "# layers:                  # layers may differ\n"
+    if "\nlayers:" in text:
+        section = ""
+    else:
+        section = "# layers:                  # layers may differ\n"
     return f"{text}{section}#   nbit_weight: [{', '.join(map(str, LAYER_BITS))}]\n"

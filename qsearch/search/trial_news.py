@@ -57,7 +57,10 @@ class TrialNews:
         """
         outcome = trial.outcome
         self.finished_here += 1
-        why = f": {outcome.failure}" if outcome.failure is not None else ""
+        if outcome.failure is not None:
+            why = f": {outcome.failure}"
+        else:
+            why = ""
         if differs:
             self._differing(trial)
         log.info("trial %d %s %s%s", trial.number, outcome.state, outcome.score or "", why)
@@ -95,7 +98,10 @@ class TrialNews:
     def _differing(self, trial: Trial) -> None:
         """Say that an executor computed other integers than the reference."""
         failure = trial.outcome.failure
-        told = "" if failure is None else f"{failure.what} ({failure.where}); {failure.fix}"
+        if failure is None:
+            told = ""
+        else:
+            told = f"{failure.what} ({failure.where}); {failure.fix}"
         self.context.repository.add_event(
             self.context.study.id, DIFFERS, trial=trial.number, data={"error": told}
         )
@@ -109,7 +115,10 @@ class TrialNews:
             return
         self._estimated = True
         took = time.monotonic() - self._begun
-        first = f"the first {done} took" if done > 1 else "the first took"
+        if done > 1:
+            first = f"the first {done} took"
+        else:
+            first = "the first took"
         others = f"the {left} other trial{'s' if left > 1 else ''} and the checks of the best"
         self.context.progress.expect(
             took / done * (left + CHECKS), f"{others}, as {first} {took:.1f} s"

@@ -204,7 +204,10 @@ class TrialQueue:
         known = {one.config_hash: one for one in self.trials.by_number.values()}.get(key)
         if known is not None and known.finished:
             return None
-        number = self.trials.next_number if known is None else known.number
+        if known is None:
+            number = self.trials.next_number
+        else:
+            number = known.number
         proposal = Proposal(dict(trial.params), qconfig, key, trial.stage)
         return self._new_trial(number, self._next_batch, proposal)
 
@@ -272,5 +275,8 @@ def left_to_the_trial() -> Iterator[None]:
 
 def measured_variant(qconfig: QConfig) -> str:
     """Equal for configurations whose statistics are the same."""
-    graph = qconfig.calibration_fields() if qconfig.needs_ranges else None
+    if qconfig.needs_ranges:
+        graph = qconfig.calibration_fields()
+    else:
+        graph = None
     return content_hash([graph, qconfig.needs_channels, qconfig.weight_rounding])

@@ -257,7 +257,10 @@ class Client:
         Raises:
             UnreachableError: the server was away for a minute, or the time is over.
         """
-        end = None if timeout_s is None else time.monotonic() + timeout_s
+        if timeout_s is None:
+            end = None
+        else:
+            end = time.monotonic() + timeout_s
         last: tuple[Any, ...] = ()
         while True:
             job, finished = self._patiently(lambda: self._progress(name))
@@ -354,8 +357,14 @@ class Client:
             )
         if job["study"] is None:
             starts = job["state"] == "running"
-            why = "its driver is just starting" if starts else f"it is {job['state']}"
-            fix = "try again in some seconds" if starts else "wait; `qsearch queue` tells its place"
+            if starts:
+                why = "its driver is just starting"
+            else:
+                why = f"it is {job['state']}"
+            if starts:
+                fix = "try again in some seconds"
+            else:
+                fix = "wait; `qsearch queue` tells its place"
             raise SearchError(f"study {name!r} has not begun: {why}", where=self.url, fix=fix)
         return str(job["study"])
 

@@ -72,7 +72,10 @@ class Connection:
     def ask(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Send a request, with a body as JSON; the answer, a JSON object where there is one."""
         data = None if body is None else json.dumps(body).encode()
-        headers = {} if data is None else {"Content-Type": "application/json"}
+        if data is None:
+            headers = {}
+        else:
+            headers = {"Content-Type": "application/json"}
         found: dict[str, Any] = self._answered(path, data, headers)
         return found
 

@@ -171,7 +171,10 @@ class Drivers:
 
     def _take_back(self, job: Job) -> None:
         """Requeue the trials of a driver of this machine that is dead, before its lease ends."""
-        study = self.repository.find_study(job.name) if self.options.storage is not None else None
+        if self.options.storage is not None:
+            study = self.repository.find_study(job.name)
+        else:
+            study = None
         if study is None or job.pid is None:
             return
         name = f"{socket.gethostname()}:{job.pid}"
@@ -187,7 +190,10 @@ class Drivers:
 
 def note_study(repository: Repository, options: ServerOptions, job: Job) -> None:
     """Keep which study of a shared database the driver of a job made, once it is there."""
-    study = None if options.storage is None else repository.find_study(job.name)
+    if options.storage is None:
+        study = None
+    else:
+        study = repository.find_study(job.name)
     if study is None or study.id == job.study_id or job.started_at is None:
         return
     if not job.settings or study.created_at >= job.started_at:

@@ -127,7 +127,10 @@ def check_target(path: PathLike) -> Path:
     """
     target = Path(path).absolute()
     if target.is_dir() or not target.parent.is_dir():
-        what = "this is a folder" if target.is_dir() else "there is no such folder"
+        if target.is_dir():
+            what = "this is a folder"
+        else:
+            what = "there is no such folder"
         where = target if target.is_dir() else target.parent
         raise SettingsError(what, where=str(where), fix="name a file in a folder: -o m.qmod")
     if not os.access(target.parent, os.W_OK):

@@ -51,7 +51,10 @@ class User:
 
     def __str__(self) -> str:
         """Name, rights and limit in words."""
-        limit = f", at most {self.max_studies} studies at a time" if self.max_studies else ""
+        if self.max_studies:
+            limit = f", at most {self.max_studies} studies at a time"
+        else:
+            limit = ""
         return f"{self.name} may {self.may}{limit}"
 
     @property
@@ -154,7 +157,10 @@ class Tokens:
     def _known(self, name: str) -> _Entry:
         users = self._entries()
         if name not in users:
-            fix = legal_names(name, users) if users else f"create a token: qsearch token {name}"
+            if users:
+                fix = legal_names(name, users)
+            else:
+                fix = f"create a token: qsearch token {name}"
             raise SettingsError(f"there is no user {name!r}", where=str(self.path), fix=fix)
         return users[name]
 

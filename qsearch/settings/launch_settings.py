@@ -223,7 +223,10 @@ def _pairs(raw: Any) -> list[tuple[str, Any]]:
     """``NAME=N`` words, pairs or a mapping as pairs."""
     if isinstance(raw, Mapping):
         return [(str(name), value) for name, value in raw.items()]
-    words = raw.split(",") if isinstance(raw, str) else _list_of(raw)
+    if isinstance(raw, str):
+        words = raw.split(",")
+    else:
+        words = _list_of(raw)
     pairs = []
     for word in words:
         pair = word.split("=", 1) if isinstance(word, str) else word
@@ -240,7 +243,10 @@ def _list_of(raw: Any) -> list[Any]:
 
 
 def _costs(raw: Any) -> tuple[str, ...]:
-    words = raw.replace(",", " ").split() if isinstance(raw, str) else _list_of(raw)
+    if isinstance(raw, str):
+        words = raw.replace(",", " ").split()
+    else:
+        words = _list_of(raw)
     return tuple(dict.fromkeys(one_of(word, cost_options()) for word in words))
 
 
@@ -273,7 +279,10 @@ def _space(raw: Any) -> str | dict[str, Any]:
 def _words(raw: Any) -> tuple[str, ...]:
     if isinstance(raw, Mapping):
         raw = [f"{name}={value}" for name, value in raw.items()]
-    words = raw.split(";") if isinstance(raw, str) else _list_of(raw)
+    if isinstance(raw, str):
+        words = raw.split(";")
+    else:
+        words = _list_of(raw)
     return tuple(_text(word.strip() if isinstance(word, str) else word) for word in words)
 
 
@@ -450,7 +459,10 @@ class Settings(BaseModel):
     @property
     def ray_address(self) -> str | None:
         """The cluster to join: as set, or for ``auto`` that of RAY_ADDRESS."""
-        named = os.environ.get("RAY_ADDRESS") if self.pool == "auto" else None
+        if self.pool == "auto":
+            named = os.environ.get("RAY_ADDRESS")
+        else:
+            named = None
         return self.address or named or None
 
     @property

@@ -73,7 +73,10 @@ def _local_path(given: Any) -> str:
     """A path for a function of a function or a lambda; another body gets another path."""
     name = re.sub(r"\W+", "_", getattr(given, "__qualname__", type(given).__name__)).strip("_")
     code = getattr(given, "__code__", None)
-    facts = repr((code.co_code, code.co_consts, code.co_names)) if code else repr(type(given))
+    if code:
+        facts = repr((code.co_code, code.co_consts, code.co_names))
+    else:
+        facts = repr(type(given))
     facts = re.sub(r" at 0x[0-9a-f]+", "", facts)
     name = f"{name}_{hashlib.sha256(facts.encode()).hexdigest()[:8]}"
     held = sys.modules.setdefault(_LOCAL, ModuleType(_LOCAL))

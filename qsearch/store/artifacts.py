@@ -157,7 +157,10 @@ class RemoteArtifactStore(ArtifactStore):
         if not super().has(kind, sha256):
             with self._reached():
                 place = self._remote(kind, sha256)
-                data = self._files.cat_file(place) if self._files.exists(place) else None
+                if self._files.exists(place):
+                    data = self._files.cat_file(place)
+                else:
+                    data = None
             if data is not None:
                 write_atomically(self.path(kind, sha256), data)
         return super().get(kind, sha256)

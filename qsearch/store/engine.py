@@ -227,7 +227,10 @@ def shown_url(url: URL) -> str:
 def unreachable(url: URL, error: BaseException, waited_s: float = 0.0) -> StoreError:
     """A storage that cannot be used right now, told without the password."""
     reason = str(getattr(error, "orig", None) or error).strip().splitlines() or ["no answer"]
-    text = reason[0].replace(str(url.password), "***") if url.password else reason[0]
+    if url.password:
+        text = reason[0].replace(str(url.password), "***")
+    else:
+        text = reason[0]
     busy = (
         f"another process has locked the database for {waited_s:.0f} s",
         "end the program that holds the file open (fuser names it), then run the same command "

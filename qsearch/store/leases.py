@@ -80,7 +80,10 @@ class LeaseMonitor:
         now = self.clock()
         # A gap between two looks says nothing about the others: we did not look.
         longest = 2 * BEAT_S
-        passed = 0.0 if self._last_look is None else min(now - self._last_look, longest)
+        if self._last_look is None:
+            passed = 0.0
+        else:
+            passed = min(now - self._last_look, longest)
         self._last_look = now
         still: dict[int, tuple[int, float]] = {}
         for driver in drivers:

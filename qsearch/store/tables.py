@@ -48,9 +48,15 @@ def _fields(record: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _column(name: str, kind: Any, letters: Mapping[str, int]) -> sa.Column[Any]:
-    parts = get_args(kind) if NoneType in get_args(kind) else (kind,)
+    if NoneType in get_args(kind):
+        parts = get_args(kind)
+    else:
+        parts = (kind,)
     plain = str if get_origin(parts[0]) is Literal else parts[0]
-    held = sa.String(letters[name]) if name in letters else _TYPES.get(plain, sa.JSON)
+    if name in letters:
+        held = sa.String(letters[name])
+    else:
+        held = _TYPES.get(plain, sa.JSON)
     return sa.Column(name, sa.BigInteger if name in _LARGE else held, nullable=len(parts) > 1)
 
 

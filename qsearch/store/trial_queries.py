@@ -174,7 +174,10 @@ class TrialQueries(Database):
         first: int = 0,
     ) -> list[Trial]:
         """Trials by number: all, or those in the given states, from number ``first`` on."""
-        query = _FROM if states is None else _FROM.where(TRIAL.c.state.in_(list(states)))
+        if states is None:
+            query = _FROM
+        else:
+            query = _FROM.where(TRIAL.c.state.in_(list(states)))
         return self.records(Trial, query, {"of_study": study_id, "first": first})
 
     def trials_by_number(self, study_id: int, numbers: Sequence[int]) -> list[Trial]:

@@ -83,7 +83,10 @@ def open_detection(inputs: Sequence[InputSpec], path: Path, preprocess: Options)
     there = {path.name: path for path in there.values() if times[path.name] == 1} | there
     for name in images.values():
         if name not in there:
-            several = f"in {times[name]} folders" if times[name] else "not there"
+            if times[name]:
+                several = f"in {times[name]} folders"
+            else:
+                several = "not there"
             raise DatasetError(f"the image {name} of {file.name} is {several}", where=str(path))
     if not images:
         raise DatasetError("the data is empty: 0 images", where=str(file))

@@ -45,7 +45,10 @@ def open_audio(inputs: Sequence[InputSpec], path: Path, preprocess: Options) -> 
         )
     spec = inputs[0]
     sizes = [size for size in spec.shape[1:] if size != 1]
-    mel = LogMel.of(fields["log_mel"], rate) if "log_mel" in fields else None
+    if "log_mel" in fields:
+        mel = LogMel.of(fields["log_mel"], rate)
+    else:
+        mel = None
     if len(inputs) != 1 or not spec.dtype.startswith("float") or len(sizes) != (2 if mel else 1):
         raise DatasetError(
             f"sounds feed models with one float input of {'features' if mel else 'samples'}, not "
@@ -61,7 +64,10 @@ def open_audio(inputs: Sequence[InputSpec], path: Path, preprocess: Options) -> 
             fix=f"set n_mels, or n_mfcc, to {sizes[1]}",
         )
     across = mel is not None and sizes[0] == mel.width  # bands by frames
-    length = mel.samples(sizes[1 if across else 0]) if mel else sizes[0]
+    if mel:
+        length = mel.samples(sizes[1 if across else 0])
+    else:
+        length = sizes[0]
     most = length + (mel.hop_length - 1 if mel and mel.center else 0)
     paths, labels = labelled_files(path, SUFFIXES, "sound")
     soundfile = optional_package("soundfile", "audio", "a data set of sounds")

@@ -140,7 +140,10 @@ class PinnedDataset(WrappedDataset):
 
 def changed(path: Path) -> DataChangedError:
     """The error of a file that does not hold what its hash was taken of."""
-    happened = "was changed" if path.exists() else "was deleted or moved"
+    if path.exists():
+        happened = "was changed"
+    else:
+        happened = "was deleted or moved"
     return DataChangedError(
         f"the data {path.name} {happened} after the search had hashed it",
         where=str(path),
@@ -164,5 +167,8 @@ def _hashed(path: Path) -> tuple[str, _State]:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
         settled = facts.st_ctime_ns + _SETTLED_NS < time.time_ns()
-        sha256 = _HASHES.get(state, read) if settled and facts.st_size > _LARGE else read()
+        if settled and facts.st_size > _LARGE:
+            sha256 = _HASHES.get(state, read)
+        else:
+            sha256 = read()
     return sha256, state

@@ -30,7 +30,10 @@ def checked_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for name, value in fields.items():
-        listed = list(value) if isinstance(value, list | tuple | str) else [value]
+        if isinstance(value, list | tuple | str):
+            listed = list(value)
+        else:
+            listed = [value]
         texts = name != "ignore"
         kinds = all(type(one) is (str if texts else int) for one in listed)
         if not listed or not kinds or len(set(listed)) < len(listed) or name == "classes" == value:

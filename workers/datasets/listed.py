@@ -50,7 +50,10 @@ class CheckedDataset(ABC):
         self._labels = labels
         self._files = tuple(files)
         self._specs = tuple(specs)
-        self._where = str(files[0][0]) if files else "samples that are made"
+        if files:
+            self._where = str(files[0][0])
+        else:
+            self._where = "samples that are made"
         self.has_labels = labels is not None
         self.whole = whole
 

@@ -263,7 +263,10 @@ def open_npz(inputs: Sequence[InputSpec], path: Path) -> Dataset:
     what = f"cannot read {path.name}"
     fix = "write it with numpy.savez, uncompressed; object arrays (pickle) are not read"
     with raised_as(DatasetError, what, *_NOT_READABLE, where=str(path), fix=fix):
-        arrays = {inputs[0].name: StoredArray.at(path, 0)} if alone else _npz_arrays(path)
+        if alone:
+            arrays = {inputs[0].name: StoredArray.at(path, 0)}
+        else:
+            arrays = _npz_arrays(path)
     named, labels = _named_as_inputs(arrays, inputs)
     return ArrayDataset(named, labels, inputs, path)
 

@@ -37,14 +37,20 @@ def whole_inputs(whole: Interface) -> tuple[InputSpec, ...]:
         open_axes = [n for n, dim in enumerate(port.dims) if isinstance(dim, str) and n]
         if open_axes:
             axis = open_axes[0]
-            name = port.dims[axis] if port.dims[axis] != "?" else f"{port.name}:{axis}"
+            if port.dims[axis] != "?":
+                name = port.dims[axis]
+            else:
+                name = f"{port.name}:{axis}"
             raise DatasetError(
                 f"dimension {axis} of input {port.name!r} has no size",
                 where="the part of the model in front of the cut",
                 fix=f"give it with --dim {name}=…",
             )
         shape = tuple(dim if isinstance(dim, int) else 1 for dim in port.dims)
-        dtype = "float32" if port.dtype in ("float16", "float64") else port.dtype
+        if port.dtype in ("float16", "float64"):
+            dtype = "float32"
+        else:
+            dtype = port.dtype
         specs.append(InputSpec(port.name, shape, dtype, finite=False))
     return tuple(specs)
 

@@ -240,7 +240,10 @@ def _sizes(shape: Sequence[int], layout: str) -> tuple[int, int, int]:
 
 
 def _pixels(name: str, value: Any) -> tuple[int, int]:
-    sizes = value if isinstance(value, (list, tuple)) else [value, value]
+    if isinstance(value, (list, tuple)):
+        sizes = value
+    else:
+        sizes = [value, value]
     good = [
         s for s in sizes if isinstance(s, int) and not isinstance(s, bool) and 0 < s <= MOST_PIXELS
     ]
@@ -270,7 +273,10 @@ def _level(value: Any) -> int:
 
 
 def _levels(name: str, value: Any, channels: int) -> tuple[float, ...]:
-    levels = value if isinstance(value, (list, tuple)) else [value] * channels
+    if isinstance(value, (list, tuple)):
+        levels = value
+    else:
+        levels = [value] * channels
     if len(levels) != channels or not all(
         isinstance(v, (int, float)) and not isinstance(v, bool) and np.isfinite(v) for v in levels
     ):

@@ -42,7 +42,10 @@ def input_specs(mod: IRModule) -> tuple[InputSpec, ...]:
 
     # The integers of a quantized module saturate.
     saturates = "quantize_inputs" in mod
-    masked = mod["main"].params if saturates else masked_inputs(mod["main"])
+    if saturates:
+        masked = mod["main"].params
+    else:
+        masked = masked_inputs(mod["main"])
     rows: dict[Expr, int] = {}
     for node in nodes_of(mod["main"]):
         # A place beyond the rows is an error in ONNX; here it would count around.

@@ -42,7 +42,10 @@ def open_table(inputs: Sequence[InputSpec], path: Path, preprocess: Options) -> 
     if not lines:
         raise DatasetError("the data is empty: 0 rows", where=str(path))
     label = label_column(fields, columns, path)
-    labels = None if label is None else column_labels(columns[label], lines, label, path)
+    if label is None:
+        labels = None
+    else:
+        labels = column_labels(columns[label], lines, label, path)
     arrays = {
         spec.name: _input(spec, names, columns, lines, path)
         for spec, names in _names(inputs, fields.get("columns"), columns, label, path)

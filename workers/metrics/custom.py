@@ -62,7 +62,10 @@ class CustomMetric(Ratio):
                 fix="it is called with (outputs, labels) or (outputs, labels, float outputs)",
             ) from error
         count = len(outputs[0])
-        named = dict(answer) if isinstance(answer, Mapping) else {"": answer}
+        if isinstance(answer, Mapping):
+            named = dict(answer)
+        else:
+            named = {"": answer}
         for place, (key, value) in enumerate(named.items()):
             totals, samples = self._answers(value, count)
             if place == 0:
@@ -94,7 +97,10 @@ def custom_metric(path: str) -> Metric:
         found = pkgutil.resolve_name(path)
         return found if hasattr(found, "update") else CustomMetric(found, path)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        missing = str(error.name) if isinstance(error, ModuleNotFoundError) else ""
+        if isinstance(error, ModuleNotFoundError):
+            missing = str(error.name)
+        else:
+            missing = ""
         if missing.partition(".")[0] in PACKAGES:
             raise MetricError(
                 f"this metric needs the package {missing}",

@@ -70,7 +70,10 @@ class R2(Sums):
 
     def result(self, state: Mapping[str, float]) -> float | None:
         count = state["count"]
-        total = state["square"] - state["sum"] ** 2 / count if count else 0.0
+        if count:
+            total = state["square"] - state["sum"] ** 2 / count
+        else:
+            total = 0.0
         if total > 0:
             return 1.0 - state["residual"] / total
         return None

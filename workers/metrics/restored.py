@@ -34,7 +34,12 @@ def ssim(outputs: Outputs, labels: NDArray[Any] | None) -> NDArray[Any]:
     found = np.asarray(outputs[0], np.float64)
     if found.shape != wanted.shape or found.ndim < 3:
         raise ValueError(f"labels of shape {wanted.shape} for images of shape {found.shape}")
-    axis = None if found.ndim == 3 else 0 if found.shape[1] <= found.shape[-1] else -1
+    if found.ndim == 3:
+        axis = None
+    elif found.shape[1] <= found.shape[-1]:
+        axis = 0
+    else:
+        axis = -1
     most = _range(wanted)
     return np.asarray(
         [

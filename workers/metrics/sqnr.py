@@ -161,7 +161,10 @@ def _spread(sums: Mapping[str, float]) -> float | None:
 
 def _of_samples(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Sum of squares of every sample, float64 (samples,)."""
-    rows = values.reshape(len(values), -1) if values.ndim else values.reshape(1, 1)
+    if values.ndim:
+        rows = values.reshape(len(values), -1)
+    else:
+        rows = values.reshape(1, 1)
     return np.asarray(np.einsum("ij,ij->i", rows, rows))
 
 

@@ -38,7 +38,10 @@ def oom_kills(group: Path = Path("/proc/self/cgroup"), groups: Path = _GROUPS) -
 
     Where the group does not tell (a root group, another system), those of the whole machine.
     """
-    lines = group.read_text().splitlines() if group.is_file() else []
+    if group.is_file():
+        lines = group.read_text().splitlines()
+    else:
+        lines = []
     for _, controllers, path in (line.split(":", 2) for line in lines):
         if controllers not in ("", "memory"):
             continue

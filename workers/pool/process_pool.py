@@ -198,7 +198,10 @@ class ProcessPool(QueuedPool[_Process]):
             return "it closed its pipe", True
         kills = oom_kills()
         own_fault = is_own_fault(code, process.oom_kills, kills)
-        lacking = ", as memory was lacking" if own_fault and -code == signal.SIGKILL else ""
+        if own_fault and -code == signal.SIGKILL:
+            lacking = ", as memory was lacking"
+        else:
+            lacking = ""
         if code >= 0:
             return f"exit code {code}", own_fault
         return f"killed by {signal.Signals(-code).name}{lacking}", own_fault

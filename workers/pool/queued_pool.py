@@ -347,12 +347,18 @@ class QueuedPool(ABC, Generic[S]):
         Raises:
             WorkerError: workers cannot be started, or run other code than this process.
         """
-        end = None if timeout_s is None else time.monotonic() + timeout_s
+        if timeout_s is None:
+            end = None
+        else:
+            end = time.monotonic() + timeout_s
         while True:
             done = self._jobs.next_finished()
             if done is not None or self.pending == 0:
                 return done
-            left = _POLL_S if end is None else max(0.0, end - time.monotonic())
+            if end is None:
+                left = _POLL_S
+            else:
+                left = max(0.0, end - time.monotonic())
             self._advance(min(left, _POLL_S))
             if end is not None and time.monotonic() >= end:
                 return self._jobs.next_finished()
@@ -397,7 +403,10 @@ class QueuedPool(ABC, Generic[S]):
             slot.job = self._jobs.take(slot.number)
             if slot.job is not None:
                 timeout_s = self._request_timeout_s
-                slot.deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+                if timeout_s is None:
+                    slot.deadline = math.inf
+                else:
+                    slot.deadline = time.monotonic() + timeout_s
                 self._run(slot, slot.job)
 
     def _done(self, slot: S, result: Any, error: Exception | None) -> None:
@@ -471,7 +480,10 @@ class InlinePool(QueuedPool[Slot]):
 
     def __init__(self, runner: RunnerFactory | str = DEFAULT_RUNNER) -> None:
         super().__init__(num_workers=1, max_attempts=1)
-        found = pkgutil.resolve_name(runner) if isinstance(runner, str) else runner
+        if isinstance(runner, str):
+            found = pkgutil.resolve_name(runner)
+        else:
+            found = runner
         self._factory: RunnerFactory = found
         self._runner: RequestRunner | None = None
 

@@ -281,7 +281,10 @@ class ClusterMonitor:
     def _look(self) -> None:
         host, _, port = self.head.rpartition(":")
         while not self._stopping.wait(_LOOK_EVERY_S):
-            self._asked = time.monotonic() if self._asked is None else self._asked
+            if self._asked is None:
+                self._asked = time.monotonic()
+            else:
+                self._asked = self._asked
             try:
                 socket.create_connection((host, int(port)), timeout=_LOOK_EVERY_S).close()
                 self._asked = None

@@ -289,7 +289,10 @@ class RayPool(QueuedPool[_Actor]):
         if self._stopping.is_set():
             raise WorkerError("the pool is closed")
         self._check_cluster()
-        allowed = self._count if self._share is None else self._share.workers()
+        if self._share is None:
+            allowed = self._count
+        else:
+            allowed = self._share.workers()
         while len(self._slots) < allowed:
             self._slots.append(self._new_actor())
         self._surplus = max(len(self._slots) - allowed, 0)
@@ -394,7 +397,10 @@ class RayPool(QueuedPool[_Actor]):
         actor.restarts += 1
         why = type(error).__name__
         # Calls fail every two seconds until Ray has restarted the actor; the first is logged.
-        level = logging.WARNING if actor.restarts == 1 else logging.DEBUG
+        if actor.restarts == 1:
+            level = logging.WARNING
+        else:
+            level = logging.DEBUG
         told = f" with {actor.job}" if actor.job else ""
         _log.log(level, "%s was lost (%s)%s", actor, why, told)
         if own_fault or actor.job is None:

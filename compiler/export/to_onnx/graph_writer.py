@@ -108,9 +108,15 @@ class GraphWriter:
         size with a table that a Gather reads. The transpose of one is computed from it."""
         array = np.asarray(value, dtype=dtype)
         # Not ascontiguousarray: it gives rank-0 arrays an axis.
-        array = array if array.flags.c_contiguous else array.copy(order="C")
+        if array.flags.c_contiguous:
+            array = array
+        else:
+            array = array.copy(order="C")
         onnx_type(str(array.dtype))
-        key = (str(array.dtype), array.shape, array.tobytes()) if array.size <= _SHARED else None
+        if array.size <= _SHARED:
+            key = (str(array.dtype), array.shape, array.tobytes())
+        else:
+            key = None
         if key is not None and key in self._small:
             return self._small[key]
         if array.ndim == 2 and self._tables:
@@ -141,7 +147,10 @@ class GraphWriter:
             # onnxruntime's Pad_Fusion makes the zeros of a Pad padding, which no maximum sees. It
             # leaves a MaxPool that tells places, too.
             outputs += 1
-        table = self._initializers.get(inputs[0]) if op_type == "Gather" else None
+        if op_type == "Gather":
+            table = self._initializers.get(inputs[0])
+        else:
+            table = None
         if table is not None and table.ndim == 2:
             self._tables[_some_of(table)] = inputs[0]
         names = [self.unique(f"t{len(self._nodes)}") for _ in range(outputs)]

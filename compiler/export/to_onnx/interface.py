@@ -46,7 +46,10 @@ def with_batch(
     carried, symbol = _inputs_of_samples(made.graph, interface)
     tensors = _tensors_of_samples(made.graph, carried)
     shapes = _shapes_of(made)
-    joins = None if batch == 1 else first_that_joins(made.graph, dict.fromkeys(carried, 0), shapes)
+    if batch == 1:
+        joins = None
+    else:
+        joins = first_that_joins(made.graph, dict.fromkeys(carried, 0), shapes)
     if joins is not None:
         raise _mixing(f"{joins} works along the samples, or has the samples on another axis")
     _take_more_samples(made, tensors, shapes)
@@ -56,13 +59,19 @@ def with_batch(
     except onnx.shape_inference.InferenceError as error:
         told = str(error).strip().splitlines()[-1]
         node = re.search(r"op_type:(\w+)", told)
-        why = f"a {node[1]} has the samples on another axis than the first" if node else told
+        if node:
+            why = f"a {node[1]} has the samples on another axis than the first"
+        else:
+            why = told
         raise _mixing(why) from error
     for before, after in zip(made.graph.output, inferred.graph.output, strict=True):
         if before.name not in tensors:
             continue
         one, more = (_sizes(info) for info in (before, after))
-        wanted = [one[0] * (_TRIED if batch is None else batch), *one[1:]] if one else []
+        if one:
+            wanted = [one[0] * (_TRIED if batch is None else batch), *one[1:]]
+        else:
+            wanted = []
         if not one or more != wanted:
             raise _mixing(f"output {before.name!r} has sizes {more}")
         _set_leading(before, symbol if batch is None else wanted[0])

@@ -56,7 +56,10 @@ def narrowed(model: onnx.ModelProto, opset: int = NEWEST_OPSET) -> onnx.ModelPro
             readers[name].add((node.op_type, place))
     found: dict[str, tuple[int, int, int, Array]] = {}
     for node in model.graph.node:
-        held = arrays.get(node.input[0]) if node.op_type in _READERS else None
+        if node.op_type in _READERS:
+            held = arrays.get(node.input[0])
+        else:
+            held = None
         if held is None or held.dtype != np.int8 or held.nbytes < _LEAST_BYTES:
             continue
         table = node.op_type == "Gather"

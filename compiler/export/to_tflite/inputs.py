@@ -87,8 +87,14 @@ def _taken(value: Value, sources: dict[Value, int]) -> Taken:
     while value not in sources:
         step = value.producer
         quant = quant or value.quant
-        number = step.args[1].data if step is not None and len(step.args) == 2 else None
-        single = None if number is None or number.size != 1 else number.reshape(-1)[0]
+        if step is not None and len(step.args) == 2:
+            number = step.args[1].data
+        else:
+            number = None
+        if number is None or number.size != 1:
+            single = None
+        else:
+            single = number.reshape(-1)[0]
         if step is None:
             break
         if step.name == "transpose":
@@ -104,7 +110,10 @@ def _taken(value: Value, sources: dict[Value, int]) -> Taken:
         value = step.args[0]
     whole = value.type.dtype in ("int32", "int64")
     scale = np.float32(0 if quant is None or quant.of_tensor is None else quant.of_tensor[0])
-    exact = not inverse if whole else bool(scale) and np.float32(1) / scale == inverse
+    if whole:
+        exact = not inverse
+    else:
+        exact = bool(scale) and np.float32(1) / scale == inverse
     if value not in sources or not exact:
         raise TfliteExportError("an input is not converted to 8 bits by one scale", fix=CURE)
     return Taken(sources[value], None if whole else (float(scale), zero), ends, tuple(moves))

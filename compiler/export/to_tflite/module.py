@@ -166,7 +166,10 @@ def _unroll(step: Step, graph: TfliteEmitter, ruled: Container[str], read: Seque
                 raise _no_form(step)
             graph.bind(inner, form)
         for rows, value, wanted in zip(made, body.outputs[states:], read[states:], strict=True):
-            row = graph.read(value, *ANY) or graph.wide(value) if wanted else None
+            if wanted:
+                row = graph.read(value, *ANY) or graph.wide(value)
+            else:
+                row = None
             rows.extend([] if row is None else [row])
     for value, inner in zip(step.results[:states], body.inputs[:states], strict=True):
         held = graph.form(inner)

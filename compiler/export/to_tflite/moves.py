@@ -179,7 +179,10 @@ def take(step: Step, graph: TfliteEmitter) -> Form | None:
     axis = attrs.axis % len(shape)
     wraps = attrs.mode == "wrap"
     last = shape[axis] - 1
-    inside = places % shape[axis] if wraps else np.clip(places, 0, last)
+    if wraps:
+        inside = places % shape[axis]
+    else:
+        inside = np.clip(places, 0, last)
 
     def move(source: Tensor) -> Tensor | None:
         if source.dtype == "int32":

@@ -279,8 +279,14 @@ def _of_both(choose: Any, one: Ints | None, other: Ints | None) -> Ints | None:
 def _limited(form: Scaled, low: Ints | None, high: Ints | None) -> Scaled | None:
     if any(limit is not None and limit.size != 1 for limit in (low, high)):
         return None
-    lowest = form.low if low is None else max(form.low, int(low.ravel()[0]) - form.zero)
-    highest = form.high if high is None else min(form.high, int(high.ravel()[0]) - form.zero)
+    if low is None:
+        lowest = form.low
+    else:
+        lowest = max(form.low, int(low.ravel()[0]) - form.zero)
+    if high is None:
+        highest = form.high
+    else:
+        highest = min(form.high, int(high.ravel()[0]) - form.zero)
     return replace(form, low=lowest, high=highest)
 
 
@@ -313,7 +319,10 @@ def requantize(step: Step, graph: TfliteEmitter) -> Form | None:
             return None
         return graph.form(whole)
     data = front.cast(summed(step, factors, front), attrs.compute_dtype)
-    form = _rescaled(data, factors, step, graph) if written(front.steps, graph) else None
+    if written(front.steps, graph):
+        form = _rescaled(data, factors, step, graph)
+    else:
+        form = None
     if form is None:
         return None
     scaled = Value(TensorType(step.result.type.shape, attrs.compute_dtype))
@@ -370,7 +379,10 @@ def _rescaled(data: Value, factors: Factors, step: Step, graph: TfliteEmitter) -
         return scaled
     bounds: list[Ints | None] = []
     for limit in (source.low, source.high):
-        after = None if limit is None else rescaled(limit, multiplier, shift, TFLM)
+        if limit is None:
+            after = None
+        else:
+            after = rescaled(limit, multiplier, shift, TFLM)
         bounds.append(after if after is None or np.ptp(after) else after[:1])
     if bounds[0] is not None and bounds[0].size > 1:
         scaled, bounds[0] = replace(scaled, floor=bounds[0]), None
@@ -388,7 +400,10 @@ def conv2d(step: Step, graph: TfliteEmitter) -> Form | None:
     weight = step.args[1].data
     if not isinstance(form, (Tensor, Padded)) or weight is None or weight.dtype != np.int8:
         return None
-    padded = form if isinstance(form, Padded) else Padded(form, (0, 0, 0, 0))
+    if isinstance(form, Padded):
+        padded = form
+    else:
+        padded = Padded(form, (0, 0, 0, 0))
     source = padded.source
     if source.dtype not in NARROW or {attrs.data_layout, attrs.out_layout or "NHWC"} != {"NHWC"}:
         return None

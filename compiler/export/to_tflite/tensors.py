@@ -260,7 +260,10 @@ class TensorWriter:
         if name == "SUB":  # whose result may not say in TFLM what its steps are worth
             return self.arithmetic("ADD", lhs, self.arithmetic("MUL", rhs, self.number(-1)))
         shape = np.broadcast_shapes(lhs.shape, rhs.shape)
-        like = Tensor(-1, (), dtype="int32") if name in ("ADD", "MUL") else lhs
+        if name in ("ADD", "MUL"):
+            like = Tensor(-1, (), dtype="int32")
+        else:
+            like = lhs
         return self.operator(name, self.sides(lhs, rhs, shape), like, shape)
 
     def sides(self, lhs: Tensor, rhs: Tensor, shape: Sequence[int]) -> list[Tensor]:

@@ -31,7 +31,10 @@ def taken_branch(
         OnnxImportError: the condition depends on the inputs, or the branch does not fit the node.
     """
     condition = node.require_known(0, "the condition")
-    key = "then_branch" if condition.reshape(-1)[:1].any() else "else_branch"
+    if condition.reshape(-1)[:1].any():
+        key = "then_branch"
+    else:
+        key = "else_branch"
     branch, renamed = inner_graph(node, key, name)
     outputs = [info.name for info in branch.output]
     if len(outputs) != len(node.proto.output):

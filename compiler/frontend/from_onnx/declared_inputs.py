@@ -73,7 +73,10 @@ def _texts_refused(model: onnx.ModelProto, texts: list[str], numbers: list[str])
             continue
         for name in node.output:
             kind = graph.types.get(name)
-            text = node.op_type in _LAYOUT if kind is None else _is_text(kind)
+            if kind is None:
+                text = node.op_type in _LAYOUT
+            else:
+                text = _is_text(kind)
             held.update([name] if text else [])
             encoded += [] if text else [name]
     outputs = [name for name in graph.outputs if name not in encoded]

@@ -95,7 +95,10 @@ def _input_type(info: onnx.ValueInfoProto, inputs: InputShapes, sequence: bool) 
     dtype = dtype_of(tensor.elem_type, where)
     given = inputs.shapes.get(info.name)
     if not tensor.HasField("shape"):
-        given = _shape_by_axes(info.name, inputs) if given is None else given
+        if given is None:
+            given = _shape_by_axes(info.name, inputs)
+        else:
+            given = given
         if given is None:
             raise OnnxImportError(
                 "the shape of an input is not known, not even its rank",

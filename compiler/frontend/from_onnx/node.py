@@ -237,7 +237,10 @@ def to_array(tensor: onnx.TensorProto) -> Array:
     """
     where = f"tensor {tensor.name!r}"
     widened = tensor.data_type in _WIDENED
-    dtype = "float32" if widened else dtype_of(tensor.data_type, where)
+    if widened:
+        dtype = "float32"
+    else:
+        dtype = dtype_of(tensor.data_type, where)
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         # onnx would read any file that the location names.
         raise OnnxImportError("external data of this tensor was not loaded", where=where)
@@ -547,7 +550,10 @@ class OnnxNode:
     def call(self, name: str, *args: Expr, **attrs: Any) -> Expr:
         """A typed call of one of our operators."""
         attrs_type = Op.get(name).attrs_type
-        record = self.values.attrs(attrs_type, attrs) if attrs_type is not None else None
+        if attrs_type is not None:
+            record = self.values.attrs(attrs_type, attrs)
+        else:
+            record = None
         return typed_call(name, args, record, self.span)
 
     def tuple(self, fields: Sequence[Expr]) -> Expr:

@@ -117,7 +117,10 @@ def _instead_of_one(domain: str, name: str) -> str:
     if domain == "ai.onnx.ml" and name.startswith(_COMPARISONS):
         return f"{name} has no integer form: keep a file that is nothing else as it is"
     close = nearest(name, supported_operators())
-    like = f" (nearest names that are read: {', '.join(close)})" if close else ""
+    if close:
+        like = f" (nearest names that are read: {', '.join(close)})"
+    else:
+        like = ""
     if domain == _MICROSOFT:
         return f"give the model as it was before onnxruntime's optimizer fused {name} in it{like}"
     return (

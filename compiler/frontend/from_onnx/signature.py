@@ -54,7 +54,9 @@ class Input:
     def shape(self) -> tuple[int, ...]:
         """Its static shape; a stored weight is not made a parameter by asking."""
         known = self.known
-        return self.node.shape(self.expr) if known is None else known.shape
+        if known is None:
+            return self.node.shape(self.expr)
+        return known.shape
 
     def weight(self, form: str, derive: Callable[[Array], Array]) -> Expr | None:
         """A derived form of a constant; None where it is computed."""
@@ -93,7 +95,10 @@ def by_signature(function: Callable[..., Converted]) -> Callable[[OnnxNode], Con
 def _input(index: int, name: str, annotation: Any) -> _Reader:
     kinds = get_args(annotation)
     optional = NoneType in kinds
-    kind = next(k for k in kinds if k is not NoneType) if optional else annotation
+    if optional:
+        kind = next(k for k in kinds if k is not NoneType)
+    else:
+        kind = annotation
     read = _reader(index, f"the {name.replace('_', ' ')}", kind)
     if optional:
         return lambda node: read(node) if node.has_input(index) else None

@@ -96,7 +96,10 @@ class CommandList:
 
 def command_line(command: Command) -> str:
     """``ipa       nn.conv2d p0 c0 -> t0 int32[1x16x32x32] {"padding": [1, 1, 1, 1], …}``."""
-    attrs = f" {json.dumps(dict(command.attrs))}" if command.attrs else ""
+    if command.attrs:
+        attrs = f" {json.dumps(dict(command.attrs))}"
+    else:
+        attrs = ""
     called = " ".join([command.op, *command.operands])
     return f"{command.unit:<9} {called} -> {command.result} {command.type}{attrs}"
 
@@ -138,10 +141,16 @@ def _command(node: Expr, names: Mapping[Expr, str], unit: str) -> Command:
     attrs: dict[str, Any] = {}
     if isinstance(node, Call):
         op = node.op.name if isinstance(node.op, Op) else "call"
-        attrs = dict(node.attrs.items()) if node.attrs is not None else {}
+        if node.attrs is not None:
+            attrs = dict(node.attrs.items())
+        else:
+            attrs = {}
     else:
         op = "tuple" if isinstance(node, Tuple) else "item"
-        attrs = {"index": node.index} if isinstance(node, TupleGetItem) else {}
+        if isinstance(node, TupleGetItem):
+            attrs = {"index": node.index}
+        else:
+            attrs = {}
     return Command(unit, op, operands, names[node], type_text(node.checked_type), attrs)
 
 

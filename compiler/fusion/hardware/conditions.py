@@ -287,7 +287,10 @@ def attr(args: Sequence[Any], op: Op) -> Test:
     fields = getattr(op.attrs_type, "__dataclass_fields__", {})
     names = [field for field in fields if field != "type_key"]
     if name not in names:
-        fix = legal_names(str(name), names) if names else f"{op.name} has no attributes"
+        if names:
+            fix = legal_names(str(name), names)
+        else:
+            fix = f"{op.name} has no attributes"
         raise HDFGError(f"{op.name} has no attribute {name!r}", fix=fix)
     compare = _COMPARISONS.get(comparison)
     if compare is None:
@@ -300,7 +303,10 @@ def attr(args: Sequence[Any], op: Op) -> Test:
             f"attr(…, {comparison}, …) cannot compare with {wanted!r}",
             fix="give a list after in, a number after <= and >=",
         )
-    expected = [_as_value(v) for v in wanted] if comparison == "in" else _as_value(wanted)
+    if comparison == "in":
+        expected = [_as_value(v) for v in wanted]
+    else:
+        expected = _as_value(wanted)
 
     def holds(node: Node) -> bool:
         value = _as_value(getattr(node.call.attrs, name, None))

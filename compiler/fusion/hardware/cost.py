@@ -111,7 +111,10 @@ def _group_cost(function: Function, hdfg: HDFG) -> GroupCost:
     busy: dict[str, list[float]] = defaultdict(list)
     for unit, call in group_steps(function):
         busy[unit].append(hdfg.stage(unit).cycles_per_element * work_of(call))
-    memory = (inputs + output + weights) / hdfg.bytes_per_cycle if hdfg.bytes_per_cycle else 0.0
+    if hdfg.bytes_per_cycle:
+        memory = (inputs + output + weights) / hdfg.bytes_per_cycle
+    else:
+        memory = 0.0
     return GroupCost(
         function.get_attr("global_symbol"),
         tuple(function.get_attr("hdfg_stages")),

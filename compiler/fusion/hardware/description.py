@@ -76,7 +76,10 @@ def read_description(source: str | os.PathLike[str]) -> tuple[str, str]:
     try:
         return path.read_text(encoding="utf-8"), str(source)
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        if isinstance(error, OSError):
+            reason = error.strerror
+        else:
+            reason = "it is not UTF-8 text"
         shipped = shipped_descriptions()
         raise HDFGError(
             f"hardware description {os.fspath(source)!r} cannot be read: {reason}",
@@ -103,7 +106,10 @@ def parse_hdfg(text: str, source_name: str = "<description>") -> HDFG:
         return hdfg_from(values)
     except HDFGError as error:
         place = f"{source_name}, {_shown(error.key)}"
-        error.where = f"{place}, {error.where}" if error.where else place
+        if error.where:
+            error.where = f"{place}, {error.where}"
+        else:
+            error.where = place
         raise
 
 

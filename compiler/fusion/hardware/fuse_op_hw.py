@@ -49,7 +49,10 @@ class FuseOpHW(ModulePass):
     hdfg: HDFG | str = "opu"
 
     def run(self, mod: IRModule, ctx: PassContext) -> IRModule:
-        hdfg = load_hdfg(self.hdfg) if isinstance(self.hdfg, str) else self.hdfg
+        if isinstance(self.hdfg, str):
+            hdfg = load_hdfg(self.hdfg)
+        else:
+            hdfg = self.hdfg
         mod = inlined_module(mod)
         symbols = _symbols(mod, hdfg.name)
         changed: dict[GlobalVar, Function] = {}

@@ -148,7 +148,10 @@ class Program:
 
 def _group_of(call: Call, grouped: IRModule, hdfg: HDFG) -> tuple[str, Sequence[Expr]] | None:
     """Symbol and arguments of a call of a group; None for other calls."""
-    callee = grouped[call.op] if isinstance(call.op, GlobalVar) else call.op
+    if isinstance(call.op, GlobalVar):
+        callee = grouped[call.op]
+    else:
+        callee = call.op
     if not isinstance(callee, Function) or not is_group(callee, hdfg.name):
         return None
     return str(callee.get_attr("global_symbol")), call.args

@@ -102,7 +102,10 @@ class Repair:
 
     def __str__(self) -> str:
         choice = ", ".join(f"{name}={value}" for name, value in self.choice.items())
-        gain = "" if self.gain_db is None else f", {self.gain_db:+.1f} dB"
+        if self.gain_db is None:
+            gain = ""
+        else:
+            gain = f", {self.gain_db:+.1f} dB"
         return f"{self.point} ({', '.join(self.flags)}): {choice}{gain}"
 
 
@@ -128,7 +131,9 @@ class Repaired:
     @property
     def db(self) -> float:
         """SQNR of the audited outputs."""
-        return _PERFECT_DB if self.audit is None else _db(self.audit.output_db)
+        if self.audit is None:
+            return _PERFECT_DB
+        return _db(self.audit.output_db)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields of a stored record, as plain JSON values."""
@@ -163,7 +168,8 @@ def repaired(
     Raises:
         CalibrationError: no sample.
     """
-    chosen, fresh = samples[::2], samples[1::2]
+    chosen = samples[::2]
+    fresh = samples[1::2]
     state = Repaired(qconfig, candidate, measure(candidate, chosen))
     if not fresh or state.db >= _ENOUGH_DB:
         return state
@@ -218,7 +224,9 @@ def _built(
                 fields.update(repair.choice)
         try:
             other = qconfig.with_overrides(**fields)
-            return (taken, other, calibration.candidate(other)) if taken else None
+            if taken:
+                return (taken, other, calibration.candidate(other))
+            return None
         except CompilerError as error:
             _log.info("the repairs %s cannot be built: %s", list(map(str, taken)), error.what)
     return None

@@ -138,7 +138,10 @@ class MixedModeMutator(ExprMutator):
         super().__init__()
         self.pre = pre
         # Kinds that need no entry in the memo, which is the largest table of a rewrite.
-        self._atoms = frozenset[type[Expr]]() if pre else self._unchanged
+        if pre:
+            self._atoms = frozenset[type[Expr]]()
+        else:
+            self._atoms = self._unchanged
         self._stand_in: dict[Expr, Expr] = {}
         self._rounds: dict[Expr, int] = {}
 
@@ -149,7 +152,10 @@ class MixedModeMutator(ExprMutator):
             return done
         self._guard.enter(expr)
         try:
-            expand = self._expand_stand_in if self.pre else dataflow_children
+            if self.pre:
+                expand = self._expand_stand_in
+            else:
+                expand = dataflow_children
             expand_dataflow(expr, self.memo.__contains__, self.visit_leaf, expand)
         finally:
             self._guard.leave()
@@ -222,7 +228,10 @@ class MixedModeMutator(ExprMutator):
         if type(op) not in atoms:
             op = memo.get(op) or self.visit(op)
         new_args = [a if type(a) in atoms else memo.get(a) or self.visit(a) for a in call.args]
-        types = tuple([self.visit_type(t) for t in call.type_args]) if call.type_args else ()
+        if call.type_args:
+            types = tuple([self.visit_type(t) for t in call.type_args])
+        else:
+            types = ()
         return self.rewrite_call(call, rebuild_call(call, op, tuple(new_args), types))
 
     def visit_tuple(self, tup: Tuple, *args: Any) -> Expr:

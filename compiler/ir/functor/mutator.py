@@ -119,7 +119,10 @@ class ExprMutator(ExprFunctor[Expr]):
 
     def visit_call(self, call: Call, *args: Any) -> Expr:
         op = self.visit(call.op)
-        type_args = tuple([self.visit_type(t) for t in call.type_args]) if call.type_args else ()
+        if call.type_args:
+            type_args = tuple([self.visit_type(t) for t in call.type_args])
+        else:
+            type_args = ()
         return rebuild_call(call, op, tuple([self.visit(a) for a in call.args]), type_args)
 
     def visit_let(self, let: Let, *args: Any) -> Expr:

@@ -133,7 +133,10 @@ class Constraints(ScopeConstraints):
         solver = self.solver
         callee = solver.find(self.types[call.op])
         if isinstance(callee, IncompleteType):
-            result = solver.failed_hole() if solver.is_failed(callee) else solver.hole()
+            if solver.is_failed(callee):
+                result = solver.failed_hole()
+            else:
+                result = solver.hole()
             solver.unify(callee, FuncType(tuple(args), result))
             return result
         name = describe(call.op)

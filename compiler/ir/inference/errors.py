@@ -65,7 +65,10 @@ def _text(expr: Expr, depth: int) -> str:
     if isinstance(expr, Tuple):
         return f"({_list(expr.fields, depth)})"
     if isinstance(expr, Call):
-        attrs = [] if expr.attrs is None else list(expr.attrs.non_default_items())
+        if expr.attrs is None:
+            attrs = []
+        else:
+            attrs = list(expr.attrs.non_default_items())
         parts = [_list(expr.args, depth), *(f"{k}={value_text(v)}" for k, v in attrs)]
         return f"{_text(expr.op, 1)}({', '.join(p for p in parts if p)})"
     return describe(expr)
@@ -89,8 +92,14 @@ def argument_types(call: Call, types: Sequence[Type]) -> str:
 
 def call_mistake(call: Call, types: Sequence[Type], error: TypeInferenceError) -> TypeMistake:
     """The mistake a relation or unification reported about ``call``."""
-    name = call.op.name if isinstance(call.op, Op) else describe(call)
-    what = error.what if name in error.what else f"{name}: {error.what}"
+    if isinstance(call.op, Op):
+        name = call.op.name
+    else:
+        name = describe(call)
+    if name in error.what:
+        what = error.what
+    else:
+        what = f"{name}: {error.what}"
     place = [f"in {call_text(call)}", argument_types(call, types)]
     if error.where and error.where not in what:
         place.insert(0, error.where)
@@ -106,7 +115,10 @@ def combined_error(mistakes: Sequence[TypeMistake], function_name: str) -> TypeI
         )
     lines = [f"{len(mistakes)} type errors in {function_name}"]
     for number, mistake in enumerate(mistakes[:MAX_REPORTED], 1):
-        span = f" ({mistake.node.span})" if mistake.node.span is not None else ""
+        if mistake.node.span is not None:
+            span = f" ({mistake.node.span})"
+        else:
+            span = ""
         lines.append(f"  {number}. {mistake.what}{span}")
         lines.append(f"     where: {mistake.where}")
         if mistake.fix:

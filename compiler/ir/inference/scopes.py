@@ -173,7 +173,10 @@ class ScopeConstraints:
             other = self.types[clause.rhs]
             result = self._unify(match, result, other, "clauses of match", branches=True)
         self.types[match] = result
-        missing = missing_cases(match, self._definitions) if match.complete else []
+        if match.complete:
+            missing = missing_cases(match, self._definitions)
+        else:
+            missing = []
         if missing:
             error = TypeInferenceError(
                 f"match does not cover {', '.join(missing)}",

@@ -126,7 +126,10 @@ def _copy_changed(found: Constraints, changed: set[Expr]) -> dict[Expr, Expr]:
 
 
 def _new_var(found: Constraints, var: Var, ty: Type) -> Var:
-    annotation = ty if var.type_annotation is not None or var in found.params else None
+    if var.type_annotation is not None or var in found.params:
+        annotation = ty
+    else:
+        annotation = None
     new = var.fresh_copy(type_annotation=annotation)
     new.set_checked_type(ty)
     return new

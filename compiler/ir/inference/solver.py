@@ -265,7 +265,10 @@ def instantiate(ty: Type, mapping: dict[TypeVar, Type], *, keep_params: bool = F
         return map_type(part, change)
 
     if isinstance(ty, FuncType) and ty.type_params:
-        params = tuple(mapping.get(p, p) for p in ty.type_params) if keep_params else ()
+        if keep_params:
+            params = tuple(mapping.get(p, p) for p in ty.type_params)
+        else:
+            params = ()
         kept = tuple(p for p in params if isinstance(p, TypeVar))
         return FuncType(tuple(map(change, ty.arg_types)), change(ty.ret_type), kept)
     return change(ty)

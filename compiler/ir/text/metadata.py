@@ -109,7 +109,10 @@ class MetadataWriter:
                 np.savez(self._external, **self._arrays)  # type: ignore[arg-type]
         elif self._external is not None:
             self._external.update(self._arrays)
-        section = "\n".join((_BRIEF_HEAD, *self._brief)) + "\n" if self._brief else ""
+        if self._brief:
+            section = "\n".join((_BRIEF_HEAD, *self._brief)) + "\n"
+        else:
+            section = ""
         if self._entries:
             section += "#[metadata]\n" + json.dumps(self._entries, separators=(",", ":")) + "\n"
         return section
@@ -123,7 +126,10 @@ def little_endian(data: Array) -> bytes:
 def _described(data: Array) -> str:
     """``int8 (4, 1, 3, 3), sha256 12 digits, first values``; all values where they are few."""
     values = [str(value) for value in data.flat[:_BRIEF_VALUES]]
-    more = [f"… of {data.size}"] if data.size > _BRIEF_VALUES else []
+    if data.size > _BRIEF_VALUES:
+        more = [f"… of {data.size}"]
+    else:
+        more = []
     digest = hashlib.sha256(little_endian(data)).hexdigest()[:_BRIEF_DIGITS]
     return f"{data.dtype} {data.shape}, sha256 {digest}, values {' '.join(values + more)}"
 

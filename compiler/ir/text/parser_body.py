@@ -103,7 +103,10 @@ class BodyParser(ExprParser):
             token = stream.token
             if token.kind == "temp" and stream.peek().text == "=":
                 stream.at += 2
-                value = (yield self._value()) if self._at_scope() else self.expr()
+                if self._at_scope():
+                    value = yield self._value()
+                else:
+                    value = self.expr()
                 stream.expect(";")
                 self._temps[token.text] = value
             elif token.kind == "word" and token.text == "let":
@@ -111,7 +114,10 @@ class BodyParser(ExprParser):
             elif token.kind == "word" and token.text == "free_var":
                 self._free_var()
             else:
-                result = (yield self._value()) if self._at_scope() else self.expr()
+                if self._at_scope():
+                    result = yield self._value()
+                else:
+                    result = self.expr()
                 if not stream.take(";"):
                     break
                 lets.append(_LetLine(Var("_"), result, self._span(token.start)))  # ``e1; e2``
@@ -128,7 +134,10 @@ class BodyParser(ExprParser):
         recursive = stream.is_mark("fn")
         if recursive:
             self._define(name, var)
-        value = (yield self._value()) if self._at_scope() else self.expr()
+        if self._at_scope():
+            value = yield self._value()
+        else:
+            value = self.expr()
         stream.expect(";")
         if not recursive:
             self._define(name, var)

@@ -112,7 +112,10 @@ class ExprParser(ABC):
         start = stream.expect("quant").start
         given = self._arguments()
         held = [each for each in given if isinstance(each, Constant)]
-        known = [each.data for each in held] if 0 < len(held) == len(given) < 4 else [_ZERO]
+        if 0 < len(held) == len(given) < 4:
+            known = [each.data for each in held]
+        else:
+            known = [_ZERO]
         scale, zero, bits = (*known, _ZERO, _ZERO)[:3]
         legal = not zero.ndim and not bits.ndim and float(zero).is_integer()
         legal = legal and float(bits) in (0, *range(9, 17))

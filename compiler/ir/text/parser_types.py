@@ -209,7 +209,10 @@ class ValueParser:
         token = stream.next()
         if token.kind not in ("string", "word"):
             stream.source.error(token.start, f"expected an attribute name, found {token.text!r}")
-        key = unquote(stream, token) if token.kind == "string" else token.text
+        if token.kind == "string":
+            key = unquote(stream, token)
+        else:
+            key = token.text
         if key in given:
             stream.source.error(token.start, f"attribute {key} is given twice")
         stream.expect("=")

@@ -295,7 +295,10 @@ class BodyPrinter:
         scalar_uses: ScalarUses | None = None,
     ) -> None:
         self._plan = plan_scopes(root)
-        self._scalar_uses = ScalarUses(root) if scalar_uses is None else scalar_uses
+        if scalar_uses is None:
+            self._scalar_uses = ScalarUses(root)
+        else:
+            self._scalar_uses = scalar_uses
         self._meta = meta
         self._show_types = show_types
         self._show_spans = show_spans
@@ -442,7 +445,10 @@ class BodyPrinter:
             scale = self._meta.constant(quant.scale)
         else:
             scale = f"{literals.shortest(quant.scale, 'float32')}f"
-        zero_point = f", {quant.zero_point}" if quant.zero_point or quant.bits else ""
+        if quant.zero_point or quant.bits:
+            zero_point = f", {quant.zero_point}"
+        else:
+            zero_point = ""
         bits = f", {quant.bits}" if quant.bits else ""
         return f" : quant({scale}{zero_point}{bits})"
 
@@ -460,7 +466,10 @@ class BodyPrinter:
         parts += [f"{literals.key(k)}={value_text(v, self._meta)}" for k, v in fn.attrs.items()]
         if fn.virtual_device is not UNCONSTRAINED:
             parts.append(f"virtual_device={self._meta.device(fn.virtual_device)}")
-        returns = f" -> {self._types.text(fn.ret_type)}" if fn.ret_type is not None else ""
+        if fn.ret_type is not None:
+            returns = f" -> {self._types.text(fn.ret_type)}"
+        else:
+            returns = ""
         return f"{type_params}({', '.join(parts)}){returns}"
 
     def _render(self, node: Expr) -> Rendering:

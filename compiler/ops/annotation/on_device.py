@@ -75,7 +75,10 @@ def maybe_on_device(
     if virtual_device.is_fully_unconstrained or isinstance(body, _WITHOUT_DEVICE):
         return body
     inner = get_on_device_props(body)
-    device = None if inner is None else join(inner.virtual_device, virtual_device)
+    if inner is None:
+        device = None
+    else:
+        device = join(inner.virtual_device, virtual_device)
     if inner is None or device is None:
         return make_on_device(body, virtual_device, constrain_result, constrain_body)
     return make_on_device(

@@ -161,7 +161,10 @@ def simulated_quantize_realize(ref_call: Call, args: Args, ctx: QuantizeContext)
             span=ref_call.span,
         )
     rank = len(ref_call.args[0].tensor_type.shape)
-    trailing = None if attrs.axis is None else rank - normalize_axis(SQ, attrs.axis, rank) - 1
+    if attrs.axis is None:
+        trailing = None
+    else:
+        trailing = rank - normalize_axis(SQ, attrs.axis, rank) - 1
     scale = DomScale(constants[0].data, trailing)
     low = float(constants[1].data)
     high = float(constants[2].data)
@@ -177,7 +180,10 @@ def simulated_quantize_realize(ref_call: Call, args: Args, ctx: QuantizeContext)
     if isinstance(data, TempExpr):
         raise InternalQuantizeError(f"a {type(data).__name__} cannot be quantized")
     reciprocal = along_axis(as_scale(np.float32(1) / scale.values), trailing, "float32")
-    rounding = "round" if attrs.rounding == "round" else "round_even"
+    if attrs.rounding == "round":
+        rounding = "round"
+    else:
+        rounding = "round_even"
     held = clip_call(op_call(rounding, multiply_call(data, reciprocal)), low, high)
     if not ctx.qconfig.is_relay:
         held = worth(held, scale, bits=wide_bits(low, high))

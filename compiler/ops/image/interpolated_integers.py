@@ -160,7 +160,10 @@ def realize_mixing(
 def mixed_scale(scale: DomScale | None, weights: tuple[Weights, ...]) -> DomScale | None:
     """The FQDomScale answer for data of this scale."""
     for _, matrix in weights:
-        scale = None if scale is None else scale.over(common_denominator(matrix))
+        if scale is None:
+            scale = None
+        else:
+            scale = scale.over(common_denominator(matrix))
     return scale
 
 
@@ -215,7 +218,10 @@ def _along(data: Value, axes: Sequence[Taps], dtype: str, words: Words) -> Value
     total: Value | None = None
     for index, factor in zip(places.T, weights.T):
         picked = words.take(data, index, axis)
-        picked = _along(picked, others, dtype, words) if others else words.cast(picked, dtype)
+        if others:
+            picked = _along(picked, others, dtype, words)
+        else:
+            picked = words.cast(picked, dtype)
         if (factor != 1).any():
             picked = words.multiply(picked, words.constant(factor.reshape(lying), dtype))
         total = picked if total is None else words.add(total, picked)

@@ -217,7 +217,10 @@ def _weights(call: Call) -> tuple[Weights, ...]:
 @FQAnnotateRewrite.register(*RESIZERS, level=LEVEL, needs_tables=True)
 def resize_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Elements are repeated or mixed: narrow ones, which are cheaper."""
-    annotate = annotate_max_pool if _moves(ref_call) else annotate_accumulating
+    if _moves(ref_call):
+        annotate = annotate_max_pool
+    else:
+        annotate = annotate_accumulating
     return annotate(ref_call, args, ctx)
 
 

@@ -241,7 +241,10 @@ def sum_dtype(dtype: str, terms: int) -> str:
 
 def quotient(total: Scalar, count: Scalar, dtype: str) -> Scalar:
     """total / count as ``dtype``; integers truncate toward zero."""
-    same = count if count.dtype == total.dtype else Cast(total.dtype, count)
+    if count.dtype == total.dtype:
+        same = count
+    else:
+        same = Cast(total.dtype, count)
     found = Bin("/" if total.dtype.startswith("float") else "truncdiv", total, same)
     if found.dtype == dtype:
         return found
@@ -264,7 +267,10 @@ def avg_pool2d_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuild
     places = [(attrs.out_layout or attrs.layout).index(letter) for letter in "HW"]
 
     def post(total: Scalar, at: tuple[Scalar, ...]) -> Scalar:
-        count = one if table is None else table.at([at[place] for place in places])
+        if table is None:
+            count = one
+        else:
+            count = table.at([at[place] for place in places])
         return quotient(total, count, data.dtype)
 
     total = Reduction("sum", literal(0, acc), post=post)
@@ -346,7 +352,10 @@ def global_avg_pool2d_body(step: Step, words: Words) -> Value:
     axes = tuple(sorted(step.attrs.layout.index(letter) for letter in "HW"))
     shape = shape_of(step.results[0])
     dtype = step.results[0].type.dtype
-    what = "mean" if all(shape_of(step.args[0])[axis] for axis in axes) else "sum"
+    if all(shape_of(step.args[0])[axis] for axis in axes):
+        what = "mean"
+    else:
+        what = "sum"
     return words.word(what, step.args, shape, dtype, axis=axes, keepdims=True)
 
 

@@ -59,7 +59,10 @@ def _blocks(attrs: SubPixelAttrs, shape: Sizes, to_space: bool) -> tuple[Sizes, 
     n, c, h, w = shape
     b = attrs.block_size
     if not to_space:
-        order = (0, 3, 5, 1, 2, 4) if attrs.mode == "DCR" else (0, 1, 3, 5, 2, 4)
+        if attrs.mode == "DCR":
+            order = (0, 3, 5, 1, 2, 4)
+        else:
+            order = (0, 1, 3, 5, 2, 4)
         return (n, c, h // b, b, w // b, b), order, (n, c * b * b, h // b, w // b)
     inner = c // (b * b)
     if attrs.mode == "DCR":

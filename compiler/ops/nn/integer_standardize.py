@@ -183,7 +183,10 @@ def tflm_standardize(
         centred: take the mean away.
         out_bits: so many that int16 holds the result.
     """
-    finer = _FINER if max(data.high - data.low, data.bound) < _STEPS else -1
+    if max(data.high - data.low, data.bound) < _STEPS:
+        finer = _FINER
+    else:
+        finer = -1
     step = math.ldexp(float(data.dom_scale.data), -finer)
     wide = data.in_dtype("int32")
     if finer > 0:

@@ -66,7 +66,10 @@ def layer_norm_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr
     if not isinstance(gamma, Constant) or not isinstance(beta, Constant):
         return None
     size = gamma.data.size
-    factor = gamma.data.astype(np.float64) if attrs.scale else np.ones(size)
+    if attrs.scale:
+        factor = gamma.data.astype(np.float64)
+    else:
+        factor = np.ones(size)
     offset = beta.data.astype(np.float64) if attrs.center else None
     norm = Norm(attrs.axis, attrs.epsilon, factor, offset)
     return realize_norm(ref_call, data, norm, ctx)

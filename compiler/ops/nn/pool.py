@@ -214,7 +214,10 @@ def max_pool2d_numpy(attrs: Pool2DAttrs, args: Arrays, out_type: Type) -> list[A
     """NaN in a window gives NaN."""
     data = to_nchw(args[0], attrs.layout)
     out = pool_windows("nn.max_pool2d", attrs, data.shape[2], data.shape[3])
-    lowest = -np.inf if data.dtype.kind == "f" else np.iinfo(data.dtype).min
+    if data.dtype.kind == "f":
+        lowest = -np.inf
+    else:
+        lowest = np.iinfo(data.dtype).min
     largest = reduce_windows(data, attrs, out, lowest, np.maximum)
     return [from_nchw(largest, attrs.out_layout or attrs.layout)]
 

@@ -94,7 +94,10 @@ def convolution_loops(
     axes, out_index, group, channel = channel_loops(shape, layout, groups, per_group)
     letters = {axis.name: axis for axis in axes}
     taps = [("i", rows), ("j", columns)]
-    raxes = taps if groups > 1 and depth == 1 else [("c", depth), *taps]
+    if groups > 1 and depth == 1:
+        raxes = taps
+    else:
+        raxes = [("c", depth), *taps]
     zero = literal(0, image.dtype)
 
     def body(at: tuple[Scalar, ...], r: tuple[Scalar, ...]) -> Scalar:

@@ -155,7 +155,10 @@ def prelu_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | N
     data, alpha = args
     if kind_of(data) is None or not isinstance(alpha, Constant) or ctx.check_to_skip(ref_call):
         return None
-    held = as_input(data, ctx) if ctx.qconfig.form.stores_values else unannotated(data)
+    if ctx.qconfig.form.stores_values:
+        held = as_input(data, ctx)
+    else:
+        held = unannotated(data)
     return annotated(ref_call, (held, alpha))
 
 

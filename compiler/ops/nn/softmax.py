@@ -367,7 +367,10 @@ def softmax_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext)
     call = Call(integer_softmax, (data.in_dtype(dtype), Constant(table)), out)
     scale = DomScale(as_scale(2.0**-_OUT_BITS), wide=True)
     acc = ctx.qconfig.dtype_activation
-    data_out = call if acc == "int32" else integer_calls.cast(call, acc)
+    if acc == "int32":
+        data_out = call
+    else:
+        data_out = integer_calls.cast(call, acc)
     return integers(data_out, scale, acc, data.bounds_of)
 
 

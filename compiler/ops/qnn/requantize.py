@@ -326,7 +326,10 @@ def scaled_sum(x: Value, factors: Factors, attrs: RequantizeAttrs, words: Words)
     if attrs.rounding == "tflm":
         left = np.maximum(shift, 0)
         right = np.maximum(-shift, 0)
-        x = words.binary("left_shift", x, along(left)) if left.any() else x
+        if left.any():
+            x = words.binary("left_shift", x, along(left))
+        else:
+            x = x
         product = _product(x, multiplier, np.zeros_like(shift), attrs.axis, words)
         if not right.any():
             return product
@@ -436,7 +439,10 @@ def _high_half(step: Step, words: Words, data: Expr) -> Value | None:
 
 def _largest(data: Expr) -> int | None:
     """Bound of |sum of products| of integers; None where nothing is known."""
-    rule = FQProductShape.get(data.op) if isinstance(data, Call) else None
+    if isinstance(data, Call):
+        rule = FQProductShape.get(data.op)
+    else:
+        rule = None
     if rule is None or not isinstance(data, Call) or data.tensor_type.dtype != "int32":
         return None
     size = rule(data).terms
@@ -472,7 +478,10 @@ def _spelled(call: Call, new: Mapping[Expr, Expr], high_half: bool) -> Expr | No
     if len(known) < len(vectors):
         return None
     words = Words(step)
-    made = _high_half(step, words, data) if high_half and step.name == OP else None
+    if high_half and step.name == OP:
+        made = _high_half(step, words, data)
+    else:
+        made = None
     result = made or FBody.require(step.op)(step, words)
     assert isinstance(result, Value)
     nodes: dict[Value, Expr] = {step.args[0]: new[data]}

@@ -79,14 +79,20 @@ _register("argmin", np.argmin)
 
 def _arg_reduce(combiner: Combiner) -> LowerRule:
     def rule(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
-        data = inputs[0] if inputs[0].dtype != "bool" else inputs[0].cast("int8")
+        if inputs[0].dtype != "bool":
+            data = inputs[0]
+        else:
+            data = inputs[0].cast("int8")
         attrs = ArgReduceAttrs.of(call)
         axes = reduced_axes(combiner, len(data.shape), attrs.axis, attrs.exclude)
         dtype = str(storage_dtype(attrs.dtype))
         if not axes:
             zero = literal(0, dtype)
             return [TensorView.of(data.shape, lambda at: zero)]
-        init = lowest(data.dtype) if combiner == "argmax" else highest(data.dtype)
+        if combiner == "argmax":
+            init = lowest(data.dtype)
+        else:
+            init = highest(data.dtype)
         last = math.prod(data.shape[k] for k in axes) - 1
 
         def value(at: tuple[Scalar, ...]) -> Scalar:
@@ -99,7 +105,10 @@ def _arg_reduce(combiner: Combiner) -> LowerRule:
             return data.at(turned)
 
         def post(place: Scalar, at: tuple[Scalar, ...]) -> Scalar:
-            found = plus(times(place, -1), last) if attrs.select_last_index else place
+            if attrs.select_last_index:
+                found = plus(times(place, -1), last)
+            else:
+                found = place
             if dtype == INDEX_DTYPE:
                 return found
             return Cast(dtype, found)
@@ -151,7 +160,10 @@ def _wide(data: Expr) -> Expr:
     if not is_op_call(node, SQ) or is_given(node):
         return data
     found = node.args[0]
-    source = found.args[0] if is_op_call(found, "nn.relu") else found
+    if is_op_call(found, "nn.relu"):
+        source = found.args[0]
+    else:
+        source = found
     if not is_op_call(source, *_SUMS):
         return data
     for move in reversed(moves):
@@ -181,7 +193,10 @@ def arg_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
     Several axes are counted in the order of the graph."""
     attrs = ArgReduceAttrs.of(call)
     axes = reduced_axes("reduction", len(orders[0]), attrs.axis, attrs.exclude)
-    found = reduction_layout(call, orders) if len(axes) == 1 else None
+    if len(axes) == 1:
+        found = reduction_layout(call, orders)
+    else:
+        found = None
     if found is not None and is_natural(found.out):
         return found
     return None

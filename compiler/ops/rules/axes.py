@@ -180,7 +180,9 @@ def convolution_axes(call: Call) -> Axes:
     own = {RESULT: (attrs.out_layout or attrs.data_layout).index("C")}
     rows = Absorber(1, RESULT, behind["O" if attrs.groups == 1 else whole])
     if attrs.groups != 1 and not is_depthwise(call):
-        return Axes(own, absorbers=(rows,)) if whole == "O" else Axes()
+        if whole == "O":
+            return Axes(own, absorbers=(rows,))
+        return Axes()
     own[0] = attrs.data_layout.index("C")
     columns = Absorber(1, 0, behind["I" if attrs.groups == 1 else whole], divides=True)
     return Axes(own, absorbers=(rows, columns))

@@ -137,7 +137,10 @@ def carry_scales(flow: Dataflow) -> None:
     """Give each value the scale of the integers that it is made of, where it carries none and all
     elements have one; O(values). Integers that are added or compared have one scale."""
     for step in flow.steps:
-        read = step.args if step.name in _OF_ONE_SCALE else step.args[: keeps_scale(step.op)]
+        if step.name in _OF_ONE_SCALE:
+            read = step.args
+        else:
+            read = step.args[: keeps_scale(step.op)]
         quant = next((arg.quant for arg in read if arg.quant is not None), None)
         if quant is not None and quant.of_tensor is not None:
             for value in step.results:

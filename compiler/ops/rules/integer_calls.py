@@ -42,7 +42,10 @@ def requantize(data: Expr, *vectors: NDArray[Any], **attrs: Any) -> Call:
 
 def worth(call: Call, scale: DomScale | float, zero_point: int = 0, bits: int = 0) -> Call:
     """A call whose integers stand for (integer - zero_point) * scale; scale is a float32."""
-    held = scale if isinstance(scale, DomScale) else DomScale(np.asarray(scale, np.float32))
+    if isinstance(scale, DomScale):
+        held = scale
+    else:
+        held = DomScale(np.asarray(scale, np.float32))
     along = along_axis(held.values, held.trailing, "float32")
     one = along if held.is_vector else float(along.data)
     return call.with_fields(quant=Quant(one, zero_point, bits))

@@ -81,7 +81,10 @@ def _names_no_axis(op: Op) -> bool:
     # What else an elementwise operator reads (a table, a diagonal) lies along no axis of the data.
     if op.pattern != OpPattern.BROADCAST and (op.pattern, op.num_inputs) != (OpPattern.ELEMWISE, 1):
         return False
-    names = [f.name for f in fields(op.attrs_type)] if op.attrs_type is not None else []
+    if op.attrs_type is not None:
+        names = [f.name for f in fields(op.attrs_type)]
+    else:
+        names = []
     return not any(word in name for name in names for word in ("axis", "axes", "shape", "reps"))
 
 

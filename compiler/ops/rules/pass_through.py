@@ -108,7 +108,10 @@ def in_integers(data: QRealizeIntExpr, ctx: QuantizeContext) -> QRealizeIntExpr:
     still, and only conversions may read it there."""
     if data.dtype != "float32":
         return data
-    wide = WIDE_INPUT if data.fits(WIDE_INPUT) else ctx.qconfig.dtype_activation
+    if data.fits(WIDE_INPUT):
+        wide = WIDE_INPUT
+    else:
+        wide = ctx.qconfig.dtype_activation
     dtype = storage_dtype(data.low, data.high, ctx.qconfig) or wide
     return data.like(cast(data.data, dtype), dtype=dtype)
 
@@ -249,7 +252,10 @@ def pick_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
     tied = table in ctx.facts.tied_tables
     nbit = WIDE_BITS if wide and not tied else None
     point = attach_simulated_quantize(table, QAnnotateKind.WEIGHT, context=ctx, bits=nbit)
-    kind = QAnnotateKind.ACTIVATION if wide or tied else QAnnotateKind.INPUT
+    if wide or tied:
+        kind = QAnnotateKind.ACTIVATION
+    else:
+        kind = QAnnotateKind.INPUT
     return annotated(ref_call, (point, indices), kind)
 
 

@@ -166,7 +166,10 @@ class QRealizeIntExpr(TempExpr):
 
     def with_zero_point(self, qconfig: QConfig) -> QRealizeIntExpr:
         """The value, shifted where dtype_input holds its range only with a zero point."""
-        shift = 0 if self.zero_point else zero_point_for(self.low, self.high, qconfig)
+        if self.zero_point:
+            shift = 0
+        else:
+            shift = zero_point_for(self.low, self.high, qconfig)
         if shift == 0:
             return self
         moved = worth(add(self.data, scalar(shift, self.dtype)), self.scale, shift)
@@ -275,7 +278,10 @@ def require_fits(bound: int, dtype: str, ref_call: Call) -> None:
     limit = integer_limits(dtype)[1]
     if bound > limit:
         fewer = (-(-bound // limit) - 1).bit_length()
-        wider = ' or dtype_activation="int32",' if bits(dtype) < 32 else ""
+        if bits(dtype) < 32:
+            wider = ' or dtype_activation="int32",'
+        else:
+            wider = ""
         raise IntegerOverflowError(
             f"{describe(ref_call)}: |sum| can reach {bound}, more than {dtype} holds ({limit})",
             where=None if ref_call.checked_type_or_none is None else f"{ref_call.checked_type}",

@@ -175,7 +175,10 @@ def lost_by_truncation(value: QRealizeIntExpr, out: DomScale, qconfig: QConfig) 
     if step.same or step.shifts is None or not (step.shifts > 0).any():
         return None
     lost = np.where(step.shifts > 0, (out.values - value.dom_scale.data) / np.float32(2), 0)
-    trailing = out.trailing if value.trailing is None else value.trailing
+    if value.trailing is None:
+        trailing = out.trailing
+    else:
+        trailing = value.trailing
     return DomScale(as_scale(lost), trailing)
 
 
@@ -268,7 +271,10 @@ class _Step:
         scales = value.dom_scale.data
         self.same = bool((scales == out.values).all())
         self.out = out
-        self.nbit = 0 if clipped is None or qconfig.is_relay else wide_bits(*clipped)
+        if clipped is None or qconfig.is_relay:
+            self.nbit = 0
+        else:
+            self.nbit = wide_bits(*clipped)
         self.rounds_twice = qconfig.form.rounds_twice
         if self.rounds_twice:
             # Scales of 12 bits: the double of TFLM's own preparation.
@@ -282,7 +288,10 @@ class _Step:
         self.shifts = shifts if one_way else None
         is_product = self.shifts is None and not self.same
         if is_product and clipped is not None and qconfig.requantization == "float_product":
-            widest = value if value.channel_clip is None else value.channel_clip.source
+            if value.channel_clip is None:
+                widest = value
+            else:
+                widest = value.channel_clip.source
             reach = widest.low, widest.high
             self.factor = nearest_float_factors(self.factor, TIES[qconfig.rounding], reach, clipped)
 
@@ -308,7 +317,10 @@ class _Step:
         value = self.value
         acc = self.qconfig.dtype_activation
         most = int(shifts.max())
-        half = 1 << (most - 1) if self.qconfig.round_for_shift and most else 0
+        if self.qconfig.round_for_shift and most:
+            half = 1 << (most - 1)
+        else:
+            half = 0
         work = acc
         width = integer_limits(acc)[1].bit_length()
         if value.bound + half > integer_limits(acc)[1] or most > width:
@@ -396,7 +408,10 @@ class _Step:
     def _finish(self, data: Expr, work: str, bounds: tuple[float, float] | None) -> QRealizeIntExpr:
         if bounds is not None:
             data = clip(data, *bounds)
-            data = worth(data, self.out, bits=self.nbit) if self.nbit else data
+            if self.nbit:
+                data = worth(data, self.out, bits=self.nbit)
+            else:
+                data = data
         made = integers(data, self.out, work, self.value.bounds_of)
         dtype = self.value.dtype
         if not made.fits(dtype):  # more bits than the narrow integers had so far

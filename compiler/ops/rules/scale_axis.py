@@ -360,7 +360,10 @@ def _sum_forward(ref_call: Call, new_args: Args) -> Expr | None:
     divisor = match_axis(data.scale, ref_call.args[side].tensor_type, data.axis, ref_call.span)
     divided = op_call("divide", other, divisor, span=ref_call.span)
     args = (data.value, divided) if side == 0 else (divided, data.value)
-    plain = (data.plain, other) if side == 0 else (other, data.plain)
+    if side == 0:
+        plain = (data.plain, other)
+    else:
+        plain = (other, data.plain)
     value = ref_call.with_fields(args=args)
     return Scaled(value, data.axis, data.scale, ref_call.with_fields(args=plain))
 

@@ -183,7 +183,10 @@ def _common_storage(flat: Fields, qconfig: QConfig) -> tuple[DomScale, int, int]
     high = round(highest / float(scale))
     if zero_point_for(low, high, qconfig) == 0 and storage_dtype(low, high, qconfig) is None:
         # Rounding both ends has made one level too many.
-        high = low + levels if qconfig.activation_scheme == "asymmetric" else top
+        if qconfig.activation_scheme == "asymmetric":
+            high = low + levels
+        else:
+            high = top
     return DomScale(scale), low, high
 
 
@@ -238,7 +241,10 @@ def unify_for_add(
     ]
     limit = integer_limits(acc)[1]
     rooms: list[int] | None = None
-    beside = _with_constant(ref_call, operands, narrow) if qconfig.form.rounds_twice else None
+    if qconfig.form.rounds_twice:
+        beside = _with_constant(ref_call, operands, narrow)
+    else:
+        beside = None
     if beside is not None:
         scale = beside
     elif qconfig.integer_tables:
@@ -444,7 +450,10 @@ def mul_and_div(
         data = requantized(data, *factors, trailing, rank, ties, work, scales)
         data = cast(data, dtype)
         return integers(data, scale, dtype, value.bounds_of)
-    data = cast(clip(data, -room, room), dtype) if overflows else data
+    if overflows:
+        data = cast(clip(data, -room, room), dtype)
+    else:
+        data = data
     return integers(data, scale, dtype, value.bounds_of)
 
 

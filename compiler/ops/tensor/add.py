@@ -119,7 +119,10 @@ def _sixteen(old: Expr, arg: Expr, ctx: QuantizeContext) -> Expr | None:
 
 def _quantized(expr: Expr, other: QAnnotateKind | None, ctx: QuantizeContext) -> Expr:
     """A constant becomes a weight, anything else narrow; ``other`` is the other side's kind."""
-    kind = QAnnotateKind.WEIGHT if is_literal(expr) else QAnnotateKind.INPUT
+    if is_literal(expr):
+        kind = QAnnotateKind.WEIGHT
+    else:
+        kind = QAnnotateKind.INPUT
     stores = ctx.qconfig.form.stores_values
     wide = stores or other == QAnnotateKind.ACTIVATION
     own_scale = ctx.qconfig.bias_mode == "accumulator" and wide

@@ -119,7 +119,10 @@ def cast_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
     limits = _whole_limits(ref_call)
     if limits is None or ctx.check_to_skip(ref_call):
         return None
-    kind = QAnnotateKind.INPUT if limits == (0, 1) else QAnnotateKind.ACTIVATION
+    if limits == (0, 1):
+        kind = QAnnotateKind.INPUT
+    else:
+        kind = QAnnotateKind.ACTIVATION
     return annotated(ref_call, args, kind)
 
 
@@ -136,5 +139,8 @@ def cast_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | Non
     limits = _whole_limits(ref_call)
     if limits is None:
         return None
-    dtype = ctx.qconfig.dtype_input if limits == (0, 1) else ctx.qconfig.dtype_activation
+    if limits == (0, 1):
+        dtype = ctx.qconfig.dtype_input
+    else:
+        dtype = ctx.qconfig.dtype_activation
     return integers(cast_call(args[0], dtype), DomScale(as_scale(1.0)), dtype, ctx.bounds_of)

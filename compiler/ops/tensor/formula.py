@@ -52,7 +52,10 @@ def words(formula: str) -> tuple[str | float, ...]:
         elif word in OPERATORS:
             count = OPERATORS[word]
             taken = stack[-count:]
-            wanted = ["bool", "real", "real"] if word == "where" else ["real"] * count
+            if word == "where":
+                wanted = ["bool", "real", "real"]
+            else:
+                wanted = ["real"] * count
             if taken != wanted:
                 raise AttrError(f"formula {formula!r}: {word} finds {taken or 'nothing'}")
             del stack[-count:]
@@ -136,8 +139,14 @@ def varying_part(formula: str) -> tuple[float, float]:
         return -math.inf, math.inf
     least = _FLAT * float(np.abs(values[np.abs(grid) <= 1]).max())
     (below,), (above,) = (np.nonzero(np.abs(values - end) > least) for end in values[[0, -1]])
-    low = -math.inf if below.size == 0 or below[0] <= 1 else float(grid[below[0] - 1])
-    high = math.inf if above.size == 0 or above[-1] >= _STEPS - 1 else float(grid[above[-1] + 1])
+    if below.size == 0 or below[0] <= 1:
+        low = -math.inf
+    else:
+        low = float(grid[below[0] - 1])
+    if above.size == 0 or above[-1] >= _STEPS - 1:
+        high = math.inf
+    else:
+        high = float(grid[above[-1] + 1])
     far = _FAR * 2.0 ** np.arange(1, 40)
     with np.errstate(all="ignore"):
         below_it, above_it = (

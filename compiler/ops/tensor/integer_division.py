@@ -84,12 +84,18 @@ def remainder_body(step: Step, words: Words) -> Value | None:
         # Below the divisor, whatever the quotient: no bound of the dividend is needed to know.
         if floors and not (b.data & (b.data - 1)).any():
             return words.binary("bitwise_and", a, words.constant(b.data - 1, dtype))
-        quotient = words.binary("floor_divide", a, b) if floors else _quotient(a, b, words)
+        if floors:
+            quotient = words.binary("floor_divide", a, b)
+        else:
+            quotient = _quotient(a, b, words)
         wide = "int64" if dtype != "uint64" else dtype
         taken = words.multiply(*(words.cast(value, wide) for value in (quotient, b)))
         rest = words.subtract(words.cast(a, wide), taken)
         low = 0 if floors else -int(b.data.max() - 1)
         return words.cast(words.clip(rest, low, int(b.data.max() - 1)), dtype)
-    quotient = words.binary("floor_divide", a, b) if floors else _quotient(a, b, words)
+    if floors:
+        quotient = words.binary("floor_divide", a, b)
+    else:
+        quotient = _quotient(a, b, words)
     rest = words.subtract(a, words.multiply(quotient, b))
     return words.where(words.equal(b, 0), words.constant(0, dtype), rest)

@@ -196,7 +196,10 @@ def comparison_body(step: Step, words: Words) -> Value:
     a, b = step.args
     if step.name == "not_equal":
         return words.negation(words.equal(a, b))
-    found = words.less(a, b) if step.name == "greater_equal" else words.less(b, a)
+    if step.name == "greater_equal":
+        found = words.less(a, b)
+    else:
+        found = words.less(b, a)
     if step.name == "greater":
         return found
     return words.negation(found)

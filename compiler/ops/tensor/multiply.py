@@ -151,7 +151,10 @@ def divide_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | N
     divisor = to_scalar(pair[1], len(ref_call.args[1].tensor_type.shape), ctx.qconfig)
     largest = max(divisor.high - divisor.zero_point, divisor.zero_point - divisor.low)
     least = largest // _SPAN * float(divisor.dom_scale.data)
-    held = f"x 0.0 less x {-least} minimum x {least} maximum where" if least else "x"
+    if least:
+        held = f"x 0.0 less x {-least} minimum x {least} maximum where"
+    else:
+        held = "x"
     attrs = UnaryFormulaAttrs(f"1.0 {held} divide")
     inverse = Call(unary_formula, (ref_call.args[1],), attrs, span=ref_call.span)
     factor = unary_formula_realize(inverse, (divisor,), ctx)

@@ -73,7 +73,10 @@ def unary_formula(types: Types, attrs: UnaryFormulaAttrs) -> Type:
 def unary_formula_numpy(attrs: UnaryFormulaAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """Operator by operator in the dtype of the data; float16 in float32."""
     (data,) = args
-    wide = data.astype(np.float32) if data.dtype == np.float16 else data
+    if data.dtype == np.float16:
+        wide = data.astype(np.float32)
+    else:
+        wide = data
     return [np.asarray(evaluate(attrs.formula, wide), data.dtype)]
 
 

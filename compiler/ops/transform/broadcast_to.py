@@ -160,5 +160,8 @@ def repeat_body(step: Step, words: Words) -> Value:
     attrs = step.attrs
     if attrs.axis is None:
         data = words.reshape(data, (math.prod(shape_of(data)),))
-    axis = 0 if attrs.axis is None else attrs.axis % len(data.type.shape)
+    if attrs.axis is None:
+        axis = 0
+    else:
+        axis = attrs.axis % len(data.type.shape)
     return words.take(data, np.repeat(np.arange(shape_of(data)[axis]), attrs.repeats), axis)

@@ -102,7 +102,10 @@ def scan(types: Types, attrs: ScanAttrs) -> Type:
             "constants",
             where=f"{body}; one step is ({', '.join(map(str, (*states, *read, *constants)))})",
         )
-    made = body.ret_type.fields if isinstance(body.ret_type, TupleType) else ()
+    if isinstance(body.ret_type, TupleType):
+        made = body.ret_type.fields
+    else:
+        made = ()
     if made[: len(states)] != states:
         raise TypeInferenceError(
             "scan: the body does not give its states first, as it takes them",
@@ -324,7 +327,10 @@ def _states_of(group: Expr) -> Expr:
     """The marks themselves, behind what their readers see."""
     fields: list[Expr] = []
     for field in _fields_of(group):
-        value = field.data if isinstance(field, QRealizeIntExpr) else field
+        if isinstance(field, QRealizeIntExpr):
+            value = field.data
+        else:
+            value = field
         while not is_op_call(value, "scan.state"):
             assert isinstance(value, Call)
             value = value.args[0]

@@ -48,7 +48,10 @@ def slices_of(shape: Shape, attrs: StridedSliceAttrs) -> dict[int, tuple[int, in
     """
     count = len(attrs.begin)
     axes = tuple(range(count)) if attrs.axes is None else attrs.axes
-    strides = attrs.strides * count if len(attrs.strides) == 1 else attrs.strides
+    if len(attrs.strides) == 1:
+        strides = attrs.strides * count
+    else:
+        strides = attrs.strides
     if attrs.slice_mode not in ("end", "size"):
         raise TypeInferenceError(
             f"{OP}: slice_mode {attrs.slice_mode!r} is unknown", fix="legal: end, size"

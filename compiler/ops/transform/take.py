@@ -252,5 +252,8 @@ def flat_places(words: Words, indices: Value, named: tuple[int, ...]) -> Value:
     for number, size in enumerate(named):
         part = words.reshape(words.slice(indices, 0, number, number + 1), rest)
         inside = words.clip(words.cast(part, "int64"), 0, size - 1)
-        place = words.add(words.multiply(place, size), inside) if number else inside
+        if number:
+            place = words.add(words.multiply(place, size), inside)
+        else:
+            place = inside
     return place

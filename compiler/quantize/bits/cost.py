@@ -95,7 +95,10 @@ def module_cost(marked: IRModule, qconfig: QConfig) -> ModuleCost:
     found = []
     counted: set[Expr] = set()
     for call, name in named_weights(main).items():
-        terms = 0 if reads_table(call) else FQProductShape.require(call.op)(call).terms
+        if reads_table(call):
+            terms = 0
+        else:
+            terms = FQProductShape.require(call.op)(call).terms
         weight = weight_operand(call)
         nbit_weight = nbit_input = FLOAT_BITS
         if isinstance(weight, Call) and quantize_kind(weight) is not None:

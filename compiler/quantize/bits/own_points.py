@@ -99,7 +99,10 @@ def _name_of(node: Expr, places: Mapping[Expr, int]) -> str:
             return "constant"
         node = operands[calls_op]
     assert isinstance(node, Call)
-    short = node.op.name.rpartition(".")[2] if isinstance(node.op, Op) else "call"
+    if isinstance(node.op, Op):
+        short = node.op.name.rpartition(".")[2]
+    else:
+        short = "call"
     return next(iter(onnx_nodes(node.span)), "") or f"{short}_{places[node]}"
 
 

@@ -56,7 +56,10 @@ def _reach(module: IRModule, channels: Sequence[ChannelRanges]) -> dict[Call, ND
     bridges = find_groups(module["main"]).bridges if read else ()
     found = {}
     for one in bridges:
-        largest = read[one.call].largest if one.call in read else np.empty(0)
+        if one.call in read:
+            largest = read[one.call].largest
+        else:
+            largest = np.empty(0)
         if one.pairs and one.weight.shape[1] == largest.size and largest.any():
             found[one.call] = largest / largest.max()
     return found
@@ -115,7 +118,10 @@ def _of_weights(module: IRModule, qconfig: QConfig, reach: Mapping[Call, NDArray
         values = weight.data[::stride].astype(np.float32)
         largest = weight_range(values, qconfig.weight_scale, nbit, axis)
         step = largest / 2.0 ** (nbit - 1)
-        step = step.reshape(-1, *[1] * (values.ndim - 1)) if axis == 0 else step
+        if axis == 0:
+            step = step.reshape(-1, *[1] * (values.ndim - 1))
+        else:
+            step = step
         limit = 2 ** (nbit - 1) - 1
         held = np.clip(np.rint(values / step), -limit, limit) * step
         met = reach[call].reshape(-1, *[1] * (values.ndim - 2)) if call in reach else 1.0

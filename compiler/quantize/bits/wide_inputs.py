@@ -132,7 +132,10 @@ def wide_inputs(module: IRModule) -> WideInputs:
         found |= {TABLES: {"nbit_input": TABLE_BITS}}
         each = f"layers multiply {work / values:.0f} times for each value of them"
         if work < _A_CHEAP_TABLE * values:
-            each = "states of loops add up what they round" if work else "nothing else takes time"
+            if work:
+                each = "states of loops add up what they round"
+            else:
+                each = "nothing else takes time"
         why.append(f"tables of functions read {TABLE_BITS} bits nearly as fast as 8: {each}")
     elif values and work >= _A_TABLE * values:
         searched[TABLES] = TABLE_BITS
@@ -164,7 +167,10 @@ def left_in_float(module: IRModule) -> _Layers:
     calls = {name: call for call, name in marked.layers.items()}
     for point, readers in marked.points.items():
         for name in () if is_given(point) else readers:
-            nbit = marked.bits_of(calls[name]) if name in calls else POINT_BITS.get(name, (0,))[-1]
+            if name in calls:
+                nbit = marked.bits_of(calls[name])
+            else:
+                nbit = POINT_BITS.get(name, (0,))[-1]
             if nbit:
                 found[name] = {"nbit_input": nbit}
     return found
@@ -240,7 +246,9 @@ class _Marked:
         qconfig = QConfig.recommended()
         terms = FQProductShape.require(layer.op)(layer).terms
         nbit = 32 - qconfig.nbit_weight - (terms - 1).bit_length()
-        return min(WIDE_BITS, nbit) if nbit > qconfig.nbit_input else 0
+        if nbit > qconfig.nbit_input:
+            return min(WIDE_BITS, nbit)
+        return 0
 
     def last_layers(self) -> _Layers:
         """Layers that only other last layers follow, where they read few values.

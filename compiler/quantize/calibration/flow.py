@@ -133,7 +133,10 @@ class Calibration:
     ) -> None:
         self._mod = mod
         self._variants = tuple(variants)
-        self._percentiles = None if percentiles is None else tuple(percentiles)
+        if percentiles is None:
+            self._percentiles = None
+        else:
+            self._percentiles = tuple(percentiles)
         self._store = store
         self._marks = mark
         self._mark = _with_last(mark)
@@ -332,7 +335,10 @@ class Calibration:
                 rescaled = profile_function(self._marks(self._mod, one, channels)[0], whole=True)[0]
             ranges = [] if channels is None else channels.ranges()
             tensors = rescaled_tensors(network, rescaled, one.smooth_alpha, ranges)
-            places = None if tensors is None else common.places_of(network, tensors)
+            if tensors is None:
+                places = None
+            else:
+                places = common.places_of(network, tensors)
             if places is not None:
                 read.append((one, points, places))
             elif one is first:
@@ -354,7 +360,10 @@ class Calibration:
         return merged_points(self._data, reading)
 
     def _key(self, fields: Mapping[str, Any], qconfig: QConfig) -> str:
-        own = None if self._percentiles is not None else qconfig.percentile
+        if self._percentiles is not None:
+            own = None
+        else:
+            own = qconfig.percentile
         return json.dumps([fields, own], sort_keys=True)
 
 
@@ -420,7 +429,10 @@ def quantize(
         prepared = prerequisite_optimize(mod, params, QConfig.recommended().prerequisite_level)
         calibration = Calibration(prepared, dataset)
         return calibration.candidate(calibration.choose()[0]).module
-    run = context_or_new(context) if qconfig is None else QuantizeContext(qconfig)
+    if qconfig is None:
+        run = context_or_new(context)
+    else:
+        run = QuantizeContext(qconfig)
     cfg = run.qconfig
     if cfg.partition_conversions == "fully_integral" and cfg.skip_conv_layers:
         warnings.warn(

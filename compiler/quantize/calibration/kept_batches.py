@@ -51,4 +51,6 @@ class KeptBatches:
 def repeatable(dataset: Iterable[Batch]) -> Iterable[Batch]:
     """Return the dataset; ``KeptBatches`` of one that can be read only once."""
     once = iter(dataset)
-    return KeptBatches(once) if once is dataset else dataset
+    if once is dataset:
+        return KeptBatches(once)
+    return dataset

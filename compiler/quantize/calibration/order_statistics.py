@@ -33,7 +33,10 @@ class BucketCounts:
         """Sum up entries, each a key and how often it occurred; a key may come several times."""
         order = np.argsort(keys, kind="stable")
         running = np.cumsum(times[order], dtype=np.int64)
-        ends = np.flatnonzero(np.append(np.diff(keys[order]) != 0, True)) if keys.size else order
+        if keys.size:
+            ends = np.flatnonzero(np.append(np.diff(keys[order]) != 0, True))
+        else:
+            ends = order
         return BucketCounts(keys[order][ends], np.diff(running[ends], prepend=0))
 
     def dense(self, size: int) -> NDArray[np.int64]:

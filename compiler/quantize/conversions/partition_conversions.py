@@ -79,7 +79,10 @@ def _without_passed(main: Function) -> tuple[Function, dict[int, Var | Constant]
 
     Such an output needs no integers: @main returns what its caller has, or what is known.
     """
-    fields = main.body.fields if isinstance(main.body, Tuple) else (main.body,)
+    if isinstance(main.body, Tuple):
+        fields = main.body.fields
+    else:
+        fields = (main.body,)
     names = Counter(param.name_hint for param in main.params)
     passed: dict[int, Var | Constant] = {}
     for position, field in enumerate(fields):
@@ -219,7 +222,10 @@ def check_fully_integral(functions: Mapping[str, Function]) -> None:
 def _returned_inputs(functions: Mapping[str, Function]) -> tuple[str, ...]:
     """Names of float inputs that quantized_main returns as they are."""
     core = functions[CORE]
-    fields = core.body.fields if isinstance(core.body, Tuple) else (core.body,)
+    if isinstance(core.body, Tuple):
+        fields = core.body.fields
+    else:
+        fields = (core.body,)
     given = functions[PREFIX].body
     while isinstance(given, Let):
         given = given.body

@@ -153,7 +153,12 @@ def bounded_masks(mod: IRModule) -> IRModule:
 
     def made(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
         if isinstance(node, Constant):
-            most = INFINITE if node not in low else _FACTOR if node in factors else LIMIT
+            if node not in low:
+                most = INFINITE
+            elif node in factors:
+                most = _FACTOR
+            else:
+                most = LIMIT
             data = finite(node.data, most)
             if data is node.data:
                 return None
@@ -196,7 +201,10 @@ def _rewritten(node: Call, args: list[Expr], low: set[Expr]) -> Expr | None:
         return _padded(node, args[0])
     if node.op.name == "nn.softmax":
         moves, scores = behind(args[0], _MOVES)
-        summed = _added(scores) if is_op_call(scores, "where") else scores
+        if is_op_call(scores, "where"):
+            summed = _added(scores)
+        else:
+            summed = scores
         if summed is not scores:
             return node.with_fields(args=(with_calls(summed, moves),))
     return None

@@ -94,7 +94,10 @@ def range_for_bias(
         return np.zeros((), np.float32)
     trailing = FQProductShape.require(product.op)(product).out_trailing
     magnitudes = np.abs(bias.data.astype(np.float64))
-    axis = None if trailing is None else magnitudes.ndim - trailing - 1
+    if trailing is None:
+        axis = None
+    else:
+        axis = magnitudes.ndim - trailing - 1
     if per_channel and axis is not None and axis >= 0 and magnitudes.shape[axis] > 1:
         largest = channel_rows(magnitudes, axis).max(axis=1)
     else:

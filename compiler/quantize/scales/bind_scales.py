@@ -197,7 +197,10 @@ class _Binder:
         self._bind_measured()
         uses = Counter(arg for node in self.nodes for arg in node.operands())
         consumer = {arg: n for n in self.nodes if isinstance(n, Call) for arg in n.args}
-        waiting = self._biases(uses) if self.qconfig.bias_mode == "accumulator" else set()
+        if self.qconfig.bias_mode == "accumulator":
+            waiting = self._biases(uses)
+        else:
+            waiting = set()
         axes = self._weight_axes()
         biased = weights_with_bias(self.nodes, waiting)
         scales: dict[Expr, DomScale | None] = {}
@@ -368,12 +371,18 @@ class _Binder:
     ) -> DomScale:
         data = _constant(point, consumer)
         nbit = self._nbit(point)
-        name = f"the weight of {describe(consumer)}" if consumer is not None else "a weight"
+        if consumer is not None:
+            name = f"the weight of {describe(consumer)}"
+        else:
+            name = "a weight"
         mode = self.qconfig.weight_scale
         # Relay's own rules, without integer_tables, know no grid that a weight brings along.
         tables = self.qconfig.integer_tables
         own = own_range(point, self.qconfig)
-        range_s = range_on_few_levels(data.data, nbit, axis) if tables and own is None else None
+        if tables and own is None:
+            range_s = range_on_few_levels(data.data, nbit, axis)
+        else:
+            range_s = None
         if own is not None:
             range_s = as_scale(max(-own[0], own[1]))
             axis = None
@@ -398,14 +407,20 @@ class _Binder:
 
     def _finer_bits(self, product: Expr) -> int:
         """Count the bits by which the sum with its bias may be finer than its product."""
-        weight = product.args[1] if isinstance(product, Call) and len(product.args) > 1 else None
+        if isinstance(product, Call) and len(product.args) > 1:
+            weight = product.args[1]
+        else:
+            weight = None
         if not isinstance(weight, Call) or weight not in self.bound:
             return 0
         scale = self.bound[weight].scale
         data = weight.args[0]
         if not isinstance(data, Constant):
             return 0
-        axis = None if scale.trailing is None else data.data.ndim - scale.trailing - 1
+        if scale.trailing is None:
+            axis = None
+        else:
+            axis = data.data.ndim - scale.trailing - 1
         assert isinstance(product, Call)
         room = room_of(data.data, axis, scale.values, product, self.qconfig, self._nbit)
         return min(max(int(room), 1).bit_length() - 1, _FINER)
@@ -463,7 +478,10 @@ def _scale_of(
     levels = 2.0 ** (nbit - 1)
     plain = as_scale(range_s.astype(np.float64) / levels)
     scale = chosen_scale(plain, qconfig)
-    reach = range_s if (scale == plain).all() else as_scale(scale.astype(np.float64) * levels)
+    if (scale == plain).all():
+        reach = range_s
+    else:
+        reach = as_scale(scale.astype(np.float64) * levels)
     return reach, DomScale(scale, trailing)
 
 
@@ -484,7 +502,10 @@ def _vector_point(point: Call, bound: _Bound, constants: tuple[Constant, ...]) -
     assert isinstance(data, Constant)
     assert point.attrs is not None
     trailing = bound.scale.trailing
-    axis = None if trailing is None else data.data.ndim - trailing - 1
+    if trailing is None:
+        axis = None
+    else:
+        axis = data.data.ndim - trailing - 1
     attrs = point.attrs.with_values(axis=axis)
     made = Call(point.op, (data, *constants), attrs, span=point.span)
     made.set_checked_type(data.checked_type)
@@ -495,7 +516,10 @@ def _constant(point: Call, consumer: Call | None) -> Constant:
     data = point.args[0]
     if isinstance(data, Constant):
         return data
-    where = describe(consumer) if consumer is not None else describe(point)
+    if consumer is not None:
+        where = describe(consumer)
+    else:
+        where = describe(point)
     raise WeightNotConstantError(
         f"the weight of this {where} is not a constant: {describe(data)}",
         where=where,

@@ -60,7 +60,10 @@ def room_of(
     """
     rows = np.abs(channel_rows(weight, axis).astype(np.float64))
     largest = rows.max(axis=1, initial=0.0)
-    units = np.where(largest > 0, largest, 1) if scale is None else scale
+    if scale is None:
+        units = np.where(largest > 0, largest, 1)
+    else:
+        units = scale
     terms = (rows.sum(axis=1) / units).max(initial=1.0)
     return float(
         2.0 ** (bits(qconfig.dtype_activation) - 2) / (_reach(consumer, qconfig, bits_of) * terms)

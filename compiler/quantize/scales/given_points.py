@@ -51,7 +51,10 @@ def given_note(mod: IRModule) -> str:
     found = given_points(mod)
     if found.count == 0 and INTEGER_WEIGHTS not in mod.attrs:
         return ""
-    zeros = f", {found.with_zero_point} of them with a zero point" if found.with_zero_point else ""
+    if found.with_zero_point:
+        zeros = f", {found.with_zero_point} of them with a zero point"
+    else:
+        zeros = ""
     rounded = [f"{name!r} ({nbit} bits)" for name, nbit in ungiven_weights(mod).items()]
     names = ", ".join(rounded[:_NAMED]) + ", …" * (len(rounded) > _NAMED)
     but = f", except the weights of {names}: the file has them in float, one scale a channel does "

@@ -184,7 +184,10 @@ class RangeFitting:
         each_unseen = first.gain(step, max(_GAIN_IMAGES // images, 1))
         place = self._place[point]
         known = sum(y.size for y, _ in pairs)
-        tries = _FACTORS if known > _FEW_VALUES else np.append(_FACTORS, _FAR)
+        if known > _FEW_VALUES:
+            tries = _FACTORS
+        else:
+            tries = np.append(_FACTORS, _FAR)
         factors = [f for f in tries if f >= 1 or point not in self._kept]
         tried = [([Constant(step * f), *own[1:]], self._ranges[:, place] * f) for f in factors]
         few = slice(raced)
@@ -273,7 +276,10 @@ class _Heat:
     def __init__(self, reading: Function, pairs: list[_Pair]) -> None:
         self.pairs = pairs
         held = isinstance(reading.body, Tuple) and reading.body.fields == reading.params
-        self._run = None if held else float_executor(IRModule.from_expr(reading))
+        if held:
+            self._run = None
+        else:
+            self._run = float_executor(IRModule.from_expr(reading))
         self._wanted = [self._read(x) for _, x in pairs]
         powers = (sum(map(squares, each)) for each in zip(*self._wanted, strict=True))
         self._powers = [max(power, 1e-30) for power in powers]

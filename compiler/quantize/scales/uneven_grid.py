@@ -44,7 +44,10 @@ class Sidedness:
         self.qconfig = qconfig
         scheme = qconfig.activation_scheme
         self.positive = frozenset() if scheme == "symmetric" else never_negative(nodes)
-        self.shifted = may_have_zero_point(nodes) if scheme == "asymmetric" else frozenset()
+        if scheme == "asymmetric":
+            self.shifted = may_have_zero_point(nodes)
+        else:
+            self.shifted = frozenset()
 
     def grid(self, point: Call, range_s: float, low: float, high: float, nbit: int) -> Grid | None:
         """The grid of a point over [low, high]; None where it is symmetric, over [-S, S]."""

@@ -111,7 +111,10 @@ def _least_error(
     lost = np.empty_like(magnitudes)
     kernels = choose_kernels()
     for step in steps[::-1]:
-        fraction = np.minimum(center + step, 1.0) if around else np.full(len(center), step)
+        if around:
+            fraction = np.minimum(center + step, 1.0)
+        else:
+            fraction = np.full(len(center), step)
         scale = (widest * fraction / 2 ** (nbit - 1)).astype(np.float32)
         scale[scale == 0] = 1.0
         kernels.grid_errors(magnitudes, scale, float(levels), lost)

@@ -275,7 +275,10 @@ class _Finder:
         for call, flow in self._flows:
             changes = []
             for absorber in flow.absorbers:
-                value = call if absorber.place == RESULT else call.args[absorber.place]
+                if absorber.place == RESULT:
+                    value = call
+                else:
+                    value = call.args[absorber.place]
                 if value in group_of:
                     trailing = _trailing(absorber, value, self._axis[self._number[value]])
                     changes.append((absorber, group_of[value], trailing))

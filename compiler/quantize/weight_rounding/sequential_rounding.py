@@ -168,7 +168,10 @@ def round_sequentially(
             runs.replaced[bias] = corrected_bias(bias, call, error)
     bound = simulated
     if fitting is not None:
-        found.ranges = fitting.ranges if found.ranges is None else found.ranges
+        if found.ranges is None:
+            found.ranges = fitting.ranges
+        else:
+            found.ranges = found.ranges
         bound = fitting.bind(found.ranges)
     replaced: dict[Expr, Expr] = {}
     for old, new in zip(quantize_points(simulated), quantize_points(bound), strict=True):
@@ -233,7 +236,10 @@ def _rounded(held: PointRows, seen: _Seen, centred: bool, dtype: type[Any]) -> R
     found = reconstructed(moved, seen.hessian, ends)
     found *= signs
     levels = joined_rows(found, shape)
-    error = (seen.mean_error(held.rows, levels) * held.scales).reshape(-1) if centred else None
+    if centred:
+        error = (seen.mean_error(held.rows, levels) * held.scales).reshape(-1)
+    else:
+        error = None
     return RoundedWeight(narrowed(levels), error)
 
 
@@ -301,7 +307,10 @@ class _Seen:
         def of_float(part: slice) -> Iterator[Words]:
             return map(steps, runs.float_values(data)[part], some[part])
 
-        kept = None if side is None else side.get(runs.pieces, lambda: of_float(slice(used)))
+        if side is None:
+            kept = None
+        else:
+            kept = side.get(runs.pieces, lambda: of_float(slice(used)))
         groups, taps = blocked(rule)
         # Each by itself: memory that was freed has room for so many bytes, and products go first.
         products, crossed = (

@@ -56,7 +56,10 @@ class PointRows:
         attrs = point_attrs(point)
         rank = held.data.ndim
         assert attrs is not None
-        trailing = None if attrs.axis is None else rank - attrs.axis % rank - 1
+        if attrs.axis is None:
+            trailing = None
+        else:
+            trailing = rank - attrs.axis % rank - 1
         along = along_axis(scale.data, trailing, "float64").data
         scales = rule.rows(np.broadcast_to(along, held.data.shape))[:, :, 0]
         return PointRows(point, rule, scales, int(high.data), attrs.axis is not None)

@@ -16,7 +16,10 @@ def float_to_int(name: str, source: str, to: str) -> str:
     lines = ["if (x != x) return 0;"]
     # Powers of two and small integers are exact in both float types.
     lines.append(f"if (x >= {float(high + 1)!r}{end}) return {int_literal(high, to)};")
-    below = f"x <= {float(low - 1)!r}{end}" if low > -(1 << 24) else f"x < {float(low)!r}{end}"
+    if low > -(1 << 24):
+        below = f"x <= {float(low - 1)!r}{end}"
+    else:
+        below = f"x < {float(low)!r}{end}"
     lines.append(f"if ({below}) return {int_literal(low, to)};")
     lines.append(f"return ({kind})x;")
     note = "x truncated; outside of the range its ends; 0 for NaN."

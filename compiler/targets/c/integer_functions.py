@@ -153,9 +153,10 @@ def _ipow(use: Functions, name: str, dtype: str) -> str:
     kind = c_type(dtype)
     wide = unsigned_of(dtype)
     signed = not dtype.startswith("u")
-    below = (
-        "    if (y < 0) return x == 1 ? 1 : x == -1 ? ((y % 2) ? -1 : 1) : 0;\n" if signed else ""
-    )
+    if signed:
+        below = "    if (y < 0) return x == 1 ? 1 : x == -1 ? ((y % 2) ? -1 : 1) : 0;\n"
+    else:
+        below = ""
     body = (
         f"{wide} power = 1, base = ({wide})x;\n{below}"
         "    for (; y != 0; y /= 2) {\n"
@@ -175,11 +176,10 @@ def _half_up_shift(use: Functions, name: str, dtype: str) -> str:
     shifted = use.wrap(dtype, f"({wide})x << left")
     one = "UINT64_C(1)" if bits == 64 else "1u"
     rounded = use.wrap(dtype, f"({wide})x + ({one} << (-left - 1))")
-    down = (
-        f"({kind})(({rounded}) >> -left)"
-        if dtype.startswith("u")
-        else f"{use('shift_right', dtype)}({rounded}, -left)"
-    )
+    if dtype.startswith("u"):
+        down = f"({kind})(({rounded}) >> -left)"
+    else:
+        down = f"{use('shift_right', dtype)}({rounded}, -left)"
     body = (
         f"if (left >= {bits} || left <= -{bits}) return 0;\n"
         f"    if (left >= 0) return {shifted};\n"
@@ -216,7 +216,10 @@ SHORT_BITS = 25
 def _unpack(use: Functions, name: str, dtype: str) -> str:
     kind = c_type(dtype)
     full = "uint64_t" if bits_of(dtype) == 64 else "uint32_t"
-    wide = "uint32_t" if "short" in name or bits_of(dtype) <= 16 else "uint64_t"
+    if "short" in name or bits_of(dtype) <= 16:
+        wide = "uint32_t"
+    else:
+        wide = "uint64_t"
     value = f"(({full})(held & mask) << shift) + ({full})low"
     body = (
         f"const {wide} mask = (({wide})1 << bits) - 1u;\n"

@@ -63,7 +63,10 @@ def kernel_of(
     for buffer in (*func.params, *func.outputs, *func.temps):
         _check_size(buffer, func)
         const = "const " if buffer.scope == "param" else ""
-        alone = "" if shared and (buffer.name in shared or buffer.scope == "out") else "restrict "
+        if shared and (buffer.name in shared or buffer.scope == "out"):
+            alone = ""
+        else:
+            alone = "restrict "
         declared.append(f"{const}{c_type(buffer.dtype)} *{alone}{by_buffer[buffer.name]}")
     head = head_of(f"{linkage}void {symbol}", declared)
     lines = Lines()
@@ -76,7 +79,10 @@ def kernel_of(
             legal = _with_legal_axes(block, by_buffer)
             temps = {b.name: b for b in func.temps}
             given = {w: temps[f"{w}{number}"] for w in SCRATCH if f"{w}{number}" in temps}
-            product = product_of(legal, sum(b.nbytes for b in given.values())) if given else None
+            if given:
+                product = product_of(legal, sum(b.nbytes for b in given.values()))
+            else:
+                product = None
             if product is not None:
                 wanted = product.scratch()
                 assert all(size <= given[word].size for word, (_, size) in wanted.items())

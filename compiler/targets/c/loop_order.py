@@ -99,7 +99,10 @@ def _join_loops(order: Order, fixed: set[str], taken: set[str]) -> Order:
             }
             order = replace(order, positions=positions)
         joined = tuple(reversed(loops))
-        order = replace(order, axes=joined) if which == "axes" else replace(order, raxes=joined)
+        if which == "axes":
+            order = replace(order, axes=joined)
+        else:
+            order = replace(order, raxes=joined)
     return order
 
 

@@ -410,7 +410,10 @@ class _Writer:
         self._entries[function] = Entry(function, symbol, placement, tuple(names))
 
     def _head(self, entry: Entry) -> str:
-        parameters = [f"{self._name}_arena *arena"] if entry.placement.arena_bytes else []
+        if entry.placement.arena_bytes:
+            parameters = [f"{self._name}_arena *arena"]
+        else:
+            parameters = []
         count = len(entry.params)
         for number, (name, value) in enumerate(zip(entry.names, (*entry.params, *entry.results))):
             const = "const " if number < count else ""
@@ -444,7 +447,10 @@ class _Writer:
         if value.place == "const":
             assert value.data is not None
             index = next(i for i, arg in enumerate(step.args) if arg is value)
-            word = "" if placement.program.name == "main" else placement.program.name
+            if placement.program.name == "main":
+                word = ""
+            else:
+                word = placement.program.name
             wanted = f"{word}_step{number}_p{index}".lstrip("_")
             if packed_form(value.data) is None:
                 return self._pool.name_of(value.data, wanted)
@@ -533,7 +539,10 @@ class _Writer:
         signs = -(-len(form.negated) // 8)
         behind = f"{packed} + {signs}" if signs else packed
         facts = [behind, f"{array.size}", f"{form.bits}", f"{form.shift}", low, target]
-        operation = "unpack_short" if form.bits <= SHORT_BITS else "unpack"
+        if form.bits <= SHORT_BITS:
+            operation = "unpack_short"
+        else:
+            operation = "unpack"
         lines = call_lines(self._use(operation, dtype), facts)
         if form.axis is not None:
             inner = math.prod(array.shape[form.axis + 1 :])

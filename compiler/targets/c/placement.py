@@ -70,7 +70,10 @@ def place(
     for number, step in enumerate(program.steps):
         kernel = kernels.get(step.callee)
         free = {v for v in step.args if v in home and lives[home[v]].last == number}
-        taken = None if kernel is None else _taken_over(step, kernel, free, kept)
+        if kernel is None:
+            taken = None
+        else:
+            taken = _taken_over(step, kernel, free, kept)
         shared.append("" if kernel is None or taken is None else kernel.params[taken].name)
         for out in step.outs:
             end = last_read.get(out, number)

@@ -247,7 +247,10 @@ def with_scratch(func: PrimFunc, budget: int = MOST_SCRATCH) -> PrimFunc:
     """
     temps = list(func.temps)
     for number, block in enumerate(func.blocks):
-        product = product_of(block, budget) if isinstance(block, Compute) else None
+        if isinstance(block, Compute):
+            product = product_of(block, budget)
+        else:
+            product = None
         if product is not None:
             temps += [
                 Buffer(f"{word}{number}", (size,), dtype, "temp")

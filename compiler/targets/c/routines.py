@@ -30,7 +30,10 @@ def write_cumsum(block: Extern, names: Mapping[str, str], use: Arithmetic, lines
     count = source.shape[axis] if source.shape else 1
     step = math.prod(source.shape[axis + 1 :])
     whole = is_whole(source.dtype)
-    kind = unsigned_of(source.dtype) if whole else c_type(source.dtype)
+    if whole:
+        kind = unsigned_of(source.dtype)
+    else:
+        kind = c_type(source.dtype)
     finished = use.wrap(source.dtype, "acc") if whole else "acc"
     store = f"{names[target.name]}[at] = {finished};"
     with (

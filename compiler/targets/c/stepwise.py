@@ -245,7 +245,8 @@ class SteppedC(_Kernels, CExecutor):
         pairs = _Pairs(own, _flattened(marked, "main")[0], flow, orders)
         mine = {call.op.name_hint: v for call, v in own_calls if isinstance(call.op, GlobalVar)}
         called = [c.op.name_hint if isinstance(c.op, GlobalVar) else "" for c, _ in calls]
-        before, behind = called.index(prefix), called.index(core)
+        before = called.index(prefix)
+        behind = called.index(core)
         starts = list(zip(mine[prefix], calls[before][1], strict=True))
         results = list(zip(mine[core], calls[behind][1], strict=True))
         kernels = calls[before + 1 : behind]
@@ -300,19 +301,26 @@ class _Pairs:
         fused: flat.Dataflow,
         orders: Orders,
     ) -> None:
-        self.own, self.fused = own, fused
+        self.own = own
+        self.fused = fused
         self._origin = {
             other.span: (mine, other) for mine, other in zip(own.steps, marked.steps, strict=True)
         }
         self.placed: dict[flat.Value, Placed] = {}
         self.copies: dict[flat.Value, list[flat.Value]] = {}
         for step in fused.steps:
-            mine = self._origin[step.span][0] if step.span in self._origin else None
+            if step.span in self._origin:
+                mine = self._origin[step.span][0]
+            else:
+                mine = None
             if mine is None or len(mine.results) != len(step.results):
                 continue
             moves = step.name in _MOVES and _mark(step.args[0]) == step.span
             for value, result in zip(mine.results, step.results):
-                order = _natural(value) if moves else orders.get(step.span, _natural(value))
+                if moves:
+                    order = _natural(value)
+                else:
+                    order = orders.get(step.span, _natural(value))
                 last = all(u.span != step.span or u.name in _MOVES for u in result.users)
                 shape = tuple(value.type.concrete_shape[axis] for axis in order)
                 if last and result.type == TensorType(shape, value.type.dtype):
@@ -351,7 +359,9 @@ def _natural(value: flat.Value) -> Order:
 
 
 def _mark(value: flat.Value) -> AnySpan | None:
-    return None if value.producer is None else value.producer.span
+    if value.producer is None:
+        return None
+    return value.producer.span
 
 
 def _marked(mod: IRModule) -> IRModule:

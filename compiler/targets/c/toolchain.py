@@ -84,7 +84,10 @@ def cache_dir() -> Path:
     """Folder for built libraries, private to this user; a temporary one where none can be made."""
     named = os.environ.get(CACHE_VARIABLE)
     root = os.environ.get("XDG_CACHE_HOME")
-    folder = Path(named) if named else Path(root or Path.home() / ".cache", "qsearch")
+    if named:
+        folder = Path(named)
+    else:
+        folder = Path(root or Path.home() / ".cache", "qsearch")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         info = folder.stat()

@@ -170,7 +170,10 @@ class _Reader:
             return self._value(product[1]) * float(product[2])
         total = 0.0
         for sign, term in _TERM.findall(text):
-            value = float(term) if term.isdigit() else self._known.get(term, 0.0)
+            if term.isdigit():
+                value = float(term)
+            else:
+                value = self._known.get(term, 0.0)
             total += -value if sign == "-" else value
         return total
 

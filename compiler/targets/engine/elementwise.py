@@ -280,7 +280,10 @@ def _copied_first(operands: _Operands, targets: Targets) -> list[View]:
         raise NoProgramError("operands in orders that no copy joins")
     ((item, target),) = targets.items()
     follows = target is None and order_of(operands.leaves, item.shape) is not None
-    order = tuple(range(len(item.shape))) if follows else operands.outs[0].axis_order
+    if follows:
+        order = tuple(range(len(item.shape)))
+    else:
+        order = operands.outs[0].axis_order
     for leaf, view in read:
         if view is not None and leaf.data is None:
             missing = len(order) - len(view.shape)

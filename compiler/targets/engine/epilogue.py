@@ -189,7 +189,10 @@ def _amounts(scale: Chain | None, channels: int) -> list[Array]:
     none."""
     if scale is None:
         return [np.zeros(channels, np.int64)]
-    values = scale.params[:-1] if scale.op in BY_CHANNEL else scale.params
+    if scale.op in BY_CHANNEL:
+        values = scale.params[:-1]
+    else:
+        values = scale.params
     return [np.broadcast_to(value, (channels,)) for value in values]
 
 

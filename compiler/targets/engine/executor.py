@@ -68,7 +68,10 @@ class EngineExecutor:
             mod = infer_module(mod)
         self._function = mod[function]
         self.input_names = tuple(p.name_hint for p in self._function.params)
-        self._library = isa if isinstance(isa, Library) else load_library(isa)
+        if isinstance(isa, Library):
+            self._library = isa
+        else:
+            self._library = load_library(isa)
         self.isa = self._library.isa
         self.plan = self._planned(mod, function)
         self.steps = self.plan.infos

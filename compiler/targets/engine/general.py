@@ -175,7 +175,10 @@ def _windows(
         reached = (shape[2 + axis] - 1) * attrs.strides[axis] + 1
         reached += (kernel[axis] - 1) * attrs.dilation[axis]
         width.append((before, max(reached - size - before, 0)))
-    whole = surrounded(planner, data, width, value) if any(map(any, width)) else data
+    if any(map(any, width)):
+        whole = surrounded(planner, data, width, value)
+    else:
+        whole = data
     view = planner.materialise(whole)
     n, c, y, x = view.strides
     strides = (n, c, y * attrs.strides[0], x * attrs.strides[1])
@@ -198,7 +201,10 @@ def ordered(planner: Planner, step: Step, args: list[Item]) -> bool:
     result = step.results[0].type
     (found,) = FNumpyCompute.require(step.op)(step.attrs, [offsets, *rest], result)
     item = Item(result.concrete_shape, data.low, data.high)
-    item.image_layout = data.image_layout if len(item.shape) == len(data.shape) else ""
+    if len(item.shape) == len(data.shape):
+        item.image_layout = data.image_layout
+    else:
+        item.image_layout = ""
     part = _part(view, found)
     if part is not None:
         planner.define(step, item)

@@ -195,7 +195,10 @@ def pack_depthwise(
         padded[:channels, row, row * stride : row * stride + height] = weight
     split = padded[depthwise_order(channels, block)]
     split = split.reshape(-1, 16, together, groups, unit, width)
-    order = (0, 5, 3, 2, 4, 1) if library.columns_outside else (0, 5, 3, 2, 1, 4)
+    if library.columns_outside:
+        order = (0, 5, 3, 2, 4, 1)
+    else:
+        order = (0, 5, 3, 2, 1, 4)
     return np.ascontiguousarray(split.transpose(order)).reshape(-1).view(np.uint8)
 
 

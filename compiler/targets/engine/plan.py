@@ -151,7 +151,10 @@ class Emitter:
         if not allowed or any(sum(pads[axis]) for axis in (order[0], order[3])):
             pads = [(0, 0)] * rank
         # Said anew: an item that found no program in one order gets memory in another.
-        item.border = (tuple(pads), value) if any(map(any, pads)) else None
+        if any(map(any, pads)):
+            item.border = (tuple(pads), value)
+        else:
+            item.border = None
         return self.bordered(item.storage, item.shape, order, pads, byte)
 
     def bordered(

@@ -146,7 +146,10 @@ class Planner:
     def __init__(self, flow: Dataflow, library: Library, emitter: Emitter | None = None) -> None:
         self.flow = flow
         self.library = library
-        self.emitter = Emitter(library, flow) if emitter is None else emitter
+        if emitter is None:
+            self.emitter = Emitter(library, flow)
+        else:
+            self.emitter = emitter
         self.in_loop = emitter is not None
         self.items: dict[FlowValue, Item] = {}
         self.folded: set[FlowValue] = set()
@@ -211,7 +214,10 @@ class Planner:
         for step in self._in_words():
             args = tuple(self.root(a) for a in step.args)
             types = tuple(str(result.type) for result in step.results)
-            attrs = None if step.attrs is None else (type(step.attrs).__name__, repr(step.attrs))
+            if step.attrs is None:
+                attrs = None
+            else:
+                attrs = (type(step.attrs).__name__, repr(step.attrs))
             key = (step.name, attrs, args, types, step.body)
             first = seen.get(key)
             if first is not None:
@@ -315,7 +321,10 @@ class Planner:
             return
         if not self._ruled(words, step, args):
             varies = step.name in RESCALING and factors_in(step) is None
-            by = ", whose multipliers, shifts or biases are computed" if varies else ""
+            if varies:
+                by = ", whose multipliers, shifts or biases are computed"
+            else:
+                by = ""
             raise PlanError(
                 f"the engine has no kernel for {step.name} of {step.args[0].type}{by}",
                 where=str(step.span) if step.span else None,
@@ -535,7 +544,10 @@ def dequantized(planner: Planner, value: FlowValue) -> tuple[View, Array] | None
 
 def _known(item: Item, dtype: str) -> Array:
     """Return the known value of an operand, zeros for the others, in its dtype."""
-    data = np.zeros(item.shape, np.int64) if item.data is None else item.data
+    if item.data is None:
+        data = np.zeros(item.shape, np.int64)
+    else:
+        data = item.data
     if dtype == "float32":
         return np.ascontiguousarray(data.astype(np.int32)).view(np.float32)
     return data.astype(storage_dtype(dtype))

@@ -135,7 +135,10 @@ def _settled(planner: Planner, step: Step, products: Sequence[tuple[int, Item]])
     for factor, product in products:
         if factor != 1:
             product = planner.compose("MUL", (product, constant(factor)))
-        total = product if total is None else planner.compose("ADD", (total, product))
+        if total is None:
+            total = product
+        else:
+            total = planner.compose("ADD", (total, product))
     return total is not None and planner.settle(step, total)
 
 
@@ -171,7 +174,10 @@ def bias_of(planner: Planner, view: View, weight: Array, rows: int) -> tuple[Arr
     sizes = zip((rows, columns, length), _LEAST_CROSSED)
     crossed = library.crosses and view.buffer.type == "U8" and all(n >= most for n, most in sizes)
     crossed = crossed and wide_steps(weight[:, None], library) is None
-    shift = library.activation_shift if view.buffer.type == "U8" else 0
+    if view.buffer.type == "U8":
+        shift = library.activation_shift
+    else:
+        shift = 0
     bias = (shift - view.buffer.zero) * weight.astype(np.int64).sum(axis=1)
     return bias + crossed_term(weight, library) if crossed else bias, int(crossed)
 
@@ -357,7 +363,10 @@ def _write_batches(
     places = {"height": 1, "width": rows, "in_row": 0, "in_pixel": a.strides[1]}
     places |= {"seg_y": 1, "seg_x": 1}
     tiled = tiling(library, "U8", batch, columns, length, places)
-    steps = tiled.length // library.k_unit if tiled else -(-length // library.k_unit)
+    if tiled:
+        steps = tiled.length // library.k_unit
+    else:
+        steps = -(-length // library.k_unit)
     group = vectors_of(columns) * steps * 64
     weight = emitter.scratch(batch * group)
     bias = emitter.scratch(batch * vectors_of(columns) * 64)
@@ -464,7 +473,10 @@ def conv2d(planner: Planner, step: Step, args: list[Item]) -> bool:
             one_run = attrs.groups == 1 and taps[0, 0].size == 1
             pixels = prod(made.shape[1:3]) if one_run else 0
             bias, crossed = bias_of(planner, source, taps.reshape(len(taps), -1), pixels)
-            rows = _filled_rows(planner, how, taps, one, made) if depthwise else 0
+            if depthwise:
+                rows = _filled_rows(planner, how, taps, one, made)
+            else:
+                rows = 0
             ends = repeated(epilogue, product, len(taps) // channels)
             fields = put_epilogue(planner, *ends, item, groups, bias, rows > 0)
             fields |= {} if depthwise else {"crossed": crossed}

@@ -78,8 +78,14 @@ def _quantized(planner: Planner, step: Step) -> bool:
         return False
     offset = int(zero.item())
     clipped = _made_by(planner, shifted.args[0] if shifted else step.args[0], "clip")
-    rounded = _made_by(planner, clipped.args[0], "round") if clipped else None
-    times = _made_by(planner, rounded.args[0], "multiply") if rounded else None
+    if clipped:
+        rounded = _made_by(planner, clipped.args[0], "round")
+    else:
+        rounded = None
+    if rounded:
+        times = _made_by(planner, rounded.args[0], "multiply")
+    else:
+        times = None
     if clipped is None or times is None:
         return False
     source, scale = (planner.root(a) for a in times.args)

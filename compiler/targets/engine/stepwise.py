@@ -120,7 +120,10 @@ class _Rows:
         found: set[Value] = set()
         seen: set[Value] = set()
         for at, start in lying:
-            waiting = [start] if start in found or start not in self._own else []
+            if start in found or start not in self._own:
+                waiting = [start]
+            else:
+                waiting = []
             while waiting:
                 producer = waiting.pop().producer
                 for arg in map(self._planner.root, () if producer is None else producer.args):

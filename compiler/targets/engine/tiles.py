@@ -136,8 +136,14 @@ def tiling(
     block = min(max(bound // (_ROWS * whole), _LEAST_BLOCK), _MOST_BLOCK)
     blocks = max(round(tiles / block), -(-tiles // _MOST_BLOCK))  # equal ones, in pairs of tiles
     block = min(-(-tiles // blocks) + 1 & -2, _MOST_BLOCK)
-    pairs = min(tiles, block) if kind == "S16" else -(-min(tiles, block) // 2)
-    scratch = pairs * runs * count * 2 * _ROWS * _ROW_BYTES if by == "BY_COPY" else 0
+    if kind == "S16":
+        pairs = min(tiles, block)
+    else:
+        pairs = -(-min(tiles, block) // 2)
+    if by == "BY_COPY":
+        scratch = pairs * runs * count * 2 * _ROWS * _ROW_BYTES
+    else:
+        scratch = 0
     made = {"tile": tile, "rows_by": number(by), "block": block}
     return Tiling(tile, _UNIT, count * tile * _UNIT, scratch, made)
 

@@ -156,7 +156,10 @@ def _spread(
     if (one, other) != (1, 1):
         return None
     if step is not None and step.name == "reshape":
-        data = step.args[0] if step.args[0].type.concrete_shape == (n, c, h, w) else data
+        if step.args[0].type.concrete_shape == (n, c, h, w):
+            data = step.args[0]
+        else:
+            data = data
     strides = width[3][1] + 1, width[5][1] + 1
     if width != [(0, 0)] * 3 + [(0, strides[0] - 1), (0, 0), (0, strides[1] - 1)]:
         return None
@@ -182,7 +185,10 @@ def convolutions_of(
         start = source.offset + (top + row.offset) * source.strides[1]
         made = target.sliced(1, y, target.shape[1], spread.rows.stride)
         how = replace(attrs, strides=(1, 1), dilation=(row.step, columns[0].step))
-        joined = _joined(columns, lines, made, least) if attrs.groups == 1 else None
+        if attrs.groups == 1:
+            joined = _joined(columns, lines, made, least)
+        else:
+            joined = None
         parts = [(x, f.offset, lines[:, :, :, f.taps]) for x, f in enumerate(columns)]
         for x, first, taps in parts if joined is None else [(0, *joined)]:
             if not taps.size:

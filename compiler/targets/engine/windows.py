@@ -157,7 +157,10 @@ def reduce(planner: Planner, step: Step, args: list[Item]) -> bool:
     whole = _windowed(planner, planner.materialise(data), tuple(axes_of(step)))
     if whole is None or not INT32[0] <= low <= high <= INT32[1] or whole.buffer.type == "S64":
         return False
-    stored = whole.buffer.storage if step.name == "max" else ("S32", 0)
+    if step.name == "max":
+        stored = whole.buffer.storage
+    else:
+        stored = ("S32", 0)
     # In one run, whatever order and border its readers want.
     item = Item(step.results[0].type.concrete_shape, low, high)
     out = dense_view(planner, step, item, stored, row_major=True)

@@ -155,7 +155,10 @@ def _check(session: OrtExecutor, told: str, file: Path) -> None:
 def _ports(module: QModule) -> list[Port]:
     """The module's inputs with the dtypes of the model."""
     interface = module.interface
-    own = {} if interface is None else {port.name: port.dtype for port in interface.inputs}
+    if interface is None:
+        own = {}
+    else:
+        own = {port.name: port.dtype for port in interface.inputs}
     return [
         Port(name, _kept(ty.dtype, own.get(name)), ty.concrete_shape)
         for name, ty in module.input_types.items()

@@ -106,9 +106,15 @@ class OrtExecutor:
         elif large:
             values = map(onnxruntime.OrtValue.ortvalue_from_numpy, large.values())
             options.add_external_initializers(list(large), list(values))
-        data = model if isinstance(model, bytes) else model.SerializeToString()
+        if isinstance(model, bytes):
+            data = model
+        else:
+            data = model.SerializeToString()
         # It takes the zeros of a Pad in front of a MaxPool for padding, which no maximum sees.
-        wrong = ["Pad_Fusion"] if b"Pad" in data and b"MaxPool" in data else []
+        if b"Pad" in data and b"MaxPool" in data:
+            wrong = ["Pad_Fusion"]
+        else:
+            wrong = []
         wrong += [] if folds else ["ConstantFolding"]
         self._limited = limited
         if limited:

@@ -127,7 +127,10 @@ class ReferenceExecutor:
     def _kernel(self, name: str) -> Kernel | None:
         """Return the kernel of a lowered function; None where its Relay body runs."""
         found = self._mod[name]
-        own = found.evaluate if isinstance(found, LoweredFunction) else None
+        if isinstance(found, LoweredFunction):
+            own = found.evaluate
+        else:
+            own = None
         return self._kernels.get(name, own)
 
     def _plan_of(self, name: str) -> Plan:
@@ -294,7 +297,10 @@ class _Machine:
                     slots[clause.slots[var]] = bound
                 self._frames.append(_Frame(clause.block, slots, step, slots))
                 return
-        name = value.constructor.name_hint if isinstance(value, AdtValue) else "the value"
+        if isinstance(value, AdtValue):
+            name = value.constructor.name_hint
+        else:
+            name = "the value"
         raise EvaluationError(f"no clause matches {name}", span=step.node.span)
 
 

@@ -290,7 +290,10 @@ def _place_frees(block: Block, plan: Plan, scope: Scope, scopes: ScopeMap) -> No
     """Let every slot this scope owns be emptied by the step that touches it last."""
     seen = {block.result}
     for step in reversed(block.steps):
-        outer = scopes.used_inside.get(step.node, []) if step.do is not Do.MOVE else []
+        if step.do is not Do.MOVE:
+            outer = scopes.used_inside.get(step.node, [])
+        else:
+            outer = []
         freed = []
         for slot in (step.out, *step.args, *(plan.slots[n] for n in outer)):
             if slot not in seen and scopes.owner.get(plan.nodes[slot]) is scope:

@@ -109,7 +109,10 @@ def delete_study(given: DeleteIn, study: SnapshotDep, found: SharedDep, user: Us
     name = study.study.name
     if given.name != name:
         raise SettingsError("the name is not the study's", where="name", fix=f"write {name!r}")
-    storage = None if study.source.folder is not None else study.source.url
+    if study.source.folder is not None:
+        storage = None
+    else:
+        storage = study.source.url
     folder = None if study.folder is None else study.folder.path
     if found.queue is None:
         delete(folder, storage=storage, study=name)

@@ -248,7 +248,10 @@ def _keep(
 
 
 def _told(found: Shared, user: User, job: Job) -> JobOut:
-    jobs = require_queue(found).jobs() if job.state == "queued" else []
+    if job.state == "queued":
+        jobs = require_queue(found).jobs()
+    else:
+        jobs = []
     places = {each.id: place for each, place in jobs}
     return _job_out(found, user, job, places.get(job.id))
 
@@ -280,7 +283,10 @@ def _ran_s(job: Job) -> float:
 def _study_of(found: Shared, job: Job) -> tuple[str | None, int | None]:
     """Key and finished trials of a job's study, once its driver has made it."""
     options = require_queue(found).options
-    folder = None if options.storage is not None else options.folder_of(job)
+    if options.storage is not None:
+        folder = None
+    else:
+        folder = options.folder_of(job)
     if job.started_at is None or (folder is not None and not folder.database.is_file()):
         return None, None
     source = found.sources.of(None if folder is None else folder.path)

@@ -162,7 +162,10 @@ def get_points(study: SnapshotDep) -> Response:
 @router.get("/{key}/importances")
 def get_importances(study: SnapshotDep, measure: str | None = None) -> ImportancesOut:
     """Rate the parameters by their effect on a measure; conditional ones are named as left out."""
-    chosen = study.measures.named(measure) if measure else study.measures.primary
+    if measure:
+        chosen = study.measures.named(measure)
+    else:
+        chosen = study.measures.primary
     if chosen is None:
         legal = [each.name for each in study.measures.all]
         fix = legal_names(measure or "", legal)
@@ -182,7 +185,10 @@ def importances_kept(study: Snapshot, measure: Measure) -> tuple[dict[str, float
 
 
 def _view(study: Snapshot) -> StudyView:
-    storage = None if study.source.folder is not None else study.source.url
+    if study.source.folder is not None:
+        storage = None
+    else:
+        storage = study.source.url
     known = (study.study, study.measures, study.points, study.best)
     return StudyView.of(study.repository, known, study.folder, storage)
 

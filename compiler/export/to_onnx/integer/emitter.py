@@ -237,7 +237,10 @@ class IntegerEmitter(Emitter):
             self._sums.add(word.result)
         if rule is not None:
             made = rule(word, self)
-            held = made if isinstance(made, Held) else Held(made, word.result.type.dtype)
+            if isinstance(made, Held):
+                held = made
+            else:
+                held = Held(made, word.result.type.dtype)
             self._held[word.result] = held
             return
         if word.args and any(is_integer(v.type.dtype) for v in word.results):
@@ -252,7 +255,10 @@ class IntegerEmitter(Emitter):
         """An emitter that has the integer operands of a word in a dtype, or those of ``held``."""
         inner = Emitter(self.writer)
         for value in step.args:
-            whole = is_integer(value.type.dtype) if held is None else value in held
+            if held is None:
+                whole = is_integer(value.type.dtype)
+            else:
+                whole = value in held
             inner.bind(value, self.widened(value, dtype) if whole else self.name(value))
         return inner
 

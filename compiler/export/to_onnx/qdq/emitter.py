@@ -270,7 +270,10 @@ class QdqEmitter:
 
     def plus(self, real: Real, addend: float) -> Real:
         """With a constant added; an 8 bit tensor has another zero point then, where it can."""
-        moved = None if real.tensor is None else real.tensor.moved(addend / real.scale)
+        if real.tensor is None:
+            moved = None
+        else:
+            moved = real.tensor.moved(addend / real.scale)
         if moved is None:
             return real.plus(addend)
         return self.of_tensor(moved).times(real.scale)

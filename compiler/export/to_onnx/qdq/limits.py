@@ -32,7 +32,10 @@ def needless_clips(step: Step) -> tuple[Step, ...]:
         known = _factors(producer)
         if known is not None and (producer is step or limits_in(producer) is None):
             factor = factor * known.scale
-            low = np.maximum(low, 0) if getattr(producer.attrs, "relu", False) else low
+            if getattr(producer.attrs, "relu", False):
+                low = np.maximum(low, 0)
+            else:
+                low = low
         elif producer.name == "nn.relu":
             low = np.maximum(low, 0)
         elif producer.name == "maximum" and alone and bounds is not None:

@@ -141,7 +141,9 @@ def _refuse_wide(steps: Sequence[Step]) -> None:
 
 
 def _bits_of(value: Value) -> int:
-    return 0 if value.quant is None else value.quant.bits
+    if value.quant is None:
+        return 0
+    return value.quant.bits
 
 
 def _of_more_bits(value: Value) -> OnnxExportError:
@@ -182,7 +184,10 @@ def _emit(clips: Collection[Step], step: Step, graph: QdqEmitter) -> None:
         if step.name == "cast" and real is not None and is_float(step.result.type.dtype):
             name = real.emit(graph, np.ones(()))
             wanted = step.result.type.dtype
-            held = name if wanted == "float32" else graph.writer.cast(name, wanted)
+            if wanted == "float32":
+                held = name
+            else:
+                held = graph.writer.cast(name, wanted)
             graph.words.bind(step.result, held)
         elif not is_integral(step):
             for value in filter(is_whole, step.args):

@@ -307,7 +307,10 @@ def dropout(
 ) -> list[Expr]:
     """Dropout at inference: the data, and a mask of ones."""
     if training_mode is not None and training_mode.any():
-        kept = np.ones(()) if ratio is None else node.require_known(1, "the ratio")
+        if ratio is None:
+            kept = np.ones(())
+        else:
+            kept = node.require_known(1, "the ratio")
         if kept.any():
             raise node.error("training_mode is not supported", "export the model in eval mode")
     mask = node.const(np.ones((), dtype="bool"))

@@ -72,7 +72,10 @@ def attention(node: OnnxNode) -> list[Expr]:
     if cap > 0:
         capped = node.times(node.call("tanh", node.times(raw, 1 / cap)), cap)
     bias = _bias(node, raw, node.shape(node.arg(4))[2] if node.has_input(4) else 0)
-    biased = capped if bias is None else node.call("add", capped, bias)
+    if bias is None:
+        biased = capped
+    else:
+        biased = node.call("add", capped, bias)
     weights = _weights(node, biased, bias)
     result = product(node, node.reshaped(weights, (*rows[:3], keys)), value)
     result = node.reshaped(result, (batch, heads, steps, node.shape(value)[-1]))

@@ -63,7 +63,10 @@ def convolution(node: OnnxNode, data: Expr, given: Expr | None) -> Expr:
         given: the weight, without a bias; None: inputs 1 and 2.
     """
     axes = spatial_axes(node, data)
-    kernel = _kernel_size(node) if given is None else node.shape(given)[2:]
+    if given is None:
+        kernel = _kernel_size(node)
+    else:
+        kernel = node.shape(given)[2:]
     window = read_window(node, node.attr("kernel_shape", None) or kernel, data)
     if axes == 3:
         if given is not None:
@@ -121,8 +124,14 @@ def stft(node: OnnxNode) -> Expr:
     samples, parts = (node.size(signal, axis) for axis in (1, 2))
     if parts != 1:
         raise node.error("complex samples are not supported", "give their real part")
-    window = node.require_known(2, "the window") if node.has_input(2) else None
-    size = node.ints(3, "the frame length")[0] if window is None else len(window)
+    if node.has_input(2):
+        window = node.require_known(2, "the window")
+    else:
+        window = None
+    if window is None:
+        size = node.ints(3, "the frame length")[0]
+    else:
+        size = len(window)
     count = size // 2 + 1 if node.attr("onesided", 1) else size
     if 2 * count * size > MAX_CONSTANT:
         raise node.error(f"a frame of {size} samples is a product of {2 * count * size}")

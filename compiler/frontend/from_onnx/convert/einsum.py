@@ -133,7 +133,10 @@ def _product(
     def arranged(value: Expr, letters: Letters, middle: list[str]) -> Expr:
         order = batch + middle + summed
         axes = tuple(letters.index(c) for c in order)
-        turned = node.call("transpose", value, axes=axes) if len(axes) > 1 else value
+        if len(axes) > 1:
+            turned = node.call("transpose", value, axes=axes)
+        else:
+            turned = value
         shape = (size_of(batch), size_of(middle), size_of(summed))
         return node.call("reshape", turned, newshape=shape)
 

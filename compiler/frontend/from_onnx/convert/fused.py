@@ -149,7 +149,10 @@ def embed_layer_normalization(node: OnnxNode) -> list[Expr]:
     """Layer norm of the sum of a token's embeddings; output 1 counts the tokens of a row's mask."""
     tokens = node.arg(0)
     rows, length = node.shape(tokens)
-    places = node.arg(8) if node.has_input(8) else node.const(np.arange(length, dtype=np.int32))
+    if node.has_input(8):
+        places = node.arg(8)
+    else:
+        places = node.const(np.arange(length, dtype=np.int32))
     total = node.call(
         "add",
         node.call("take", node.arg(2), tokens, axis=0),

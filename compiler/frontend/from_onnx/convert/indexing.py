@@ -34,8 +34,14 @@ def slice_of(node: OnnxNode) -> Expr:
         starts = node.ints(1, "the starts")
         ends = node.ints(2, "the ends")
     given = node.ints_since(10, 3, "axes", "the axes")
-    axes = list(range(len(starts))) if given is None else [node.axis(a, rank) for a in given]
-    steps = node.ints(4, "the steps") if node.has_input(4) else [1] * len(starts)
+    if given is None:
+        axes = list(range(len(starts)))
+    else:
+        axes = [node.axis(a, rank) for a in given]
+    if node.has_input(4):
+        steps = node.ints(4, "the steps")
+    else:
+        steps = [1] * len(starts)
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise node.error(
             f"starts {starts}, ends {ends}, axes {axes}, steps {steps} differ in length"
@@ -200,7 +206,10 @@ def _scattered(node: OnnxNode, at: Sequence[Expr | NDArray[Any]]) -> Expr:
     places = node.call("reshape", places, newshape=(1, number))
     mode = {"none": "update"}.get(reduction, reduction)
     if mode != "add":
-        before = _before_emptied(data, places, mode) if mode in _OPPOSITE else None
+        if mode in _OPPOSITE:
+            before = _before_emptied(data, places, mode)
+        else:
+            before = None
         if before is not None:  # the update that came last is one of those compared
             rows = node.call("scatter_nd", before, places, news, mode="update")
         rows = node.call("scatter_nd", rows, places, news, mode=mode)
@@ -259,7 +268,10 @@ def _row_numbers(
         part = node.call("cast", part, dtype="int64")
         if stride > 1:
             part = node.call("multiply", part, node.const(np.int64(stride)))
-        computed = part if computed is None else node.call("add", computed, part)
+        if computed is None:
+            computed = part
+        else:
+            computed = node.call("add", computed, part)
     if computed is None:
         return np.asarray(known)
     if np.any(known):

@@ -79,7 +79,10 @@ def label_encoder(node: OnnxNode) -> Expr:
     if high - low >= _MOST_KEYS:
         raise node.error(f"keys from {low} to {high} would make a table of so many numbers")
     whole = values.dtype.kind == "i"
-    default = node.attr("default_int64", -1) if whole else node.attr("default_float", -0.0)
+    if whole:
+        default = node.attr("default_int64", -1)
+    else:
+        default = node.attr("default_float", -0.0)
     default = np.ravel(node.attr("default_tensor", default))[0]
     table = np.full(high - low + 3, default, np.int64 if whole else np.float32)
     table[keys - low + 1] = values

@@ -131,7 +131,10 @@ def max_unpool(node: OnnxNode) -> Expr:
     sizes = [
         (size - 1) * s + k - begin - end for size, k, s, _, begin, end in zip(spatial, *window)
     ]
-    shape = tuple(node.ints(2, "the shape")) if node.has_input(2) else (n, c, *sizes)
+    if node.has_input(2):
+        shape = tuple(node.ints(2, "the shape"))
+    else:
+        shape = (n, c, *sizes)
     count = math.prod(node.shape(data))
     total = math.prod(shape)
     zeros = node.call(

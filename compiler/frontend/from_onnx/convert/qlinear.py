@@ -156,7 +156,10 @@ def _convert(node: OnnxNode, proto: onnx.NodeProto, opset: int = _OPSET) -> Expr
 
 
 def _converted(node: OnnxNode) -> Sequence[Expr]:
-    known = [node.known(i) for i in range(node.num_inputs)] if node.op_type == "Mul" else []
+    if node.op_type == "Mul":
+        known = [node.known(i) for i in range(node.num_inputs)]
+    else:
+        known = []
     if len(known) == 2 and known[0] is not None and known[1] is not None:
         return [node.const(np.float32(known[0]) * np.float32(known[1]))]  # scale of a bias
     converter = find_converter(node.op_type, node.opset)
@@ -198,7 +201,10 @@ def remember_product(node: OnnxNode, op: str, axis: int) -> None:
     channels = stored.shape[axis]
     if scale.ndim or zeros[0].size > 1 or (zeros[0] != source.grid.zero_point).any():
         return
-    shape = (channels,) if op == "MatMul" else (channels, *(1,) * (stored.ndim - 2))
+    if op == "MatMul":
+        shape = (channels,)
+    else:
+        shape = (channels, *(1,) * (stored.ndim - 2))
     attrs = {one.name: node.attr(one.name) for one in node.proto.attribute}
 
     def times(factor: Array) -> Expr | None:

@@ -100,7 +100,10 @@ def dequantize_linear(node: OnnxNode) -> Expr:
     node.values.integer_weights |= stored is not None and stored.dtype != np.int32
     result = None
     if grid is not None:
-        result = _point(node, grid) if stored is None else _weight(node, stored, grid)
+        if stored is None:
+            result = _point(node, grid)
+        else:
+            result = _weight(node, stored, grid)
     if result is None:
         result = _arithmetic(node, scale, dtype)
         codes = stored is None and node.arg(0).tensor_type.dtype in _QUANTIZED
@@ -315,7 +318,10 @@ def carried(node: OnnxNode, convert: Callable[[OnnxNode], Sequence[Expr]]) -> Se
             moved.input[index] = f"{name} as real"
             values.bind(moved.input[index], values.quantized[name].real, [name])
     if proto.op_type == "Pad":
-        filled = node.known(2) if node.has_input(2) else np.zeros((), np.int64)
+        if node.has_input(2):
+            filled = node.known(2)
+        else:
+            filled = np.zeros((), np.int64)
         if filled is None:
             return None
         number = (int(filled.reshape(())) - int(grid.zero_point)) * grid.scale
@@ -345,7 +351,10 @@ def matmul_nbits(node: OnnxNode) -> Expr:
     zero = np.full((rows, blocks), 1 << (nbit - 1), np.float32)
     if node.has_input(3):
         held = node.require_known(3, "the zero points").reshape(rows, -1)
-        zero = _unpacked(held, nbit, blocks) if held.dtype == np.uint8 else held
+        if held.dtype == np.uint8:
+            zero = _unpacked(held, nbit, blocks)
+        else:
+            zero = held
         zero = zero.astype(np.float32)
     levels = _unpacked(stored, nbit, blocks * block).reshape(rows, blocks, block)
     weight = (levels.astype(np.float32) - zero[:, :, None]) * scale[:, :, None]

@@ -127,8 +127,14 @@ def gru(node: OnnxNode) -> list[Expr]:
 
     def cell(run: _Direction) -> _Step:
         f, g = run.activations
-        weights = [run.part(2)] if late else [run.part(2, (0, 2)), run.part(2, (2, 3))]
-        bias = run.part(3, (3, 6)) if late and node.has_input(3) else None
+        if late:
+            weights = [run.part(2)]
+        else:
+            weights = [run.part(2, (0, 2)), run.part(2, (2, 3))]
+        if late and node.has_input(3):
+            bias = run.part(3, (3, 6))
+        else:
+            bias = None
 
         def step(gates: Expr, states: _States) -> tuple[Expr, ...]:
             (state,) = states
@@ -162,7 +168,10 @@ def lstm(node: OnnxNode) -> list[Expr]:
     def cell(run: _Direction) -> _Step:
         f, g, h = run.activations
         weight = run.part(2)
-        peepholes = [run.part(7, (k, k + 1)) for k in range(3)] if node.has_input(7) else None
+        if node.has_input(7):
+            peepholes = [run.part(7, (k, k + 1)) for k in range(3)]
+        else:
+            peepholes = None
 
         def seen(gate: Expr, peephole: int, state: Expr) -> Expr:
             if peepholes is None:  # f was applied to all three gates

@@ -185,7 +185,10 @@ def weights(x: NDArray[np.float64], axis: Axis, how: Filter) -> Matrix:
         taps = np.arange(first - reach + 1, first + reach + 1)
         distance = np.abs(taps - centre) * stretch
         linear = how.mode == "linear"
-        taper = np.clip(1 - distance, 0, 1) if linear else cubic(distance, how.cubic_alpha)
+        if linear:
+            taper = np.clip(1 - distance, 0, 1)
+        else:
+            taper = cubic(distance, how.cubic_alpha)
         if how.antialias:
             taper = taper / taper.sum()
         if how.exclude_outside:
@@ -277,7 +280,10 @@ def _is_resize2d(node: OnnxNode, axes: Sequence[Axis], how: Filter) -> bool:
 @from_onnx("Resize", since=10)
 def resize_asymmetric(node: OnnxNode) -> Expr:
     """Plain division of coordinates, rounded down; scales are an attribute before opset 9."""
-    scales = node.attr("scales") if node.opset < 9 else node.floats(1, "the scales")
+    if node.opset < 9:
+        scales = node.attr("scales")
+    else:
+        scales = node.floats(1, "the scales")
     how = Filter(node.choice("mode", _MODES), "asymmetric", "floor", -0.75, False, False, 0.0)
     return _resize(node, _by_scales(node, scales), how)
 
@@ -349,7 +355,10 @@ def grid_sample(node: OnnxNode) -> Expr:
     for axis, size in enumerate(sizes):
         at = grid[..., len(sizes) - 1 - axis].reshape(-1)
         # In the dtype of the grid, as onnxruntime has it: places may lie between two elements.
-        at = (at + 1) / 2 * (size - 1) if aligned else ((at + 1) * size - 1) / 2
+        if aligned:
+            at = (at + 1) / 2 * (size - 1)
+        else:
+            at = ((at + 1) * size - 1) / 2
         at = at.astype(np.float64)
         at = np.rint(at) if mode == "nearest" else at
         if mode != "cubic" or padding != "border":  # there each of the elements is moved inside

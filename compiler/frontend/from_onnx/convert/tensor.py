@@ -188,7 +188,10 @@ def _cast(node: OnnxNode, data: Expr, dtype: str) -> Expr:
     held = data.tensor_type.dtype
     if held == dtype:
         return data
-    real = data.args[0] if isinstance(data, Call) and is_op_call(data, "cast") else data
+    if isinstance(data, Call) and is_op_call(data, "cast"):
+        real = data.args[0]
+    else:
+        real = data
     if real.tensor_type.dtype == dtype and is_float(dtype) and is_integer(held):
         low, high = integer_range(held)
         return node.call("trunc", node.call("clip", real, a_min=float(low), a_max=float(high)))
@@ -220,7 +223,10 @@ def constant(
 @from_onnx("ConstantOfShape", since=9)
 def constant_of_shape(node: OnnxNode, shape: list[int], *, value: Array | None = None) -> Expr:
     """A tensor full of one value; the shape must be constant."""
-    fill = np.zeros((), "float32") if value is None else np.asarray(value).reshape(())
+    if value is None:
+        fill = np.zeros((), "float32")
+    else:
+        fill = np.asarray(value).reshape(())
     if any(d < 0 for d in shape):
         raise node.error(f"negative dimension in shape {tuple(shape)}")
     return node.call("full", node.const(fill), shape=tuple(shape), dtype=str(fill.dtype))
@@ -230,7 +236,10 @@ def constant_of_shape(node: OnnxNode, shape: list[int], *, value: Array | None =
 def eye_like(node: OnnxNode, data: Expr, *, dtype: int | None = None, k: int = 0) -> Expr:
     """Ones on a diagonal, of a static shape."""
     shape = node.shape(data)
-    kind = data.tensor_type.dtype if dtype is None else dtype_of(dtype, node.label)
+    if dtype is None:
+        kind = data.tensor_type.dtype
+    else:
+        kind = dtype_of(dtype, node.label)
     if len(shape) != 2 or shape[0] * shape[1] * bits(kind) > 1 << 31:
         raise node.error(f"shape {shape} is not that of a matrix of up to 256 MB")
     offset = max(-shape[0], min(shape[1], k))
@@ -289,4 +298,6 @@ def cumsum(
     if reverse:
         data = node.call("reverse", data, axis=axis)
     result = node.call("cumsum", data, axis=axis, exclusive=exclusive)
-    return node.call("reverse", result, axis=axis) if reverse else result
+    if reverse:
+        return node.call("reverse", result, axis=axis)
+    return result

@@ -46,7 +46,9 @@ def squeeze(node: OnnxNode, data: Expr, axes: list[int] | None = None) -> Expr:
     if axes is None:
         axes = [i for i, d in enumerate(node.shape(data)) if d == 1]
     chosen = sorted({node.axis(a, rank) for a in axes})
-    return node.call("squeeze", data, axis=tuple(chosen)) if chosen else data
+    if chosen:
+        return node.call("squeeze", data, axis=tuple(chosen))
+    return data
 
 
 @from_onnx("Unsqueeze")
@@ -98,7 +100,10 @@ def sections(
     axis = node.axis(axis, node.rank(data))
     length = node.size(data, axis)
     if split is None:
-        count = len(node.proto.output) if num_outputs is None else num_outputs
+        if num_outputs is None:
+            count = len(node.proto.output)
+        else:
+            count = num_outputs
         each = -(-length // count)
         split = [min(each, length - i * each) for i in range(count)]
     if sum(split) != length or any(s < 0 for s in split):
@@ -118,7 +123,9 @@ def expand(node: OnnxNode, data: Expr, shape: list[int]) -> Expr:
         joint = np.broadcast_shapes(node.shape(data), wanted)
     except ValueError as error:
         raise node.error(f"{node.shape(data)} does not broadcast with {wanted}") from error
-    return data if joint == node.shape(data) else node.call("broadcast_to", data, shape=joint)
+    if joint == node.shape(data):
+        return data
+    return node.call("broadcast_to", data, shape=joint)
 
 
 @from_onnx("Tile", since=6)
@@ -133,7 +140,10 @@ def pad(node: OnnxNode) -> Expr:
     """Padding as attributes, from opset 11 as inputs, from 18 for chosen axes."""
     data = node.arg(0)
     rank = node.rank(data)
-    given = node.attr("pads") if node.opset < 11 else node.ints(1, "the padding")
+    if node.opset < 11:
+        given = node.attr("pads")
+    else:
+        given = node.ints(1, "the padding")
     pads = given
     fill: Expr = node.scalar_like(node.attr("value", 0.0), data)
     if node.has_input(3):
@@ -143,7 +153,10 @@ def pad(node: OnnxNode) -> Expr:
             pads[axis], pads[axis + rank] = given[i], given[i + len(axes)]
     if node.has_input(2):
         known = node.known(2)
-        fill = node.const(known.reshape(())) if known is not None else node.arg(2)
+        if known is not None:
+            fill = node.const(known.reshape(()))
+        else:
+            fill = node.arg(2)
     mode = node.choice("mode", ("constant", "edge", "reflect", "wrap"))
     width = tuple((int(pads[i]), int(pads[i + rank])) for i in range(rank))
     return _padded(node, width, fill, mode)

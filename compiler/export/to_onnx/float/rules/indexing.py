@@ -45,7 +45,10 @@ def _indices(value: Value, size: int, mode: str, e: Emitter) -> str:
 def _as_index(value: Value, e: Emitter) -> tuple[str, str]:
     """An integer tensor in int32 where that holds it, else in int64, and which of them."""
     own = value.type.dtype
-    dtype = "int64" if own in ("int64", "uint32", "uint64") else "int32"
+    if own in ("int64", "uint32", "uint64"):
+        dtype = "int64"
+    else:
+        dtype = "int32"
     name = e.name(value)
     return (name if own == dtype else e.writer.cast(name, dtype)), dtype
 
@@ -138,7 +141,10 @@ def topk(step: Step, e: Emitter) -> list[str]:
     if attrs.ret_type == "values":
         return [values]
     index_type = step.results[-1].type.dtype
-    indices = indices if index_type == "int64" else e.writer.cast(indices, index_type)
+    if index_type == "int64":
+        indices = indices
+    else:
+        indices = e.writer.cast(indices, index_type)
     if attrs.ret_type == "indices":
         return [indices]
     return [values, indices]

@@ -89,8 +89,14 @@ def matmul(step: Step, e: Emitter) -> str:
     """MatMul behind the transpositions its attributes ask for."""
     require_float(step, e)
     lhs, rhs = step.args
-    left = transposed(lhs, e) if step.attrs.transpose_a else e.name(lhs)
-    right = transposed(rhs, e) if step.attrs.transpose_b else e.name(rhs)
+    if step.attrs.transpose_a:
+        left = transposed(lhs, e)
+    else:
+        left = e.name(lhs)
+    if step.attrs.transpose_b:
+        right = transposed(rhs, e)
+    else:
+        right = e.name(rhs)
     return e.node("MatMul", [left, right])
 
 
@@ -111,7 +117,10 @@ def prelu(step: Step, e: Emitter) -> str:
 @FToOnnx.register("nn.softmax", "nn.log_softmax")
 def softmax(step: Step, e: Emitter) -> str:
     """Softmax or LogSoftmax."""
-    op_type = "Softmax" if step.name == "nn.softmax" else "LogSoftmax"
+    if step.name == "nn.softmax":
+        op_type = "Softmax"
+    else:
+        op_type = "LogSoftmax"
     return e.node(op_type, e.args(step), axis=step.attrs.axis)
 
 

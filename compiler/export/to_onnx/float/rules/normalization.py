@@ -11,8 +11,14 @@ from compiler.ir.dataflow import Step
 def _affine(step: Step, e: Emitter, size: int) -> tuple[str, str]:
     """gamma and beta of a normalization, ones and zeros where its flags leave them out."""
     dtype = step.args[0].type.dtype
-    gamma = e.name(step.args[1]) if step.attrs.scale else e.writer.constant(np.ones(size, dtype))
-    beta = e.name(step.args[2]) if step.attrs.center else e.writer.constant(np.zeros(size, dtype))
+    if step.attrs.scale:
+        gamma = e.name(step.args[1])
+    else:
+        gamma = e.writer.constant(np.ones(size, dtype))
+    if step.attrs.center:
+        beta = e.name(step.args[2])
+    else:
+        beta = e.writer.constant(np.zeros(size, dtype))
     return gamma, beta
 
 

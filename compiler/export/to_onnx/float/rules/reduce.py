@@ -80,7 +80,10 @@ def position_in(step: Step, e: Emitter, dtype: str) -> str:
     keepdims = int(attrs.keepdims)
     flat = len(axes) != 1
     # Only int64 and several axes need the shape, which may be open in a float model.
-    shape = data.type.concrete_shape if dtype == "int64" or flat else ()
+    if dtype == "int64" or flat:
+        shape = data.type.concrete_shape
+    else:
+        shape = ()
     if flat:
         if len(axes) != len(data.type.shape):
             raise e.refuse(step, f"axes {axes} of rank {len(data.type.shape)}")

@@ -31,7 +31,10 @@ def transpose(step: Step, e: Emitter) -> str:
     """Transpose; no axes means reversed."""
     rank = len(step.args[0].type.shape)
     axes = step.attrs.axes
-    perm = [a % rank for a in axes] if axes else list(range(rank))[::-1]
+    if axes:
+        perm = [a % rank for a in axes]
+    else:
+        perm = list(range(rank))[::-1]
     return e.node("Transpose", e.args(step), perm=perm)
 
 

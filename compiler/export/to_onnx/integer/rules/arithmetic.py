@@ -85,7 +85,10 @@ def position(step: Step, e: IntegerEmitter) -> str:
     """The number of the largest along axes."""
     data = step.args[0]
     # A result of 64 bits does not make its operand wider, and 32 bits are compared in one node.
-    wide = e.working_dtype(step) if data.type.dtype in ("uint32", "int64") else "int32"
+    if data.type.dtype in ("uint32", "int64"):
+        wide = e.working_dtype(step)
+    else:
+        wide = "int32"
     work = e.exact_dtype(e.reach([data])) or wide
     found = position_in(step, e.inner(step, work), work)
     return e.cast(found, "int64", step.result.type.dtype)

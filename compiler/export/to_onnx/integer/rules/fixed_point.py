@@ -64,7 +64,10 @@ def shift(step: Step, e: IntegerEmitter) -> Held:
     right = step.name == "right_shift"
     work = e.exact_dtype(e.reach((data, step.result)))
     if work is not None and amount.data is not None:
-        power = -amount.data.astype(np.int32) if right else amount.data.astype(np.int32)
+        if right:
+            power = -amount.data.astype(np.int32)
+        else:
+            power = amount.data.astype(np.int32)
         factor = e.constant(np.ldexp(1.0, power), work)
         moved = e.node("Mul", [e.widened(data, work), factor])
         return Held(e.node("Floor", [moved]) if right else moved, work)

@@ -12,7 +12,10 @@ from compiler.ir.ty import bits, integer_range, is_float, is_integer
 @FToInteger.register("reshape", "transpose", "strided_slice", "broadcast_to", "concatenate", "take")
 def move(step: Step, e: IntegerEmitter) -> Held:
     """The plain form, in the dtype that the elements are held in."""
-    moved = step.args if step.name == "concatenate" else step.args[:1]
+    if step.name == "concatenate":
+        moved = step.args
+    else:
+        moved = step.args[:1]
     dtypes = {e.held(value).dtype for value in moved}
     dtype = dtypes.pop()
     if dtypes:
@@ -28,7 +31,10 @@ def move(step: Step, e: IntegerEmitter) -> Held:
 def scatter(step: Step, e: IntegerEmitter) -> Held:
     """The plain form in a dtype that holds all sums."""
     sides = [step.args[0], step.args[2]]
-    wide = "int32" if bits(step.result.type.dtype) <= 16 else e.working_dtype(step)
+    if bits(step.result.type.dtype) <= 16:
+        wide = "int32"
+    else:
+        wide = e.working_dtype(step)
     work = e.exact_dtype(e.reach((*sides, step.result))) or wide
     return e.result(step, e.plain(step, work, sides), work)
 

@@ -41,7 +41,10 @@ def max_pool2d(step: Step, e: IntegerEmitter) -> Held:
             begin[1] + (columns - 1) * attrs.strides[1] + 1,
         ]
         tap = e.node("Slice", [padded, e.ints(begin), e.ints(end), axes, strides])
-        largest = tap if largest is None else extreme(e, True, largest, tap, work)
+        if largest is None:
+            largest = tap
+        else:
+            largest = extreme(e, True, largest, tap, work)
     assert largest is not None, "a window has at least one element"
     return e.result(step, largest, work)
 

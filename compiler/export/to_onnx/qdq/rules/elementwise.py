@@ -234,7 +234,10 @@ def requantize(step: Step, graph: QdqEmitter) -> Real | None:
     if factors is None or real is None or rounding == TFLM or factors.scale.min() <= 0:
         return None
     if factors.bias.size == 1:
-        real = graph.plus(real, float(factors.bias.reshape(()))) if factors.bias.any() else real
+        if factors.bias.any():
+            real = graph.plus(real, float(factors.bias.reshape(())))
+        else:
+            real = real
     real = _free(value, graph, real)
     assert real is not None
     if factors.bias.size > 1:

@@ -107,7 +107,10 @@ def _product(
         tensor: the data; None for what stands for them.
     """
     tensor = tensor or graph.quantized(step.args[0])
-    wide = graph.real(step.args[0]) if step.args[0].type.dtype == WIDE_INPUT else None
+    if step.args[0].type.dtype == WIDE_INPUT:
+        wide = graph.real(step.args[0])
+    else:
+        wide = None
     if wide is not None and wide.tensor is not None and np.all(wide.scale == 1):
         tensor = wide.tensor
     data: Callable[[], str]

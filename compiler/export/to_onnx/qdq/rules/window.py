@@ -52,7 +52,10 @@ def avg_pool2d(step: Step, graph: QdqEmitter) -> Real | None:
 @FToQdq.register("nn.global_avg_pool2d", "nn.global_max_pool2d")
 def global_pool2d(step: Step, graph: QdqEmitter) -> Real | None:
     """GlobalAveragePool or GlobalMaxPool."""
-    kind = "GlobalAveragePool" if "avg" in step.name else "GlobalMaxPool"
+    if "avg" in step.name:
+        kind = "GlobalAveragePool"
+    else:
+        kind = "GlobalMaxPool"
     return _pooled(step, graph, kind)
 
 
@@ -73,5 +76,8 @@ def _pooled(step: Step, graph: QdqEmitter, op_type: str, **attrs: object) -> Rea
         return graph.node(op_type, [real.emit(graph, factor)], **attrs)
 
     # A largest value is one of the elements; a mean has a scale of its own.
-    like = graph.quantized(step.args[0]) if "Max" in op_type else None
+    if "Max" in op_type:
+        like = graph.quantized(step.args[0])
+    else:
+        like = None
     return replace(of_operand(write, graph, real.depth), like=like)
