@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from compiler.at_work import observe
 from qsearch.exit_codes import EXIT_BAD_INPUT
 
 TIMED: Final = "verify"
@@ -124,6 +123,8 @@ def forked(words: Sequence[str]) -> int | None:
     watch = Watch()
     child = os.fork()
     if child == 0:
+        from compiler.at_work import observe
+
         observe(watch)
         limits.set()
         return None
