@@ -277,8 +277,6 @@ def _length(item: Any) -> int:
         first = item
     if isinstance(first, tuple | list) and len(first):
         first = first[0]
-    else:
-        first = first
     shape = np.shape(first) if hasattr(first, "shape") else ()
     if len(shape) > 1:
         return int(shape[0])
@@ -354,8 +352,6 @@ def _of_torch(module: Any) -> tuple[dict[str, bool], Run, dict[str, Export]]:
     for wrapper, inner in _WRAPPERS:
         if _is(module, "torch", wrapper):
             module = getattr(module, inner)
-        else:
-            module = module
     weight = next((p for p in module.parameters() if p.is_floating_point()), None)
     if weight is not None and weight.dtype in (torch.bfloat16, torch.float64):
         # No runtime of ONNX has all operators in these.

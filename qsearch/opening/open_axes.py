@@ -70,8 +70,6 @@ def sizes_of_arrays(
         shape = shapes.get(port.name, ())
         if streams and len(shape) == len(port.dims) + 2:
             shape = shape[2:]
-        else:
-            shape = shape
         whole = len(shape) == len(port.dims) + 1  # samples on an axis of their own
         alone = is_item and len(shape) == len(port.dims) - 1  # one sample
         shape = shape[1:] if whole else (0,) * alone + tuple(shape)

@@ -97,8 +97,6 @@ def _input_type(info: onnx.ValueInfoProto, inputs: InputShapes, sequence: bool) 
     if not tensor.HasField("shape"):
         if given is None:
             given = _shape_by_axes(info.name, inputs)
-        else:
-            given = given
         if given is None:
             raise OnnxImportError(
                 "the shape of an input is not known, not even its rank",

@@ -328,8 +328,6 @@ def scaled_sum(x: Value, factors: Factors, attrs: RequantizeAttrs, words: Words)
         right = np.maximum(-shift, 0)
         if left.any():
             x = words.binary("left_shift", x, along(left))
-        else:
-            x = x
         product = _product(x, multiplier, np.zeros_like(shift), attrs.axis, words)
         if not right.any():
             return product

@@ -410,8 +410,6 @@ class _Step:
             data = clip(data, *bounds)
             if self.nbit:
                 data = worth(data, self.out, bits=self.nbit)
-            else:
-                data = data
         made = integers(data, self.out, work, self.value.bounds_of)
         dtype = self.value.dtype
         if not made.fits(dtype):  # more bits than the narrow integers had so far

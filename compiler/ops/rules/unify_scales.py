@@ -452,8 +452,6 @@ def mul_and_div(
         return integers(data, scale, dtype, value.bounds_of)
     if overflows:
         data = cast(clip(data, -room, room), dtype)
-    else:
-        data = data
     return integers(data, scale, dtype, value.bounds_of)
 
 

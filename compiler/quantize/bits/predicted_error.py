@@ -120,8 +120,6 @@ def _of_weights(module: IRModule, qconfig: QConfig, reach: Mapping[Call, NDArray
         step = largest / 2.0 ** (nbit - 1)
         if axis == 0:
             step = step.reshape(-1, *[1] * (values.ndim - 1))
-        else:
-            step = step
         limit = 2 ** (nbit - 1) - 1
         held = np.clip(np.rint(values / step), -limit, limit) * step
         met = reach[call].reshape(-1, *[1] * (values.ndim - 2)) if call in reach else 1.0

@@ -34,8 +34,6 @@ def needless_clips(step: Step) -> tuple[Step, ...]:
             factor = factor * known.scale
             if getattr(producer.attrs, "relu", False):
                 low = np.maximum(low, 0)
-            else:
-                low = low
         elif producer.name == "nn.relu":
             low = np.maximum(low, 0)
         elif producer.name == "maximum" and alone and bounds is not None:

@@ -233,11 +233,8 @@ def requantize(step: Step, graph: QdqEmitter) -> Real | None:
     real = graph.real(value)
     if factors is None or real is None or rounding == TFLM or factors.scale.min() <= 0:
         return None
-    if factors.bias.size == 1:
-        if factors.bias.any():
-            real = graph.plus(real, float(factors.bias.reshape(())))
-        else:
-            real = real
+    if factors.bias.size == 1 and factors.bias.any():
+        real = graph.plus(real, float(factors.bias.reshape(())))
     real = _free(value, graph, real)
     assert real is not None
     if factors.bias.size > 1:
