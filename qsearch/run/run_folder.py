@@ -78,6 +78,8 @@ class RunFolder:
     _lock = _Entry(".lock")
     _earlier = _Entry(".earlier")
     """The study that ``--fresh`` replaces, until the new one has a trial."""
+    _moving = _Entry(".moving")
+    """A part of the earlier study, while it is moved aside or back."""
 
     @property
     def imports(self) -> str:
@@ -100,6 +102,7 @@ class RunFolder:
             fix="wait for it, stop it, or choose another folder with -o",
         )
         with file_lock(self._lock, busy) as is_there:
+            self._end_move()
 
             def check() -> None:
                 if not is_there():
@@ -137,19 +140,26 @@ class RunFolder:
         if self._earlier.is_dir():  # of a run that was killed before it had a trial
             self.clear()
         else:
-            self._earlier.mkdir()
-            self._move(self.path, self._earlier)
+            self._moving.mkdir()
+            self._move(self.path, self._moving)
+            self._moving.rename(self._earlier)
         try:
             yield
         finally:
             if self._earlier.is_dir():
                 self.clear()
-                self._move(self._earlier, self.path)
-                self._earlier.rmdir()
+                self._earlier.rename(self._moving)
+                self._end_move()
 
     def forget_earlier(self) -> None:
         """Delete the study that ``renewed`` set aside, in this process or one that was killed."""
         shutil.rmtree(self._earlier, ignore_errors=True)
+
+    def _end_move(self) -> None:
+        """Put the earlier study back where a move was cut."""
+        if self._moving.is_dir():
+            self._move(self._moving, self.path)
+            self._moving.rmdir()
 
     def _move(self, source: Path, target: Path) -> None:
         """Move what a run writes, and nothing else."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,3 +103,32 @@ def test_a_lock_that_its_holder_deleted_is_taken_anew(tmp_path: Path) -> None:
             file_lock(path, busy),
         ):
             pass
+
+
+@pytest.mark.parametrize("moves", range(5))
+def test_a_study_whose_move_is_cut_is_put_back(tmp_path: Path, moves: int) -> None:
+    folder = RunFolder(tmp_path / "run")
+    files = (folder.module, folder.qconfig, folder.report)
+    with folder.in_use():
+        for path in files:
+            path.write_text(path.name)
+    killed = os.fork()
+    if killed == 0:
+        count = 0
+
+        def end(event: str, args: tuple[Any, ...]) -> None:
+            nonlocal count
+            if event == "os.rename":
+                if count == moves:
+                    os._exit(0)
+                count += 1
+
+        sys.addaudithook(end)
+        with folder.in_use(), folder.renewed():
+            pass
+        os._exit(1)
+    os.waitpid(killed, 0)
+    with folder.in_use(), folder.renewed():
+        assert not any(path.exists() for path in files)
+    assert [path.read_text() for path in files] == [path.name for path in files]
+    assert not list(folder.path.glob(".[em]*"))
