@@ -97,7 +97,7 @@ def joined_fields(model: onnx.ModelProto, names: Sequence[str]) -> dict[str, Fie
     The way leads through operators of single elements, transposes and reshapes that keep the axis.
 
     Args:
-        model: with or without the data of its weights.
+        model: its structure is enough, as ``read_structure`` reads it.
         names: of values of the graph, such as its outputs.
     """
     try:

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from compiler.errors import NotFullyIntegralError, check_known
-from compiler.frontend.from_onnx.model_file import read_model
 from compiler.ir.blob import module_sha256
 from compiler.ir.module import IRModule
 from compiler.qtypes.layer_choices import REST
@@ -172,8 +171,7 @@ def _quantized(
     if REST in config.layers:
         log.warning(_KEPT, len(shipped.float_ops))
     whole = compared_whole(source.pipeline)
-    graph = read_model(source.original, kinds=())
-    closeness = Closeness.of(module, shipped.module, data, inputs, outputs, whole, graph)
+    closeness = Closeness.of(module, shipped.module, data, inputs, outputs, whole, source.structure)
     known = {
         **_told(closeness, audited_as),
         "model_sha256": source.sha256,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from compiler.errors import CodegenError, CompilerError, EvaluationError
 from compiler.frontend.from_onnx.load import load
-from compiler.frontend.from_onnx.model_file import read_model
+from compiler.frontend.from_onnx.model_file import read_model, read_structure
 from compiler.quantize import given_points
 from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.targets.ort.session import OrtExecutor, with_outputs
@@ -57,26 +57,27 @@ def check_import(opened: OpenedModel, data: PreparedData) -> None:
         WrongImportError: they differ by more than rounding; it names the first node that does.
     """
     core = opened.source.content
-    model = read_model(core)
-    quantized = any(node.op_type in _QUANTIZED for node in model.graph.node)
-    if quantized or given_points(opened.module).count or _holds_halves(model):
+    structure = read_structure(core)
+    quantized = any(node.op_type in _QUANTIZED for node in structure.graph.node)
+    if quantized or given_points(opened.module).count or _holds_halves(structure):
         return
-    if any(node.op_type == "Cast" and _is_narrow(node) for node in model.graph.node):
+    if any(node.op_type == "Cast" and _is_narrow(node) for node in structure.graph.node):
         return
     dataset = open_dataset(data.ref, opened.inputs)
     batches = list(spread_batches(dataset, SAMPLES, opened.inputs, SAMPLES))
     try:
-        session = OrtExecutor(model, limited=True)
+        session = OrtExecutor(core, arena=False, limited=True)
         wanted = [session.run(batch.inputs) for batch in batches]
+        del session  # it holds the whole model
     except (CodegenError, EvaluationError) as error:
         log.warning("not compared with the file, which onnxruntime does not run: %s", error.what)
         return
-    run = float_executor(opened.module).run
+    run = float_executor(opened.module, arena=False).run
     found = [run(batch.inputs) for batch in batches]
     decibels = _agreement(wanted, found)
     if decibels >= LEAST_DB:
         return
-    node = _first_difference(opened, model, batches[0].inputs)
+    node = _first_difference(opened, read_model(core), batches[0].inputs)
     raise WrongImportError(
         f"{opened.source.path.name}: the imported model differs from the file in onnxruntime "
         f"({decibels:.1f} dB on {SAMPLES} samples), first at {node}",

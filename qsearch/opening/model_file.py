@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import onnx
 
 from compiler.errors import CodegenError, CompilerError, EvaluationError, OnnxImportError, nearest
 from compiler.frontend.cut import (
@@ -26,7 +27,7 @@ from compiler.frontend.cut import (
 from compiler.frontend.cut_graph import Graph
 from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.frontend.from_onnx.load import load as load_onnx
-from compiler.frontend.from_onnx.model_file import read_model
+from compiler.frontend.from_onnx.model_file import read_model, read_structure
 from compiler.ir.module import IRModule
 from compiler.ir.walk import mentions
 from compiler.ops.number_format import Array
@@ -100,6 +101,11 @@ class ModelSource:
     def declared(self) -> Interface:
         """Inputs and outputs of the whole model; the file is read for them once."""
         return declared_interface(self.original)
+
+    @cached_property
+    def structure(self) -> onnx.ModelProto:
+        """The whole model without the data of its weights."""
+        return read_structure(self.original)
 
     @property
     def interface(self) -> Interface:

@@ -189,7 +189,7 @@ def open_model(
     _refuse_empty(mod, params)
     _refuse_infinite(mod, params)
     module = optimized(mod, params)
-    training = training_note(read_model(source.original, kinds=()))
+    training = training_note(source.structure)
     for note in (training, given_note(module), refusal_expected(module)):
         if note:
             log.warning("%s", note)

@@ -96,7 +96,7 @@ class Closeness:
         dataset = open_dataset(data.ref, inputs)
         batches = list(spread_batches(dataset, COMPARED, inputs, COMPARED))
         # One after the other: a large model is not held beside its module.
-        run = float_executor(model).run
+        run = float_executor(model, arena=False).run
         exact = _outputs_of(run, batches)
         numbers = sum(out.size for outputs in exact for out in outputs)
         if numbers < _NUMBERS and len(dataset) > COMPARED:
@@ -105,6 +105,7 @@ class Closeness:
                 samples *= 2
             batches = list(spread_batches(dataset, samples, inputs, COMPARED))
             exact = _outputs_of(run, batches)
+        del run
         rounded = _outputs_of(QModule(module).run, batches)
         if pipeline is not None:
             names = [port.name for port in pipeline.whole.outputs]

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.frontend.from_onnx.model_file import read_model
 from compiler.insight.audit import BITS, Repaired
 from compiler.insight.groups import joined_fields
 from compiler.qtypes.qconfig import QConfig
@@ -247,7 +246,7 @@ class Winner:
         qconfig = QConfig.from_dict(best.qconfig)
         name = scorer.name_for(best.qconfig)
         names = [port.name for port in prepared.source.interface.outputs]
-        fields = joined_fields(read_model(prepared.source.original, kinds=()), names)
+        fields = joined_fields(prepared.source.structure, names)
         scored = scorer.build(qconfig, self.calibration.scales_for(qconfig))
         whole = replace(scorer.whole, hardware=None, asked=(), return_outputs=True)
         written = replace(scored, module=pool.put(self.folder.module.read_bytes()))
@@ -305,8 +304,8 @@ class Winner:
         prepared = self.prepared
         module = written.module
         if (pipeline := compared_whole(prepared.source.pipeline)) is not None:
-            graph = read_model(prepared.source.original, kinds=())
-            parts = prepared.evaluation, prepared.inputs, (), pipeline, graph
+            structure = prepared.source.structure
+            parts = prepared.evaluation, prepared.inputs, (), pipeline, structure
             emitted = replace(emitted, closeness=Closeness.of(prepared.module, module, *parts))
         verdict = (written.proof or {}).get("verdict")
         if verdict == "refuted":

@@ -25,6 +25,8 @@ from compiler.ops.number_format import Array
 _Kind = TypeVar("_Kind")
 
 MAX_MODEL_BYTES = 2 << 30
+_MOST_STRUCTURE = 1 << 10
+"""Bytes of an initializer whose data may say a shape or an axis."""
 _MAPPED_BYTES = 1 << 20
 """External data of an initializer that is mapped, not read."""
 _MAPPED: dict[int, str] = {
@@ -84,6 +86,23 @@ def read_model(
     with raised_as(OnnxImportError, what, OSError, fix=fix):
         data = path.read_bytes()
     return _parse(data, _Origin(str(path), path.parent, max_bytes), kinds, mapped)
+
+
+def read_structure(source: str | os.PathLike[str] | bytes) -> onnx.ModelProto:
+    """Parse an ONNX model as ``read_model`` does, without the data of large initializers."""
+    model = read_model(source, kinds=())
+    structure = onnx.ModelProto(ir_version=model.ir_version, functions=model.functions)
+    structure.opset_import.extend(model.opset_import)
+    for field in ("node", "input", "output", "value_info"):
+        getattr(structure.graph, field).extend(getattr(model.graph, field))
+    for tensor in model.graph.initializer:
+        if tensor.ByteSize() <= _MOST_STRUCTURE:
+            structure.graph.initializer.append(tensor)
+        else:
+            structure.graph.initializer.add(
+                name=tensor.name, data_type=tensor.data_type, dims=tensor.dims
+            )
+    return structure
 
 
 def _parse(

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -56,7 +57,7 @@ class OrtExecutor:
     """Runs an ONNX model; implements ``runtime.executor.Executor``.
 
     Args:
-        model: ModelProto or its bytes.
+        model: ModelProto or its bytes, or the path of its file.
         names: of the inputs as callers give them, in order; None are those in the model.
         threads: threads within one operator; 1 makes CPU time comparable.
         optimize: False runs the graph exactly as written, for comparison.
@@ -77,7 +78,7 @@ class OrtExecutor:
 
     def __init__(
         self,
-        model: onnx.ModelProto | bytes,
+        model: onnx.ModelProto | bytes | Path,
         names: Sequence[str] | None = None,
         *,
         threads: int = 1,
@@ -100,21 +101,21 @@ class OrtExecutor:
             options.graph_optimization_level = level
         self._given: dict[str, NDArray[Any]] = {}
         if large and not copies:
-            assert not isinstance(model, bytes)
+            assert isinstance(model, onnx.ModelProto)
             model = _with_inputs(model, large)
             self._given = dict(large)
         elif large:
             values = map(onnxruntime.OrtValue.ortvalue_from_numpy, large.values())
             options.add_external_initializers(list(large), list(values))
-        if isinstance(model, bytes):
-            data = model
-        else:
-            data = model.SerializeToString()
+        if isinstance(model, onnx.ModelProto):
+            model = model.SerializeToString()
+        data = model.read_bytes() if isinstance(model, Path) else model
         # It takes the zeros of a Pad in front of a MaxPool for padding, which no maximum sees.
         if b"Pad" in data and b"MaxPool" in data:
             wrong = ["Pad_Fusion"]
         else:
             wrong = []
+        del data
         wrong += [] if folds else ["ConstantFolding"]
         self._limited = limited
         if limited:
@@ -122,7 +123,7 @@ class OrtExecutor:
             options.add_session_config_entry("session.use_env_allocators", "1")
         try:
             self._session = onnxruntime.InferenceSession(
-                data, options, providers=["CPUExecutionProvider"], disabled_optimizers=wrong
+                model, options, providers=["CPUExecutionProvider"], disabled_optimizers=wrong
             )
         except ORT_ERRORS as error:
             raise _refused(str(error)) from error
