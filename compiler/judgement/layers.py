@@ -3,6 +3,8 @@
     before                                      after
     QLinearConv, QGemm, …                       by ``convert.qlinear``, as the importer reads them
     com.microsoft.QuantizeLinear                QuantizeLinear
+    DequantizeLinear → Transpose                Transpose → DequantizeLinear
+    MatMulNBits                                 DequantizeLinear in blocks, MatMul
     DynamicQuantizeMatMul(a, b, sb, zb)         DynamicQuantizeLinear, DQ, DQ, MatMul
 
 Scales that two operands share by a product (a bias has the scale sx sw) stay exact in float64: the
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections import ChainMap
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,7 +26,7 @@ from onnx import helper, numpy_helper
 
 from compiler.errors import OnnxImportError, raised_as
 from compiler.frontend.from_onnx.convert.qlinear import written_out
-from compiler.frontend.from_onnx.convert.quant import MICROSOFT
+from compiler.frontend.from_onnx.convert.quant import MICROSOFT, PERMUTATIONS, unpacked
 from compiler.frontend.from_onnx.graph import in_order, node_name
 from compiler.frontend.from_onnx.inlining import inline_functions
 from compiler.frontend.from_onnx.model_file import read_model, within
@@ -124,18 +126,6 @@ class Product:
         """Both operands have up to 8 bits: kernels add their products up in int32."""
         return max(self.data.bits, self.weight.bits) <= 8
 
-    @property
-    def integer_kernel(self) -> bool:
-        """onnxruntime takes a kernel of integers for it; other forms it computes in float."""
-        if self.op.endswith("Integer"):
-            return True
-        one = self.data.scale is None or self.data.scale.size == 1
-        if self.op == "ConvTranspose" or not (self.sums_int32 and self.by_channel and one):
-            return False
-        if {self.data.bits, self.weight.bits} != {8}:
-            return False
-        return self.op != "Conv" or (self.result is not None and not set(self.between) - {"Relu"})
-
     def by_output(self, values: Array) -> Array:
         """A scale or zero point of the weight, or a bias, for each row of ``matrix``."""
         matrix = self.matrix()
@@ -179,16 +169,18 @@ class Network:
         self.constants: ChainMap[str, Array] = ChainMap(held, outer)
         named = [(node_name(node, i), node) for i, node in enumerate(graph.node)]
         self.nodes: list[onnx.NodeProto] = []
+        self.writer: dict[str, onnx.NodeProto] = {}
         self.integer_forms: set[str] = set()
         self.types = {i.name: i.type.tensor_type.elem_type for i in (*graph.input, *graph.output)}
         for name, node in in_order(named):
             made = onnx.NodeProto()
             made.CopyFrom(node)
             made.name = name
-            self.nodes += self._rewritten(made)
+            for part in self._rewritten(made):
+                self.nodes.append(part)
+                self.writer |= {out: part for out in part.output if out}
         self.inputs = [i.name for i in graph.input if i.name not in self.constants]
         self.outputs = [i.name for i in graph.output]
-        self.writer = {out: node for node in self.nodes for out in node.output if out}
         self.readers: dict[str, list[onnx.NodeProto]] = {}
         self.live = set(self.inputs)
         if around is not None:
@@ -241,8 +233,52 @@ class Network:
                 else:
                     value = _array(stored)
                 self.constants[part.output[0]] = value
+            elif part.op_type == "MatMulNBits":
+                yield from self._blocks_written_out(part)
             else:
-                yield part
+                yield from self._moved_integers(part)
+
+    def _moved_integers(self, move: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """Move the integers of a DequantizeLinear in front of a move, and dequantize behind it."""
+        point = self.point_of(given(move, 0)) if move.op_type in PERMUTATIONS else None
+        scale = None if point is None else self.constants.get(point.input[1])
+        if point is None or scale is None or attribute(point, "block_size", 0):
+            yield move
+            return
+        axis = int(attribute(point, "axis", 1))
+        if scale.size > 1:
+            order = list(attribute(move, "perm", ()))
+            if move.op_type != "Transpose" or axis not in order:
+                yield move
+                return
+            axis = order.index(axis)
+        out = move.output[0]
+        move.input[0] = point.input[0]
+        move.output[0] = f"{out}#integers"
+        yield move
+        inputs = [move.output[0], *point.input[1:]]
+        yield helper.make_node(DEQUANTIZE, inputs, [out], name=f"{out}#point", axis=axis)
+
+    def _blocks_written_out(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """Write a MatMulNBits as the DequantizeLinear of its weight [K, N] and a MatMul."""
+        blocks = read_blocks(node, [self.constants.get(name) for name in node.input])
+        if blocks is None:
+            yield node
+            return
+        levels, scale, zero = blocks
+        weight, real = f"{node.name}#weight", f"{node.name}#real"
+        self.constants |= {weight: levels.T, f"{weight}#scale": scale.T, f"{weight}#zero": zero.T}
+        size = int(attribute(node, "block_size", 0))
+        self.dtypes[weight] = f"uint{int(attribute(node, 'bits', 4))}"
+        inputs = [weight, f"{weight}#scale", f"{weight}#zero"]
+        yield helper.make_node(DEQUANTIZE, inputs, [real], name=real, axis=0, block_size=size)
+        out = node.output[0]
+        if not given(node, 5):
+            yield helper.make_node("MatMul", [node.input[0], real], [out], name=node.name)
+            return
+        sums = f"{node.name}#sums"
+        yield helper.make_node("MatMul", [node.input[0], real], [sums], name=node.name)
+        yield helper.make_node("Add", [sums, node.input[5]], [out], name=f"{node.name}#bias")
 
     def _rank_of(self, name: str) -> int:
         """The rank that the file declares; of images where it does not."""
@@ -397,6 +433,31 @@ class Network:
         return None, "", tuple(between)
 
 
+def read_blocks(
+    node: onnx.NodeProto, stored: Sequence[Array | None]
+) -> tuple[Array, Array, Array] | None:
+    """Return the integers [N, K] of a MatMulNBits, and scales and zero points [N, blocks].
+
+    None if they are computed, or in an order of their own.
+    """
+    rows, columns, size = (int(attribute(node, name, 0)) for name in ("N", "K", "block_size"))
+    nbit = int(attribute(node, "bits", 4))
+    if nbit not in (2, 4, 8) or not size or given(node, 4) or len(stored) < 3:
+        return None
+    packed, scale = stored[1], stored[2]
+    if packed is None or scale is None:
+        return None
+    blocks = -(-columns // size)
+    levels = unpacked(packed.astype(np.uint8).reshape(rows, -1), nbit, blocks * size)
+    zero = np.full((rows, blocks), 1 << (nbit - 1), np.int64)
+    if given(node, 3):
+        points = stored[3]
+        if points is None or points.dtype.kind == "f":
+            return None
+        zero = unpacked(points.astype(np.uint8).reshape(rows, -1), nbit, blocks).astype(np.int64)
+    return levels[:, :columns].astype(np.int64), scale.reshape(rows, blocks), zero
+
+
 def dtype_name(kind: int) -> str:
     """ONNX's number of an element type as text: int8, uint4; "" of others than tensors have."""
     names = onnx.TensorProto.DataType
@@ -436,4 +497,5 @@ def read_network(source: str | os.PathLike[str] | bytes) -> Network:
 
 def _holds_integers(node: onnx.NodeProto) -> bool:
     op = node.op_type
-    return "uantize" in op or "Integer" in op or op.startswith(("QLinear", "QGemm", "QAttention"))
+    named = any(word in op for word in ("uantize", "Integer", "NBits"))
+    return named or op.startswith(("QLinear", "QGemm", "QAttention"))

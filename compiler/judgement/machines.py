@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from compiler.frontend.from_onnx.convert.quant import MOVES
 from compiler.frontend.from_onnx.graph import node_name
 from compiler.frontend.from_onnx.model_file import within
 from compiler.judgement.exact import Evaluation
+from compiler.judgement.kernels import BLOCKS, INTEGER, Kind
 from compiler.judgement.layers import Network, Product
 from compiler.judgement.nodes import DEQUANTIZE, DYNAMIC, QUANTIZE, attribute, given, windows
 from compiler.judgement.overflow import biases, centred_data, centred_weights, terms_of
@@ -77,6 +79,11 @@ RULES: Final = {
     "float sums": Rule(
         "it adds up in float: the order is the processor's, the threads' and the version's",
         "onnxruntime mlas, sgemm and softmax kernels; #29849",
+    ),
+    "blocks": Rule(
+        "onnxruntime multiplies it by MatMulNBits, which rounds the data to int8 in blocks; in a "
+        "QDQ file session.qdq_matmulnbits_accuracy_level=1 keeps them in float",
+        "onnxruntime, docs/ContribOperators.md, MatMulNBits, accuracy_level 4",
     ),
     "function": Rule(
         "a function in float is approximated, with other instructions on other processors",
@@ -247,11 +254,14 @@ class Row:
     samples: int | None = None
 
 
-def machines(network: Network, runs: Sequence[Evaluation]) -> list[Row]:
+def machines(
+    network: Network, runs: Sequence[Evaluation], kernels: Mapping[str, Kind] = MappingProxyType({})
+) -> list[Row]:
     """A row for each product and each operator that is not a move, in order.
 
     Args:
         runs: evaluations of samples, which are counted.
+        kernels: of ``read_kernels``; a product that has none there is taken for one of integers.
     """
     rows: list[Row] = []
     pending = [network]
@@ -261,13 +271,13 @@ def machines(network: Network, runs: Sequence[Evaluation]) -> list[Row]:
         products = {product.name: product for product in network.products}
         for node in network.nodes:
             if node.name in products:
-                rows.append(_product_row(products[node.name], network, runs))
+                rows.append(_product_row(products[node.name], network, runs, kernels))
             elif node.op_type == DYNAMIC:
                 rows.append(Row(node.name, DYNAMIC, dict.fromkeys(MACHINES, EXACT), ["batch"]))
             elif node.op_type in _WEIGHTS_INSIDE:
                 rows.append(_opaque_row(node, network))
             elif node.op_type not in _EXACT and not network.live.isdisjoint(node.output):
-                rows.append(_float_row(node, network))
+                rows.append(_float_row(node, network, kernels))
         runs = ()  # of the whole graph
     return rows
 
@@ -297,7 +307,7 @@ def _opaque_row(node: onnx.NodeProto, network: Network) -> Row:
     return row
 
 
-def _float_row(node: onnx.NodeProto, network: Network) -> Row:
+def _float_row(node: onnx.NodeProto, network: Network, kernels: Mapping[str, Kind]) -> Row:
     op = node.op_type
     row = Row(node.name, op, dict.fromkeys(MACHINES, EXACT))
     reads = [network.point_of(name) for name in node.input]
@@ -305,6 +315,8 @@ def _float_row(node: onnx.NodeProto, network: Network) -> Row:
     if op in _SUMS or op in _FUNCTIONS:
         row.cells = dict.fromkeys(MACHINES, MAY) | {TFLM: UNKNOWN}
         row.rules = ["float sums" if op in _SUMS else "function"]
+        if kernels.get(node.output[0]) == BLOCKS:
+            row.rules = ["blocks"]
         if op == "Softmax":
             _softmax(row, node, network)
     elif op in ("Add", "Mul") and any(reads) and QUANTIZE in writes:
@@ -346,11 +358,17 @@ def _softmax(row: Row, node: onnx.NodeProto, network: Network) -> None:
         )
 
 
-def _product_row(product: Product, network: Network, runs: Sequence[Evaluation]) -> Row:
+def _product_row(
+    product: Product,
+    network: Network,
+    runs: Sequence[Evaluation],
+    kernels: Mapping[str, Kind],
+) -> Row:
     row = Row(product.name, product.op, dict.fromkeys(MACHINES, EXACT), ["sums"])
-    if not product.integer_kernel:
+    kernel = kernels.get(product.node.output[0], INTEGER)
+    if not product.sums_int32 or not (product.integer_form or kernel == INTEGER):
         row.cells = dict.fromkeys(MACHINES, MAY) | {TFLM: UNKNOWN}
-        row.rules = ["float sums"]
+        row.rules = ["blocks" if kernel == BLOCKS else "float sums"]
         return row
     unsigned = product.data.dtype == "uint8"
     # The optimizer turns int8 data of a QDQ graph into uint8 on x86.

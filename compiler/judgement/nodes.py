@@ -36,6 +36,8 @@ FOLDED: Final = (
     "Transpose",
     "Reshape",
     "Squeeze",
+    "Unsqueeze",
+    "Flatten",
     "Cast",
     "Mul",
 )

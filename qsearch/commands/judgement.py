@@ -27,6 +27,7 @@ from compiler.frontend.from_onnx.model_file import read_model
 from compiler.insight.groups import joined_fields
 from compiler.judgement.exact import Evaluation, evaluate
 from compiler.judgement.float_model import Loss, compare_grids
+from compiler.judgement.kernels import read_kernels
 from compiler.judgement.layers import Network, read_network
 from compiler.judgement.machines import (
     EXACT,
@@ -262,6 +263,7 @@ class Judgement:
             "session.x64quantprecision=1 avoids": [r.layer for r in rows if r.pair is not None],
             "ties ({})": [r.layer for r in rows if r.tie is not None],
             "float parts ({})": [r.layer for r in rows if floats & {*r.rules}],
+            "data rounded by MatMulNBits ({})": [r.layer for r in rows if "blocks" in r.rules],
             "ranges of the batch ({})": [r.layer for r in rows if "batch" in r.rules],
         }
         parts = [words.format(_names(layers)) for words, layers in causes.items() if layers]
@@ -448,11 +450,19 @@ def judge(
     ops = {node.op_type for node in network.model.graph.node}
     if QUANTIZE in ops or "DequantizeLinear" in ops:
         static = "QDQ"
+    elif "MatMulNBits" in ops:
+        static = "MatMulNBits"
     else:
         static = "dynamic"
     form = "QOperator" if network.integer_forms else static
     opset = max((o.version for o in network.model.opset_import if not o.domain), default=0)
-    rows = machines(network, runs)
+    try:
+        at_work(str, "the optimized graph of onnxruntime")
+        kernels = read_kernels(network.model) if runs else {}
+    except CodegenError as error:
+        kernels = {}
+        notes.append(f"the optimized graph of onnxruntime was not read: {error.what}")
+    rows = machines(network, runs, kernels)
     losses: list[Loss] = []
     closeness = None
     if against is not None:

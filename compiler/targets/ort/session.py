@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -306,6 +307,28 @@ def open_part(model: onnx.ModelProto) -> OrtExecutor:
     except (EvaluationError, TypeError):  # sizes that do not fit, an input that is no array
         return OrtExecutor(model, limited=True, folds=False)
     return OrtExecutor(model, limited=True)
+
+
+def optimized_model(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the graph that onnxruntime runs in place of a model.
+
+    Raises:
+        CodegenError: onnxruntime refuses the model.
+    """
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _LOG_SEVERITY
+    with tempfile.TemporaryDirectory(prefix="qsearch-") as folder:
+        options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
+        try:
+            onnxruntime.InferenceSession(
+                model.SerializeToString(),
+                options,
+                providers=["CPUExecutionProvider"],
+                disabled_optimizers=["Pad_Fusion"],
+            )
+        except ORT_ERRORS as error:
+            raise _refused(str(error)) from error
+        return onnx.load(options.optimized_model_filepath)
 
 
 def _refused(told: str) -> CodegenError:

@@ -352,11 +352,11 @@ def matmul_nbits(node: OnnxNode) -> Expr:
     if node.has_input(3):
         held = node.require_known(3, "the zero points").reshape(rows, -1)
         if held.dtype == np.uint8:
-            zero = _unpacked(held, nbit, blocks)
+            zero = unpacked(held, nbit, blocks)
         else:
             zero = held
         zero = zero.astype(np.float32)
-    levels = _unpacked(stored, nbit, blocks * block).reshape(rows, blocks, block)
+    levels = unpacked(stored, nbit, blocks * block).reshape(rows, blocks, block)
     weight = (levels.astype(np.float32) - zero[:, :, None]) * scale[:, :, None]
     held = np.ascontiguousarray(weight.reshape(rows, -1)[:, :columns])
     result = node.call("nn.dense", node.arg(0), node.const(held), units=rows)
@@ -365,8 +365,8 @@ def matmul_nbits(node: OnnxNode) -> Expr:
     return result
 
 
-def _unpacked(rows: Array, nbit: int, count: int) -> Array:
-    """Numbers of so many bits in the bytes of each row, the first in the lowest bits."""
+def unpacked(rows: Array, nbit: int, count: int) -> Array:
+    """Return the numbers of ``nbit`` bits in the bytes of each row, the lowest bits first."""
     shifts = np.arange(0, 8, nbit, dtype=np.uint8)
     numbers = (rows[:, :, None] >> shifts) & np.uint8((1 << nbit) - 1)
     return np.asarray(numbers.reshape(len(rows), -1)[:, :count])
