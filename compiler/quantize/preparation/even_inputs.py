@@ -11,15 +11,19 @@ the factors a column counts as much as it changes the sums. The factors stay rea
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, is_op_call
+from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.walk import behind, mentions, nodes_of
+from compiler.ops.evaluate import evaluate_call
 from compiler.ops.op_call import op_call
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.qtypes.report import MARKER_OPS
@@ -39,7 +43,10 @@ _LARGEST: Final = 60
 _MOST_COLUMNS: Final = 256
 """Largest number of columns of a table. Wider inputs are signals, whose values have one unit."""
 _ARITHMETIC: Final = ("add", "subtract", "multiply", "divide")
-_AFFINE: Final = (*_ARITHMETIC, "reshape", "expand_dims", "squeeze")
+_SAME_VALUES: Final = ("reshape", "expand_dims", "squeeze")
+_AFFINE: Final = (*_ARITHMETIC, *_SAME_VALUES)
+_MOST_SELECTED: Final = 4096
+"""Columns of all tables that the selections of an input may make."""
 
 
 def even_inputs(mod: IRModule) -> IRModule:
@@ -54,8 +61,136 @@ def even_inputs(mod: IRModule) -> IRModule:
         return mod
     factors = _found(main, _factors)
     if factors:
-        return _with_layers(mod, factors, _scaled, -1.0)
-    return mod
+        mod = _with_layers(mod, factors, _scaled, -1.0)
+    return _selected_last(mod)
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """Columns that are selected from a table of a width: ``take(table, columns, axis=1)``."""
+
+    table: Expr
+    width: int
+    columns: NDArray[np.int64]
+
+    @property
+    def value(self) -> Expr:
+        return op_call("take", self.table, Constant(self.columns), axis=1)
+
+    def spread(self, numbers: NDArray[Any], neutral: float) -> NDArray[Any] | None:
+        """Return numbers of the selected columns as a row of all; None where one has two."""
+        row = np.full(self.width, neutral, numbers.dtype)
+        selected = np.broadcast_to(numbers, (1, *self.columns.shape))[0]
+        row[self.columns] = selected
+        if not np.array_equal(row[self.columns], selected):
+            return None
+        return row
+
+
+def _selected_last(mod: IRModule) -> IRModule:
+    """Move arithmetic with a constant for each column in front of the selection of the columns.
+
+        before                                  after
+        subtract(take(%x, c), m)                take(subtract(multiply(%x, mask), m'), c)
+
+    Columns share the scale of the table that they are selected from. Each selection gets a table of
+    its own, whose other columns are 0.
+    """
+    uneven = _selected_tables(mod["main"])
+    selections: dict[Expr, _Selection] = {}
+
+    def made(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
+        source = _selected_from(node)
+        selection: _Selection | None
+        if source is not None and source in uneven:
+            selection = _selection(node, source, new[source])
+            if selection is None:
+                return None
+        elif is_op_call(node, *_ARITHMETIC):
+            _, data, constant = node.operands()
+            moved = selections.get(new[data])
+            if moved is None or not isinstance(constant, Constant):
+                return None
+            neutral = float(is_op_call(node, "multiply", "divide"))
+            row = None
+            if constant.data.ndim <= 1 + moved.columns.ndim:
+                row = moved.spread(constant.data, neutral)
+            if row is None or node.tensor_type.shape != data.tensor_type.shape:
+                return None
+            table = node.with_fields(args=(moved.table, Constant(row)))
+            selection = _Selection(table, moved.width, moved.columns)
+        elif is_op_call(node, *_SAME_VALUES) and new[node.args[0]] in selections:
+            moved = selections[new[node.args[0]]]
+            shape = node.tensor_type.concrete_shape[1:]
+            selection = _Selection(moved.table, moved.width, moved.columns.reshape(shape))
+        else:
+            return None
+        value = selection.value
+        selections[value] = selection
+        return value
+
+    return rewritten(mod, made)
+
+
+def _selected_tables(main: Function) -> set[Expr]:
+    """Return the inputs whose columns are selected, and get numbers of their own behind it."""
+    selected: dict[Expr, Expr] = {}
+    work: Counter[Expr] = Counter()
+    uneven = set()
+    for node in nodes_of(main):
+        source = _selected_from(node)
+        if source in main.params and _is_table(source):
+            selected[node] = source
+            work[source] += source.tensor_type.concrete_shape[1]
+        elif is_op_call(node, *_AFFINE):
+            data = next((arg for arg in node.args if arg in selected), None)
+            if data is not None:
+                selected[node] = selected[data]
+                columns = math.prod(node.tensor_type.concrete_shape[1:])
+                if any(isinstance(arg, Constant) and arg.data.size == columns for arg in node.args):
+                    uneven.add(selected[data])
+    return {source for source in uneven if work[source] <= _MOST_SELECTED}
+
+
+def _is_table(value: Expr) -> bool:
+    kind = value.tensor_type
+    return (
+        kind.dtype == "float32" and len(kind.shape) == 2 and kind.concrete_shape[1] <= _MOST_COLUMNS
+    )
+
+
+def _selected_from(node: Expr) -> Expr | None:
+    """Return the value that a node selects from; None for other nodes."""
+    if isinstance(node, TupleGetItem):
+        node = node.tuple
+        if not is_op_call(node, "split"):
+            return None
+    elif not is_op_call(node, "strided_slice", "take"):
+        return None
+    if all(isinstance(arg, Constant) for arg in node.args[1:]):
+        return node.args[0]
+    return None
+
+
+def _selection(node: Expr, source: Expr, table: Expr) -> _Selection | None:
+    """Return the columns that a node selects from a table, the others made 0."""
+    rows, size = source.tensor_type.concrete_shape
+    call = node.tuple if isinstance(node, TupleGetItem) else node
+    assert isinstance(call, Call)
+    numbers = np.arange(rows * size, dtype=np.float32).reshape(rows, size)
+    constants = [arg.data for arg in call.args[1:] if isinstance(arg, Constant)]
+    selected = evaluate_call(call, [numbers, *constants])
+    if isinstance(node, TupleGetItem):
+        selected = selected[node.index]
+    columns = np.asarray(selected[0], np.int64)
+    offsets = size * np.arange(rows).reshape(rows, *(1,) * columns.ndim)
+    if not np.array_equal(selected, columns + offsets):
+        return None  # rows are selected, too
+    mask = np.zeros(size, np.float32)
+    mask[columns] = 1
+    if mask.all():
+        return _Selection(table, size, columns)
+    return _Selection(op_call("multiply", table, Constant(mask)), size, columns)
 
 
 def _columns_apart(mod: IRModule) -> IRModule:
@@ -193,17 +328,19 @@ def _parts(data: Expr) -> tuple[Expr, ...]:
 
 
 def _source(value: Expr) -> Expr:
-    """Return the value behind arithmetic with constants."""
-    while is_op_call(value := behind(value, MARKER_OPS)[1], *_AFFINE):
-        read = [arg for arg in value.args if not isinstance(arg, Constant)]
-        if len(read) != 1:
-            break
-        (value,) = read
-    return value
+    """Return the value behind arithmetic with constants, and a selection of columns."""
+    while True:
+        value = behind(value, MARKER_OPS)[1]
+        read = [_selected_from(value)]
+        if is_op_call(value, *_AFFINE):
+            read = [arg for arg in value.args if not isinstance(arg, Constant)]
+        if len(read) != 1 or read[0] is None:
+            return value
+        value = read[0]
 
 
 def _has_factors(value: Expr) -> bool:
-    _, value = behind(value, (*MARKER_OPS, "reshape", "expand_dims", "squeeze"))
+    _, value = behind(value, (*MARKER_OPS, *_SAME_VALUES, "take"))
     return is_op_call(value, "multiply") and any(
         isinstance(arg, Constant) and arg.data.ndim > 0 for arg in value.operands()
     )

@@ -61,6 +61,37 @@ def joined_and_standardized() -> Expr:
     return op.nn.relu(layer(scaled, WEIGHT * UNITS))
 
 
+def standardize(data: Expr, columns: slice | int) -> Expr:
+    centred = op.subtract(data, relay.const(UNITS[columns] / 2))
+    return op.multiply(centred, relay.const((1 / UNITS[columns]).astype(np.float32)))
+
+
+def sliced() -> Expr:
+    """Two ranges of columns are chosen before one is standardized; the layer evens the other."""
+    x = relay.var("x", (1, 8))
+    left = op.strided_slice(x, begin=(0, 0), end=(1, 5), strides=(1, 1))
+    right = op.take(x, relay.const(np.arange(5, 8)), axis=1)
+    weight = WEIGHT * np.where(np.arange(8) < 5, UNITS, 1)
+    data = op.concatenate((standardize(left, slice(5)), right), axis=1)
+    return op.nn.relu(layer(data, weight.astype(np.float32)))
+
+
+def split() -> Expr:
+    parts = op.split(relay.var("x", (1, 8)), indices_or_sections=(3,), axis=1)
+    columns = (slice(3), slice(3, 8))
+    even = [standardize(parts[index], part) for index, part in enumerate(columns)]
+    return op.nn.relu(layer(op.concatenate(tuple(even), axis=1), WEIGHT * UNITS))
+
+
+def stacked() -> Expr:
+    """As PyTorch writes ``torch.stack([(x[:, i] - m[i]) / s[i] for i in range(8)], 1)``."""
+    x = relay.var("x", (1, 8))
+    chosen = [op.take(x, relay.const(np.int64(column)), axis=1) for column in range(8)]
+    even = [standardize(data, column) for column, data in enumerate(chosen)]
+    columns = [op.expand_dims(data, axis=1) for data in even]
+    return op.nn.relu(layer(op.concatenate(tuple(columns), axis=1), WEIGHT * UNITS))
+
+
 def batches(mod: IRModule) -> list[dict[str, Any]]:
     names = [param.name_hint for param in mod["main"].params]
     if len(names) == 1:
@@ -93,6 +124,31 @@ def test_every_column_counts_and_every_form_agrees(body: Any) -> None:
     for name in ("engine", "integer"):
         (same,) = executor_named(name, module).run(data[0])
         np.testing.assert_array_equal(same, found[0])
+
+
+@pytest.mark.parametrize("body", [sliced, split, stacked])
+def test_columns_that_are_chosen_first_keep_their_units(body: Any) -> None:
+    mod = prepared(body())
+    data = batches(mod)
+    calibration = Calibration(mod, data)
+    module = calibration.candidate(calibration.choose()[0]).partitioned
+    assert module is not None
+    assert derive_static(module).findings == ()
+    wanted, found = (
+        [ReferenceExecutor(form).run(batch)[0] for batch in data] for form in (mod, module)
+    )
+    assert sqnr(wanted, found) > 35
+    for name in ("engine", "integer"):
+        (same,) = executor_named(name, module).run(data[0])
+        np.testing.assert_array_equal(same, found[0])
+
+
+def test_a_selection_of_rows_or_of_a_signal_stays() -> None:
+    rows = op.take(relay.var("x", (4, 8)), relay.const(np.array([1, 0, 2, 3])), axis=0)
+    signal = op.take(relay.var("x", (1, 300)), relay.const(np.arange(8)), axis=1)
+    for selected in (rows, signal):
+        mod = prepared(layer(standardize(selected, slice(8)), WEIGHT * UNITS))
+        assert text(mod).index("take") < text(mod).index("subtract")
 
 
 def test_the_float_model_keeps_its_bits() -> None:
