@@ -31,8 +31,8 @@ _PIECE = 64
 _ALIGNMENT = 16
 _CALL_BYTES = 48
 """Bytes of code that unpacks an array."""
-PICKED_BITS = 17
-"""Three bytes hold numbers of so many bits, wherever these begin: a kernel reads them in place."""
+PICKED_BITS = 24
+"""Four bytes hold numbers of so many bits, wherever these begin: a kernel reads them in place."""
 _MOST_BITS = 57
 """Largest number of bits that unpacking holds beside a byte."""
 

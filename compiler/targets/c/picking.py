@@ -1,10 +1,11 @@
 """Kernels that unpack what they pick from a packed table, instead of the whole table.
 
     table[p]                       a row of 5,000, where p was computed: the table is unpacked first
-    low + (bits of table at p)     here: up to three bytes of the packed table hold a number
+    low + (bits of table at p)     here: up to four bytes of the packed table hold a number
 
 An embedding of thousands of rows, or a table of 65,536 entries, needs no memory but its packed
-bytes so, and a call that reads one entry does not unpack the others.
+bytes so, and a call that reads one entry does not unpack the others. Numbers that may lie in four
+bytes are read in place by kernels that read fewer of them than the table has.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from compiler.targets.c.constants import PICKED_BITS, packed_form
 from compiler.targets.c.program import Program, Step, Value
 
 T = TypeVar("T")
+_THREE_BYTES = 24
 
 
 def picked(
@@ -60,7 +62,7 @@ def _picks(func: PrimFunc, table: Buffer, form: Form) -> bool:
     largest = ((1 << form.bits) - 1) << form.shift
     if form.low < -(1 << 31) or max(form.low, 0) + largest >= 1 << 31:
         return False  # numbers are put together in int32
-    found = False
+    reads = 0
     for block in func.blocks:
         if not isinstance(block, Compute):
             if table in block.ins:
@@ -69,8 +71,15 @@ def _picks(func: PrimFunc, table: Buffer, form: Form) -> bool:
         read = [node for node in loads(*block.roots) if node.buffer == table]
         if any(not list(loads(*node.index)) for node in read):
             return False
-        found |= bool(read)
-    return found
+        reads += len(read) * math.prod(axis.extent for axis in (*block.axes, *block.raxes))
+    if _latest_bit(form) + form.bits > _THREE_BYTES:
+        return 0 < reads < table.size
+    return reads > 0
+
+
+def _latest_bit(form: Form) -> int:
+    """Return the latest bit of a byte in which a number begins."""
+    return 8 - math.gcd(form.bits, 8)
 
 
 def _reading(func: PrimFunc, place: int, form: Form) -> PrimFunc:
@@ -78,8 +87,7 @@ def _reading(func: PrimFunc, place: int, form: Form) -> PrimFunc:
     table = func.params[place]
     last = form.nbytes(table.size) - 1
     mask = (1 << form.bits) - 1
-    # The latest bit of a byte in which a number begins, which says how many bytes it may meet.
-    latest = 8 - math.gcd(form.bits, 8)
+    end = _latest_bit(form) + form.bits
     held = Buffer(table.name, (last + 1,), "uint8", table.scope)
 
     def unpacked(node: Scalar) -> Scalar | None:
@@ -94,13 +102,23 @@ def _reading(func: PrimFunc, place: int, form: Form) -> PrimFunc:
             at = index.binary("min", inner, index.imm(form.inner - 1))
         bit = index.binary("*", at, index.imm(form.bits))
         byte = Bin("floordiv", bit, IntImm(8))
-        found: Scalar = Cast("int32", Load(held, (byte,)))
-        for place in range(1, -(-(latest + form.bits) // 8)):
+        first = Bin("floormod", bit, IntImm(8))
+
+        def byte_at(place: int) -> Scalar:
             # The last number may lie in fewer bytes.
             behind = Bin("min", Bin("+", byte, IntImm(place)), IntImm(last))
-            more = Bin("<<", Cast("int32", Load(held, (behind,))), IntImm(8 * place))
-            found = Bin("|", found, more)
-        number = Bin("&", Bin(">>", found, Bin("floormod", bit, IntImm(8))), IntImm(mask))
+            return Cast("int32", Load(held, (behind,)))
+
+        number: Scalar = Cast("int32", Load(held, (byte,)))
+        for place in range(1, -(-min(end, _THREE_BYTES) // 8)):
+            number = Bin("|", number, Bin("<<", byte_at(place), IntImm(8 * place)))
+        number = Bin(">>", number, first)
+        if end > _THREE_BYTES:
+            # Its low bits alone, shifted to where they belong, stay in int32.
+            fourth = Bin("&", byte_at(3), IntImm((1 << (end - _THREE_BYTES)) - 1))
+            behind = Bin("-", IntImm(_THREE_BYTES), first)
+            number = Bin("|", number, Bin("<<", fourth, behind))
+        number = Bin("&", number, IntImm(mask))
         if form.shift:
             number = Bin("<<", number, IntImm(form.shift))
         return Cast(table.dtype, Bin("+", number, IntImm(form.low)))

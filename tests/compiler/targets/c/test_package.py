@@ -17,7 +17,7 @@ from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.pipeline import evaluate, fuse_for_c
 from compiler.runtime.artifact import Sample
-from compiler.targets.c.constants import c_bytes
+from compiler.targets.c.constants import PICKED_BITS, c_bytes
 from compiler.targets.c.executor import CExecutor
 from compiler.targets.c.package import CPackage, Unpack, c_package
 from compiler.targets.c.toolchain import Command
@@ -97,7 +97,7 @@ def test_what_is_picked_from_a_packed_table_is_unpacked_alone(
     low = 0 if dtype[0] == "u" else -(1 << (width - 1))
     ids = np.array([0, 90, 45, 7, 90, -3, 200, 1])
     x, arrays = relay.var("x", (8,), "int64"), []
-    for bits in range(1, min(width, 17) + 1):
+    for bits in range(1, min(width, PICKED_BITS) + 1):
         array = rng.integers(0, 1 << bits, (91, 7)).astype(dtype)
         arrays += [array, array << 1 if bits < width else array]
         arrays += [array + np.asarray(low, dtype)] if bits + 1 < width else []
@@ -110,6 +110,23 @@ def test_what_is_picked_from_a_packed_table_is_unpacked_alone(
     assert made.constant_bytes == c_bytes(fuse_for_c(mod))
     assert exit_code(made, cc, SANITIZED) == 0
     assert exit_code(made, cc32, ("-O2",)) == 0
+
+
+def test_a_table_that_a_kernel_reads_more_often_than_it_is_long_is_unpacked_once(
+    cc: Command, exit_code: ExitCode
+) -> None:
+    table = np.random.default_rng(3).integers(0, 1 << 23, 500).astype(np.int32)
+    arenas = []
+    for reads in (8, 2000):
+        x = relay.var("x", (reads,), "int32")
+        body = relay.op.take(relay.const(table), x, axis=0, mode="clip")
+        mod = infer_module(relay.module(relay.Function((x,), body)))
+        places = np.arange(reads, dtype=np.int32) % 500
+        made = c_package(lower(mod).mod, "net", ([places], [table[places]]))
+        assert exit_code(made, cc, SANITIZED) == 0
+        arenas.append(made.arena_bytes)
+    assert arenas[0] == 0
+    assert arenas[1] >= table.nbytes
 
 
 @pytest.mark.parametrize(
