@@ -11,6 +11,7 @@ Fires on the largest such graphs whose source is one float32 tensor, with scalar
 they hold a function that integers have no operator for, use the source twice, or are a hard
 sigmoid. What is read from outside is outlined by itself as well. The root of a sum, and squares
 that are its terms, have integers of their own.
+A truth value of such a function is a table of 0 and 1 that is compared with a half.
 Not handled: constants per channel; a formula of more than 96 words.
 """
 
@@ -30,7 +31,8 @@ from compiler.ir.walk import nodes_of
 from compiler.ops.nn.relu import LeakyReluAttrs
 from compiler.ops.op_call import is_square, op_call
 from compiler.ops.tensor.clip import ClipAttrs
-from compiler.ops.tensor.formula import MAX_WORDS, OPERATORS
+from compiler.ops.tensor.formula import COMPARISONS, MAX_WORDS, OPERATORS
+from compiler.ops.tensor.logical import MIRRORED
 from compiler.passes.recovered_calls import retyped
 from compiler.span import AnySpan, join_spans
 
@@ -39,6 +41,7 @@ Words = tuple[str, ...]
 _BESIDE_CONSTANTS: Final = ("add", "maximum", "clip")
 _TERMS: Final = 64
 """Operators between a root and its sum that are looked through, and terms of the sum."""
+_COMPARED: Final = frozenset((*COMPARISONS, "where", "add", "subtract", "multiply", "divide"))
 _PLAIN = frozenset({"add", "subtract", "multiply", "divide", "maximum", "minimum", "negative"})
 
 
@@ -60,11 +63,28 @@ class OutlineFormulas(FunctionPass):
             if node not in outlined:
                 return None
             found = finder.found[node]
-            text = " ".join(found.words)
             span = _span_of(node, found.source)
-            return op_call("unary_formula", new[found.source], formula=text, span=span)
+            if node.tensor_type.dtype == "bool":
+                return _truth(new[found.source], found.words, span)
+            formula = " ".join(found.words)
+            return op_call("unary_formula", new[found.source], formula=formula, span=span)
 
         return retyped(fn, mod, made)
+
+
+def _truth(source: Expr, words: Words, span: AnySpan | None) -> Expr:
+    """Return a truth value of a source: a table of 0 and 1 above a half; |x| < t is x < t and
+    x > -t, which integers of any bits compare."""
+    match words:
+        case ("x", "abs", number, ("less" | "less_equal" | "greater" | "greater_equal") as name):
+            limit = np.asarray(float(number), np.float32)
+            above = op_call(name, source, Constant(limit), span=span)
+            below = op_call(MIRRORED[name], source, Constant(-limit), span=span)
+            joined = "logical_and" if name.startswith("less") else "logical_or"
+            return op_call(joined, above, below, span=span)
+    formula = " ".join((*words, "1.0", "0.0", "where"))
+    value = op_call("unary_formula", source, formula=formula, span=span)
+    return op_call("greater", value, Constant(np.asarray(0.5, np.float32)), span=span)
 
 
 def _span_of(node: Expr, source: Expr) -> AnySpan | None:
@@ -141,8 +161,7 @@ class _Finder:
         worth = {
             node: formula
             for node, formula in self.found.items()
-            if _is_worth(formula.words)
-            and node.tensor_type.dtype != "bool"
+            if _is_worth(formula.words, node.tensor_type.dtype == "bool")
             and node not in self.squares
         }
         if not worth:
@@ -203,8 +222,10 @@ def _text(number: float) -> str:
     return repr(float(str(np.float32(number))))
 
 
-def _is_worth(words: Words) -> bool:
+def _is_worth(words: Words, truth: bool) -> bool:
     operators = [w for w in words if w in OPERATORS]
+    if truth:  # integers compare without a table
+        return not _COMPARED.issuperset(operators)
     hard = "maximum" in operators and "minimum" in operators
     return (
         any(w not in _PLAIN for w in operators)

@@ -18,6 +18,8 @@ BORDER_OPS = ("annotation.cast_hint", "annotation.stop_fusion")
 MARKER_OPS = (*BORDER_OPS, "relay.op.annotation.simulated_quantize")
 """Operators that the quantization passes add; every other call belongs to the float graph."""
 OPERAND_FLOAT = "operand_float"
+UNBOUNDED = "unbounded"
+"""Reason of a call that makes whole numbers real, which nothing bounds."""
 """Reason of a call that has a rule, and no quantized operand to apply it to."""
 
 
@@ -32,7 +34,7 @@ class CallRecord:
         layer: what QConfig.layers calls this convolution or matrix product, else "".
         status: "integer" or "float".
         reason: for float: skipped_layer (also by QConfig.layers), skipped_dense, stopped,
-            no_rule:<pass>, rule_aborted, guard or operand_float; else "".
+            no_rule:<pass>, rule_aborted, guard, operand_float or unbounded; else "".
     """
 
     op: str

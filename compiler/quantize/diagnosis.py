@@ -25,7 +25,7 @@ from compiler.ops.rules.zero_point import may_have_zero_point
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.layer_choices import REST
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
-from compiler.qtypes.report import MARKER_OPS, OPERAND_FLOAT, CallRecord, float_calls
+from compiler.qtypes.report import MARKER_OPS, OPERAND_FLOAT, UNBOUNDED, CallRecord, float_calls
 from compiler.quantize.candidate import build_marked, mark, recommended_mark, without_data
 from compiler.quantize.conversions.partition_conversions import (
     integer_dtypes,
@@ -48,7 +48,8 @@ OUTSIDE = (CONVERSION, COPIED)
 _WHY: Final = {
     "no_rule": "no integer form",
     "rule_aborted": "no integer form of these operands",
-    "operand_float": "reads float",
+    OPERAND_FLOAT: "reads float",
+    UNBOUNDED: "makes whole numbers real that nothing bounds",
     "skipped_layer": "left out by the configuration",
     "skipped_dense": "left out by the configuration",
     "stopped": "left out by the configuration",
@@ -330,6 +331,9 @@ _ADVICE: dict[str, Callable[[CallRecord, str, QConfig], str]] = {
     OVERFLOWS: lambda *_: (
         "numbers that wrap are in no proof: end the module in front of them, or begin it behind "
         "them (--until, --from)"
+    ),
+    UNBOUNDED: lambda *_: (
+        "give these whole numbers as a float input, or clip them to the range that they have"
     ),
     OPERAND_FLOAT: lambda record, *_: (
         f"no operand of {record.op} is quantized: it lies outside the integer part of the model; "

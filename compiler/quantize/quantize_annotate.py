@@ -50,7 +50,7 @@ from compiler.ops.rules.annotate import (
 from compiler.qtypes.context import GraphFacts, QuantizeContext
 from compiler.qtypes.layer_choices import REST
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
-from compiler.qtypes.report import OPERAND_FLOAT, call_places
+from compiler.qtypes.report import OPERAND_FLOAT, UNBOUNDED, call_places
 from compiler.quantize.first_calls import first_calls
 from compiler.quantize.layers import choices_of, tied_tables
 from compiler.quantize.preparation.masks import mask_values
@@ -166,7 +166,10 @@ class _Annotator:
         reason = ""
         if result is None:
             reason = self._reason(ref_call, args, was_stopped, counter)
-            if reason in (OPERAND_FLOAT, "rule_aborted") and ref_call in self.first_calls:
+            if (
+                reason in (OPERAND_FLOAT, UNBOUNDED, "rule_aborted")
+                and ref_call in self.first_calls
+            ):
                 result = rule(ref_call, self._with_inputs(ref_call, args), self.context)
         if result is None:
             self.note(ref_call, "float", reason)
@@ -220,6 +223,8 @@ class _Annotator:
         quantized = any(kind_of(arg) is not None for arg in args)
         if quantized:
             return "rule_aborted"
+        if not any(holds_float(arg.checked_type) for arg in ref_call.args):
+            return UNBOUNDED
         return OPERAND_FLOAT
 
     def _with_inputs(self, ref_call: Call, args: tuple[Expr, ...]) -> tuple[Expr, ...]:

@@ -235,7 +235,7 @@ def comparison_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr
     assert isinstance(ref_call.op, Op)
     name = ref_call.op.name
     if place:  # the constant is on the left: c < x is x > c
-        name = _MIRRORED.get(name, name)
+        name = MIRRORED.get(name, name)
     acc = ctx.qconfig.dtype_activation
     value = to_scalar(value, len(ref_call.args[place].tensor_type.shape), ctx.qconfig)
     steps = _in_steps(name, bound, value)
@@ -245,7 +245,7 @@ def comparison_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr
     return with_args(ref_call, sides[::-1] if place else sides)
 
 
-_MIRRORED: Final = {
+MIRRORED: Final = {
     "less": "greater",
     "less_equal": "greater_equal",
     "greater": "less",

@@ -9,7 +9,7 @@ from compiler.ir.analysis import post_order
 from compiler.ir.expr import Expr, is_op_call
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ops.tensor.formula import MAX_WORDS, words
+from compiler.ops.tensor.formula import COMPARISONS, MAX_WORDS, words
 from compiler.passes.outline_formulas import OutlineFormulas
 from tests.each import each
 
@@ -44,6 +44,11 @@ def test_random_elementwise_graphs_keep_their_values(seed: int, size: int) -> No
             above = op.greater(values[rng.integers(len(values))], number(rng.normal()))
             above = op.logical_not(above) if rng.random() < 0.5 else above
             made = op.cast(above, dtype="float32")
+        elif rng.random() < 0.1:
+            compared = op.abs(values[rng.integers(len(values))])
+            compare = str(rng.choice(COMPARISONS))
+            inside = call(compare, compared, number(rng.normal()))
+            made = op.where(inside, values[-1], values[rng.integers(len(values))])
         else:
             other = (
                 number(rng.normal()) if rng.random() < 0.5 else values[rng.integers(len(values))]

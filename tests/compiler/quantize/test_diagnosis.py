@@ -11,6 +11,7 @@ import pytest
 from compiler import relay
 from compiler.errors import NotFullyIntegralError
 from compiler.ir.expr import Expr, Function, Tuple
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.quantize import (
     Diagnosis,
@@ -22,7 +23,7 @@ from compiler.quantize import (
     mark,
     prerequisite_optimize,
 )
-from compiler.quantize.diagnosis import notes_of
+from compiler.quantize.diagnosis import notes_of, why_float
 from compiler.span import SequentialSpan, Span, onnx_nodes
 from tests.compiler import networks as models
 
@@ -222,3 +223,14 @@ def test_what_is_said_without_data_is_what_a_calibrated_build_does(
     else:
         with pytest.raises(NotFullyIntegralError):
             build_candidate(mod, whole, activation_scales(stats, config))
+
+
+def test_whole_numbers_that_nothing_bounds_are_the_cause() -> None:
+    op = relay.op
+    t = relay.var("t", (1,), "int64")
+    real = op.cast(op.concatenate((t, t), axis=0), dtype="float32")
+    body = op.nn.dense(op.reshape(real, newshape=(1, 2)), relay.const(np.ones((3, 2), np.float32)))
+    mod = prerequisite_optimize(infer_module(relay.module(relay.Function((t,), body))), None, 3)
+    (found,) = (one for one in diagnose(mod, QConfig.recommended()).operators if one.op == "cast")
+    assert (found.status, found.reason) == ("float", "unbounded")
+    assert why_float(found.reason) == "makes whole numbers real that nothing bounds"

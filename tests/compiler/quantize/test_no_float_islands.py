@@ -282,3 +282,17 @@ def test_zeros_do_not_coarsen_what_they_are_joined_with() -> None:
     made = quantized(mod, data)
     assert_same_integers(made.partitioned, data)
     assert sqnr_db(mod, made.partitioned, data) > 40
+
+
+@pytest.mark.parametrize("name", ["less", "less_equal", "greater", "greater_equal"])
+@pytest.mark.parametrize("function", ["abs", "sin"])
+def test_a_choice_by_a_function_of_the_data_is_made_on_integers(name: str, function: str) -> None:
+    def chosen(x: Expr) -> Expr:
+        scores = op.nn.dense(x, normal(8, 8, scale=0.5))
+        inside = getattr(op, name)(getattr(op, function)(scores), relay.const(np.float32(0.6)))
+        return op.where(inside, op.nn.dense(scores, normal(8, 8, seed=1, scale=0.5)), scores)
+
+    data = batches((1, 8))
+    candidate = quantized(network(chosen, (1, 8)), data)
+    assert candidate.partitioned is not None
+    assert_same_integers(candidate.module, data)
