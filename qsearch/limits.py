@@ -93,12 +93,16 @@ class Watch:
         """The name that was stored last."""
         return self._shared[:].rstrip(b"\0").decode(errors="replace")
 
-    def ended(self, status: int, limits: Limits) -> str:
-        """Explain how a signal ended the child; "" if it ended by itself."""
+    def ended(self, status: int, limits: Limits, cpu_s: float) -> str:
+        """Explain how a signal ended the child; "" if it ended by itself.
+
+        Args:
+            cpu_s: CPU time that it took.
+        """
         if status >= 0:
             return ""
         if -status == signal.SIGXCPU:
-            what = f"it takes more than {limits.cpu_s} s of CPU time to decide"
+            what = f"nothing is decided after {cpu_s:.0f} s of CPU time, more than was announced"
         else:
             name = signal.Signals(-status).name
             what = f"{name} ended the process, whose limits are {limits}"
@@ -129,19 +133,26 @@ def forked(words: Sequence[str]) -> int | None:
         limits.set()
         return None
     with _handed_to(child):
-        _, found = os.waitpid(child, 0)
+        _, found, used = os.wait4(child, 0)
     status = os.waitstatus_to_exitcode(found)
-    told = watch.ended(status, limits)
+    told = watch.ended(status, limits, used.ru_utime + used.ru_stime)
     if -status in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         return 128 - status
     if told:
         print(
-            f"error: {told}\n  where: {' '.join(words)}\n"
-            f"  fix: {UNLIMITED} runs it all the same, if you trust where it comes from",
+            f"error: {told}\n  where: {' '.join(words)}\n  fix: {fix_for(words)}",
             file=sys.stderr,
         )
         return EXIT_BAD_INPUT
     return status
+
+
+def fix_for(words: Sequence[str]) -> str:
+    """Return the cure for a command that a limit ended, or that had not enough memory."""
+    sizes = "check the sizes that the file declares"
+    if words and words[0] == TIMED and UNLIMITED not in words:
+        return f"{sizes}; {UNLIMITED} lifts the limits, if you trust where it comes from"
+    return sizes
 
 
 @contextlib.contextmanager

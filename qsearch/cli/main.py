@@ -251,20 +251,21 @@ def _report(error: Exception, words: Sequence[str]) -> int:
         print(f"error: {masked(str(error))}", file=sys.stderr)
         return exit_code_of(error)
     if isinstance(error, MemoryError):
-        return _out_of_memory(error)
+        return _out_of_memory(error, words)
     if isinstance(error, OSError) and error.errno in _SYSTEM_SAYS_NO:
         return _refused_by_system(error)
     return _unforeseen(error, words)
 
 
-def _out_of_memory(error: MemoryError) -> int:
+def _out_of_memory(error: MemoryError, words: Sequence[str]) -> int:
     """A file, or data, for which there is not enough memory, or not as much as the limit allows."""
     from compiler.at_work import last_node
+    from qsearch.limits import fix_for
 
     told = f"error: there is not enough memory: {str(error) or 'an allocation failed'}\n"
     if name := last_node():
         told += f"  where: {name}\n"
-    print(f"{told}  fix: check the sizes that the file declares", file=sys.stderr)
+    print(f"{told}  fix: {fix_for(words)}", file=sys.stderr)
     return EXIT_BAD_INPUT
 
 

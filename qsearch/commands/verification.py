@@ -29,7 +29,7 @@ from compiler.proof.certificate import certificate
 from compiler.proof.derive import Proof, derive
 from compiler.proof.record import RecordState, compare_record, record_of, record_state
 from compiler.proof.replay import Comparison, differing_elements
-from compiler.proof.work import check_text, check_work, declared_work, planned_seconds
+from compiler.proof.work import check_work, declared_work, planned_seconds
 from compiler.ranges.finding import Finding
 from compiler.runtime.archive import json_bytes, read_archive, write_archive
 from compiler.runtime.artifact import QModule, load_qmod
@@ -216,8 +216,6 @@ def _verify(
     try:
         at_work(str, "the members of the file")
         members = read_archive(path)
-        if not allow_large:
-            check_text(len(members.get("module.relay", b"")), path.stat().st_size)
         stated = members.get("module.relay", b"").decode(errors="replace")
         module = load_qmod(path)
     except ArtifactHashError as error:
@@ -228,7 +226,7 @@ def _verify(
         return Verification(path, digest, (Finding("types", path.name, str(error.__cause__)),))
     if not allow_large:
         work = declared_work(module.module)
-        check_work(work, path.stat().st_size)
+        check_work(work)
         allow_cpu(planned_seconds(work))
     types = declared_types(stated, module.module)
     in_c = None if find_compiler() is None else C_LOWERING

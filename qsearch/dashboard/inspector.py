@@ -167,9 +167,9 @@ def serve() -> None:
             observe(watch)
             limits.set()
             os._exit(respond(**question))
-        _, found = os.waitpid(child, 0)
+        _, found, used = os.wait4(child, 0)
         status = os.waitstatus_to_exitcode(found)
-        if told := watch.ended(status, limits):
+        if told := watch.ended(status, limits, used.ru_utime + used.ru_stime):
             told_of = {"what": told, "where": Path(question["file"]).name, "fix": _ELSEWHERE}
             Path(question["answer"]).write_text(json.dumps(told_of), encoding="utf-8")
             status = EXIT_BAD_FILE

@@ -48,12 +48,13 @@ from compiler.ir.text.parser import parse
 from compiler.ir.text.printer import text
 from compiler.proof.derive import derive, derive_static
 from compiler.proof.replay import differing_elements
-from compiler.proof.work import MAX_CPU_S, MAX_EXTRA_BYTES, check_work, declared_work
+from compiler.proof.work import MAX_CPU_S, check_work, declared_work
 from compiler.runtime.archive import write_archive
 from compiler.runtime.artifact import TENSORS, QModule, load_qmod
 from compiler.runtime.packed import unpack
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
+from qsearch.limits import DATA_BYTES
 from qsearch.search.space_file import read_space
 from qsearch.settings.config import resolve
 from tests.benchmarks.changed_members import change, change_edge, change_word
@@ -78,7 +79,7 @@ MORE_CPU_S = MAX_CPU_S
 CPU_S_PER_ELEMENT = 7e-6
 """Of an input: an honest model of three convolutions is compiled on 64 made-up samples in this."""
 MOST_ELEMENTS = 1 << 21
-MOST_BYTES = MAX_EXTRA_BYTES + (1 << 30)
+MOST_BYTES = DATA_BYTES + (1 << 30)
 BATCH = 250
 Generator = np.random.Generator
 FAULTS = ("unforeseen", "over bounds", "falsely proved", "engine differs")
@@ -154,7 +155,7 @@ def engine(bases: Bases, rng: Generator, folder: Path, told: Told) -> None:
     _write_changed(bases, rng, path)
     try:
         mod = load_qmod(path).module
-        check_work(declared_work(mod), path.stat().st_size)
+        check_work(declared_work(mod))
         cases = {}
         for name in ("main", "quantized_main"):
             given, reference = forged_inputs(mod, name, rng), ReferenceExecutor(mod, name)
@@ -230,7 +231,7 @@ def _dress(path: Path, rng: Generator) -> None:
     """Types in the text, outputs of the samples and the record as the module has them now."""
     with contextlib.suppress(CompilerError, ValueError, SyntaxError):
         found = load_qmod(path)
-        check_work(declared_work(found.module), path.stat().st_size)
+        check_work(declared_work(found.module))
         executor = ReferenceExecutor(found.module)
         samples = [(given, executor.run(given)) for given, _ in found.samples]
         record = derive_static(found.module).to_dict() if rng.random() < 0.5 else None
@@ -286,7 +287,7 @@ def ir_text(bases: Bases, rng: Generator, folder: Path, told: Told) -> None:
         source = changed_text(edited["module.relay"].decode(), rng)
     try:
         mod = infer_module(parse(source, external_data=tensors))
-        check_work(declared_work(mod), len(source))
+        check_work(declared_work(mod))
         proof = derive(mod, [])
     except CompilerError as error:
         told.outcomes.append(type(error).__name__)

@@ -38,7 +38,7 @@ def test_more_memory_than_the_limit_is_an_error_at_a_node() -> None:
 
     status, watch = in_child(work, Limits(1 << 30))
     assert status == 9
-    assert watch.ended(status, Limits(1 << 30)) == ""
+    assert watch.ended(status, Limits(1 << 30), 1) == ""
 
 
 def test_more_cpu_time_than_the_limit_ends_the_process_and_names_the_node() -> None:
@@ -49,8 +49,8 @@ def test_more_cpu_time_than_the_limit_ends_the_process_and_names_the_node() -> N
 
     limits = Limits(4 << 30, 1)
     status, watch = in_child(work, limits)
-    assert watch.ended(status, limits) == (
-        "it takes more than 1 s of CPU time to decide; it was at %8 matmul"
+    assert watch.ended(status, limits, 1.2) == (
+        "nothing is decided after 1 s of CPU time, more than was announced; it was at %8 matmul"
     )
 
 

@@ -42,6 +42,8 @@ EXACT_FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "
 CURE = "install a C compiler: apt-get install gcc, or pip install 'qsearch[cc]'"
 
 _BUILD_TIMEOUT_S = 300.0
+_OVER_LIMIT = ("out of memory", "memory exhausted", "Killed", "CPU time limit", "Cputime limit")
+"""Parts of messages of a compiler that exceeds a limit of the process."""
 
 Command = tuple[str, ...]
 """A compiler: the words before its flags."""
@@ -176,6 +178,7 @@ def link(compiler: Command, sources: Sequence[Path], flags: Sequence[str], targe
         target: the file to write.
     Raises:
         CodegenError: the compiler refuses the sources or takes too long.
+        MemoryError: it exceeds a limit of the process.
     """
     handle, scratch = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem}-", suffix=".so")
     os.close(handle)
@@ -186,6 +189,8 @@ def link(compiler: Command, sources: Sequence[Path], flags: Sequence[str], targe
             command, capture_output=True, text=True, timeout=_BUILD_TIMEOUT_S, check=False
         )
         if done.returncode != 0:
+            if any(words in done.stderr for words in _OVER_LIMIT):
+                raise MemoryError(f"{' '.join(compiler)} ended: {_first_errors(done.stderr)[0]}")
             raise CodegenError(
                 f"{' '.join(compiler)} cannot compile {sources[0].name}",
                 where="\n".join(_first_errors(done.stderr)),

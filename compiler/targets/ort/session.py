@@ -44,6 +44,7 @@ ORT_ERRORS: tuple[type[Exception], ...] = (
     ),
 )
 """Errors of onnxruntime: its classes, one a status code, share no base but Exception."""
+_NO_MEMORY: Final = ("bad_alloc", "bfc_arena", "Failed to allocate memory")
 
 
 MOST_S: Final = 60
@@ -178,6 +179,7 @@ class OrtExecutor:
         try:
             results = self._run(arrays)
         except ORT_ERRORS as error:
+            _check_memory(str(error))
             raise EvaluationError(f"onnxruntime failed: {error}") from error
         return [np.asarray(r) for r in results]
 
@@ -331,8 +333,15 @@ def optimized_model(model: onnx.ModelProto) -> onnx.ModelProto:
         return onnx.load(options.optimized_model_filepath)
 
 
+def _check_memory(told: str) -> None:
+    """Raise MemoryError if a text of onnxruntime says that there is not enough memory."""
+    if any(words in told for words in _NO_MEMORY):
+        raise MemoryError(f"onnxruntime: {told}")
+
+
 def _refused(told: str) -> CodegenError:
     """Return the error for a text of onnxruntime that refuses a model."""
+    _check_memory(told)
     name = f"onnxruntime {onnxruntime.__version__}"
     if unknown := re.search(r"([\w.]*):(\w+)\(-?\d+\) is not a registered function/op", told):
         domain, op_type = unknown.groups()

@@ -502,6 +502,6 @@ def test_a_network_that_cannot_be_verified_is_told_before_anything_is_computed(
     with pytest.raises(TypeError):  # of the calibration, which was about to begin
         qsearch.quantize(model)
     assert "`qsearch verify` will refuse the module without --allow-large" in caplog.text
-    assert "bytes of memory" in caplog.text
+    assert "CPU seconds for one run" in caplog.text
     (told,) = qsearch.doctor(model).warnings
     assert "`qsearch verify` will refuse the module without --allow-large" in told
