@@ -556,7 +556,10 @@ def with_sizes(core: bytes, sizes: Mapping[str, Sequence[int]], leading: str) ->
     for info in made.graph.input:
         tensor = info.type.tensor_type
         known = [d.dim_value or d.dim_param for d in tensor.shape.dim]
-        if info.name not in sizes or (known and all(isinstance(d, int) for d in known[1:])):
+        if info.name not in sizes:
+            continue
+        declared_first = bool(known) and (isinstance(known[0], int) or known[0] == leading)
+        if declared_first and all(isinstance(size, int) for size in known[1:]):
             continue
         found: list[int | str] = list(sizes[info.name])
         if found and found[0] == 1 and leading:

@@ -836,3 +836,64 @@ def test_an_option_in_front_of_the_products_is_no_preparation(
 
 def test_dir_shows_the_public_names() -> None:
     assert {"launch", "quantize", "doctor", "SearchResult"} <= set(dir(qsearch))
+
+
+def test_an_axis_that_a_loop_makes_has_the_size_of_a_run(tmp_path: Path) -> None:
+    """As PyTorch writes an EmbeddingBag: a loop over the bags, whose number has a name."""
+    rng = np.random.default_rng(4)
+    node = helper.make_node
+    body = helper.make_graph(
+        [
+            node("Mul", ["step", "five"], ["start"]),
+            node("Add", ["start", "five"], ["end"]),
+            node("Unsqueeze", ["start", "first"], ["starts"]),
+            node("Unsqueeze", ["end", "first"], ["ends"]),
+            node("Slice", ["flat", "starts", "ends", "first"], ["bag"]),
+            node("Gather", ["table", "bag"], ["rows"]),
+            node("ReduceSum", ["rows", "first"], ["sum"], keepdims=0),
+            node("Identity", ["go"], ["further"]),
+        ],
+        "bag",
+        [
+            helper.make_tensor_value_info("step", onnx.TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", onnx.TensorProto.BOOL, []),
+        ],
+        [
+            helper.make_tensor_value_info("further", onnx.TensorProto.BOOL, []),
+            helper.make_tensor_value_info("sum", onnx.TensorProto.FLOAT, None),
+        ],
+    )
+    constants = {
+        "all": np.array([-1]),
+        "five": np.array(5),
+        "first": np.array([0]),
+        "go": np.array(True),
+        "table": rng.normal(size=(50, 12)).astype(np.float32),
+        "w": rng.normal(size=(12, 3)).astype(np.float32),
+    }
+    graph = helper.make_graph(
+        [
+            node("Reshape", ["ids", "all"], ["flat"]),
+            node("Shape", ["flat"], ["shape"]),
+            node("Div", ["shape", "five"], ["bags"]),
+            node("Squeeze", ["bags", "first"], ["count"]),
+            node("Loop", ["count", "go"], ["sums"], body=body),
+            node("MatMul", ["sums", "w"], ["y"]),
+        ],
+        "bags",
+        [helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, [8, 5])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["loop_dim_0", 3])],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+        value_info=[
+            helper.make_tensor_value_info("sums", onnx.TensorProto.FLOAT, ["loop_dim_0", 12])
+        ],
+    )
+    path = tmp_path / "bags.onnx"
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    ids = rng.integers(0, 50, size=(20, 8, 5))
+    module = qsearch.quantize(path, {"ids": ids})
+    (wanted,) = onnxruntime.InferenceSession(path).run(None, {"ids": ids[0]})
+    (found,) = module.run({"ids": ids[0]})
+    assert found.shape == wanted.shape == (8, 3)
+    assert np.square(found - wanted).sum() < 1e-3 * np.square(wanted).sum()
