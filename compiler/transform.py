@@ -48,6 +48,7 @@ from compiler.passes.merge_requantize import MergeRequantize as MergeRequantize
 from compiler.passes.outline_formulas import OutlineFormulas as OutlineFormulas
 from compiler.passes.plan_devices import PlanDevices as PlanDevices
 from compiler.passes.recover_layer_norm import RecoverLayerNorm as RecoverLayerNorm
+from compiler.passes.recover_points import RecoverPoints as RecoverPoints
 from compiler.passes.recover_rms_norm import RecoverRmsNorm as RecoverRmsNorm
 from compiler.passes.select_by_place import SelectByPlace as SelectByPlace
 from compiler.passes.simplify_expr import SimplifyExpr as SimplifyExpr

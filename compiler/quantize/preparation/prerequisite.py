@@ -77,7 +77,7 @@ def prerequisite_optimize(
     with scope:
         # Norms as arithmetic with constants, and products by them, first: what SIMPLIFY moves.
         again = ("FoldConstant", "FoldScaleAxis", *PRODUCTS)
-        passes = (*NORMS, *PRODUCTS, *SIMPLIFY, *again) if simplify else PASSES
+        passes = ("RecoverPoints", *NORMS, *PRODUCTS, *SIMPLIFY, *again) if simplify else PASSES
         mod = Sequential(passes, name="prerequisite_optimize")(mod)
     if simplify:
         return even_inputs(with_tied_tables(mod))
