@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from compiler.errors import InternalQuantizeError, QuantizeError
 from compiler.ir.expr import Args, Call, Constant, Expr, TempExpr, describe
 from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import TensorType, Type
+from compiler.ir.ty import TensorType, Type, is_float
 from compiler.ir.type_relation import Reporter, is_known
 from compiler.ops.annotation.attach_simulated_quantize import (
     SCALAR,
@@ -173,6 +173,9 @@ def simulated_quantize_realize(ref_call: Call, args: Args, ctx: QuantizeContext)
         lost = lost_by_truncation(data, scale, ctx.qconfig)
         if lost is not None:
             ctx.truncated[ref_call] = lost
+        if is_given(ref_call) and is_float(data.dtype):  # integers of a point right in front
+            dtype = ctx.qconfig.dtype_activation
+            data = data.like(data.in_dtype(dtype), dtype=dtype)
         result = requantize(data, scale, low, high, rank, ctx.qconfig)
         if narrow:
             return result.with_zero_point(ctx.qconfig)

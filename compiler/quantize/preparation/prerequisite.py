@@ -19,6 +19,7 @@ import compiler.passes.canonicalize_ops
 import compiler.passes.fold_constant
 import compiler.passes.fold_scale_axis
 import compiler.passes.hoist_epilogues
+import compiler.passes.recover_points
 import compiler.passes.simplify_expr
 import compiler.passes.simplify_inference  # noqa: F401  (the passes named below)
 from compiler.ir.expr import Call, Constant, Expr, Function, Var

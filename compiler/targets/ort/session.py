@@ -97,7 +97,9 @@ class OrtExecutor:
         options.inter_op_num_threads = 1
         options.log_severity_level = _LOG_SEVERITY
         options.enable_cpu_mem_arena = arena
-        options.add_session_config_entry("session.disable_quant_qdq", str(int(not fused_grids)))
+        apart = str(int(not fused_grids))
+        options.add_session_config_entry("session.disable_quant_qdq", apart)
+        options.add_session_config_entry("session.disable_double_qdq_remover", apart)
         if not optimize:
             level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
             options.graph_optimization_level = level
