@@ -208,8 +208,11 @@ class QModule:
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """The output, or a tuple of several, of inputs in order or by name; see ``run``.
 
-        Tensors of torch give tensors.
+        Names are keywords or a mapping. Tensors of torch give tensors.
         """
+        if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+            named = {**inputs[0], **named}
+            inputs = ()
         given = [*inputs, *named.values()]
         tensors = any(hasattr(each, "detach") for each in given)
         arrays = [

@@ -49,7 +49,7 @@ _OF_EXTREMES: Final = ("size", "bit_operations", "latency", "c_latency")
 _ALWAYS_TOLD: Final = ("hw_groups", "hw_traffic")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SearchResult:
     """A study after a run of ``launch``.
 
@@ -69,6 +69,14 @@ class SearchResult:
     space: Space
     objective: Objective
     warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        best = self.summary["best"]
+        if best:
+            told = f"best trial {best['trial']}: {_scores(best)}"
+        else:
+            told = "no trial was completed"
+        return f"SearchResult({str(self.folder)!r}, {told})"
 
     @cached_property
     def study(self) -> optuna.Study:

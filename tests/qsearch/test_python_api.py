@@ -123,6 +123,8 @@ def test_a_notebook_shows_a_result_and_a_module(tmp_path: Path) -> None:
     module = qsearch.load(tmp_path / "run")._repr_html_()
     assert "quantized_main" in module
     assert "calibrate_mode" in module
+    assert repr(result).startswith(f"SearchResult({str(tmp_path / 'run')!r}, best trial 0: top-1 9")
+    assert len(repr(result)) < 200
 
 
 @pytest.mark.slow

@@ -59,7 +59,8 @@ class _ByClass(Sums, ABC):
 
 class F1(_ByClass):
     """F1 of every class, their mean. An only output is a class from 0 on, or a score: a probability
-    where all samples have one from 0 to 1, else a logit."""
+    where all samples have one from 0 to 1, else a logit; then it is the F1 of the class 1, as
+    scikit-learn's default."""
 
     def counts(self, output: NDArray[Any], wanted: NDArray[Any]) -> State:
         found: State = {}
@@ -73,12 +74,15 @@ class F1(_ByClass):
         of_logits = any(key.rpartition(":")[2] in logits for key in state)
         least = _Band.LOW if of_logits else _Band.YES
         scores = []
-        for several, own in _by_class(state):
+        for of_class, own in _by_class(state):
             wanted, found, counts = counted_answers(own)
-            if (found < 0).any():
+            is_score = (found < 0).any()
+            if is_score:
                 found = (found >= least).astype(np.int64)
-            how: dict[str, Any] = {"average": "binary" if several else "macro", "zero_division": 0}
-            scores.append(f1_score(wanted, found, sample_weight=counts, **how))
+            average = "binary" if of_class or is_score else "macro"
+            scores.append(
+                f1_score(wanted, found, sample_weight=counts, average=average, zero_division=0)
+            )
         return float(np.mean(scores))
 
 

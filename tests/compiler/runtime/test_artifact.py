@@ -539,3 +539,12 @@ def test_a_copy_of_a_module_that_ran_gives_the_same(saved: Path) -> None:
     first = module.run(batch(1))
     copy = deepcopy(module)
     np.testing.assert_array_equal(copy.run(batch(1))[0], first[0])
+
+
+def test_a_module_is_called_with_inputs_in_order_by_name_or_as_a_mapping() -> None:
+    x, y = relay.var("x", (1, 3)), relay.var("y", (1, 3))
+    module = QModule(relay.module(relay.Function((x, y), relay.op.subtract(x, y))))
+    first, second = np.arange(3, dtype="f")[None], np.ones((1, 3), "f")
+    inputs = {"y": second, "x": first}
+    for found in (module(first, second), module(**inputs), module(inputs)):
+        np.testing.assert_array_equal(found, first - second)

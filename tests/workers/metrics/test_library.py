@@ -212,6 +212,6 @@ def test_words_that_are_heard_in_silence_are_errors() -> None:
 
 def test_an_only_score_is_a_logit_or_a_probability() -> None:
     logits = (LOGITS[:, 1:] - LOGITS[:, :1]).astype(np.float32)
-    wanted = sklearn_metrics.f1_score(CLASSES, logits[:, 0] > 0, average="macro")
+    wanted = sklearn_metrics.f1_score(CLASSES, logits[:, 0] > 0, average="binary")
     assert scored("f1", logits, CLASSES) == pytest.approx(wanted)
     assert scored("f1", 1 / (1 + np.exp(-logits)), CLASSES) == pytest.approx(wanted)
