@@ -159,13 +159,6 @@ class Scorer:
     compared: Callable[[Score, int], Mapping[str, float]] | None = None
     seed: int = 0
 
-    def name_for(self, qconfig: Mapping[str, Any]) -> EvaluatorName:
-        """The engine holds integers only; a module that may keep float parts is simulated."""
-        integral = qconfig["partition_conversions"] == "fully_integral"
-        if integral:
-            return self.whole.build.evaluator
-        return "simulated"
-
     def is_checked(self, number: int) -> bool:
         """True where the reference runs beside it: for the first, and one of eight by the seed."""
         return number == 0 or (number + self.seed) % CHECKED_ONE_OF == 0
@@ -192,16 +185,14 @@ class Scorer:
 
     def build(self, qconfig: QConfig, scales: tuple[float, ...] | None) -> Build:
         """Build of a configuration with its activation ranges."""
-        fields = qconfig.to_dict()
         if self.channels and qconfig.needs_channels:
             channels = self.channels(qconfig)
         else:
             channels = None
         return replace(
             self.whole.build,
-            qconfig=fields,
+            qconfig=qconfig.to_dict(),
             activation_scales=scales,
-            evaluator=self.name_for(fields),
             channels=channels,
         )
 

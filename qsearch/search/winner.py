@@ -244,7 +244,7 @@ class Winner:
         progress = self.context.progress
         samples = scorer.whole.samples
         qconfig = QConfig.from_dict(best.qconfig)
-        name = scorer.name_for(best.qconfig)
+        name = scorer.whole.build.evaluator
         names = [port.name for port in prepared.source.interface.outputs]
         fields = joined_fields(prepared.source.structure, names)
         scored = scorer.build(qconfig, self.calibration.scales_for(qconfig))

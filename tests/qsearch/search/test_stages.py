@@ -318,3 +318,17 @@ def test_patience_ends_a_search_without_layers_whose_stages_say_why_they_are_ski
         repository.close()
     assert [s.state for s in stages] == ["skipped", "complete", "skipped"]
     assert "--minimize" in (stages[0].data or {})["why"]
+
+
+def test_a_score_is_of_the_module_that_ships_whatever_its_parts(tmp_path: Path) -> None:
+    space = tmp_path / "space.yaml"
+    space.write_text("fields: {partition_conversions: [enabled, disabled, fully_integral]}")
+    result = search(tmp_path / "run", space=space, trials=3)
+    hashes = {trial.outcome.outputs_sha256 for trial in result.trials if trial.outcome}
+    assert len(result.trials) == 3
+    assert len(hashes) == 1
+    tried = 'partition_conversions=enabled,layers={"conv_0":{"float":true}}'
+    mixed = search(tmp_path / "mixed", trials=1, allow_float=True, try_=[tried])
+    assert [trial.stage for trial in mixed.trials] == ["tried"]
+    for found in (result, mixed):
+        assert found.summary["emitted"]["equal_outputs"] == 1.0
