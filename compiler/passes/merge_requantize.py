@@ -11,7 +11,7 @@
 
 In front: casts to wider integers, a constant bias, a relu, clips, a stop_fusion. Behind: clips,
 constant sums behind a clip, casts to narrower integers and stop_fusion, where all that reads the
-value does the same. No value changes.
+value does the same; a stop_fusion also where other readers have none. No value changes.
 
 A requantization never decreases as its data grow, so R(clip(x, a, b)) = clip(R(x), R(a), R(b)).
 Limits in front, also those of channels, become limits of the result where all channels get the same
@@ -315,8 +315,16 @@ class _Merged:
     def _takes_behind(self) -> bool:
         """Take in what reads the result, if all of that does the same and a field can say it."""
         users = [user for node in self.last for user in self._users[node]]
-        first = users[0] if users else None
-        if self._attrs.stored or not isinstance(first, Call):
+        if self._attrs.stored or not users:
+            return False
+        marks = [user for user in users if user is not None and is_op_call(user, _STOP)]
+        if marks:
+            self._attrs = replace(self._attrs, stored=True)
+            self._quant = marks[0].quant or self._quant
+            self.last = tuple(dict.fromkeys((*self.last, *marks)))
+            return True
+        first = users[0]
+        if not isinstance(first, Call):
             return False
         number = _added(first)
         for user in users:
@@ -336,7 +344,7 @@ class _Merged:
             self._quant = self._quant._replace(zero_point=moved)
         if self._quant is None or not is_op_call(first, "cast"):
             self._quant = first.quant or self._quant
-        if not is_op_call(first, "cast", _STOP):  # those are of who reads it
+        if not is_op_call(first, "cast"):  # it is of who reads it
             self._spans.append(first.span)
         return True
 
@@ -347,8 +355,6 @@ class _Merged:
             bound = None
         else:
             bound = (attrs.low, attrs.high)
-        if is_op_call(user, _STOP):
-            return replace(attrs, stored=True)
         if is_op_call(user, "cast"):
             dtype = _dtype(user)
             narrower = is_integer(dtype) and bits(dtype) <= bits(attrs.out_dtype)

@@ -4,9 +4,8 @@ annotation.stop_fusion: the identity; FuseOps does not look through it.
 
 from __future__ import annotations
 
-from compiler.ir.expr import Args, Call, Expr, is_op_call
+from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.ty import is_float
-from compiler.ir.walk import behind
 from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.identity import identity_op
 from compiler.ops.op_attrs import OpAttrs
@@ -23,7 +22,13 @@ from compiler.ops.rules.pass_through import (
     annotate_pass_through,
     keeps_integers,
 )
-from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, of_integers, storage_dtype
+from compiler.ops.rules.realize import (
+    FQRealizeRewrite,
+    QRealizeIntExpr,
+    can_be_stored,
+    of_integers,
+    storage_dtype,
+)
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind
 
@@ -80,8 +85,7 @@ FQAnnotateRewrite.register(stop_fusion)(annotate_pass_through)
 @of_integers
 def stop_fusion_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
     """The mark, behind a requantization, which takes it in as ``stored``; Relay has it always."""
-    _, source = behind(data.data, ("cast", "clip", "add", "subtract"))
-    if ctx.qconfig.is_relay or is_op_call(source, "qnn.requantize"):
+    if ctx.qconfig.is_relay or can_be_stored(data.data):
         return data.like(with_args(ref_call, (data.data,)), channel_clip=data.channel_clip)
     return data
 

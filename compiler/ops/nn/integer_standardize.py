@@ -351,7 +351,7 @@ def realize_norm(ref_call: Call, data: Expr, norm: Norm, ctx: QuantizeContext) -
             return None
         standard = tflm_standardize(data, axis, count, epsilon, norm.centred, affine.out_bits)
     else:
-        source = cast(data.data, "int16" if data.fits("int16") else "int32")
+        source = data.in_dtype("int16" if data.fits("int16") else "int32")
         standard = Call(
             integer_standardize,
             (source,),

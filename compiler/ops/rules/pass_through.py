@@ -173,7 +173,7 @@ def annotate_tabulated(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr
 def realize_max_pool(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
     """The maximum of narrow integers; of wide integers when no quantize point clipped the data."""
     dtype = storage_dtype(data.low, data.high, ctx.qconfig)
-    if dtype is None:
+    if dtype is None or (dtype == data.dtype and not ctx.qconfig.is_relay):
         return data.like(with_args(ref_call, (data.data,)))
     return data.like(with_args(ref_call, (cast(data.data, dtype),)), dtype=dtype)
 

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import InternalQuantizeError
-from compiler.ir.expr import Args, Call, Constant, Expr, TempExpr, describe
+from compiler.ir.expr import Args, Call, Constant, Expr, TempExpr, describe, is_op_call
 from compiler.ir.ty import bits, integer_range, is_float
+from compiler.ir.walk import behind
 from compiler.ops.rules.dom_scale import DomScale
 from compiler.ops.rules.integer_calls import (
     add,
@@ -174,6 +175,12 @@ class QRealizeIntExpr(TempExpr):
             return self
         moved = worth(add(self.data, scalar(shift, self.dtype)), self.scale, shift)
         return self.like(moved, zero_point=shift)
+
+
+def can_be_stored(data: Expr) -> bool:
+    """Return whether a requantization gives the data, which can take in a stop_fusion."""
+    _, source = behind(data, ("cast", "clip", "add", "subtract"))
+    return is_op_call(source, "qnn.requantize")
 
 
 def of_integers(

@@ -406,15 +406,23 @@ class _Step:
         return self._scaled(data, shift, "int64", rank, bounds, multiplier)
 
     def _finish(self, data: Expr, work: str, bounds: tuple[float, float] | None) -> QRealizeIntExpr:
-        if bounds is not None:
+        if bounds is not None and not self._is_within(bounds):
             data = clip(data, *bounds)
             if self.nbit:
                 data = worth(data, self.out, bits=self.nbit)
         made = integers(data, self.out, work, self.value.bounds_of)
         dtype = self.value.dtype
+        if self.nbit and not self.rounds_twice:
+            dtype = WIDE_INPUT
         if not made.fits(dtype):  # more bits than the narrow integers had so far
             dtype = self.qconfig.dtype_activation
         return made.like(made.in_dtype(dtype), dtype=dtype)
+
+    def _is_within(self, bounds: tuple[float, float]) -> bool:
+        """Return whether the integers stay as they are and a clip would change none of them."""
+        if not self.same or self.qconfig.is_relay:
+            return False
+        return bounds[0] <= self.value.low and self.value.high <= bounds[1]
 
     def apply(self, values: Ints) -> Ints:
         """The step on numbers, one per channel, before the final clip."""

@@ -37,6 +37,7 @@ from compiler.ops.rules.integer_calls import (
 from compiler.ops.rules.realize import (
     Pair,
     QRealizeIntExpr,
+    can_be_stored,
     integer_limits,
     integers,
     require_fits,
@@ -380,8 +381,10 @@ def _as_accumulator(
         return value.like(cast(data, acc), dtype=acc).centred(acc)
     if narrow is not None and input_quantization(ref_arg):
         # Stored narrow: this is what a fused kernel writes to memory.
-        data = cast(stop_fusion(cast(value.data, narrow)), acc)
-        return value.like(data).centred(acc)
+        data = cast(value.data, narrow)
+        if qconfig.is_relay or can_be_stored(data):
+            data = stop_fusion(data)
+        return value.like(cast(data, acc)).centred(acc)
     return value.like(value.data)
 
 

@@ -141,7 +141,6 @@ def add_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None
                 f"{describe(ref_call)} runs in float: only one operand is quantized"
             )
         return None
-    acc = ctx.qconfig.dtype_activation
     reach = ctx.reach_of(ref_call)
     with_bias = _folded(ref_call, pair)
     if with_bias is not None:
@@ -152,16 +151,43 @@ def add_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None
             bias = sides[1 - place]
             wider = bias.like(add_call(bias.data, more))
             sides = (sides[0], wider) if place == 0 else (wider, sides[1])
-            return _sum(ref_call, sides, scale, acc)
+            return _sum(ref_call, sides, scale, ctx)
     sides, scale = unify_for_add(ref_call, pair, ctx.qconfig, reach)
-    return _sum(ref_call, sides, scale, acc)
+    return _sum(ref_call, sides, scale, ctx)
 
 
-def _sum(ref_call: Call, sides: Pair, scale: DomScale, acc: str) -> QRealizeIntExpr:
+def _sum(ref_call: Call, sides: Pair, scale: DomScale, ctx: QuantizeContext) -> QRealizeIntExpr:
+    acc = ctx.qconfig.dtype_activation
     lhs, rhs = sides
-    total = integers(with_args(ref_call, (lhs.data, rhs.data)), scale, acc, lhs.bounds_of)
+    total = integers(with_args(ref_call, (lhs.data, rhs.data)), scale, acc, ctx.bounds_of)
     require_fits(total.bound, acc, ref_call)
+    if ctx.qconfig.is_relay:
+        return total
+    return _with_bias_last(ref_call, total, acc)
+
+
+def _with_bias_last(ref_call: Call, total: QRealizeIntExpr, acc: str) -> QRealizeIntExpr:
+    """Write x + (y + bias) as (x + y) + bias, if x + y fits: a requantization takes in the bias."""
+    assert isinstance(total.data, Call)
+    for index, side in enumerate(total.data.args):
+        bias_index = _bias_index(ref_call.args[index])
+        if bias_index is None or not is_op_call(side, "add"):
+            continue
+        operands = list(total.data.args)
+        operands[index] = side.args[1 - bias_index]
+        without_bias = total.like(with_args(ref_call, tuple(operands)))
+        if without_bias.fits(acc):
+            return total.like(add_call(without_bias.data, side.args[bias_index]))
     return total
+
+
+def _bias_index(ref_arg: Expr) -> int | None:
+    """Return the index of the constant operand of a sum; None for other values."""
+    if is_op_call(ref_arg, "add"):
+        for index, operand in enumerate(ref_arg.args):
+            if is_quantized_constant(operand):
+                return index
+    return None
 
 
 def _folded(ref_call: Call, pair: Pair) -> tuple[int, Expr] | None:
