@@ -72,7 +72,7 @@ class Shipped:
             qconfig,
             known,
             samples,
-            recorded_proof(self.module),
+            recorded_proof(self.module, qconfig),
             before=before,
             after=after,
         )
@@ -114,13 +114,15 @@ def provenance_of(
     }
 
 
-def recorded_proof(module: IRModule) -> dict[str, Any] | None:
-    """Record of the static proof of a fully integral module; None where float is left in it."""
+def recorded_proof(module: IRModule, qconfig: QConfig) -> dict[str, Any] | None:
+    """Record of the static proof of a module; None if its configuration lets float be left in it,
+    and float is left."""
     from compiler.proof.derive import derive_static
     from compiler.proof.record import record_of
 
     proof = derive_static(module)
-    if any(finding.check == "dtypes" for finding in proof.findings):
+    integral = qconfig.partition_conversions == "fully_integral"
+    if not integral and any(finding.check == "dtypes" for finding in proof.findings):
         return None
     for finding in proof.findings:
         log.warning("the module is not proved: %s", finding)

@@ -107,3 +107,29 @@ def test_what_compile_writes_verifies_and_computes_what_the_model_does(
         wanted = np.stack([session.run(row)[place] for row in rows])
         found = np.stack([module.run(row)[place] for row in rows])
         assert np.square(found - wanted).sum() < 1e-2 * np.square(wanted).sum()
+
+
+@pytest.mark.parametrize("operator", ["Add", "Mul"])
+def test_arithmetic_behind_the_integers_of_a_float_ends_with_1_as_its_verification_does(
+    operator: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = [
+        node("MatMul", ["x", "w"], ["h"]),
+        node("Cast", ["h"], ["i"], to=INT64),
+        node(operator, ["i", "three"], ["j"]),
+        node("Cast", ["j"], ["y"], to=FLOAT),
+    ]
+    constants = [
+        numpy_helper.from_array(WEIGHT, "w"),
+        numpy_helper.from_array(np.array(3), "three"),
+    ]
+    taken = [helper.make_tensor_value_info("x", FLOAT, [1, 16])]
+    given = [helper.make_tensor_value_info("y", FLOAT, None)]
+    graph = helper.make_graph(nodes, "g", taken, given, constants)
+    model, file, stored = (tmp_path / name for name in ("m.onnx", "m.qmod", "d.npz"))
+    opsets = [helper.make_opsetid("", 18)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), model)
+    np.savez(stored, x=RNG.standard_normal((8, 16)).astype(np.float32))
+    assert run(["compile", str(model), "--calib", str(stored), "-o", str(file)]) == 1
+    assert "the module is not proved: @dequantize_outputs" in capsys.readouterr().err
+    assert run(["verify", str(file)]) == 1
