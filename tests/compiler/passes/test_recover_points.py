@@ -11,6 +11,7 @@ from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.passes.recover_points import RecoverPoints
 from compiler.quantize import Calibration, QConfig, prerequisite_optimize
+from tests.each import each
 
 op = relay.op
 SCALE = 2.0**-5
@@ -91,5 +92,5 @@ def test_a_network_keeps_the_grids_that_it_was_trained_with() -> None:
     mod = prerequisite_optimize(mod, None, 3, simplify=True)
     data = [{"x": rng.normal(0, 1, (4, 64)).astype(np.float32)} for _ in range(4)]
     integers = Calibration(mod, data).candidate(QConfig.recommended()).module
-    for batch in data:
+    for batch in each(data):
         np.testing.assert_array_equal(evaluate(integers, batch)[0], evaluate(mod, batch)[0])

@@ -68,7 +68,9 @@ def test_with_powers_of_two_every_value_is_that_of_the_rescaled_network(seed: in
     _, *own = ReferenceExecutor(plain).run(data)
     _, *theirs = ReferenceExecutor(rescaled).run(data)
     for output, expected in each(zip(found, theirs, strict=True)):
-        np.testing.assert_array_equal(output.of(own), expected)
+        # Subnormal numbers have fewer bits than their multiples.
+        normal = np.abs(expected) >= np.finfo(np.float32).tiny
+        np.testing.assert_array_equal(output.of(own)[normal], expected[normal])
 
 
 class Counting(LocalData):
