@@ -19,7 +19,7 @@ import logging
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
@@ -61,8 +61,8 @@ ROUNDS, TURN_MS = 15, 10.0
 class Reader(CalibrationDataReader):  # type: ignore[misc]
     """Batches of named arrays."""
 
-    def __init__(self, data: Arrays, batch: int) -> None:
-        self._batches = list(batches(data, batch))
+    def __init__(self, data: Iterable[Arrays]) -> None:
+        self._batches = list(data)
         self.rewind()
 
     def get_next(self) -> Arrays | None:
@@ -122,8 +122,8 @@ def decibels(found: list[list[NDArray[Any]]], wanted: list[list[NDArray[Any]]]) 
     return 200.0 if value is None else value
 
 
-def statics(path: Path, calib: Arrays, batch: int, folder: Path) -> Iterator[Path]:
-    """What quantize_static makes of a network, of the configurations that it can."""
+def statics(path: Path, calib: Sequence[Arrays], folder: Path) -> Iterator[Path]:
+    """What quantize_static makes of a network and batches, of the configurations that it can."""
     prepared = path
     with suppress(Exception):  # its shape inference refuses some
         prepared = peers.prepare(path, folder)
@@ -135,7 +135,7 @@ def statics(path: Path, calib: Arrays, batch: int, folder: Path) -> Iterator[Pat
                     quantize_static(
                         str(prepared),
                         str(file),
-                        Reader(calib, batch),
+                        Reader(calib),
                         quant_format=QuantFormat.QDQ,
                         per_channel=channels,
                         activation_type=kind,
@@ -151,7 +151,7 @@ def figures(name: str, data: Path, trials: int, folder: Path) -> dict[str, Any]:
     batch = onnx.load(path).graph.input[0].type.tensor_type.shape.dim[0].dim_value or 1
     wanted = outputs(peers.session(path), fresh, batch)
     theirs: dict[Path, float] = {}
-    for file in statics(path, calib, batch, folder):
+    for file in statics(path, list(batches(calib, batch)), folder):
         with suppress(Exception):  # onnxruntime refuses some of its own
             theirs[file] = decibels(outputs(peers.session(file), fresh, batch), wanted)
     best = max(theirs, key=lambda file: theirs[file])
