@@ -30,6 +30,11 @@ import numpy as np
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 import qsearch
+from compiler.ir.dataflow import Step, dataflow
+from compiler.ir.module import IRModule
+from compiler.ops.evaluate import evaluate_flow, evaluate_step, flatten
+from compiler.quantize.conversions.partition_conversions import CORE, PREFIX
+from compiler.ranges.analysis import ranges_of
 from compiler.runtime.artifact import QModule
 from tests.benchmarks import onnxruntime_peers as peers
 from tests.benchmarks.bench_qdq import decibels, statics
@@ -44,6 +49,7 @@ from tests.benchmarks.public_models import (
 )
 
 Run = Callable[[Arrays], Outputs]
+PRODUCTS = ("nn.conv2d", "nn.dense", "nn.matmul")
 FORMS = ("engine", "reference", "integer", "c")
 ROUNDS = 9
 _COMPARED = 4
@@ -131,6 +137,41 @@ def differing(module: QModule, inputs: Sequence[Arrays]) -> dict[str, int]:
             for ours, theirs in zip(*pair, strict=True)
         )
     return differ
+
+
+def tightest(module: IRModule, inputs: Sequence[Arrays]) -> dict[str, Any]:
+    """The sum of products whose bound is largest, the bound, and the largest value in runs."""
+    flow = dataflow(module, CORE)
+    ranges = ranges_of(flow)
+    steps = {step for step in flow.steps if step.name in PRODUCTS}
+
+    def bound_of(step: Step) -> int:
+        bounds = ranges.of(step.results[0])
+        return max(-bounds.lowest, bounds.highest)
+
+    most = max(steps, key=bound_of)
+    seen = 0
+    converted = dataflow(module, PREFIX)
+    for given in inputs:
+        arrays = [np.asarray(given[value.name]) for value in converted.inputs]
+        values = dict(zip(flow.inputs, flatten(evaluate_flow(converted, *arrays)), strict=True))
+        for step in flow.steps:
+            operands = [
+                values[arg] if arg.data is None else np.asarray(arg.data) for arg in step.args
+            ]
+            values.update(zip(step.results, evaluate_step(step, operands), strict=True))
+        seen = max(seen, int(np.abs(values[most.results[0]].astype(np.int64)).max()))
+    bound = bound_of(most)
+    return {"sum": ranges.name_of(most), "bound": bound, "of_int32": bound / 2**31, "seen": seen}
+
+
+def bounded(model: PublicModel, asked: argparse.Namespace) -> dict[str, Any]:
+    """The tightest sum of the module of ``compile``, and outputs that differ between its forms."""
+    wheel = unpacked(model.wheel, asked.wheels)
+    calib, scored = split(model.samples(asked.samples, 1, wheel))
+    module = qsearch.quantize(wheel / model.path, calib.inputs)
+    inputs = list(rows(scored))[:_COMPARED]
+    return tightest(module.module, inputs) | {"differ": differing(module, inputs)}
 
 
 def measured(model: PublicModel, asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -229,12 +270,17 @@ def main() -> int:
     parser.add_argument("--wheels", type=Path, default=Path(tempfile.gettempdir()) / "wheels")
     parser.add_argument("--samples", type=int, default=200)
     parser.add_argument("--trials", type=int, default=16)
+    parser.add_argument("--bounds", action="store_true", help="of sums alone")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
     asked = parser.parse_args()
     logging.disable(logging.WARNING)
     report: dict[str, Any] = {"machine": machine(), "models": {}}
     for name in asked.models:
+        if asked.bounds:
+            report["models"][name] = bounded(MODELS[name], asked)
+            print(name, report["models"][name], flush=True)
+            continue
         with tempfile.TemporaryDirectory() as folder:
             report["models"][name] = measured(MODELS[name], asked, Path(folder))
         print(markdown({"models": {name: report["models"][name]}}), flush=True)
