@@ -162,7 +162,12 @@ def tightest(module: IRModule, inputs: Sequence[Arrays]) -> dict[str, Any]:
             values.update(zip(step.results, evaluate_step(step, operands), strict=True))
         seen = max(seen, int(np.abs(values[most.results[0]].astype(np.int64)).max()))
     bound = bound_of(most)
-    return {"sum": ranges.name_of(most), "bound": bound, "of_int32": bound / 2**31, "seen": seen}
+    return {
+        "sum": f"%{flow.steps.index(most)} {most.name}",
+        "bound": bound,
+        "of_int32": bound / 2**31,
+        "seen": seen,
+    }
 
 
 def bounded(model: PublicModel, asked: argparse.Namespace) -> dict[str, Any]:
@@ -171,7 +176,9 @@ def bounded(model: PublicModel, asked: argparse.Namespace) -> dict[str, Any]:
     calib, scored = split(model.samples(asked.samples, 1, wheel))
     module = qsearch.quantize(wheel / model.path, calib.inputs)
     inputs = list(rows(scored))[:_COMPARED]
-    return tightest(module.module, inputs) | {"differ": differing(module, inputs)}
+    pipeline = module.pipeline
+    core = inputs if pipeline is None else list(map(pipeline.prepare, inputs))
+    return tightest(module.module, core) | {"differ": differing(module, inputs)}
 
 
 def measured(model: PublicModel, asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
