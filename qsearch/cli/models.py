@@ -92,7 +92,8 @@ def _print_diagnosis(found: ModelDiagnosis, every: bool) -> None:
         why = ""
     copies = sum(entry.reason == "copied" for entry in diagnosis.operators)
     why += f", {copies} of which return an input as an output" if copies else ""
-    print(f"{diagnosis.integer_count} operators integer, {diagnosis.float_count} float{why}")
+    noun = "operator" if diagnosis.integer_count == 1 else "operators"
+    print(f"{diagnosis.integer_count} {noun} integer, {diagnosis.float_count} float{why}")
     if causes := diagnosis.causes():
         print("what keeps it from integers:")
     for cause in causes:
@@ -107,7 +108,13 @@ def _print_diagnosis(found: ModelDiagnosis, every: bool) -> None:
         print(wrapped(f"    {cause['advice']}", "    "))
     for note in diagnosis.notes:
         print(wrapped(note, "  "))
-    print(f"integers only: {'yes' if diagnosis.fully_integral else 'no'}")
+    if not diagnosis.fully_integral:
+        answer = "no"
+    elif found.cut is None:
+        answer = "yes"
+    else:
+        answer = "yes, without the parts around the cut"
+    print(f"integers only: {answer}")
     if diagnosis.fully_integral:
         print(f"kernels of the engine on this machine: {detected_isa()}")
     for obstacle in () if diagnosis.fully_integral else diagnosis.obstacles:

@@ -360,7 +360,9 @@ def plan(resolved: Resolved) -> dict[str, Any]:
         "calibration": f"{prepared.calib.described}: {prepared.calib.count} samples",
         "evaluation": f"{prepared.evaluation.described}: {prepared.evaluation.count} samples"
         + (", labels" if prepared.has_labels else ""),
-        "float model": "not run: no label per sample" if found is None else found.summary,
+        "float model": "not examined: it gives no class that a label may name"
+        if found is None
+        else found.summary,
         "metric": prepared.objective.names[0],
         "search": prepared.objective.goal(settings.max_drop),
         "hardware": prepared.hardware[1] if prepared.hardware is not None else "none",
