@@ -301,12 +301,12 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
         ]
     if made.float_ops:
         facts["other_float"] = ", ".join(f"{n} x {op}" for op, n in made.float_ops.items())
-    sqnr = written.facts["sqnr_to_the_module_db"]
-    if not options.reduce_range and adds_pairs():
-        near = "" if sqnr is None else f": here the file has {sqnr} dB to its module"
+    config = module.qconfig
+    fits = options.reduce_range or (config is not None and config.weight_scale == "pairs")
+    if adds_pairs() and not fits:
         facts["warning"] = (
-            "the 8 bit kernels of this processor add pairs of products in 16 bits, which saturates"
-            f"{near}; add --reduce-range if the file is for such a processor"
+            "the 8 bit kernels of this processor add pairs of products in 16 bits, which "
+            "saturates: make the module with weight_scale=pairs, or add --reduce-range"
         )
     return replace(written, facts={**facts, **written.facts})
 

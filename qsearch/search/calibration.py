@@ -216,7 +216,7 @@ class FirstChoice:
         if known is not None or "weight_rounding" not in names or rows.trials_of(study_id):
             return known or FirstChoice()
         qconfig, decisions = calibration.choose()
-        asked = fields_of(prepared.settings.for_)
+        asked = fields_of(prepared.settings.for_, prepared.settings.assume_vnni)
         start = prepared.start.to_dict()
         qconfig = qconfig.with_overrides(**{name: start[name] for name in asked})
         told = [str(decision) for decision in decisions if decision.field not in asked]

@@ -433,11 +433,12 @@ def searched_space(
     weighted = bool(weighted_calls(module["main"]))
     weights = weighted_layers(module) if weighted else {}
     names = tuple(weights)
-    fields = dict(fields_of(settings.for_))
+    fields = dict(fields_of(settings.for_, settings.assume_vnni))
     if fields:
         fields.setdefault("layers", {})
     if settings.space is not None:
         asked = read_space(settings.space, names)
+        fields.pop("weight_scale", None)  # the file's own counts
         if settings.for_ == QDQ:
             asked = _for_qdq(asked, fields)
     else:

@@ -370,6 +370,8 @@ class Settings(BaseModel):
         description=f"target format, which sizes and limits refer to: {', '.join(FORMS)}; a core "
         "adds RAM, flash and instruction counts",
     )
+    assume_vnni: Annotated[bool, Flag(OBJECTIVE)] = False
+    """with --for qdq: only processors with VNNI run the file, whose kernels saturate no sums"""
     at_most: Annotated[Limits, Flag(OBJECTIVE, "COST=N", repeatable=True)] = ()
     """limit of another cost: hw_groups=39, latency=5 (ms), ram=64k, flash=256k; repeatable"""
     hw: Annotated[Text | None, Flag(OBJECTIVE, "FILE|opu|opu_q|npu")] = None

@@ -68,12 +68,20 @@ RESTRICTED: Final = (*LITERT, QDQ)
 """Forms that ask for fields of every module."""
 
 
-def fields_of(form: str) -> Mapping[str, Any]:
-    """Fields of a QConfig that every module has whose file is of this form; most ask for none."""
+def fields_of(form: str, assume_vnni: bool = False) -> Mapping[str, Any]:
+    """Fields of a QConfig that every module has whose file is of this form; most ask for none.
+
+    Args:
+        assume_vnni: weights of a QDQ file may have pairs whose products saturate in the 16 bits
+            that kernels without VNNI add them in.
+    """
     if form in LITERT:
         return {"requantization": "tflite", **LITERT[form]}
     if form == QDQ:
-        return {**LITERT["tflite"], "layers": {"<sums>": {"nbit_input": 8}}}
+        fields = {**LITERT["tflite"], "layers": {"<sums>": {"nbit_input": 8}}}
+        if assume_vnni:
+            return fields
+        return {**fields, "weight_scale": "pairs"}
     return {}
 
 

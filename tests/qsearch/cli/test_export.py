@@ -212,19 +212,24 @@ def test_a_module_of_other_bits_is_told_how_one_for_qdq_is_made(
     assert "qsearch compile --qconfig auto,for=qdq" in said
 
 
-@pytest.mark.parametrize("pairs", [True, False])
+@pytest.mark.parametrize(
+    ("pairs", "weight_scale"), [(True, "mse"), (False, "mse"), (True, "pairs")]
+)
 def test_a_loss_of_the_processor_names_the_reduced_range(
     pairs: bool,
-    for_qdq: Path,
+    weight_scale: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("compiler.targets.engine.library.adds_pairs", lambda: pairs)
-    words = ["export", str(for_qdq), "--format", "qdq", "-o", str(tmp_path / "q.onnx"), "--json"]
+    module = tmp_path / "m.qmod"
+    config = f"auto,for=qdq,weight_scale={weight_scale}"
+    qsearch.quantize("digits", qconfig=config).save(module)
+    words = ["export", str(module), "--format", "qdq", "-o", str(tmp_path / "q.onnx"), "--json"]
     assert run(words) == 0
     told = json.loads(capfd.readouterr().out).get("warning", "")
-    assert ("add --reduce-range" in told) == pairs
+    assert ("add --reduce-range" in told) == (pairs and weight_scale == "mse")
     assert "--for qdq" not in told
     assert run([*words, "--reduce-range"]) == 0
     assert "warning" not in json.loads(capfd.readouterr().out)

@@ -171,3 +171,18 @@ def test_a_table_of_8_bits_looks_up_levels(tmp_path: Path) -> None:
     (table,) = [node.input[0] for node in found.node if node.op_type == "GatherElements"]
     assert [one.data_type for one in found.initializer if one.name == table] == [TensorProto.UINT8]
     assert exact_db(made.files[0], module, data) is None
+
+
+@pytest.mark.parametrize("assume_vnni", [False, True])
+def test_the_file_of_the_winner_fits_every_processor_unless_told(
+    assume_vnni: bool, tmp_path: Path
+) -> None:
+    result = qsearch.launch(
+        "digits", for_="qdq", assume_vnni=assume_vnni, trials=2, pool="inline", out=tmp_path
+    )
+    scales = {trial.qconfig["weight_scale"] for trial in result.trials}
+    assert ("pairs" not in scales) == assume_vnni
+    emitted = result.summary["emitted"]
+    if not assume_vnni:
+        assert scales == {"pairs"}
+        assert emitted["file"]["sqnr_db"] == pytest.approx(emitted["sqnr_db"], abs=0.5)
