@@ -162,7 +162,7 @@ def _stored_fields(ref_fields: tuple[Expr, ...], flat: Fields, qconfig: QConfig)
         moved = wide.like(wide.in_dtype(acc), dtype=acc)
         if not same_scale:
             moved = requantize(moved, scale, low, high, rank_of(ref), qconfig)
-        data = add(moved.data, scalar(shift, acc)) if shift else moved.data
+        data = add(moved.in_dtype(acc), scalar(shift, acc)) if shift else moved.data
         made = integers(cast(data, dtype), scale, dtype, v.bounds_of, zero_point=shift)
         fields.append(made)
     return fields
