@@ -93,7 +93,7 @@ class KnownTrials:
         if self.objective.feasible(score):
             if (value := self.objective.shown(score)) is not None:
                 self.most = max(self.most, value)
-            self._contend(_Rival(trial, rank, self.objective.costs(score)))
+            self._contend(_Rival(trial, rank, self.objective.rival_costs(score)))
 
     def _weigh(self, trial: Trial) -> None:
         """Compare a trial with all of lower numbers, and update the front of those within all

@@ -76,6 +76,7 @@ class LaunchOptions(TypedDict, total=False):
     max_drop: float | str | None
     max_size: int | str | None
     for_: str | None
+    assume_vnni: bool | None
     at_most: Mapping[str, float] | Sequence[str] | str | None
     hw: PathLike | None
     measure: str | None

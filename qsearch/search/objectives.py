@@ -11,6 +11,7 @@ from qsearch.settings.launch_settings import MaxDrop
 from qsearch.store.records import Trial
 from workers.metrics.library import LIBRARY, SHARES, WORDS
 from workers.metrics.registry import by_option, known_measures, measure
+from workers.metrics.size import WIDE_SHARE
 
 Score = Mapping[str, float | None]
 """Metric name → value: ``top1`` and ``agreement`` as fractions 0..1, ``sqnr_db`` in dB.
@@ -36,10 +37,23 @@ FLOAT_METRIC: Final = "metric_float"
 TOP1_STEP: Final = "top1_step"
 """In a score with labels: the loss of top-1 up to which luck explains it, see ``top1_step``."""
 
+FIRST_DB: Final = "first_db"
+"""In a score of a later batch: SQNR of trial 0 in dB."""
+
 WORST_OUTPUT: Final = "worst_output"
 """In a score of a model with several outputs: the place of the one with the least SQNR."""
 
-COMPARISONS: Final = frozenset({KEEPS_ACCURACY, FLOAT_TOP1, FLOAT_METRIC, TOP1_STEP, WORST_OUTPUT})
+COMPARISONS: Final = frozenset(
+    (
+        KEEPS_ACCURACY,
+        FLOAT_TOP1,
+        FLOAT_METRIC,
+        TOP1_STEP,
+        FIRST_DB,
+        WIDE_SHARE,
+        WORST_OUTPUT,
+    )
+)
 """Keys of a score that are no measures: what the float model makes of it, which output is meant."""
 
 UNCERTAIN: Final = "_error"
@@ -58,6 +72,13 @@ _CHANGED_ANSWERS: Final = 0.01
 _MOST_DB: Final = 100.0
 _SQNR_IN_STEP: Final = 0.01
 _DB_OF_A_BIT: Final = 6.02
+_WIDE_IN_STEP: Final = 0.3
+_FAR_IN_STEP: Final = 0.5
+_SAME_SHARE: Final = 0.02
+"""Shares of wide multiplications that differ by less take the same time."""
+_FAR_DB: Final = 3.0
+_GOOD_DB: Final = 30.0
+"""Time counts among modules that have so much SQNR, and are not ``_FAR_DB`` below trial 0."""
 
 # Begins the name of a limit on a cost other than size.
 _AT_MOST: Final = "at_most "
@@ -83,6 +104,8 @@ class Objective:
     than its SQNR does. The steps are the same for all trials of a study, so the order is total, and
     a trial with higher top-1 and SQNR than another is always before it. Other metrics of labels
     rank as no more than the float model's, too: what a module has more of them is luck.
+    Of modules that keep top-1 alike, have 30 dB, and are not far below trial 0, the one that
+    multiplies fewer data of more than 8 bits goes first, where no cost or limit was asked for.
 
     Accuracy and SQNR are maximised. A cost as the metric is minimised among the modules that keep
     their accuracy; behind them the rest, by accuracy.
@@ -135,7 +158,8 @@ class Objective:
         verb = "least" if metric.smaller_is_better else "most"
         also = "".join(f", least {name}" for name in self.minimize)
         explained = {
-            "top1": " (share of right answers), then most SQNR where luck explains the difference",
+            "top1": " (share of right answers); where luck explains the difference "
+            + ("most SQNR" if also or self.limited else "fewest 16-bit products, then most SQNR"),
             "sqnr": " (power of the float outputs by that of the errors, dB: higher is better)",
             "agreement": " (share of answers equal to the float model's)",
         }.get(self.metric, "")
@@ -174,10 +198,24 @@ class Objective:
         value = score[FLOAT_TOP1] or 0.0
         step = score[TOP1_STEP] or 0.0
         value -= steps * step
+        far, wide = self._time(score)
+        value -= (far * _FAR_IN_STEP + wide * _WIDE_IN_STEP) * step
         if not self.minimize:
             missing = 1.0 - min(max(sqnr_value(score) / _MOST_DB, 0.0), 1.0)
             value -= missing * _SQNR_IN_STEP * step
         return value
+
+    def _time(self, score: Score) -> tuple[bool, float]:
+        """Return whether SQNR decides before time, of a module that lacks it, and the share of the
+        multiplications that take long; (False, 0) where time does not count."""
+        wide = score.get(WIDE_SHARE)
+        if not self.counts_time or wide is None or self._steps_lost(score) is None:
+            return False, 0.0
+        first = score.get(FIRST_DB)
+        found = sqnr_value(score)
+        if first is None or found < max(first - _FAR_DB, _GOOD_DB):
+            return True, 0.0
+        return False, _steps_of_share(wide)
 
     def _steps_lost(self, score: Score) -> int | None:
         """Whole steps by which top-1 is below the float model's; None where steps do not count."""
@@ -222,6 +260,16 @@ class Objective:
     def smaller_is_better(self) -> tuple[bool, ...]:
         """True for each of the ``values`` of which less is better."""
         return (by_option(self.metric).smaller_is_better, *(True for _ in self.minimize))
+
+    def rival_costs(self, score: Score) -> tuple[float, ...]:
+        """The costs that a module must not exceed to be a rival: those of ``minimize``, or time."""
+        wide = _steps_of_share(score.get(WIDE_SHARE) or 0.0) if self.counts_time else 0.0
+        return (*self.costs(score), wide)
+
+    @property
+    def counts_time(self) -> bool:
+        """Return whether of modules of equal top-1 the faster one is better."""
+        return self.metric == "top1" and not self.minimize and not self.limited
 
     def costs(self, score: Score) -> tuple[float, ...]:
         """The costs of ``minimize``; less is better."""
@@ -342,10 +390,12 @@ class Objective:
         luckiest = max(luckier, key=lambda number: scores[number].get("top1") or 0.0)
         score = scores[luckiest]
         more = (score.get("top1") or 0.0) - top1
-        return (
-            f"trial {luckiest} has {100 * more:.2f} points more top-1 than trial {best}, "
-            f"which luck explains, and {sqnr_value(won) - sqnr_value(score):.1f} dB less SQNR"
-        )
+        told = f"trial {luckiest} has {100 * more:.2f} points more top-1 than trial {best}, "
+        told += "which luck explains"
+        less = sqnr_value(won) - sqnr_value(score)
+        if less >= 0.05:
+            told += f", and {less:.1f} dB less SQNR"
+        return told
 
 
 def _compared(name: str, cost: float) -> float:
@@ -357,6 +407,10 @@ def _compared(name: str, cost: float) -> float:
         return cost
     step = 2.0 ** (math.frexp(cost)[1] - _SIZE_STEPS.bit_length())
     return round(cost / step) * step
+
+
+def _steps_of_share(wide: float) -> float:
+    return round(wide / _SAME_SHARE) * _SAME_SHARE
 
 
 def option_of(limit: str) -> str:

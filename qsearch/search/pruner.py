@@ -108,7 +108,7 @@ class SignFlipPruner:
 
         def costs(score: Score) -> tuple[float, ...]:
             left = ((self.objective.bytes_of(score) or 0.0),) if leaves else ()
-            return (*self.objective.costs(score), *left)
+            return (*self.objective.rival_costs(score), *left)
 
         mine = costs(cost)
         fit = []

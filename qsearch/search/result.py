@@ -29,6 +29,7 @@ from qsearch.search.objectives import (
     lost,
     option_of,
     own_scores,
+    sqnr_value,
 )
 from qsearch.search.optuna_study import replica
 from qsearch.search.space import Params, Space, config_hash
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 _OF_EXTREMES: Final = ("size", "bit_operations", "latency", "c_latency")
 """Costs of a search that tells its smallest and its fastest module."""
+_TELLING_DB: Final = 1.0
 _ALWAYS_TOLD: Final = ("hw_groups", "hw_traffic")
 
 
@@ -139,6 +141,8 @@ class SearchResult:
             lines.append(f"{INDENT}{worst}")
         if alone:
             lines.append(f"compile   {alone}")
+        if more := self._more_db():
+            lines.append(_filled(more, "more dB   "))
         for one in s.get("front", ()):
             values = ", ".join(
                 f"{name} {_told(by_option(name), {by_option(name).name: one[name]})}"
@@ -179,6 +183,29 @@ class SearchResult:
         if self.exit_code == EXIT_TARGET_MISSED and s["target_missed"]:
             lines.append(f"target    missed: {self._missed()}")
         return "\n".join(lines)
+
+    def _more_db(self) -> str:
+        """Name the trial whose wider data would add SQNR and take longer; "" without one."""
+        objective = self.objective
+        if not self.summary["best"] or not objective.counts_time:
+            return ""
+        best = self._best()
+        equal = [
+            trial
+            for trial in self.trials
+            if trial.state == "complete"
+            and trial.outcome.score is not None
+            and objective.decides(trial.score) == objective.decides(best.score) == "sqnr"
+        ]
+        most = max(equal, key=lambda trial: sqnr_value(trial.score), default=best)
+        added = sqnr_value(most.score) - sqnr_value(best.score)
+        if added < _TELLING_DB:
+            return ""
+        wide = layers_told(most.qconfig) or f"nbit_input={most.qconfig['nbit_input']}"
+        return (
+            f"trial {most.number}, {wide}, has the same top-1, {added:.1f} dB more and takes "
+            "longer: --metric sqnr"
+        )
 
     def _repr_html_(self) -> str:
         """Return the lines of ``text`` as a table for notebooks."""

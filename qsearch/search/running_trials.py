@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from numpy.typing import NDArray
@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from compiler.qtypes.qconfig import QConfig
 from qsearch.errors import SearchFailedError
 from qsearch.run.progress import Progress
+from qsearch.search.known_trials import KnownTrials
+from qsearch.search.objectives import FIRST_DB, Score, sqnr_value
 from qsearch.search.pruner import SignFlipPruner
 from qsearch.search.scoring import Scorer, failed, merge
-from qsearch.store.records import TRIED, Ended, Shard, Trial
+from qsearch.store.records import TRIED, Ended, Outcome, Shard, Trial
 from workers.errors import BrokenRunError, DifferingOutputsError
 from workers.messages import EvaluationResult
 from workers.pool.protocol import Finished, Loss
@@ -110,6 +112,7 @@ class RunningTrials:
         pool: where they run.
         scorer: how requests are made and answers read.
         pruner: when to leave the rest of a trial; None evaluates all that do not collapse.
+        known: trials of the study that ended; None compares no trial with the first.
         roundings: what rounding of weights found, as arrays, by number of the trial.
         differing: numbers of trials that a spot check ended.
     """
@@ -118,6 +121,7 @@ class RunningTrials:
     scorer: Scorer
     pruner: SignFlipPruner | None
     roundings: dict[int, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
+    known: KnownTrials | None = None
     differing: set[int] = field(default_factory=set)
     _running: dict[int, _Run] = field(default_factory=dict)
 
@@ -190,7 +194,22 @@ class RunningTrials:
         else:
             rival = None
         outcome = self.scorer.outcome(merged, now - run.since, reason, rival)
+        outcome = self._beside_first(run.trial, outcome)
         return Ended(run.trial, outcome, _shards(kept, run.parts))
+
+    def _beside_first(self, trial: Trial, outcome: Outcome) -> Outcome:
+        """The outcome with SQNR of trial 0, of which trials of its own batch do not know."""
+        if outcome.score is None:
+            return outcome
+        if trial.number == 0:
+            first: Score | None = outcome.score
+        elif self.known is not None and trial.batch > 0 and 0 in self.known.by_number:
+            first = self.known.by_number[0].outcome.score
+        else:
+            first = None
+        if first is None:
+            return outcome
+        return replace(outcome, score={**outcome.score, FIRST_DB: sqnr_value(first)})
 
     def forget_roundings(self, but: int | None) -> None:
         """Forget what rounding found for all trials but one, which may win."""

@@ -318,7 +318,7 @@ class Session:
         )
         prunes = pruner if alpha > 0 else None
         roundings = self._winner.roundings
-        running = RunningTrials(context.pool, scorer, prunes, roundings)
+        running = RunningTrials(context.pool, scorer, prunes, roundings, queue.trials)
         return Driver(
             context,
             queue,

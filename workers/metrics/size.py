@@ -50,6 +50,9 @@ LITERT: Final[dict[str, Mapping[str, Any]]] = {
 }
 """Kinds of LiteRT files, and fields of their own."""
 
+WIDE_SHARE: Final = "wide_share"
+"""In a score: the share of the multiplications whose data have more than 8 bits."""
+
 QDQ: Final = "qdq"
 """The form of a QDQ file."""
 
@@ -88,7 +91,12 @@ def fields_of(form: str, assume_vnni: bool = False) -> Mapping[str, Any]:
 def size_figures(candidate: Candidate, form: str = DEFAULT_FORM) -> dict[str, float]:
     """Figures of a candidate, as keys of a score."""
     size = FORMS[form](candidate.module, candidate)
-    return {"model_bytes": float(size), "bit_operations": float(candidate.cost.bit_operations)}
+    cost = candidate.cost
+    return {
+        "model_bytes": float(size),
+        "bit_operations": float(cost.bit_operations),
+        WIDE_SHARE: cost.wide_share,
+    }
 
 
 declare_cost(

@@ -26,6 +26,7 @@ from compiler.quantize.layers import has_weight, named_weights, reads_table, wei
 
 FLOAT_BITS: Final = 32
 """Bits of a layer that stays in float."""
+_BYTE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,13 @@ class ModuleCost:
     def bit_operations(self) -> int:
         """Bit operations of one run of the module."""
         return sum(layer.bit_operations for layer in self.layers)
+
+    @property
+    def wide_share(self) -> float:
+        """The share of the multiplications whose data have more than 8 bits, which every processor
+        takes longer for."""
+        wide = sum(layer.multiplications for layer in self.layers if layer.nbit_input > _BYTE)
+        return wide / max(sum(layer.multiplications for layer in self.layers), 1)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""

@@ -84,7 +84,7 @@ def test_the_first_look_draws_the_module_and_the_second_asks_no_process(
 
 
 # The unit takes 8 bits; two of the convolutions read 16.
-@pytest.mark.parametrize(("groups", "count"), [("fused", 3), ("opu_q", 1)])
+@pytest.mark.parametrize(("groups", "count"), [("fused", 3), ("opu_q", 3)])
 def test_groups_are_boxes_whose_rows_are_operators(searched, groups, count):
     drawn = searched.get(f"{searched.study}/module/graph", params={"groups": groups}).json()
     rows = [row for frame in drawn["frames"] for box in frame["boxes"] for row in box["rows"]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qsearch.search.objectives import (
+    FIRST_DB,
     Objective,
     Score,
     comparisons,
@@ -14,6 +15,7 @@ from qsearch.search.objectives import (
 )
 from qsearch.settings.launch_settings import MaxDrop
 from workers.metrics.library import LIBRARY
+from workers.metrics.size import WIDE_SHARE
 
 SAMPLES = 480
 FLOAT: Score = {"top1": 430 / SAMPLES, "agreement": 1.0}
@@ -250,3 +252,41 @@ def test_without_labels_outputs_near_the_float_model_are_within_the_limit() -> N
     error = {"mae": -0.1, "agreement": None, "sqnr_db": 30.0}  # against the float model
     assert keeps_accuracy(error, {"sqnr_db": None}, most)
     assert not keeps_accuracy({**error, "sqnr_db": 10.0}, {"sqnr_db": None}, most)
+
+
+def timed(right: int, sqnr_db: float, wide_share: float, first_db: float | None = 42.0) -> Score:
+    first = {} if first_db is None else {FIRST_DB: first_db}
+    return {**scored(right, sqnr_db), WIDE_SHARE: wide_share, **first}
+
+
+def test_of_modules_that_keep_top1_the_faster_one_is_best_unless_it_loses_decibels() -> None:
+    objective = Objective("top1")
+    ranked = [
+        timed(427, 41.0, 0.0),
+        timed(430, 40.5, 0.004),  # takes no longer than without
+        timed(430, 47.9, 0.5),
+        timed(430, 47.9, 1.0),
+        timed(430, 38.9, 0.0),  # more than 3 dB below trial 0
+        timed(430, 29.0, 0.0, 31.0),  # below 30 dB
+        timed(430, 28.0, 0.0, None),
+        timed(420, 60.0, 0.0),
+    ]
+    ranks = [objective.rank(score, 0) for score in ranked]
+    assert ranks == sorted(ranks, reverse=True)
+    assert len(set(ranks)) == len(ranks)
+    assert objective.rival_costs(ranked[2]) > objective.rival_costs(ranked[0])
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        Objective("sqnr"),
+        Objective("top1", ("size",)),
+        Objective("top1", max_size=1e6),
+        Objective("top1", at_most=(("latency", 9.0),)),
+    ],
+)
+def test_time_does_not_count_where_something_else_was_asked_for(objective: Objective) -> None:
+    sizes = {"model_bytes": 1000.0, "latency_ms": 1.0}
+    wide, narrow = ({**timed(430, db, share), **sizes} for db, share in ((47.9, 1.0), (41.0, 0.0)))
+    assert objective.rank(wide, 0) > objective.rank(narrow, 0)
