@@ -52,7 +52,7 @@ rounds twice in int32: x * 2^max(shift, 0) * multiplier * 2^-31 with halves upwa
 2^min(shift, 0) with halves away from zero (TensorFlow Lite, MultiplyByQuantizedMultiplier)."""
 TFLM: Final = "tflm"
 _WHOLE: Final = 1 << 53
-"""Whole number up to which float64, the dtype of the bounds of clip, holds all."""
+"""Largest whole number up to which float64, the dtype of the bounds of clip, holds all."""
 _MOST_RIGHT: Final = 32
 """|product| <= 2^62, so from a shift by 63 on the added half decides alone."""
 
@@ -154,7 +154,7 @@ def limits_fit(attrs: RequantizeAttrs) -> bool:
     held = held and all_hold((low - attrs.zero_point, high - attrs.zero_point), attrs.compute_dtype)
     zero = attrs.zero_point
     reach = max(-low, high, zero - low, high - zero)
-    return held and low <= high and reach < _WHOLE
+    return held and low <= high and reach <= _WHOLE
 
 
 def all_hold(numbers: Sequence[int], *dtypes: str) -> bool:
