@@ -19,7 +19,6 @@ from compiler.lowering.lower_te import LowerTE
 from compiler.passes.convert_layout import ConvertLayout
 from compiler.passes.eta_expand import EtaExpand
 from compiler.passes.inline_requantize import InlineRequantize
-from compiler.passes.merge_requantize import MergeRequantize
 from compiler.runtime.lowered_module import LoweredModule
 from compiler.targets.c.stepwise import Lowering, Orders
 from compiler.targets.compilation_config import CompilationConfig
@@ -33,7 +32,6 @@ BEFORE_LOWERING: tuple[Pass, ...] = (InlineRequantize(), *BEFORE_FUSION, FuseOps
 
 BEFORE_C: tuple[Pass, ...] = (
     *BEFORE_FUSION,
-    MergeRequantize(words=True),
     InlineRequantize(high_half=True),
     FuseOps(),
     EtaExpand(),

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.expr import Call, Constant, Expr, Function, Op, Quant, TupleGetItem, is_op_call
+from compiler.ir.expr import Call, Constant, Expr, Function, Quant, TupleGetItem, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.rebuild import rebuilt_function, typed_alike, with_operands
@@ -44,7 +44,6 @@ from compiler.ops.qnn.requantize import (
     requantize_numpy,
 )
 from compiler.ops.tensor.clip import integer_bound
-from compiler.ops.tensor.fixed_point_multiply import PRODUCTS
 from compiler.span import join_spans
 
 Users = Mapping[Expr, Sequence[Expr | None]]
@@ -57,17 +56,11 @@ _LEVELS = 256
 @register_pass("MergeRequantize", opt_level=0, required=("InferType",))
 @dataclass(frozen=True, slots=True)
 class MergeRequantize(FunctionPass):
-    """Draw bias, relu, clip, casts and stop_fusion into the requantizations between them.
-
-    Attributes:
-        words: fixed-point multiplications of int32 or int64 by constants are requantizations too.
-    """
-
-    words: bool = False
+    """Draw bias, relu, clip, casts and stop_fusion into the requantizations between them."""
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The function, itself where nothing is drawn in."""
-        if not mentions(fn, (OP, *PRODUCTS) if self.words else (OP,)):
+        if not mentions(fn, (OP,)):
             return fn
         order = nodes_of(fn)
         users: dict[Expr, list[Expr | None]] = {fn.body: [None]}
@@ -77,9 +70,8 @@ class MergeRequantize(FunctionPass):
         merged: dict[Expr, _Merged] = {}
         taken: set[Expr] = set()
         for node in order:
-            attrs = _attrs(node, self.words)
-            if attrs is not None and isinstance(node, Call):
-                one = _Merged(node, attrs, users, taken)
+            if is_op_call(node, OP):
+                one = _Merged(node, users, taken)
                 merged |= dict.fromkeys(one.last, one)
         if not any(one.changed for one in merged.values()):
             return fn
@@ -103,25 +95,6 @@ def _dtype(node: Expr) -> str:
     if isinstance(ty, TensorType):
         return ty.dtype
     return ""
-
-
-def _attrs(node: Expr, words: bool) -> RequantizeAttrs | None:
-    """The fields of a requantization, or of a multiplication that is one; None for others."""
-    if is_op_call(node, OP):
-        return RequantizeAttrs.of(node)
-    if not words or not is_op_call(node, *PRODUCTS) or _dtype(node) not in ("int32", "int64"):
-        return None
-    attrs: Any = node.attrs
-    made = RequantizeAttrs(compute_dtype=_dtype(node), out_dtype=_dtype(node))
-    if len(node.args) > 1:
-        known = all(isinstance(vector, Constant) for vector in node.args[1:])
-        if known:
-            return replace(made, axis=attrs.axis)
-        return None
-    known = -63 <= attrs.shift <= 63
-    if known:
-        return replace(made, multiplier=attrs.multiplier, shift=attrs.shift)
-    return None
 
 
 def _scales_of(merged: Iterable[_Merged]) -> dict[Expr, Quant | None]:
@@ -165,17 +138,17 @@ class _Merged:
         read: the scale of the integers that it multiplies.
     """
 
-    def __init__(self, call: Call, attrs: RequantizeAttrs, users: Users, taken: set[Expr]) -> None:
+    def __init__(self, call: Call, users: Users, taken: set[Expr]) -> None:
         self._call = call
         self._users = users
         self._taken = taken
-        self._attrs = attrs
+        self._attrs = RequantizeAttrs.of(call)
         self._vectors = call.args[1:]
         self._spans = [call.span]
         self._quant = call.quant
         self.data = call.args[0]
         self.read: Quant | None = None
-        biased = attrs.bias or len(self._vectors) % 2
+        biased = self._attrs.bias or len(self._vectors) % 2
         if biased:
             self._sum_dtype = bias_dtype(_dtype(self.data))
         else:
@@ -190,8 +163,7 @@ class _Merged:
     @property
     def changed(self) -> bool:
         """True if it takes in anything."""
-        known = is_op_call(self._call, OP)
-        return not known or self.data is not self._call.args[0] or self.last != (self._call,)
+        return self.data is not self._call.args[0] or self.last != (self._call,)
 
     def call(self, new: Mapping[Expr, Expr]) -> Call:
         """The call over new operands."""
@@ -201,7 +173,6 @@ class _Merged:
         vectors = tuple(new.get(each, each) for each in self._vectors)
         span = join_spans(self._spans)
         return self._call.fresh_copy(
-            op=Op.get(OP),
             args=(data, *vectors),
             attrs=self._attrs,
             span=span,

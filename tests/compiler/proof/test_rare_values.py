@@ -65,11 +65,10 @@ CASES = {
         CONSTANTS
         | {"FACTOR": np.full(4, -1_500_000_000, "int32"), "SHIFT": np.full(4, -3, "int32")},
     ),
-    "limits beyond int32 behind a requantization": Case(
+    "limits of a requantization beyond int32": Case(
         """  %0 = where(equal(%q, RARE), 1000, 0);
-  %1 = qnn.requantize(%0, multiplier=2000000000, shift=-1, low=-2147483648, high=2147483647,
-    out_dtype="int64");
-  clip(%1, a_min=17179869184f, a_max=68719476736f)""",
+  qnn.requantize(%0, multiplier=2000000000, shift=-1, low=17179869184, high=68719476736,
+    out_dtype="int64")""",
         {"q": WORDS},
         CONSTANTS,
     ),
@@ -162,28 +161,16 @@ def test_a_mix_of_no_neighbours_has_no_type() -> None:
         whole_module("  image.mix(%q, PLACES, WEIGHTS, axes=[0])", {"q": WORDS}, constants)
 
 
-MERGED, REQUANTIZE = "compiler.passes.merge_requantize", "compiler.ops.qnn.requantize"
+REQUANTIZE = "compiler.ops.qnn.requantize"
 RULES = "compiler.targets.engine.rules"
-_AGREE = "if changed is None or not limits_fit(changed):"
 DEFECTS = {
-    "limits of uint32 in front of a product": Defect(
-        MERGED,
-        "_Merged._takes_limits",
-        {'all_hold(integer_range(dtype), "int32")': "bits(dtype) <= 32"},
-    ),
     "a relu in front of a negative factor": Defect(
         REQUANTIZE, "_high_half", {"fits and not (attrs.relu and multiplier.min() < 0)": "fits"}
     ),
-    "the same relu in words": Defect(
-        REQUANTIZE, "_high_half", {"fits and not (attrs.relu and multiplier.min() < 0)": "fits"}
-    ),
-    "limits beyond int32 behind a requantization": Defect(
+    "limits of a requantization beyond int32": Defect(
         REQUANTIZE,
         "_high_half",
         {'fits and all_hold((*limits, attrs.low, attrs.high, attrs.zero_point), "int32")': "fits"},
-    ),
-    "a sum behind a requantization, beyond its zero point": Defect(
-        MERGED, "_Merged._takes_behind", {_AGREE: "if changed is None:"}
     ),
     **dict.fromkeys(
         ("a negative factor, halves even", "a negative factor, halves away"),
