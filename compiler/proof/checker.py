@@ -189,12 +189,19 @@ def elementwise(attrs: Attrs, args: Sequence[Tensor], result: Tensor) -> Bounds:
 
 
 def bitwise(attrs: Attrs, args: Sequence[Tensor], result: Tensor) -> Bounds:
-    """ "and": no more than a natural operand; "or": no less than both; else of the bits of both."""
+    """ "and": bits that both ends share are fixed behind a mask, else no more than a natural
+    operand; "or": no less than both; else of the bits of both."""
     lows, highs = zip(*(arg.ends for arg in args))
     natural = [high for low, high in zip(lows, highs) if low >= 0]
     if attrs["word"] == "bitwise_or":
         low = max(lows) if len(natural) == len(args) else min(lows)
         return low, -1 if min(highs) < 0 else (1 << int(max(highs)).bit_length()) - 1
+    first, second = (arg.ends for arg in args)
+    for (mask, most), (low, high) in ((first, second), (second, first)):
+        if mask == most and (low >= 0 or high < 0):
+            free = int(low ^ high).bit_length()
+            fixed = (low >> free << free) & mask
+            return fixed, fixed | (((1 << free) - 1) & mask)
     if natural:
         return 0, min(natural)
     return -(1 << int(-min(lows) - 1).bit_length()), max(highs)

@@ -76,10 +76,17 @@ def multiply(step: Step, ctx: RangeContext) -> Interval:
 
 @FRange.register("bitwise_and")
 def bitwise_and(step: Step, ctx: RangeContext) -> Interval:
-    """From 0 to a side that is not negative; of the bits of the larger one where none is."""
+    """What a mask leaves of the bits in which the other side varies; of two sides that vary, from 0
+    to one that is not negative, or of the bits of the larger one."""
     both = [ctx.of(v) for v in step.args]
-    sides = [side for side in both if side.lowest >= 0]
     rank = len(step.result.type.shape)
+    for mask, other in (both, both[::-1]):
+        one_sign = (other.lowest < 0) == (other.highest < 0)
+        if mask.lowest == mask.highest and one_sign:
+            varying = (1 << (other.lowest ^ other.highest).bit_length()) - 1
+            least = other.lowest & ~varying & mask.lowest
+            return constant_interval(least, least + (varying & mask.lowest), rank)
+    sides = [side for side in both if side.lowest >= 0]
     if sides:
         return constant_interval(0, min(side.highest for side in sides), rank)
     least = min(side.lowest for side in both)

@@ -282,6 +282,24 @@ def test_bounds_of_a_conjunction_hold_all_that_it_gives(ends: tuple[int, int, in
     assert low >= -2 * max(1, *map(abs, ends))  # no more bits than the operands have
 
 
+@given(st.integers(-300, 300), st.integers(0, 40), st.integers(-40, 300))
+@settings(max_examples=60, deadline=None)
+def test_bounds_of_masked_bits_hold_them_and_no_fixed_bit_varies(
+    low: int, size: int, mask: int
+) -> None:
+    x = relay.var("x", (1,), "int32")
+    masked = op.bitwise_and(x, relay.const(np.array(mask, "int32")))
+    least, most = result(module([x], masked), (low, low + size))
+    found = [number & mask for number in range(low, low + size + 1)]
+    assert least <= min(found)
+    assert max(found) <= most
+    if size == 0:
+        assert least == most
+    if mask >= 0:
+        assert least >= 0
+        assert most <= mask
+
+
 def test_a_factor_of_each_channel_may_shift_some_channels_only() -> None:
     x = relay.var("x", (1, 2), "int32")
     how = {"rounding": "tflm", "compute_dtype": "int32", "out_dtype": "int32"}
