@@ -76,8 +76,8 @@ def multiply(step: Step, ctx: RangeContext) -> Interval:
 
 @FRange.register("bitwise_and")
 def bitwise_and(step: Step, ctx: RangeContext) -> Interval:
-    """What a mask leaves of the bits in which the other side varies; of two sides that vary, from 0
-    to one that is not negative, or of the bits of the larger one."""
+    """The bits of a mask in which the other side varies are free; of two sides that vary, from 0 to
+    one that is not negative, or of the bits of the larger one."""
     both = [ctx.of(v) for v in step.args]
     rank = len(step.result.type.shape)
     for mask, other in (both, both[::-1]):
